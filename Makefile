@@ -1,0 +1,45 @@
+# Sets up an environment of its own and runs what a newcomer or a CI needs: make demo, make test.
+
+PYTHON ?= python3.11
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/ready
+VARIANTS := none stage-backward-cycle param-group-cycle kept-outputs engine
+PIPELINE := sample_runs/p2p_pipeline
+
+.PHONY: demo test check bench samples clean
+
+demo: $(READY)
+	$(BIN)/leakscope demo
+
+test: $(READY)
+	$(BIN)/python -m pytest
+
+check: $(READY)
+	$(BIN)/ruff check leakscope cli tests benchmarks
+	$(BIN)/mypy
+	$(BIN)/mypy --strict --ignore-missing-imports -p leakscope_cli
+
+bench: $(READY)
+	$(BIN)/python benchmarks/overhead.py
+
+# Records every variant of the sample pipeline again; 23 says that leaks were found, as they should be.
+samples: $(READY)
+	cd $(PIPELINE) && for variant in $(VARIANTS); do \
+		$(CURDIR)/$(BIN)/leakscope run -q -f --steps 12 --ranks 2 -o $$variant train.py -- --leak $$variant \
+			|| test $$? -eq 23 || exit 1; \
+		rm -rf $$variant/logs; \
+	done
+
+# Made again only when the pins or the project's own requirements change.
+$(READY): pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt setuptools wheel torch
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --no-build-isolation --editable '.[test]'
+	@command -v dot >/dev/null || test "$$(id -u)" -ne 0 || ! command -v apt-get >/dev/null \
+		|| { apt-get update -qq && apt-get install -y -qq graphviz >/dev/null; } \
+		|| echo "graphviz could not be installed; the report draws without it" >&2
+	touch $(READY)
+
+clean:
+	rm -rf $(VENV)

@@ -1,0 +1,53 @@
+"""`leakscope compare`: what leaks in one run and not in another?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+from leakscope_cli.shared import judged
+
+from leakscope.units import bytes_text
+
+if TYPE_CHECKING:
+    from leakscope.findings.model import Finding, Findings
+
+NEW = 23
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.argument("base", type=click.Path(path_type=Path))
+@click.argument("new", type=click.Path(path_type=Path))
+@click.pass_context
+def compare(ctx: click.Context, base: Path, new: Path) -> None:
+    """Compare two recorded runs by their findings' fingerprints; exit status 23 when NEW has a leak that BASE has not."""
+    before, after = _leaks(judged(base)[1]), _leaks(judged(new)[1])
+    came = sorted(after.keys() - before.keys())
+    for line in _lines(before, after):
+        click.echo(line)
+    ctx.exit(NEW if came else 0)
+
+
+def _leaks(findings: Findings) -> dict[str, Finding]:
+    return {f.fingerprint: f for f in findings.findings if f.severity == "leak" and f.origin == "application"}
+
+
+def _lines(before: dict[str, Finding], after: dict[str, Finding]) -> Iterator[str]:
+    for heading, prints, found in (
+        ("new", after.keys() - before.keys(), after),
+        ("gone", before.keys() - after.keys(), before),
+        ("still there", after.keys() & before.keys(), after),
+    ):
+        yield f"{heading}: {len(prints)}"
+        for fingerprint in sorted(prints):
+            finding = found[fingerprint]
+            yield f"  {fingerprint}  {finding.rule}  {finding.title}{_change(before.get(fingerprint), after.get(fingerprint))}"
+
+
+def _change(before: Finding | None, after: Finding | None) -> str:
+    if before is None or after is None:
+        only = after or before
+        return f"  ({bytes_text(only.bytes_per_step)} a step)" if only is not None else ""
+    return f"  ({bytes_text(before.bytes_per_step)} -> {bytes_text(after.bytes_per_step)} a step)"

@@ -1,0 +1,35 @@
+"""`leakscope demo`: the two-rank sample pipeline, really leaking, end to end."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from importlib.resources import as_file, files
+from pathlib import Path
+
+import click
+from leakscope_cli.run import record_and_tell
+from leakscope_cli.shared import LEAKS, say, sentences
+
+STEPS = 12
+LEAK = "stage-backward-cycle"
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.option("-o", "--output", type=click.Path(path_type=Path), metavar="DIR", help="The run's folder.")
+@click.option("-f", "--force", is_flag=True, help="Replace the run in that folder.")
+@click.option("-q", "--quiet", is_flag=True, help="No progress and no notes.")
+@click.pass_context
+def demo(ctx: click.Context, output: Path | None, force: bool, quiet: bool) -> None:
+    """Run a small two-rank pipeline with a planted leak; exit status 0 when leakscope finds it."""
+    output = output or Path("leakscope_runs") / f"demo_{datetime.now(UTC):%Y%m%d_%H%M%S}"
+    with sentences(), as_file(files("leakscope.samples") / "p2p_pipeline" / "train.py") as script:
+        status = record_and_tell(
+            words=[str(script), "--leak", LEAK], module=None, ranks=2, output=output, force=force, steps=STEPS, warmup=2,
+            budget=0.02, min_bytes=64 * 1024, gc_diff="auto", prove=False, leak_exit_code=LEAKS, baseline=None, suppress=None, nnodes=1, node_rank=0,
+            rdzv_endpoint="", rdzv_id="", quiet=quiet, as_json=False,
+        )  # fmt: skip
+    if status == LEAKS:
+        say("the planted leak was found")
+        ctx.exit(0)
+    say(f"the planted leak was not found (status {status}); that is a defect of leakscope")
+    ctx.exit(1)

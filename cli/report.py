@@ -1,0 +1,32 @@
+"""`leakscope report`: the story of a recorded run, told again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+from leakscope_cli.shared import judged, sentences
+
+from leakscope.errors import LeakscopeError
+from leakscope.report import FORMATS
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.argument("folder", metavar="RUN", type=click.Path(path_type=Path))
+@click.option("--as", "form", type=click.Choice(list(FORMATS)), default="text", help="How to tell it (text).")
+@click.option("-o", "--output", type=click.Path(path_type=Path), metavar="FILE", help="Write to a file.")
+@click.option("--leak-exit-code", type=int, default=0, metavar="N", help="Exit status when the run has leaks (0).")
+@click.pass_context
+def report(ctx: click.Context, folder: Path, form: str, output: Path | None, leak_exit_code: int) -> None:
+    """Judge a recorded RUN again and tell its story."""
+    run, findings = judged(folder)
+    text = FORMATS[form](run, findings)
+    if output is None:
+        click.echo(text, nl=not text.endswith("\n"))
+    else:
+        with sentences():
+            try:
+                output.write_text(text, encoding="utf-8")
+            except OSError as error:
+                raise LeakscopeError(f"cannot write {output}: {error.strerror}") from None
+    ctx.exit(leak_exit_code if findings.verdict == "leaks" else 0)

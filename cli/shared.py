@@ -1,0 +1,114 @@
+"""What the commands have in common: sizes, sentences on stderr, and judging a run's folder."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from leakscope.errors import LeakscopeError
+from leakscope.units import parse_bytes
+
+if TYPE_CHECKING:
+    from leakscope.findings.model import Findings
+    from leakscope.record import Run
+
+LEAKS = 23
+"""Exit status when leaks are found."""
+
+
+class Impossible(click.ClickException):
+    """leakscope could not do it: one sentence on stderr, exit status 2."""
+
+    exit_code = 2
+
+    def show(self, file: Any = None) -> None:
+        say(self.message)
+
+
+@contextmanager
+def sentences() -> Iterator[None]:
+    """Turn what leakscope tells its user into a sentence on stderr and exit status 2."""
+    try:
+        yield
+    except LeakscopeError as error:
+        raise Impossible(str(error)) from None
+
+
+def say(text: str) -> None:
+    """A note on stderr."""
+    click.echo(f"leakscope: {text}", err=True)
+
+
+def judged(
+    folder: Path, suppress: Collection[str] = (), baseline: Collection[str] = (), leak_exit_code: int = LEAKS
+) -> tuple[Run, Findings]:
+    """The run recorded in a folder, and what is wrong with it."""
+    from leakscope.findings import judge
+    from leakscope.record import read_run
+
+    with sentences():
+        run = read_run(folder)
+    return run, judge(run, suppress=suppress, baseline=baseline, leak_exit_code=leak_exit_code)
+
+
+def fingerprints_of(path: Path | None) -> tuple[str, ...]:
+    """Fingerprints in an earlier run's `findings.json`, or in that run's folder; none for no path.
+
+    Raises LeakscopeError when the file is neither.
+    """
+    if path is None:
+        return ()
+    file = path / "findings.json" if path.is_dir() else path
+    try:
+        data = json.loads(file.read_text(encoding="utf-8"))
+        return tuple(str(finding["fingerprint"]) for finding in data["findings"])
+    except (OSError, ValueError, KeyError, TypeError):
+        raise LeakscopeError(f"{path} is no baseline: give the findings.json of an earlier run") from None
+
+
+def suppressions_of(path: Path | None) -> tuple[str, ...]:
+    """Fingerprints and rule names, one a line; `#` starts a comment.
+
+    Raises LeakscopeError when the file cannot be read.
+    """
+    if path is None:
+        return ()
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, ValueError):
+        raise LeakscopeError(f"cannot read the suppressions in {path}; write one fingerprint or rule a line") from None
+    return tuple(word for word in (line.partition("#")[0].strip() for line in lines) if word)
+
+
+class Size(click.ParamType):  # type: ignore[type-arg]
+    """`64KiB`, `1 MB` or a number of bytes."""
+
+    name = "size"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        try:
+            return parse_bytes(value)
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+
+class Percent(click.ParamType):  # type: ignore[type-arg]
+    """`2%` or `2`, as the share 0.02."""
+
+    name = "percent"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        if isinstance(value, float):
+            return value
+        try:
+            share = float(str(value).rstrip("% ")) / 100
+        except ValueError:
+            share = -1.0
+        if not 0 <= share <= 1:
+            self.fail(f"{value!r} is no percentage between 0% and 100%", param, ctx)
+        return share

@@ -1,0 +1,51 @@
+"""`leakscope snapshot`: what torch's memory snapshot files say."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+
+@click.command("snapshot")
+@click.argument("files", metavar="FILE...", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option(
+    "--as",
+    "form",
+    type=click.Choice(["text", "json", "html"]),
+    default="text",
+    show_default=True,
+    help="How to tell it.",
+)
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Write to FILE instead of the terminal.",
+    metavar="FILE",
+)
+@click.option("--compare", "comparing", is_flag=True, help="Two files: what the second holds that the first does not.")
+def snapshot(files: tuple[Path, ...], form: str, output: Path | None, comparing: bool) -> None:
+    """Read torch memory snapshots: who held the memory, and what grew.
+
+    FILE is what torch.cuda.memory._dump_snapshot writes (also gzipped, or the page of torch's own viewer). Nothing
+    in it is executed. Several files are taken as ranks, numbered by their names.
+    """
+    from leakscope.allocator import examine
+    from leakscope.errors import LeakscopeError
+    from leakscope.report.snapshot_html import snapshot_html
+    from leakscope.report.snapshot_json import snapshot_json
+    from leakscope.report.snapshot_text import snapshot_text
+
+    report = examine(files, comparing)
+    told = {"text": snapshot_text, "json": snapshot_json, "html": snapshot_html}[form](report)
+    if output is None:
+        click.echo(told, nl=False)
+        return
+    try:
+        output.write_text(told, encoding="utf-8")
+    except OSError as error:
+        raise LeakscopeError(
+            f"cannot write {output} ({error.strerror}); name a file in a folder that exists"
+        ) from error
+    click.echo(f"{output} written", err=True)

@@ -1,0 +1,238 @@
+"""What does one snapshot say about the memory of its rank?"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from leakscope.allocator.figures import (
+    DeviceReport,
+    HostReport,
+    OutOfMemory,
+    PendingFrees,
+    SiteBytes,
+    SnapshotReport,
+    Timeline,
+)
+from leakscope.allocator.layout import fragmentation_of, pools_of
+from leakscope.allocator.replaying import Chosen, Replay, out_of_memory_events, replay
+from leakscope.allocator.sites import UNTRACED, Site, sites_of
+from leakscope.allocator.snapshot import (
+    ALLOCATED,
+    INACTIVE,
+    NO_FRAMES,
+    PENDING_FREE,
+    STATES,
+    UNKNOWN,
+    Indexes,
+    Ints,
+    Snapshot,
+    Trace,
+)  # fmt: skip
+from leakscope.allocator.steps import StepGrowth, step_growth
+
+_POINTS = 600
+"""Points a timeline is thinned to; each keeps the highest value of its stretch."""
+
+
+def analyse(snapshot: Snapshot, rank: int | None = None) -> SnapshotReport:
+    """The report on one snapshot."""
+    sites = sites_of(snapshot.stacks)
+    used = {segment.device for segment in snapshot.segments} | {trace.device for trace in snapshot.traces if len(trace)}
+    devices = tuple(_device_report(snapshot, device, sites) for device in sorted(used or {0}))
+    return SnapshotReport(snapshot.name, rank, devices, _host_report(snapshot), dict(snapshot.settings))
+
+
+def _host_report(snapshot: Snapshot) -> HostReport | None:
+    if not snapshot.host_segments and not snapshot.host_traces:
+        return None
+    host = snapshot.host_segments
+    return HostReport(
+        segments=len(host),
+        reserved_bytes=sum(segment.size for segment in host),
+        allocated_bytes=sum(segment.allocated for segment in host),
+        active_bytes=sum(segment.active for segment in host),
+        events=sum(len(trace) for trace in snapshot.host_traces),
+    )
+
+
+def _device_report(snapshot: Snapshot, device: int, sites: Sequence[Site]) -> DeviceReport:
+    played = replay(snapshot, device)
+    trace = next((trace for trace in snapshot.traces if trace.device == device), None)
+    blocks = snapshot.blocks
+    owner = np.array([segment.device for segment in snapshot.segments], np.int64)
+    mine = np.flatnonzero(owner[blocks.segment] == device) if len(blocks) else np.zeros(0, np.intp)
+    state = blocks.state[mine]
+    active = mine[state != INACTIVE]
+    segments = [segment for segment in snapshot.segments if segment.device == device]
+    peak = int(played.curve.argmax()) if played.events else -1
+    traced_peak = int(played.traced_curve.max(initial=0))
+    live = played.live
+    waiting = mine[state == PENDING_FREE]
+    return DeviceReport(
+        device=device,
+        events=played.events,
+        actions=_action_counts(trace),
+        history=_history(played, snapshot.overflowed),
+        segments=len(segments),
+        reserved_bytes=sum(segment.total_size for segment in segments),
+        active_bytes=int(blocks.size[active].sum()),
+        allocated_bytes=int(blocks.size[mine[state == ALLOCATED]].sum()),
+        requested_bytes=int(blocks.requested[active].sum()),
+        blocks={name: int((state == code).sum()) for code, name in enumerate(STATES)},
+        live_events=len(live),
+        live_bytes=int(played.sizes[live].sum()),
+        ghost_blocks=len(played.ghosts),
+        ghost_bytes=played.ghost_bytes,
+        unknown_frees=len(played.unknown_frees),
+        traced_peak_bytes=traced_peak,
+        traced_peak_event=int(played.traced_curve.argmax()) if traced_peak else -1,
+        peak_bytes=int(played.curve[peak]) if played.events else int(blocks.requested[active].sum()),
+        peak_event=peak,
+        end_sites=_by_site(sites, *_end_stacks(snapshot, played, trace, active)),
+        peak_sites=_alive_at(snapshot, played, sites, peak),
+        growth=step_growth(played, trace, snapshot.annotations, sites) if trace else StepGrowth("", 0, (), ()),
+        pending=PendingFrees(
+            blocks=len(waiting),
+            bytes=int(blocks.size[waiting].sum()),
+            requests=len(played.pending),
+            highest_bytes=int(played.pending_curve.max(initial=0)),
+            sites=_by_site(sites, blocks.stack[waiting], blocks.size[waiting]),
+        ),
+        fragmentation=fragmentation_of(blocks, mine),
+        pools=pools_of(snapshot, device),
+        out_of_memory=tuple(_failure(snapshot, played, trace, sites, event) for event in _failures(trace))
+        if trace
+        else (),
+        timeline=_timeline(played, trace),
+        notes=_notes(played, snapshot),
+    )
+
+
+def _action_counts(trace: Trace | None) -> dict[str, int]:
+    if trace is None:
+        return {}
+    counts = np.bincount(trace.action, minlength=len(trace.action_names)).tolist()
+    return {name: count for name, count in zip(trace.action_names, counts, strict=True) if count}
+
+
+def _history(played: Replay, overflowed: bool) -> str:
+    # `enabled="state"` forces a ring of one event, so one event is no history.
+    if played.events <= 1 or not played.allocs_recorded:
+        return "none"
+    return "partial" if overflowed or len(played.ghosts) or len(played.unknown_frees) else "complete"
+
+
+def _end_stacks(snapshot: Snapshot, played: Replay, trace: Trace | None, active: Chosen) -> tuple[Indexes, Ints]:
+    """Stack and requested bytes of every active block; a block without a stack takes that of its allocation event."""
+    blocks = snapshot.blocks
+    stacks = blocks.stack[active].copy()
+    bare = np.flatnonzero(stacks <= NO_FRAMES)
+    if len(bare) and trace is not None:
+        live = played.live
+        made = dict(zip(trace.address[played.born[live]].tolist(), played.stacks[live].tolist(), strict=True))
+        stacks[bare] = [
+            made.get(address, old)
+            for address, old in zip(blocks.address[active[bare]].tolist(), stacks[bare].tolist(), strict=True)
+        ]
+    return stacks, blocks.requested[active]
+
+
+def _alive_at(snapshot: Snapshot, played: Replay, sites: Sequence[Site], event: int) -> tuple[SiteBytes, ...]:
+    """What was alive right after `event` by site: traced allocations, ghosts, and what only its later release tells
+    of."""
+    alive = played.live_at(event)
+    blocks = snapshot.blocks
+    stacks = np.concatenate([played.stacks[alive], blocks.stack[played.ghosts]])
+    sizes = np.concatenate([played.sizes[alive], blocks.requested[played.ghosts]])
+    found = _by_site(sites, stacks, sizes)
+    untraced = played.unknown_at(event)
+    if untraced:
+        more = SiteBytes(UNTRACED, untraced, int((played.unknown_frees > event).sum()))
+        found = tuple(sorted((*found, more), key=_largest_first))
+    return found
+
+
+def _by_site(sites: Sequence[Site], stacks: Indexes, sizes: Ints) -> tuple[SiteBytes, ...]:
+    width = len(sites)
+    total: dict[Site, tuple[int, int]] = {}
+    counts = np.bincount(stacks, minlength=width)
+    sums = np.zeros(width, np.int64)
+    np.add.at(sums, stacks, sizes)
+    for stack in np.flatnonzero(counts).tolist():
+        before = total.get(sites[stack], (0, 0))
+        total[sites[stack]] = (before[0] + int(sums[stack]), before[1] + int(counts[stack]))
+    return tuple(sorted((SiteBytes(site, size, count) for site, (size, count) in total.items()), key=_largest_first))
+
+
+def _largest_first(entry: SiteBytes) -> tuple[int, Site]:
+    return (-entry.bytes, entry.site)
+
+
+def _failures(trace: Trace) -> list[int]:
+    """The first failures of the trace: a caught and retried one repeats itself."""
+    events: list[int] = out_of_memory_events(trace).tolist()
+    return events[:8]
+
+
+def _failure(snapshot: Snapshot, played: Replay, trace: Trace, sites: Sequence[Site], event: int) -> OutOfMemory:
+    free = int(trace.device_free[event])
+    return OutOfMemory(
+        event=event,
+        at=_seconds(trace, event),
+        requested_bytes=max(int(trace.size[event]), 0),
+        device_free_bytes=None if free == UNKNOWN else free,
+        alive_bytes=int(played.curve[event]),
+        reserved_bytes=int(played.reserved_curve[event]),
+        site=sites[trace.stack[event]],
+        alive_sites=_alive_at(snapshot, played, sites, event),
+    )
+
+
+def _seconds(trace: Trace, event: int) -> float | None:
+    time = int(trace.time_us[event])
+    return None if time < 0 else (time - int(trace.time_us[0])) / 1e6
+
+
+def _timeline(played: Replay, trace: Trace | None) -> Timeline:
+    """The curves, thinned so that every peak stays."""
+    if trace is None or not played.events:
+        return Timeline(False, (), (), ())
+    clock = bool((trace.time_us >= 0).all())
+    edges = np.unique(np.linspace(0, played.events, min(_POINTS, played.events) + 1).astype(np.int64))[:-1]
+    widths = np.diff(np.append(edges, played.events))
+    alive = np.maximum.reduceat(played.curve, edges)
+    reserved = np.maximum.reduceat(played.reserved_curve, edges)
+    last = edges + widths - 1
+    at = (trace.time_us[last] - trace.time_us[0]) / 1e6 if clock else last.astype(np.float64)
+    return Timeline(clock, tuple(at.tolist()), tuple(alive.tolist()), tuple(reserved.tolist()))
+
+
+def _notes(played: Replay, snapshot: Snapshot) -> tuple[str, ...]:
+    notes = []
+    if played.events == 1:
+        notes.append("one event only, which is what recording of the state alone leaves: there is no history to replay")
+    elif played.events == 0:
+        notes.append("no events: recording was off, or was ended before the snapshot was taken")
+    if not played.allocs_recorded:
+        notes.append("allocations were skipped while recording, so the trace cannot be replayed")
+    if played.freed_by == "free_requested":
+        notes.append(
+            "free_completed events were skipped while recording, so memory counts as free once its release is asked for"
+        )
+    if played.freed_by == "nothing" and played.events > 1 and len(played.born):
+        notes.append(
+            "no release was recorded; what died is told only by reused addresses and by the blocks left at the end"
+        )
+    if played.unmatched:
+        notes.append(
+            f"{played.unmatched} allocations alive in the trace match no active block: the file is inconsistent"
+        )
+    if snapshot.overflowed:
+        notes.append("the ring of events overflowed: the oldest events are missing")
+    elif played.events > 1 and (len(played.ghosts) or len(played.unknown_frees)):
+        notes.append(
+            "the trace begins after the first allocation: recording started late or its ring dropped the oldest events"
+        )
+    return tuple(notes)

@@ -1,0 +1,183 @@
+"""How are a million trace events read without building a million dictionaries?
+
+torch writes its trace events alike, so one event that the pickle machine has read slowly is turned into a pattern,
+and the events that follow it are recognised by that pattern and put aside as byte offsets. Their fields are decoded
+at the end, all at once.
+"""
+
+from __future__ import annotations
+
+import re
+from array import array
+from bisect import bisect_right
+from dataclasses import dataclass
+from typing import Any
+
+from leakscope.errors import Unreadable
+
+LAZY: Any = object()
+"""Stands in the memo for a value inside an event that was put aside; `EventLane.resolve` reads it."""
+
+_MOST_PATTERNS, _LONGEST = 16, 8192
+_GET = rb"(?:h.|j....)"
+_INT = rb"(?:K.|M..|J....|\x8a(?:" + b"|".join(b"\\x%02x" % n + b"." * n for n in range(9)) + rb"))"
+_TEXT = rb"\x8c(?:" + b"|".join(b"\\x%02x" % n + b"." * n for n in range(33)) + rb")\x94"
+_KINDS = (
+    ("get", _GET),
+    ("tuple", _INT + _INT + rb"\x86\x94"),
+    ("int", _INT),
+    ("text", _TEXT),
+    ("frames", rb"\]\x94(?:\((?:j....|h.)++e|(?:h.|j....)a)"),
+    ("list", rb"\]\x94"),
+    ("constant", rb"[N\x88\x89]"),
+)
+_ENTRY = re.compile(
+    b"(?P<key>" + _GET + b")(?:" + b"|".join(b"(?P<%s>%s)" % (kind.encode(), shape) for kind, shape in _KINDS) + b")",
+    re.DOTALL,
+)
+_SHAPES = dict(_KINDS)
+_REMEMBERED = ("tuple", "text", "frames", "list")
+_EXPECTED = {
+    "action": ("get",), "addr": ("int",), "device_free": ("int",), "size": ("int",), "stream": ("int",), "time_us": ("int",),
+    "frames": ("get", "frames", "list"), "pool_id": ("get", "tuple"),
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Pattern:
+    """One shape of trace event."""
+
+    fields: tuple[tuple[str, str, int], ...]
+    """Name, kind of value, and bytes taken by the key, in the order written."""
+    matches: re.Pattern[bytes]
+    puts: tuple[int, ...]
+    """What each memo entry made by the event is: -1 the event itself, otherwise the position in `fields`."""
+
+
+@dataclass(frozen=True)
+class EventRun:
+    """Consecutive trace events put aside; stands in a trace's list for `len(run)` dictionaries."""
+
+    starts: array[int]
+    """Byte offset of each event."""
+    patterns: array[int]
+    """Which pattern each event has."""
+    memo_at: array[int]
+    """Length of the memo before each event."""
+    frames_end: array[int]
+    """Byte offset after the list of frames written inside the event, 0 where there is none."""
+    end: int
+    """Byte offset after the last event."""
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+
+class EventLane:
+    """The patterns learned from one file and the runs they matched."""
+
+    def __init__(self, data: bytes, memo: list[Any]) -> None:
+        self.data = data
+        self.memo = memo
+        self.patterns: list[Pattern] = []
+        self.runs: list[EventRun] = []
+        self._known: set[bytes] = set()
+        self._matchers: list[tuple[int, re.Pattern[bytes], list[Any]]] = []
+
+    def learn(self, start: int, end: int) -> None:
+        """Learn the shape of the event dictionary written in `data[start:end]`, if it is flat and new."""
+        if len(self.patterns) >= _MOST_PATTERNS or self.data[start : start + 3] != b"}\x94(" or end - start > _LONGEST:
+            return
+        pos, fields, expression, seen = start + 3, [], [rb"\}\x94\("], set()
+        while (entry := _ENTRY.match(self.data, pos)) is not None:
+            key = self.memo[_index(entry["key"])]
+            kind = entry.lastgroup or ""
+            if type(key) is not str or key in seen or kind not in _EXPECTED.get(key, _SHAPES):
+                return
+            seen.add(key)
+            fields.append((key, kind, len(entry["key"])))
+            shape = _SHAPES[kind] + b"()" if kind == "frames" else _SHAPES[kind]
+            expression += [re.escape(entry["key"]), shape]
+            pos = entry.end()
+        text = b"".join(expression) + b"u"
+        if self.data[pos : pos + 1] != b"u" or pos + 1 != end or text in self._known or not {"action", "size"} <= seen:
+            return
+        self._known.add(text)
+        puts = (-1, *(at for at, (_, kind, _) in enumerate(fields) if kind in _REMEMBERED))
+        self.patterns.append(Pattern(tuple(fields), re.compile(text, re.DOTALL), puts))
+        self._matchers.append((len(self.patterns) - 1, self.patterns[-1].matches, [LAZY] * len(puts)))
+
+    def follow(self, pos: int) -> EventRun | None:
+        """Put aside the events that start at `pos` and follow one another; None when there is none."""
+        data, memo = self.data, self.memo
+        matchers = [(number, shape.match, shape.groups, blanks) for number, shape, blanks in self._matchers]
+        starts, patterns, memo_at, frames_end = array("q"), array("B"), array("q"), array("q")
+        following = True
+        while following:
+            following = False
+            for number, match, groups, blanks in matchers:
+                found = match(data, pos)
+                if found is not None:
+                    starts.append(pos)
+                    patterns.append(number)
+                    memo_at.append(len(memo))
+                    frames_end.append(found.end(1) if groups else 0)
+                    memo += blanks
+                    pos = found.end()
+                    following = True
+                    break
+        if not starts:
+            return None
+        self.runs.append(EventRun(starts, patterns, memo_at, frames_end, pos))
+        return self.runs[-1]
+
+    def value(self, index: int) -> Any:
+        """What memo entry `index` holds; raises IndexError where the memo is shorter."""
+        value = self.memo[index]
+        if value is LAZY:
+            value = self.memo[index] = self.resolve(index)
+        return value
+
+    def resolve(self, index: int) -> Any:
+        """The text, tuple or list that memo entry `index` inside a put-aside event holds.
+
+        Raises Unreadable when the entry is an event itself: torch refers to none twice.
+        """
+        run = self.runs[bisect_right(self.runs, index, key=lambda run: run.memo_at[0]) - 1]
+        event = bisect_right(run.memo_at, index) - 1
+        pattern = self.patterns[run.patterns[event]]
+        wanted = pattern.puts[index - run.memo_at[event]]
+        if wanted < 0:
+            raise Unreadable("the pickle is damaged: it refers to a trace event a second time")
+        entry = _ENTRY.match(self.data, run.starts[event] + 3)
+        for _ in range(wanted):
+            entry = entry and _ENTRY.match(self.data, entry.end())
+        if entry is None:
+            raise AssertionError("a pattern matched what its entries do not")
+        return self.frames_in(entry["frames"]) if entry.lastgroup == "frames" else _value(entry)
+
+    def frames_in(self, text: bytes) -> list[Any]:
+        """The list of remembered frames that `text`, a value of kind `frames`, spells."""
+        indexes = [_index(get) for get in re.findall(_GET, text[3 if text[2:3] == b"(" else 2 :], re.DOTALL)]
+        frames = [self.memo[index] for index in indexes if index < len(self.memo)]
+        if len(frames) < len(indexes) or any(frame is LAZY for frame in frames):
+            raise Unreadable("the pickle is damaged: a stack refers to what is no frame")
+        return frames
+
+
+def _index(get: bytes) -> int:
+    return int.from_bytes(get[1:], "little")
+
+
+def _value(entry: re.Match[bytes]) -> Any:
+    """The value of a remembered entry."""
+    if entry.lastgroup == "text":
+        return entry["text"][2:-1].decode("utf-8", "surrogatepass")
+    if entry.lastgroup == "list":
+        return []
+    numbers = []
+    for number in re.finditer(_INT, entry["tuple"][:-2], re.DOTALL):
+        token = number.group()
+        skip = 2 if token[0] == 0x8A else 1
+        numbers.append(int.from_bytes(token[skip:], "little", signed=token[0] in b"J\x8a"))
+    return tuple(numbers)

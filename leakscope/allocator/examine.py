@@ -1,0 +1,42 @@
+"""What do these snapshot files say? Reading, analysing and judging in one call."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from leakscope.allocator.analysis import analyse
+from leakscope.allocator.figures import SnapshotReport
+from leakscope.allocator.judging import SnapshotsReport, compare, judge
+from leakscope.allocator.ranks import rank_in
+from leakscope.allocator.reading import read_snapshots
+from leakscope.errors import LeakscopeError
+
+
+def examine(paths: Sequence[Path], comparing: bool = False) -> SnapshotsReport:
+    """Read and analyse files, as ranks named by their file names or, with `comparing`, as a base and a new one.
+
+    Files are read one after the other, so memory is that of the largest. Raises Unreadable for a file that is no
+    snapshot and LeakscopeError when two are to be compared and there are not two.
+    """
+    reports: list[SnapshotReport] = []
+    for path in paths:
+        for snapshot in read_snapshots(path):
+            reports.append(analyse(snapshot, rank_in(path)))
+    reports = _told_apart(paths, reports)
+    if not comparing:
+        reports.sort(key=lambda report: (report.rank is None, report.rank or 0))
+        return SnapshotsReport(tuple(reports), judge(reports))
+    if len(reports) != 2:
+        raise LeakscopeError(f"comparing takes two snapshots, a base and a new one, and {len(reports)} were given")
+    return SnapshotsReport(tuple(reports), judge(reports[1:]), compare(*reports))
+
+
+def _told_apart(paths: Sequence[Path], reports: list[SnapshotReport]) -> list[SnapshotReport]:
+    """Files of the same name get their folder's name before it."""
+    if len({report.name for report in reports}) == len(reports) or len(reports) != len(paths):
+        return reports
+    return [
+        replace(report, name=f"{path.parent.name}/{report.name}") for path, report in zip(paths, reports, strict=True)
+    ]

@@ -1,0 +1,122 @@
+"""Which figures does the report on a snapshot consist of?"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from leakscope.allocator.layout import Fragmentation, Pool
+from leakscope.allocator.sites import Site
+from leakscope.allocator.steps import StepGrowth
+
+
+@dataclass(frozen=True)
+class SiteBytes:
+    """Bytes and number of allocations made at one site."""
+
+    site: Site
+    bytes: int
+    count: int
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """Bytes alive and reserved over the trace."""
+
+    clock: bool
+    """True when `at` is in seconds since the first event, False when it counts events (before torch 2.2)."""
+    at: tuple[float, ...]
+    alive: tuple[int, ...]
+    reserved: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class OutOfMemory:
+    """The state at the moment an allocation failed, before anything was unwound."""
+
+    event: int
+    at: float | None
+    """Seconds since the first event."""
+    requested_bytes: int
+    """The request after rounding."""
+    device_free_bytes: int | None
+    alive_bytes: int
+    reserved_bytes: int
+    site: Site
+    """Where the failing request came from."""
+    alive_sites: tuple[SiteBytes, ...]
+
+
+@dataclass(frozen=True)
+class PendingFrees:
+    """Memory whose tensors are dead but which work on another stream still holds (`record_stream`)."""
+
+    blocks: int
+    bytes: int
+    requests: int
+    """Releases asked for in the trace and not completed by its end."""
+    highest_bytes: int
+    """Most bytes in this state at any event of the trace."""
+    sites: tuple[SiteBytes, ...]
+
+
+@dataclass(frozen=True)
+class DeviceReport:
+    """One device of one snapshot; byte counts are after rounding for blocks, as requested for allocations."""
+
+    device: int
+    events: int
+    actions: Mapping[str, int]
+    history: str
+    """`complete`, `partial` (recording began late or the ring dropped the oldest events) or `none`."""
+    segments: int
+    reserved_bytes: int
+    active_bytes: int
+    allocated_bytes: int
+    requested_bytes: int
+    """What the callers of the active blocks asked for."""
+    blocks: Mapping[str, int]
+    """Number of blocks by state."""
+    live_events: int
+    """Allocations of the trace alive at its end."""
+    live_bytes: int
+    ghost_blocks: int
+    ghost_bytes: int
+    unknown_frees: int
+    traced_peak_bytes: int
+    traced_peak_event: int
+    peak_bytes: int
+    peak_event: int
+    """-1 without a trace; the peak is then what is alive at the end."""
+    end_sites: tuple[SiteBytes, ...]
+    peak_sites: tuple[SiteBytes, ...]
+    growth: StepGrowth
+    pending: PendingFrees
+    fragmentation: Fragmentation
+    pools: tuple[Pool, ...]
+    out_of_memory: tuple[OutOfMemory, ...]
+    timeline: Timeline
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class HostReport:
+    """Pinned host memory (torch 2.14 and later, when it was recorded)."""
+
+    segments: int
+    reserved_bytes: int
+    allocated_bytes: int
+    active_bytes: int
+    events: int
+
+
+@dataclass(frozen=True)
+class SnapshotReport:
+    """What one file says."""
+
+    name: str
+    rank: int | None
+    devices: tuple[DeviceReport, ...]
+    """Devices with memory or events; at least one."""
+    host: HostReport | None
+    settings: Mapping[str, str]

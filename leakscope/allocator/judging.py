@@ -1,0 +1,213 @@
+"""What is wrong, in one verdict? Over one snapshot or the snapshots of several ranks."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import median_low
+
+from leakscope.allocator.figures import DeviceReport, SiteBytes, SnapshotReport
+from leakscope.allocator.sites import Site
+
+LEAST_STEP_BYTES = 64 << 10
+LEAST_BYTES = 1 << 20
+"""Growth below these, a step and in all, is listed and makes no verdict."""
+
+_PENDING_SHARE, _STUCK_SHARE, _SKEW_SHARE = 0.02, 0.25, 0.05
+_STUCK_LEAST = 64 << 20
+
+
+@dataclass(frozen=True)
+class Concern:
+    """One thing worth telling, most urgent kinds first."""
+
+    kind: str
+    """`out-of-memory`, `growth`, `rank-excess`, `pending-frees` or `fragmentation`."""
+    snapshot: str
+    rank: int | None
+    device: int
+    bytes: int
+    """Requested; kept at the end; more than the peers; waiting; or stuck."""
+    site: Site | None = None
+    per_step: float = 0.0
+    steps: int = 0
+    of_bytes: int = 0
+    """Device memory free, for `out-of-memory`; the peers' bytes, for `rank-excess`; reserved bytes otherwise."""
+    alive_bytes: int = 0
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """`leaks`, `clean` or `inconclusive`, why it could not be more, and what was noticed."""
+
+    word: str
+    why: str
+    """For `inconclusive` the reason, a clause; otherwise empty."""
+    concerns: tuple[Concern, ...]
+
+
+@dataclass(frozen=True)
+class SiteChange:
+    """What one place holds in two snapshots."""
+
+    where: str
+    """Without the line number, so that an edit between the two does not part them."""
+    base_end_bytes: int
+    new_end_bytes: int
+    base_peak_bytes: int
+    new_peak_bytes: int
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Two snapshots side by side; differences are new minus base."""
+
+    base: SnapshotReport
+    new: SnapshotReport
+    end_bytes: int
+    peak_bytes: int
+    reserved_bytes: int
+    sites: tuple[SiteChange, ...]
+    """Largest change first; unchanged places are left out."""
+
+
+@dataclass(frozen=True)
+class SnapshotsReport:
+    """Everything `leakscope snapshot` tells about the files it was given."""
+
+    snapshots: tuple[SnapshotReport, ...]
+    verdict: Verdict
+    comparison: Comparison | None = None
+
+
+def judge(snapshots: Sequence[SnapshotReport]) -> Verdict:
+    """The verdict over snapshots of different ranks (or of one)."""
+    concerns = [
+        concern for snapshot in snapshots for device in snapshot.devices for concern in _concerns(snapshot, device)
+    ]
+    concerns += _excesses(snapshots)
+    order = {"out-of-memory": 0, "growth": 1, "rank-excess": 2, "pending-frees": 3, "fragmentation": 4}
+    concerns.sort(key=lambda concern: (order[concern.kind], -concern.bytes, concern.snapshot, concern.device))
+    if any(concern.kind == "growth" for concern in concerns):
+        return Verdict("leaks", "", tuple(concerns))
+    why = next((reason for snapshot in snapshots for device in snapshot.devices if (reason := _unjudged(device))), "")
+    return Verdict("inconclusive" if why else "clean", why, tuple(concerns))
+
+
+def _concerns(snapshot: SnapshotReport, device: DeviceReport) -> list[Concern]:
+    origin = (snapshot.name, snapshot.rank, device.device)
+    found = [
+        Concern("out-of-memory", *origin, failure.requested_bytes, failure.site, of_bytes=failure.device_free_bytes or 0,
+                alive_bytes=failure.alive_bytes)
+        for failure in device.out_of_memory[:1]
+    ]  # fmt: skip
+    found += [
+        Concern(
+            "growth", *origin, grown.kept_bytes, grown.site, grown.bytes_per_step, grown.steps, device.reserved_bytes
+        )
+        for grown in device.growth.growing
+        if grown.bytes_per_step >= LEAST_STEP_BYTES and grown.kept_bytes >= LEAST_BYTES
+    ]
+    if device.pending.bytes >= max(LEAST_BYTES, _PENDING_SHARE * device.reserved_bytes):
+        site = device.pending.sites[0].site if device.pending.sites else None
+        found.append(Concern("pending-frees", *origin, device.pending.bytes, site, of_bytes=device.reserved_bytes))
+    stuck = device.fragmentation.stuck_bytes
+    if stuck >= max(_STUCK_LEAST, _STUCK_SHARE * device.reserved_bytes):
+        found.append(Concern("fragmentation", *origin, stuck, of_bytes=device.reserved_bytes))
+    return found
+
+
+def _unjudged(device: DeviceReport) -> str:
+    """Why growth over steps could not be judged on this device; empty when it could."""
+    if device.history == "none":
+        return "the file holds no history of allocations"
+    if not device.timeline.clock:
+        return "its events carry no times (torch before 2.2), so steps cannot be told apart"
+    if not device.growth.marker:
+        return "it marks no steps (no optimizer step or other annotation was recorded)"
+    if not device.growth.judged:
+        return f"it holds {device.growth.steps} complete steps, and growth takes 3 to show"
+    return ""
+
+
+def _excesses(snapshots: Sequence[SnapshotReport]) -> list[Concern]:
+    """Places where one rank holds more at the end than the median of its peers."""
+    if len(snapshots) < 2 or len({snapshot.rank for snapshot in snapshots} - {None}) < len(snapshots):
+        return []
+    held = [_end_by_place(snapshot) for snapshot in snapshots]
+    found = []
+    for index, snapshot in enumerate(snapshots):
+        for place, entry in held[index].items():
+            peers = median_low(
+                [other[place].bytes if place in other else 0 for at, other in enumerate(held) if at != index]
+            )
+            total = sum(device.requested_bytes for device in snapshot.devices)
+            if entry.bytes - peers >= max(LEAST_BYTES, _SKEW_SHARE * total):
+                device = snapshot.devices[0].device
+                found.append(
+                    Concern(
+                        "rank-excess",
+                        snapshot.name,
+                        snapshot.rank,
+                        device,
+                        entry.bytes - peers,
+                        entry.site,
+                        of_bytes=peers,
+                    )
+                )
+    return found
+
+
+def _end_by_place(snapshot: SnapshotReport) -> dict[str, SiteBytes]:
+    places: dict[str, SiteBytes] = {}
+    for device in snapshot.devices:
+        for entry in device.end_sites:
+            old = places.get(entry.site.where)
+            places[entry.site.where] = SiteBytes(
+                entry.site, entry.bytes + (old.bytes if old else 0), entry.count + (old.count if old else 0)
+            )
+    return places
+
+
+def compare(base: SnapshotReport, new: SnapshotReport) -> Comparison:
+    """Two snapshots side by side, by place."""
+    tables = [_totals(report, peak) for peak in (False, True) for report in (base, new)]
+    places = set().union(*tables)
+    sites = [SiteChange(place, *(table.get(place, 0) for table in tables)) for place in places]
+    changed = [
+        site
+        for site in sites
+        if (site.base_end_bytes, site.base_peak_bytes) != (site.new_end_bytes, site.new_peak_bytes)
+    ]
+
+    def difference(name: str) -> int:
+        return sum(int(getattr(device, name)) for device in new.devices) - sum(
+            int(getattr(device, name)) for device in base.devices
+        )
+
+    return Comparison(
+        base,
+        new,
+        end_bytes=difference("requested_bytes"),
+        peak_bytes=difference("peak_bytes"),
+        reserved_bytes=difference("reserved_bytes"),
+        sites=tuple(sorted(changed, key=_largest_change)),
+    )
+
+
+def _largest_change(site: SiteChange) -> tuple[int, int, str]:
+    return (
+        -abs(site.new_end_bytes - site.base_end_bytes),
+        -abs(site.new_peak_bytes - site.base_peak_bytes),
+        site.where,
+    )
+
+
+def _totals(report: SnapshotReport, peak: bool) -> dict[str, int]:
+    totals: dict[str, int] = {}
+    for device in report.devices:
+        for entry in device.peak_sites if peak else device.end_sites:
+            place = re.sub(r":\d+ ", " ", entry.site.where)
+            totals[place] = totals.get(place, 0) + entry.bytes
+    return totals

@@ -1,0 +1,207 @@
+"""What does this snapshot file say?"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from leakscope.allocator.containers import pickles_in
+from leakscope.allocator.plain_pickle import Plain, load_plain
+from leakscope.allocator.snapshot import (
+    INACTIVE,
+    NOT_RECORDED,
+    STATES,
+    Annotation,
+    Blocks,
+    HostSegment,
+    Segment,
+    Snapshot,
+)  # fmt: skip
+from leakscope.allocator.stack_table import StackTable
+from leakscope.allocator.trace_reading import MOST_DEVICES, read_trace, whole_number, wrapped
+from leakscope.errors import Unreadable
+
+UNSET = -1
+_STATE_CODES = {name: code for code, name in enumerate(STATES)} | {
+    "active_awaiting_free": STATES.index("active_pending_free")
+}
+
+
+def read_snapshots(path: Path) -> list[Snapshot]:
+    """The snapshots in one file: one, or as many as a page of torch's viewer embeds.
+
+    Reads what torch 2.0 to 2.15 writes (`torch.cuda.memory._dump_snapshot`, `memory_snapshot()`, the C++ pickler,
+    torch.xpu and torch_npu), plain or gzipped. Nothing in the file is imported or called. Raises Unreadable with one
+    sentence that names the file and what is wrong with it.
+    """
+    try:
+        return [read_bytes(name, data) for name, data in pickles_in(path)]
+    except Unreadable as error:
+        raise Unreadable(f"{path} cannot be read as a memory snapshot: {error}") from error
+
+
+def read_bytes(name: str, data: bytes) -> Snapshot:
+    """The snapshot pickled in `data`; raises Unreadable."""
+    plain = load_plain(data)
+    root = plain.root
+    if type(root) is list:
+        root = {"segments": root}
+    if type(root) is not dict or not ({"segments", "device_traces", "host_segments"} & root.keys()):
+        raise Unreadable("the pickle holds neither segments nor device traces")
+    stacks = StackTable()
+    segments, blocks = _segments(_list(root, "segments"), stacks)
+    listed = _list(root, "device_traces")
+    if len(listed) > MOST_DEVICES:
+        raise Unreadable(f"it holds traces of {len(listed)} devices, and no machine has more than {MOST_DEVICES}")
+    traces = [read_trace(device, trace, plain, stacks) for device, trace in enumerate(listed)]
+    return Snapshot(
+        name=name,
+        segments=segments,
+        blocks=blocks,
+        traces=tuple(traces),
+        annotations=_annotations(_list(root, "external_annotations")),
+        settings=_settings(root.get("allocator_settings")),
+        host_segments=tuple(_host_segment(item) for item in _list(root, "host_segments")),
+        host_traces=_host_traces(_list(root, "host_traces"), plain, stacks),
+        overflowed=_overflowed(root),
+        stacks=stacks.stacks(),
+    )
+
+
+def _list(holder: dict[str, Any], key: str) -> list[Any]:
+    value = holder.get(key)
+    if value is None:
+        return []
+    if type(value) is not list:
+        raise Unreadable(f"its {key} are of type {type(value).__name__}, not a list")
+    return value
+
+
+def _segments(items: list[Any], stacks: StackTable) -> tuple[tuple[Segment, ...], Blocks]:
+    segments: list[Segment] = []
+    rows: list[tuple[int, int, int, int, int, int]] = []
+    for index, item in enumerate(items):
+        if type(item) is not dict:
+            raise Unreadable(f"segment {index} is of type {type(item).__name__}, not a dictionary")
+        address = whole_number(item, "address", "segment", most=1 << 64)
+        kind = item.get("segment_type", "")
+        segments.append(
+            Segment(
+                device=whole_number(item, "device", "segment", 0, most=MOST_DEVICES - 1),
+                address=address,
+                total_size=whole_number(item, "total_size", "segment"),
+                kind=kind if type(kind) is str else "",
+                stream=whole_number(item, "stream", "segment", 0, -(1 << 63), 1 << 64),
+                pool=_pool(item.get("segment_pool_id")),
+                expandable=item.get("is_expandable") is True,
+            )
+        )
+        for block in _list(item, "blocks"):
+            row = _block(block, address, index, stacks)
+            rows.append(row)
+            address = row[0] + row[1]
+    if sum(segment.total_size for segment in segments) + sum(row[1] + row[2] for row in rows) > 1 << 60:
+        raise Unreadable("the sizes of its segments are beyond any device's memory")
+    return tuple(segments), _block_columns(rows)
+
+
+def _block(block: Any, address: int, segment: int, stacks: StackTable) -> tuple[int, int, int, int, int, int]:
+    """Address, size, requested, state, segment, stack; before torch 2.1 a block has no address and its stack is in
+    `history`."""
+    if type(block) is not dict:
+        raise Unreadable(f"a block is of type {type(block).__name__}, not a dictionary")
+    state = block.get("state")
+    code = _STATE_CODES.get(state) if type(state) is str else None
+    if code is None:
+        raise Unreadable(f"a block's state is {str(state)[:40]!r}, which no torch writes")
+    size = whole_number(block, "size", "block")
+    requested = whole_number(block, "requested_size", "block", UNSET)
+    frames = block.get("frames")
+    history = _list(block, "history")
+    if history and type(history[0]) is dict:
+        if requested == UNSET:
+            requested = whole_number(history[0], "real_size", "block", size)
+        frames = history[0].get("frames") if frames is None else frames
+    stack = NOT_RECORDED if code == INACTIVE else stacks.number(frames or None)
+    return (
+        whole_number(block, "address", "block", address, most=1 << 65),
+        size,
+        size if requested == UNSET else requested,
+        code,
+        segment,
+        stack,
+    )
+
+
+def _block_columns(rows: list[tuple[int, int, int, int, int, int]]) -> Blocks:
+    address, size, requested, state, segment, stack = zip(*rows, strict=True) if rows else ((),) * 6
+    return Blocks(
+        address=np.array([wrapped(value) for value in address], np.int64),
+        size=np.array(size, np.int64),
+        requested=np.array(requested, np.int64),
+        state=np.array(state, np.uint8),
+        segment=np.array(segment, np.int32),
+        stack=np.array(stack, np.int32),
+    )
+
+
+def _pool(value: Any) -> tuple[int, int]:
+    if type(value) in (list, tuple) and len(value) == 2 and all(type(part) is int for part in value):
+        return (value[0], value[1])
+    return (0, 0)
+
+
+def _annotations(items: list[Any]) -> tuple[Annotation, ...]:
+    found = []
+    for item in items:
+        if type(item) is not dict or item.get("stage") not in ("START", "END") or type(item.get("name")) is not str:
+            continue
+        device, time_us = item.get("device"), item.get("time_us")
+        if type(time_us) is int and 0 <= time_us < 2**62:
+            found.append(
+                Annotation(item["name"], item["stage"] == "START", device if type(device) is int else 0, time_us)
+            )
+    return tuple(found)
+
+
+def _settings(value: Any) -> dict[str, str]:
+    if type(value) is not dict:
+        return {}
+    return {key: str(setting)[:200] for key, setting in value.items() if type(setting) in (str, int, float, bool)}
+
+
+def _host_segment(item: Any) -> HostSegment:
+    """The key names were not seen in a real file (2.14 writes them), so sizes and states are taken as either form."""
+    if type(item) is not dict:
+        raise Unreadable(f"a host segment is of type {type(item).__name__}, not a dictionary")
+    size = whole_number(item, "total_size" if "total_size" in item else "size", "host segment")
+    parts = []
+    for key in ("allocated", "active"):
+        given = item.get(f"{key}_size", item.get(key))
+        if type(given) is int:
+            parts.append(min(max(given, 0), size))
+        else:
+            state = item.get("state", "")
+            alive = state in (
+                ("active_allocated",) if key == "allocated" else ("active_allocated", "active_pending_free")
+            )
+            parts.append(size if given is True or (given is None and alive) else 0)
+    return HostSegment(size, *parts)
+
+
+def _host_traces(items: list[Any], plain: Plain, stacks: StackTable) -> tuple[Any, ...]:
+    """Either a list of events or, like the devices', a list of such lists."""
+    if items and (type(items[0]) is not list or len(items) > MOST_DEVICES):
+        return (read_trace(0, items, plain, stacks),)
+    return tuple(read_trace(number, trace, plain, stacks) for number, trace in enumerate(items))
+
+
+def _overflowed(root: dict[str, Any]) -> bool:
+    settings = root.get("allocator_settings")
+    flags = [
+        root.get("trace_alloc_overflowed"),
+        settings.get("trace_alloc_overflowed") if type(settings) is dict else None,
+    ]
+    return any(flag is True or (type(flag) is list and True in flag) for flag in flags)

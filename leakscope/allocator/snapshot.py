@@ -1,0 +1,138 @@
+"""One torch memory snapshot as plain data: segments, blocks, events, stacks and annotations."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+Ints = npt.NDArray[np.int64]
+Indexes = npt.NDArray[np.int32]
+Codes = npt.NDArray[np.uint8]
+
+ACTIONS = (
+    "alloc", "free_requested", "free_completed", "segment_alloc", "segment_free", "segment_map", "segment_unmap",
+    "snapshot", "oom", "annotate",
+)  # fmt: skip
+"""Names of the events, indexed by `Trace.action`; further codes are names this file brought, in
+`Trace.action_names`."""
+
+ALLOC, FREE_REQUESTED, FREE_COMPLETED, SEGMENT_ALLOC, SEGMENT_FREE, SEGMENT_MAP, SEGMENT_UNMAP = range(7)
+OOM = ACTIONS.index("oom")
+
+STATES = ("inactive", "active_allocated", "active_pending_free")
+"""Names of a block's states, indexed by `Blocks.state`."""
+
+INACTIVE, ALLOCATED, PENDING_FREE = range(3)
+
+NOT_RECORDED, NO_FRAMES = 0, 1
+"""Stack numbers of 'no stack was recorded' and 'a stack without any frame'."""
+
+UNKNOWN = -1
+"""A number the file does not give."""
+
+
+class Frame(NamedTuple):
+    """One line of a stack."""
+
+    name: str
+    filename: str
+    line: int
+
+
+Stack = tuple[Frame, ...]
+"""Innermost frame first."""
+
+
+@dataclass(frozen=True, eq=False)
+class Trace:
+    """The allocator's events on one device, oldest first, one array per field."""
+
+    device: int
+    action: Codes
+    action_names: tuple[str, ...]
+    address: Ints
+    """64 bits, signed only because numpy's are: compare, never order."""
+    size: Ints
+    """Bytes as the caller asked for them."""
+    device_free: Ints
+    """Bytes the device still had free, for `oom` only."""
+    time_us: Ints
+    """Microseconds since the epoch, or `UNKNOWN` before torch 2.2."""
+    stack: Indexes
+    """Index into `Snapshot.stacks`."""
+
+    def __len__(self) -> int:
+        return len(self.action)
+
+
+@dataclass(frozen=True, eq=False)
+class Blocks:
+    """Every block of every segment, one array per field."""
+
+    address: Ints
+    size: Ints
+    """Bytes after rounding."""
+    requested: Ints
+    """Bytes the caller asked for; stale (of the last use) on inactive blocks."""
+    state: Codes
+    segment: Indexes
+    stack: Indexes
+
+    def __len__(self) -> int:
+        return len(self.address)
+
+
+@dataclass(frozen=True)
+class Segment:
+    """One range of device memory reserved from the driver."""
+
+    device: int
+    address: int
+    total_size: int
+    kind: str
+    """`small`, `large` or empty."""
+    stream: int
+    pool: tuple[int, int]
+    """(0, 0) is the default pool."""
+    expandable: bool
+
+
+@dataclass(frozen=True)
+class HostSegment:
+    """One pinned block of host memory."""
+
+    size: int
+    allocated: int
+    active: int
+
+
+@dataclass(frozen=True)
+class Annotation:
+    """The start or end of a `record_function` region."""
+
+    name: str
+    starts: bool
+    device: int
+    time_us: int
+
+
+@dataclass(frozen=True, eq=False)
+class Snapshot:
+    """What one file holds."""
+
+    name: str
+    segments: tuple[Segment, ...]
+    blocks: Blocks
+    traces: tuple[Trace, ...]
+    """One per device."""
+    stacks: tuple[Stack, ...]
+    annotations: tuple[Annotation, ...] = ()
+    settings: Mapping[str, str] = field(default_factory=dict)
+    host_segments: tuple[HostSegment, ...] = ()
+    host_traces: tuple[Trace, ...] = ()
+    overflowed: bool = False
+    """The file says that its ring of events dropped the oldest."""

@@ -1,0 +1,126 @@
+"""Which memory was allocated in every step and never freed?"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from leakscope.allocator.replaying import Replay
+from leakscope.allocator.sites import Site
+from leakscope.allocator.snapshot import Annotation, Ints, Trace
+
+FEWEST_RISES = 3
+"""Growth is more bytes at each of at least this many step ends in a row, the last included."""
+
+_MOST_STEPS = 512
+_MARKERS = (
+    r"Optimizer\.step#",
+    r"ProfilerStep#",
+    r".*\b(step|iteration|iter)\b",
+    r"Optimizer\.zero_grad#",
+    r".*DataLoader.*__next__",
+)
+
+
+@dataclass(frozen=True)
+class SiteGrowth:
+    """A place whose live bytes rose step after step up to the end."""
+
+    site: Site
+    bytes_per_step: float
+    steps: int
+    """Steps in a row at which it rose."""
+    kept_bytes: int
+    """Bytes allocated there that are alive at the end."""
+
+
+@dataclass(frozen=True)
+class StepGrowth:
+    """What each step left behind."""
+
+    marker: str
+    """Name of the annotation that begins a step; empty when the file marks no steps."""
+    steps: int
+    """Complete steps seen (from one marker to the next)."""
+    bytes_at_ends: tuple[int, ...]
+    """Bytes alive whenever a step began."""
+    growing: tuple[SiteGrowth, ...]
+    """Largest first."""
+
+    @property
+    def judged(self) -> bool:
+        return self.steps >= FEWEST_RISES
+
+
+def step_growth(replay: Replay, trace: Trace, annotations: Sequence[Annotation], sites: Sequence[Site]) -> StepGrowth:
+    """Join the annotations to the events by time and look for sites whose live bytes rise at every step's end.
+
+    A step reaches from one start of the marker (`Optimizer.step#...` where there is one) to the next. A cache that
+    has filled up, optimizer state and gradients do not rise; a container with a declared bound that is not yet full
+    cannot be told from a leak here.
+    """
+    own = [note for note in annotations if note.device == replay.device] or list(annotations)
+    marker, starts = _marker(own)
+    if not replay.events or int(trace.time_us.max()) < 0:
+        return StepGrowth("", 0, (), ())
+    # Times are monotone within a trace, so the first event at or after a marker begins the step.
+    inside = [time for time in starts if int(trace.time_us[0]) <= time]
+    boundaries = np.searchsorted(trace.time_us, np.array(inside[-_MOST_STEPS:], np.int64))
+    if not len(boundaries):
+        return StepGrowth(marker, 0, (), ())
+    levels = tuple(int(replay.curve[max(int(at) - 1, 0)]) for at in boundaries)
+    steps = len(boundaries) - 1
+    growing = _growing(replay, boundaries, sites) if steps >= FEWEST_RISES else []
+    return StepGrowth(
+        marker, steps, levels, tuple(sorted(growing, key=lambda grown: (-grown.bytes_per_step, grown.site)))
+    )
+
+
+def _marker(annotations: Sequence[Annotation]) -> tuple[str, list[int]]:
+    """The annotation that begins steps and the times at which it started, in order."""
+    by_name: dict[str, list[int]] = {}
+    for note in annotations:
+        if note.starts:
+            by_name.setdefault(re.sub(r"\d+", "N", note.name), []).append(note.time_us)
+    for shape in _MARKERS:
+        matching = [(min(times), name) for name, times in by_name.items() if re.match(shape, name, re.IGNORECASE)]
+        if matching:
+            name = min(matching)[1]
+            return name, sorted(by_name[name])
+    return "", []
+
+
+def _growing(replay: Replay, boundaries: Ints, sites: Sequence[Site]) -> list[SiteGrowth]:
+    distinct = sorted(set(sites))
+    number = {site: at for at, site in enumerate(distinct)}
+    site_of_stack = np.array([number[site] for site in sites], np.int64)
+    site = site_of_stack[replay.stacks]
+    kept = np.bincount(site[replay.live], weights=replay.sizes[replay.live], minlength=len(distinct))
+    found = []
+    survivors = np.flatnonzero(kept > 0)
+    chosen = np.isin(site, survivors)
+    place = np.searchsorted(survivors, site[chosen])
+    levels = _levels(replay, chosen, place, boundaries, len(survivors))
+    rises = np.diff(levels, axis=0)
+    for column, at in enumerate(survivors.tolist()):
+        flat = np.flatnonzero(rises[:, column] <= 0)
+        run = rises[flat[-1] + 1 if len(flat) else 0 :, column]
+        if len(run) >= FEWEST_RISES:
+            found.append(SiteGrowth(distinct[at], float(run.mean()), len(run), int(kept[at])))
+    return found
+
+
+def _levels(replay: Replay, chosen: npt.NDArray[np.bool_], place: Ints, boundaries: Ints, width: int) -> Ints:
+    """Bytes alive of each site (columns) when each step begins (rows)."""
+    rows = len(boundaries) + 1
+    born = np.searchsorted(boundaries, replay.born[chosen], "right")
+    died = np.searchsorted(boundaries, replay.died[chosen], "right")
+    change = np.zeros((rows, width), np.int64)
+    np.add.at(change, (born, place), replay.sizes[chosen])
+    freed = replay.died[chosen] < replay.events
+    np.subtract.at(change, (died[freed], place[freed]), replay.sizes[chosen][freed])
+    return np.cumsum(change, axis=0)[:-1]

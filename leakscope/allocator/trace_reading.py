@@ -1,0 +1,123 @@
+"""Which events does this trace hold? Dictionaries and put-aside runs become one array per field."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from leakscope.allocator.event_columns import EMPTY_LIST, FIELDS, FIRST_SPELLED, NO_VALUE, decode_runs
+from leakscope.allocator.event_lane import EventLane, EventRun
+from leakscope.allocator.plain_pickle import Plain
+from leakscope.allocator.snapshot import ACTIONS, NO_FRAMES, NOT_RECORDED, OOM, UNKNOWN, Ints, Trace
+from leakscope.allocator.stack_table import StackTable
+from leakscope.errors import Unreadable
+
+LARGEST_SIZE = 1 << 48
+"""No block is larger than 256 TiB; a damaged number would overflow every sum after it."""
+
+MOST_DEVICES = 256
+_REQUIRED: Any = object()
+
+
+def whole_number(
+    holder: dict[str, Any], key: str, owner: str, default: Any = _REQUIRED, least: int = 0, most: int = LARGEST_SIZE
+) -> int:
+    """The integer at `key`, or `default`; raises Unreadable when it is missing or not between `least` and `most`."""
+    value = holder.get(key, default)
+    if type(value) is int and (least <= value <= most or value is default):
+        return value
+    article = "an" if owner[0] in "aeiou" else "a"
+    raise Unreadable(f"{article} {owner} has {'no' if value is _REQUIRED else 'a strange'} {key}")
+
+
+def wrapped(value: int) -> int:
+    """The 64 bits of an address as numpy's signed integers hold them."""
+    value &= (1 << 64) - 1
+    return value - (1 << 64) if value >= 1 << 63 else value
+
+
+def read_trace(device: int, items: Any, plain: Plain, stacks: StackTable) -> Trace:
+    """The trace of one device from the list in the file; raises Unreadable where an entry is no event."""
+    if type(items) is not list:
+        raise Unreadable(f"the trace of device {device} is of type {type(items).__name__}, not a list")
+    widths = np.fromiter((len(item) if type(item) is EventRun else 1 for item in items), np.int64, len(items))
+    aside = np.fromiter((type(item) is EventRun for item in items), np.bool_, len(items))
+    offsets = np.cumsum(widths) - widths
+    columns = {name: np.full(int(widths.sum()), UNKNOWN, np.int64) for name in FIELDS}
+    names = {name: code for code, name in enumerate(ACTIONS)}
+    runs = [item for item in items if type(item) is EventRun]
+    if runs:
+        places = np.repeat(offsets[aside] - (np.cumsum(widths[aside]) - widths[aside]), widths[aside])
+        places += np.arange(len(places))
+        decoded, spelled = decode_runs(plain.lane, runs)
+        decoded["action"] = _actions(decoded["action"], plain.lane, names)
+        decoded["frames"] = _stack_numbers(decoded["frames"], spelled, plain.lane, stacks)
+        for name, values in decoded.items():
+            columns[name][places] = values
+    for item, offset in zip(items, offsets.tolist(), strict=True):
+        if type(item) is not EventRun:
+            _put_event(columns, offset, item, names, stacks)
+    action, size = columns["action"], columns["size"]
+    if (size[action < OOM] < 0).any() or (size >= LARGEST_SIZE).any():
+        raise Unreadable(f"the trace of device {device} holds an event whose size is no count of bytes")
+    if len(names) > 255:
+        raise Unreadable(
+            f"the trace of device {device} holds {len(names)} kinds of events, and torch knows {len(ACTIONS)}"
+        )
+    return Trace(
+        device=device,
+        action=action.astype(np.uint8),
+        action_names=tuple(names),
+        address=columns["addr"],
+        size=size,
+        device_free=columns["device_free"],
+        time_us=columns["time_us"],
+        stack=columns["frames"].astype(np.int32),
+    )
+
+
+def _actions(indexes: Ints, lane: EventLane, names: dict[str, int]) -> Ints:
+    """Codes of the action names at memo entries `indexes`."""
+    return _mapped(indexes, lambda index: _code(_memo_value(lane, index), names))
+
+
+def _stack_numbers(indexes: Ints, spelled: list[bytes], lane: EventLane, stacks: StackTable) -> Ints:
+    lists = [lane.frames_in(text) for text in spelled]
+
+    def number(index: int) -> int:
+        if index <= FIRST_SPELLED:
+            return stacks.number_of_new(lists[FIRST_SPELLED - index])
+        if index == NO_VALUE:
+            return NOT_RECORDED
+        return NO_FRAMES if index == EMPTY_LIST else stacks.number(_memo_value(lane, index))
+
+    return _mapped(indexes, number)
+
+
+def _mapped(indexes: Ints, meaning: Any) -> Ints:
+    distinct, place = np.unique(indexes, return_inverse=True)
+    return np.array([meaning(index) for index in distinct.tolist()], np.int64)[place]
+
+
+def _memo_value(lane: EventLane, index: int) -> Any:
+    try:
+        return lane.value(index)
+    except IndexError as error:
+        raise Unreadable("the pickle is damaged: an event refers to what was never written") from error
+
+
+def _code(action: Any, names: dict[str, int]) -> int:
+    if type(action) is not str:
+        raise Unreadable("an event's action is not text")
+    return names.setdefault(action, len(names))
+
+
+def _put_event(columns: dict[str, Ints], at: int, event: Any, names: dict[str, int], stacks: StackTable) -> None:
+    if type(event) is not dict:
+        raise Unreadable(f"a trace holds something of type {type(event).__name__} where an event should stand")
+    columns["action"][at] = _code(event.get("action"), names)
+    columns["addr"][at] = wrapped(whole_number(event, "addr", "event", UNKNOWN, -(1 << 63), 1 << 64))
+    for name in ("size", "device_free", "time_us"):
+        columns[name][at] = whole_number(event, name, "event", UNKNOWN, most=1 << 62)
+    columns["frames"][at] = stacks.number(event.get("frames"), event.get("forward_frames"))

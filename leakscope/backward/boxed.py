@@ -1,0 +1,155 @@
+"""Who keeps a list's tensors alive during a call? With boxed lists, nobody: the callee empties them.
+
+Python holds every argument of a call until the call returns, so a tensor handed over in a tuple cannot be freed inside
+it. A *list* can be emptied by the callee; AOTAutograd calls that convention boxed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch.autograd.graph import GradientEdge, Node
+
+from .check import Roots
+from .edges import OutputEdge, flatten, output_edges
+
+
+def require_lists(what: str, values: Any) -> None:
+    """Refuse containers that cannot be emptied. Raises TypeError naming the place."""
+    for item in flatten(values, None):
+        if isinstance(item.value, torch.Tensor) and not isinstance(item.owner, (list, dict)):
+            kind = "bare tensor" if item.owner is None else type(item.owner).__name__
+            raise TypeError(
+                f"boxed=True takes lists (or dicts) it can empty, but {what} holds {item.name} in a {kind}"
+            )
+
+
+def empty(values: Any) -> None:
+    """Empty every list and dict of a nested container, so that nobody who still holds it holds a tensor."""
+    pending = [values]
+    while pending:
+        value = pending.pop()
+        if isinstance(value, GradientEdge) or not isinstance(value, (list, tuple, Mapping)):
+            continue
+        pending.extend(value.values() if isinstance(value, Mapping) else value)
+        if isinstance(value, (list, dict)):
+            value.clear()  # cure: boxed-lists
+
+
+class Delivery:
+    """Hands each output gradient to the engine at the moment its node runs, and then lets go of it.
+
+    The engine keeps the gradients it is started with until it is done. So it is started with placeholders of one
+    element, and a pre-hook on each output's own view node puts the real gradient in their place.
+    """
+
+    def __init__(self, roots: Roots, late: bool) -> None:
+        self.starts = roots.starts
+        self.grads: list[torch.Tensor] = []
+        self._handles: list[Any] = []
+        for start, grad in zip(roots.starts, roots.grads, strict=True):
+            if late and isinstance(start, OutputEdge):
+                self._handles.append(start.node.register_prehook(_hand_over([grad])))
+                grad = grad.new_zeros(()).expand(grad.shape)
+            self.grads.append(grad)
+
+    def close(self) -> None:
+        """Take the hooks out; their gradients go with them where the engine never came that far."""
+        while self._handles:
+            self._handles.pop().remove()  # cure: hooks-removed
+
+
+def _hand_over(box: list[torch.Tensor]) -> Any:
+    def hand_over(placeholders: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
+        return (box.pop(),)
+
+    return hand_over
+
+
+def merge_duplicates(roots: Roots) -> Roots:
+    """One start per edge: the gradients of an output that is listed twice are summed.
+
+    So each start's node meets exactly one gradient, which :class:`Delivery` relies on.
+    """
+    place: dict[tuple[Node, int], int] = {}
+    merged = Roots([], [], [])
+    for start, grad, node in zip(roots.starts, roots.grads, roots.nodes, strict=True):
+        if node in place:
+            merged.grads[place[node]] = merged.grads[place[node]] + grad
+            continue
+        place[node] = len(merged.starts)
+        merged.starts.append(start)
+        merged.grads.append(grad)
+        merged.nodes.append(node)
+    return merged
+
+
+def take_roots(roots: Roots) -> Roots:
+    """The same roots without their output tensors: each tensor is replaced by its edge."""
+    merged = merge_duplicates(roots)
+    starts = output_edges(merged.starts)
+    return Roots(starts, merged.grads, [(edge.node, edge.output_nr) for edge in starts])
+
+
+_BOX = "saved_box"
+
+
+class SavedBox:
+    """The tensors a custom Function saved, in one place that its backward can empty."""
+
+    __slots__ = ("_entries", "_taken")
+
+    def __init__(self, tensors: tuple[torch.Tensor, ...]) -> None:
+        # detach() shares storage and version counter but not the graph: an output kept with its grad_fn would hold
+        # the node that holds the box, a cycle no collector sees.
+        self._entries = [(tensor.detach(), tensor._version) for tensor in tensors]
+        self._taken = False
+
+    def drop(self) -> None:
+        """Let go of the tensors for good."""
+        self._entries.clear()
+        self._taken = True
+
+    def take(self, keep: bool) -> list[torch.Tensor]:
+        """The tensors in a list that belongs to the caller; the box is empty afterwards unless `keep`."""
+        if self._taken:
+            raise RuntimeError("the tensors saved for this backward were already taken or released; "
+                               "run the forward again, or keep the graph with retain_graph=True")
+        for position, (tensor, version) in enumerate(self._entries):
+            if tensor._version != version:
+                raise RuntimeError(
+                    f"saved tensor {position} of shape {tuple(tensor.shape)} was changed in place after the forward "
+                    f"saved it (version {tensor._version}, expected {version})"
+                )
+        tensors = [tensor for tensor, _ in self._entries]
+        if not keep:
+            self.drop()
+        return tensors
+
+
+def save_boxed(ctx: Any, *tensors: torch.Tensor) -> None:
+    """Save tensors in a custom Function's forward so that its backward can free each one before it returns.
+
+    ``ctx.save_for_backward`` keeps them until the whole backward of the node has returned, and a list on ``ctx`` keeps
+    them until the node dies. Use :func:`take_boxed` in backward.
+    """
+    setattr(ctx, _BOX, SavedBox(tensors))
+
+
+def take_boxed(ctx: Any) -> list[torch.Tensor]:
+    """The list saved with :func:`save_boxed`. It belongs to the caller: clear it, or hand it to a boxed callee.
+
+    While the engine keeps the graph (``retain_graph=True``, the input pass of a split backward) the box stays filled.
+    Raises RuntimeError in one sentence where a tensor was changed in place since, or where the box is empty.
+    """
+    box: SavedBox = getattr(ctx, _BOX)
+    return box.take(torch._C._autograd._get_current_graph_task_keep_graph())
+
+
+def drop_boxed(node: Node) -> None:
+    """Let go of what a custom Function's node saved with :func:`save_boxed`."""
+    box = getattr(node, _BOX, None)
+    if isinstance(box, SavedBox):
+        box.drop()

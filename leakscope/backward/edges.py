@@ -1,0 +1,126 @@
+"""Which grad nodes does a stage output lead to, and how does one keep them without keeping the output?
+
+A :class:`torch.autograd.graph.GradientEdge` names the place in the autograd graph where the gradient of a tensor
+enters. It keeps the graph alive but not the tensor: once a stage's outputs are turned into edges the outputs can be
+sent and dropped, and their storage dies as soon as nothing in the graph saved it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+import torch
+from torch.autograd.graph import GradientEdge, Node, get_gradient_edge
+
+_CONTAINERS = (list, tuple, Mapping)
+
+
+class OutputEdge(GradientEdge):
+    """An edge made by :func:`output_edges`: its node is its own, so no other gradient and no user hook meets there."""
+
+    __slots__ = ()
+
+
+class Output(NamedTuple):
+    """One tensor, edge or other value found in a (nested) stage output, with the gradient handed in for it."""
+
+    name: str
+    """Its place, as one would write it: ``output 1`` or ``output 'logits'[0]``."""
+    value: Any
+    grad: Any
+    skipped: bool
+    """True below a container whose gradient is None: torch's contract leaves such a container out altogether."""
+    owner: Any
+    """The container that holds the value, None for a bare output."""
+
+
+def output_edges(outputs: Any) -> Any:
+    """The gradient edges of a stage output, in the same nesting of tuples, lists and mappings.
+
+    Hand the result to :func:`stage_backward` or :func:`stage_backward_input` in place of the outputs, send the outputs
+    and drop them. A tensor that needs no gradient and any other value become None. Edges stay what they are.
+
+    The edge leads through a view node of its own. So it also keeps the graph of a custom Function alive, whose Python
+    node does not own it in every torch (see the ownership token of ``torch.autograd.graph.get_gradient_edge``), and
+    it names the right gradient for views and for outputs of nodes with several outputs.
+    """
+    root: list[Any] = [outputs]
+    pending: list[tuple[Any, Any]] = [(root, 0)]
+    rebuilt: list[tuple[Any, Any, type]] = []
+    while pending:  # cure: no-recursive-closure
+        container, key = pending.pop()
+        value = container[key]
+        if isinstance(value, GradientEdge):
+            continue
+        if isinstance(value, torch.Tensor):
+            container[key] = _edge(value)
+        elif isinstance(value, Mapping):
+            container[key] = dict(value)
+            pending.extend((container[key], k) for k in value)
+        elif isinstance(value, (list, tuple)):
+            container[key] = list(value)
+            pending.extend((container[key], i) for i in range(len(value)))
+            if isinstance(value, tuple):
+                rebuilt.append((container, key, type(value)))
+        else:
+            container[key] = None
+    for container, key, kind in reversed(rebuilt):
+        items = container[key]
+        container[key] = kind(*items) if hasattr(kind, "_fields") else tuple(items)
+    return root[0]
+
+
+def _edge(tensor: torch.Tensor) -> OutputEdge | None:
+    if not tensor.requires_grad:
+        return None
+    with torch.enable_grad():
+        node = tensor.view_as(tensor).grad_fn  # cure: gradient-edges
+    assert node is not None
+    return OutputEdge(node, 0)
+
+
+def gradient_edge(root: torch.Tensor | GradientEdge) -> tuple[Node, int]:
+    """The grad node a root enters, and at which of its inputs."""
+    if isinstance(root, torch.Tensor) and root.grad_fn is not None:
+        return root.grad_fn, root.output_nr
+    edge = root if isinstance(root, GradientEdge) else get_gradient_edge(root)
+    return edge.node, edge.output_nr
+
+
+def flatten(outputs: Any, grads: Any) -> Iterator[Output]:
+    """Walk a nested output beside its gradients, in the order of the outputs.
+
+    ``grads=None`` at the top means "no gradients given" for every output. Raises AssertionError where the containers
+    of outputs and gradients differ in kind, length or keys.
+    """
+    absent = grads is None
+    pending = [Output("output", outputs, grads, False, None)]
+    while pending:
+        item = pending.pop()
+        value, grad = item.value, item.grad
+        if isinstance(value, (torch.Tensor, GradientEdge)) or not isinstance(value, _CONTAINERS):
+            yield item
+            continue
+        keys: list[Any] = list(value) if isinstance(value, Mapping) else list(range(len(value)))
+        given = grad is not None
+        if given:
+            _same_container(item.name, value, grad)
+        skipped = item.skipped or not (given or absent)
+        for key in reversed(keys):
+            name = f"output {key!r}" if item.owner is None else f"{item.name}[{key!r}]"
+            pending.append(Output(name, value[key], grad[key] if given else None, skipped, value))
+
+
+def _same_container(name: str, value: Any, grad: Any) -> None:
+    mapping = isinstance(value, Mapping)
+    if mapping != isinstance(grad, Mapping) or not (mapping or isinstance(grad, (list, tuple))):
+        raise AssertionError(
+            f"{name} is a {type(value).__name__}, so its gradients must come in one too, not in a {type(grad).__name__}"
+        )
+    if mapping and set(value) != set(grad):
+        raise AssertionError(
+            f"{name} has the keys {sorted(map(repr, value))}, its gradients have {sorted(map(repr, grad))}"
+        )
+    if not mapping and len(value) != len(grad):
+        raise AssertionError(f"{name} has {len(value)} parts but {len(grad)} gradients were given")

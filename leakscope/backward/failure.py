@@ -1,0 +1,53 @@
+"""What does a failed backward leave behind? Nothing: the error keeps its lines and lets go of every frame's locals."""
+
+from __future__ import annotations
+
+import traceback
+from typing import Any
+
+import torch
+from torch.autograd.graph import GradientEdge
+
+from .edges import flatten
+
+
+def release_frames(error: BaseException) -> None:
+    """Empty the finished frames that an exception and its causes hold, so that it pins no tensor.
+
+    File names and line numbers stay readable. Frames that still run (the caller's) are left alone.
+    """
+    seen: set[int] = set()
+    pending: list[BaseException | None] = [error]
+    while pending:
+        one = pending.pop()
+        if one is None or id(one) in seen:
+            continue
+        seen.add(id(one))
+        traceback.clear_frames(one.__traceback__)
+        pending += [one.__cause__, one.__context__]
+
+
+def failed(what: str, error: Exception, outputs: Any, grads: Any, inputs: Any) -> RuntimeError:
+    """The error torch's contract asks for ("Failed to run stage backward"), raised from the original."""
+    release_frames(error)
+    failure = RuntimeError(
+        f"Failed to run {what}: {error}\n"
+        f"    stage output: {_describe(outputs)}\n"
+        f"    output gradients: {_describe(grads)}\n"
+        f"    inputs: {_describe(inputs)}"
+    )
+    failure.__cause__ = error
+    return failure
+
+
+def _describe(values: Any) -> str:
+    parts = [_describe_one(item.value) for item in flatten(values, None)]
+    return ", ".join(parts) if parts else "none (the list was handed over)"
+
+
+def _describe_one(value: Any) -> str:
+    if isinstance(value, torch.Tensor):
+        return f"{type(value).__name__}{tuple(value.shape)} {str(value.dtype).removeprefix('torch.')}"
+    if isinstance(value, GradientEdge):
+        return f"GradientEdge({value.node.name()}, {value.output_nr})"
+    return type(value).__name__

@@ -1,0 +1,172 @@
+"""The input pass of a split backward: run down to the inputs, and keep what reaches the intermediates on the way."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch.autograd.function import BackwardCFunction
+from torch.autograd.graph import GradientEdge, Node
+
+from .boxed import Delivery, empty, take_roots
+from .check import Roots, gather_roots
+from .edges import flatten
+from .full import stage_backward
+from .paths import TO_INPUT, Group, Paths, exits_apart, mask, trace_paths, weight_groups
+from .saved import any_handles, drop_saved, packed_by
+
+InputGrads = tuple[torch.Tensor | None, ...]
+ParamGroup = dict[str, Any]
+
+
+def input_pass(
+    outputs: Any, output_grads: Any, input_values: Any, weights: Iterable[torch.Tensor], park_grad: bool, boxed: bool
+) -> tuple[InputGrads, list[ParamGroup]]:
+    inputs = list(input_values)
+    wanted = [one for one in inputs if isinstance(one, torch.Tensor) and one.requires_grad]
+    roots = gather_roots(outputs, output_grads)
+    if boxed:
+        roots = take_roots(roots)
+        for handed_over in (outputs, output_grads, input_values):
+            empty(handed_over)
+    paths = trace_paths(
+        [node for node, _ in roots.nodes],
+        {one.grad_fn for one in wanted if one.grad_fn is not None},
+        {id(one) for one in wanted},
+        {id(one) for one in weights},
+    )
+    functions = [node for node in paths.order if isinstance(node, BackwardCFunction)]
+    if any(node.name() == "CheckpointFunctionBackward" for node in functions):
+        return _whole_backward(roots, inputs, park_grad), []
+    groups = weight_groups(paths, [node for node, _ in roots.nodes])
+    dinputs, param_groups = _run(roots, wanted, groups, paths, boxed)
+    del roots
+    if functions or any_handles():
+        running = {node for group in groups for node in group.intermediates}
+        drop_saved([node for node, lead in paths.leads.items() if lead & TO_INPUT and node not in running])
+    by_id = dict(zip(map(id, wanted), dinputs, strict=True))
+    returned = tuple(by_id.pop(id(one), None) for one in inputs)
+    if park_grad:
+        _park(inputs, returned)
+    if not boxed:
+        _detach(outputs, paths)
+    return returned, param_groups
+
+
+def _run(
+    roots: Roots, wanted: list[torch.Tensor], groups: list[Group], paths: Paths, boxed: bool
+) -> tuple[InputGrads, list[ParamGroup]]:
+    """Run the engine down to the inputs, and catch what arrives at each intermediate on the way."""
+    joint = any(packed_by(node).startswith("torch.utils.checkpoint") for group in groups for node in group.intermediates)
+    param_groups = [_param_group(group, paths, joint) for group in groups]
+    catches: list[tuple[list[Any], int, int]] = []
+    edges: list[GradientEdge] = []
+    handles: list[Any] = []
+    masks: list[tuple[Any, tuple[bool, ...]]] = []
+    delivery = Delivery(roots, late=boxed)
+    try:
+        for group, param_group in zip(groups, param_groups, strict=True):
+            grads = param_group["grads"]
+            for index, (node, exits) in enumerate(zip(group.intermediates, group.exits, strict=True)):
+                count = len(node._input_metadata)
+                grads[index] = (None,) * count
+                if exits is None:
+                    grads[index] = _root_grads(node, count, roots)
+                elif param_group["clamped"]:
+                    handles.append(node.register_prehook(_catch_into(grads, index)))
+                else:
+                    catches.append((grads, index, count))
+                    edges.extend(GradientEdge(node, number) for number in range(count))
+                if exits is not None and isinstance(node, BackwardCFunction):
+                    masks.append((node, node.needs_input_grad))
+                    mask(node, _leading(node, paths, TO_INPUT))
+        if boxed:
+            roots.grads.clear()
+        dinputs = _grad(delivery, wanted, edges, keep=bool(param_groups))
+        caught = iter(dinputs[len(wanted):])
+        for grads, index, count in catches:
+            grads[index] = tuple(next(caught) for _ in range(count))
+        return dinputs[: len(wanted)], param_groups
+    finally:
+        for handle in handles:
+            handle.remove()  # cure: hooks-removed
+        delivery.close()
+        for function, needed in masks:
+            function.needs_input_grad = needed
+
+
+def _grad(delivery: Delivery, wanted: list[torch.Tensor], edges: list[GradientEdge], keep: bool) -> InputGrads:
+    if not delivery.starts or not wanted:
+        return (None,) * (len(wanted) + len(edges))
+    ends: list[Any] = [*wanted, *edges]
+    return torch.autograd.grad(delivery.starts, ends, delivery.grads, retain_graph=keep, allow_unused=True)
+
+
+def _param_group(group: Group, paths: Paths, joint: bool) -> ParamGroup:
+    """Torch's three keys, and two of our own that the weight pass reads where they are there."""
+    on_path = [exits for exits in group.exits if exits is not None]
+    clamped = bool(on_path) and (joint or (len(on_path) > 1 and not exits_apart(group, paths)))
+    return {
+        "params": group.weights,
+        "intermediates": group.intermediates,
+        "grads": [()] * len(group.intermediates),
+        "exits": group.exits,
+        "clamped": clamped,
+    }
+
+
+def _catch_into(grads: list[Any], index: int) -> Any:
+    def catch(arrived: tuple[torch.Tensor, ...]) -> None:
+        grads[index] = tuple(arrived)
+
+    return catch
+
+
+def _root_grads(node: Node, count: int, roots: Roots) -> tuple[torch.Tensor | None, ...]:
+    arrived: list[torch.Tensor | None] = [None] * count
+    for (root, number), grad in zip(roots.nodes, roots.grads, strict=True):
+        if root is node:
+            before = arrived[number]
+            arrived[number] = grad if before is None else before + grad
+    return tuple(arrived)
+
+
+def _leading(node: Node, paths: Paths, where: int) -> set[Node]:
+    return {child for child, _ in paths.next[node] if child is not None and paths.leads[child] & where}
+
+
+def _whole_backward(roots: Roots, inputs: list[Any], park_grad: bool) -> InputGrads:
+    found = [(one, one.grad) for one in inputs if isinstance(one, torch.Tensor) and one.is_leaf]
+    for one, _ in found:
+        one.grad = None
+    try:
+        dinputs = stage_backward(roots.starts, roots.grads, inputs)
+    finally:
+        for one, before in found:
+            one.grad = before
+    if park_grad:
+        _park(inputs, dinputs)
+    return dinputs
+
+
+def _park(inputs: list[Any], dinputs: InputGrads) -> None:
+    for one, grad in zip(inputs, dinputs, strict=True):
+        if grad is not None:
+            # Out of place: the tensor in .grad may be the one an earlier call returned.
+            one.grad = grad if one.grad is None else one.grad + grad
+
+
+def _detach(outputs: Any, paths: Paths) -> None:
+    """Cut the outputs off their graph, so that the caller's references do not keep what lies above the intermediates.
+
+    A view cannot be detached in place. An output that the stage itself used further may be saved for the weights'
+    gradients, and autograd refuses a saved tensor that was detached in place.
+    """
+    tensors = [item.value for item in flatten(outputs, None) if isinstance(item.value, torch.Tensor)]
+    inside: set[Node | None] = set()
+    if len(tensors) > 1:
+        inside = {child for edges in paths.next.values() for child, _ in edges}
+    for output in tensors:
+        if output.grad_fn is not None and output.grad_fn not in inside and not output._is_view():
+            output.detach_()

@@ -1,0 +1,275 @@
+"""How does a stage run its backward in two passes: the inputs' gradients now, the weights' later?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch.autograd.function import BackwardCFunction
+from torch.autograd.graph import GradientEdge, Node
+
+from .boxed import require_lists
+from .failure import failed, release_frames
+from .input_pass import InputGrads, ParamGroup, input_pass
+from .paths import Edge, mask
+from .saved import stand_ins
+
+Grads = tuple[torch.Tensor | None, ...]
+
+
+def stage_backward_input(
+    stage_outputs_or_loss: Any,
+    output_grads: Any,
+    input_values: Any,
+    weights: Iterable[torch.Tensor],
+    *,
+    park_grad: bool = True,
+    boxed: bool = False,
+) -> tuple[InputGrads, list[ParamGroup]]:
+    """The first pass: gradients of the inputs, and what the weight pass needs.
+
+    A drop-in for ``torch.distributed.pipelining._backward.stage_backward_input``. Activations that only the inputs'
+    gradients needed can be freed in between when the forward ran under :func:`droppable_saves`.
+
+    Args:
+        stage_outputs_or_loss: tensors or gradient edges, nested as in :func:`stage_backward`.
+        output_grads: their gradients in the same nesting; None where all of them are scalars.
+        input_values: the stage's inputs in order; other values than tensors are allowed.
+        weights: the parameters whose gradients :func:`stage_backward_weight` will compute.
+        park_grad: also accumulate each gradient into the input's ``.grad``, as torch does. The returned tensor is
+            then the one in ``.grad``; a later call adds out of place and leaves it alone. False keeps ``.grad`` as
+            found, so that nothing outlives the caller's use of the returned gradient.
+        boxed: take ownership of the lists handed in and empty them before the engine runs.
+
+    Returns:
+        One gradient or None per input value, and the parameter groups, last layer first: dicts with the keys "params"
+        (AccumulateGrad nodes), "intermediates" (grad nodes) and "grads" (one tuple per intermediate).
+
+    Raises:
+        RuntimeError: "Failed to run stage backward input: ..." from the original error; ``.grad`` is as found, and no
+            hook is left. Roots and gradients are checked before anything runs.
+
+    Outputs that are no views are detached in place, as in torch, so that the graph above the intermediates is freed.
+    A stage with a reentrant checkpoint cannot be split (its weights are no part of the graph): its whole backward runs
+    here, and the weight pass finds nothing left to do.
+    """
+    try:
+        if boxed:
+            require_lists("stage_outputs_or_loss", stage_outputs_or_loss)
+            require_lists("output_grads", output_grads)
+        return input_pass(stage_outputs_or_loss, output_grads, input_values, weights, park_grad, boxed)
+    except Exception as error:  # noqa: BLE001 - re-raised, wrapped, below
+        failure = failed("stage backward input", error, stage_outputs_or_loss, output_grads, input_values)
+    except BaseException as error:
+        release_frames(error)
+        raise
+    finally:
+        del stage_outputs_or_loss, output_grads, input_values, weights
+    raise failure
+
+def stage_backward_weight(
+    weights: Iterable[torch.Tensor],
+    param_groups: list[ParamGroup],
+    retain_graph: bool = False,
+    *,
+    boxed: bool = False,
+) -> tuple[torch.Tensor | None, ...]:
+    """The second pass: accumulate the weights' gradients, group by group from the output side.
+
+    A drop-in for ``torch.distributed.pipelining._backward.stage_backward_weight``. Each group's "intermediates" and
+    "grads" are taken out of its dict before its engine call, so what it alone kept alive is free when the call
+    returns. Gradients go through the parameters' AccumulateGrad nodes: hooks of parameters, post-accumulate hooks and
+    DistributedDataParallel's reducer see them here.
+
+    Args:
+        weights: the parameters to fill; a parameter of a group that is not among them is left alone.
+        param_groups: what :func:`stage_backward_input` returned.
+        retain_graph: keep the graph, as in ``torch.autograd.backward``.
+        boxed: also empty the list `param_groups`.
+
+    Returns:
+        Each weight's ``.grad`` as it was before the call.
+
+    Raises:
+        KeyError: "grads", for a group that was used up by an earlier call.
+    """
+    try:
+        return _weight_pass(list(weights), param_groups, retain_graph, boxed)
+    except BaseException as error:
+        release_frames(error)
+        raise
+    finally:
+        del weights, param_groups
+
+
+def _weight_pass(weights: list[torch.Tensor], param_groups: list[ParamGroup], retain_graph: bool, boxed: bool) -> Grads:
+    before = tuple(weight.grad for weight in weights)
+    wanted = {id(weight) for weight in weights}
+    pending = param_groups[::-1]
+    if boxed:
+        param_groups.clear()  # cure: boxed-lists
+    clamped = [group for group in pending if group.get("clamped", len(group.get("intermediates", ())) > 1)]
+    if clamped:
+        pending = [group for group in pending if not any(group is one for one in clamped)]
+        # Their call crosses the nodes between their intermediates: it may free those only if no other group waits.
+        _run_clamped(clamped, wanted, retain_graph or bool(pending))
+        clamped.clear()
+    while pending:
+        _run_group(pending.pop(), wanted, retain_graph)
+    return before
+
+
+def _take(group: ParamGroup) -> tuple[list[Node], list[Grads], list[list[Edge] | None]]:
+    """Take what keeps the graph alive out of a group, so that it dies with the engine call."""
+    grads = group.pop("grads")
+    intermediates = group.pop("intermediates")  # cure: intermediates-released
+    return intermediates, grads, group.pop("exits", None) or [None] * len(intermediates)
+
+
+def _run_group(group: ParamGroup, wanted: set[int], retain_graph: bool) -> None:
+    """Run one group whose intermediates do not lie on each other's way to its weights."""
+    targets = _targets(group, wanted)
+    intermediates, grads, exits = _take(group)
+    overrides: list[tuple[Node, Grads]] = []
+    if sum(exit_edges is not None for exit_edges in exits) > 1:
+        starts, start_grads = _through_exits(intermediates, grads, exits, wanted, retain_graph, overrides)
+        masks: list[tuple[Any, tuple[bool, ...]]] = []
+    else:
+        starts, start_grads = _starts(intermediates, grads)
+        masks = _masked(zip(intermediates, exits, strict=True))
+    del intermediates, grads, exits
+    try:
+        _accumulate(starts, start_grads, targets, retain_graph, overrides)
+    finally:
+        _unmask(masks)
+
+
+def _run_clamped(groups: list[ParamGroup], wanted: set[int], retain_graph: bool) -> None:
+    """Run groups whose intermediates lie on each other's way in one call, each clamped to its own gradient.
+
+    On the way from one intermediate to the next the engine computes the inputs' gradient once more; what arrives is
+    replaced by what the input pass caught. A non-reentrant checkpoint is so recomputed once, not once per group.
+    """
+    starts: list[GradientEdge] = []
+    start_grads: list[torch.Tensor] = []
+    targets: list[torch.Tensor] = []
+    overrides: list[tuple[Node, Grads]] = []
+    for group in groups:
+        targets += _targets(group, wanted)
+        torchs = "exits" not in group
+        intermediates, grads, exits = _take(group)
+        more_starts, more_grads = _starts(intermediates, grads)
+        starts += more_starts
+        start_grads += more_grads
+        overrides += [
+            (node, caught)
+            for node, caught, edges in zip(intermediates, grads, exits, strict=False)
+            if torchs or edges is not None
+        ]
+    with stand_ins():
+        _accumulate(starts, start_grads, targets, retain_graph, overrides)
+
+
+def _through_exits(
+    intermediates: list[Node],
+    grads: list[Grads],
+    exits: list[list[Edge] | None],
+    wanted: set[int],
+    retain_graph: bool,
+    overrides: list[tuple[Node, Grads]],
+) -> tuple[list[GradientEdge], list[torch.Tensor]]:
+    """Run each intermediate by itself, no further than where it leaves the input path; start the rest from there.
+
+    For weights used by several layers: asking an intermediate for the weight itself would lead the engine through the
+    layers below. Biases and other leaves right at the exit are accumulated at once.
+    """
+    starts: list[GradientEdge] = []
+    start_grads: list[torch.Tensor] = []
+    reached: dict[Node, dict[int, torch.Tensor]] = {}
+    while intermediates:
+        node, caught, edges = intermediates.pop(), grads.pop(), exits.pop()
+        node_starts, node_grads = _starts([node], [caught])
+        if edges is None:
+            starts += node_starts
+            start_grads += node_grads
+            continue
+        if not node_starts:
+            continue
+        masks = _masked([(node, edges)])
+        try:
+            leaves: list[Any] = [leaf for child, _ in edges if id(leaf := getattr(child, "variable", None)) in wanted]
+            further = [GradientEdge(child, number) for child, number in edges if not hasattr(child, "variable")]
+            _accumulate(node_starts, node_grads, leaves, retain_graph or bool(further), [])
+            if not further:
+                continue
+            arrived = torch.autograd.grad(
+                node_starts, further, node_grads, retain_graph=retain_graph, allow_unused=True
+            )
+        finally:
+            _unmask(masks)
+        for edge, grad in zip(further, arrived, strict=True):
+            if grad is not None:
+                starts.append(edge)
+                start_grads.append(grad)
+                reached.setdefault(edge.node, {})[edge.output_nr] = grad
+    # Asked for as an end, an exit already ran the hooks of its tensor; started from, it runs them again.
+    overrides += [
+        (node, tuple(arrivals.get(number) for number in range(len(node._input_metadata))))
+        for node, arrivals in reached.items()
+    ]
+    return starts, start_grads
+
+
+def _targets(group: ParamGroup, wanted: set[int]) -> list[torch.Tensor]:
+    return [node.variable for node in group["params"] if id(node.variable) in wanted]
+
+
+def _starts(intermediates: list[Node], grads: list[Grads]) -> tuple[list[GradientEdge], list[torch.Tensor]]:
+    starts: list[GradientEdge] = []
+    start_grads: list[torch.Tensor] = []
+    for node, caught in zip(intermediates, grads, strict=False):
+        for number, grad in enumerate(caught):
+            if grad is not None:
+                starts.append(GradientEdge(node, number))
+                start_grads.append(grad)
+    return starts, start_grads
+
+
+def _accumulate(
+    starts: list[GradientEdge],
+    grads: list[torch.Tensor],
+    targets: list[torch.Tensor],
+    retain_graph: bool,
+    overrides: list[tuple[Node, Grads]],
+) -> None:
+    if not starts or not targets:
+        return
+    handles = [node.register_prehook(_answer(caught)) for node, caught in overrides]
+    try:
+        torch.autograd.backward(starts, grads, retain_graph=retain_graph, inputs=targets)
+    finally:
+        for handle in handles:
+            handle.remove()  # cure: hooks-removed
+
+
+def _answer(caught: Grads) -> Any:
+    def answer(arrived: Grads) -> Grads:
+        return caught
+
+    return answer
+
+
+def _masked(starts: Iterable[tuple[Node, list[Edge] | None]]) -> list[tuple[Any, tuple[bool, ...]]]:
+    """Tell custom Functions which of their inputs' gradients this pass is about (pytorch#174017)."""
+    masks: list[tuple[Any, tuple[bool, ...]]] = []
+    for node, edges in starts:
+        if edges is not None and isinstance(node, BackwardCFunction):
+            masks.append((node, node.needs_input_grad))
+            mask(node, {child for child, _ in edges})
+    return masks
+
+
+def _unmask(masks: list[tuple[Any, tuple[bool, ...]]]) -> None:
+    for node, needed in masks:
+        node.needs_input_grad = needed

@@ -1,0 +1,97 @@
+"""One rank: `python -m leakscope.capture OPTIONS SCRIPT ARGS...` runs the user's script under a Recorder.
+
+OPTIONS is JSON. Neither torch nor numpy is imported before the script does it: what the script sets first counts.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from leakscope.capture import script
+from leakscope.capture.on_import import AfterImport
+
+if TYPE_CHECKING:
+    from leakscope.capture.recorder import Recorder
+    from leakscope.record import Ended
+
+
+class _Rank:
+    """Holds the recorder once torch is there."""
+
+    def __init__(self, options: dict[str, Any]) -> None:
+        self.options = options
+        self.pid = os.getpid()
+        self.recorder: Recorder | None = None
+
+    def begin(self) -> None:
+        from leakscope.capture.recorder import Options, Recorder
+
+        asked = {name: self.options[name] for name in ("rank", "world", "steps", "warmup", "budget", "gc_diff", "prove", "grace")}
+        self.recorder = Recorder(Options(folder=Path(self.options["folder"]), **asked))
+        self.recorder.attach()
+
+    def end(self, end: script.End) -> script.End:
+        """Write how the script ended; a rank that was stopped has not failed, whatever it raised afterwards."""
+        if os.getpid() != self.pid:
+            return end
+        recorder = self.recorder
+        if recorder is not None and (recorder.stopped or (end.status and recorder.is_over())):
+            end = script.End("stopped", 0)
+        error = script.last_line(end.error) if end.how == "raised" else ""
+        stack = script.stack_of(end.error) if end.how == "raised" else ()
+
+        def ended(steps: int) -> Ended:
+            from leakscope.record import Ended
+
+            return Ended(end.how, end.status, steps, error, stack)
+
+        if recorder is not None:
+            recorder.finish(ended, look=end.how in ("finished", "exited"))
+        else:
+            self._end_without_torch(ended(0))
+        return end
+
+    def _end_without_torch(self, ended: Ended) -> None:
+        from leakscope.record import RankFolder
+
+        folder = RankFolder(Path(self.options["folder"]), self.options["rank"])
+        folder.note("the script never imported torch in this process")
+        folder.ended(ended)
+        folder.close()
+
+
+def main(arguments: list[str]) -> int:
+    """Run the script; returns its exit status or raises what it raised."""
+    options = json.loads(arguments[0])
+    options["rank"] = int(os.environ.get("RANK", "0")) if options["rank"] is None else options["rank"]
+    options["world"] = int(os.environ.get("WORLD_SIZE", "1")) if options["world"] is None else options["world"]
+    if options["line_by_line"]:
+        for stream in (sys.stdout, sys.stderr):
+            stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+    rank = _Rank(options)
+    finder = AfterImport("torch", rank.begin)
+    code, module = script.prepare(arguments[1], options["module"], arguments[2:])
+    finder.install()
+    try:
+        end = rank.end(script.execute(code, module))
+    finally:
+        finder.remove()
+    _keep(module)
+    sys.excepthook = script.trimmed_excepthook()
+    if end.error is not None:
+        raise end.error
+    return end.status
+
+
+def _keep(module: ModuleType) -> None:
+    # python clears __main__ only after the threads and exit handlers that may still need it
+    sys.modules["__main__"] = module
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

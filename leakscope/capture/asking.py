@@ -1,0 +1,57 @@
+"""Which grad node holds this hook dict? Nodes are asked only while such a dict has no known owner."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import Any
+
+import numpy as np
+
+from leakscope.capture.accounting import Account
+from leakscope.capture.autograd import hook_dicts_of, metadata_of
+from leakscope.capture.explore import GRAD_NODE, Explorer
+from leakscope.capture.prune import Kept
+
+
+def ask_nodes(found: Explorer, books: Account, kept: Kept) -> bool:
+    """Find the grad nodes behind hook and metadata dicts whose owner is not known; True where some were found.
+
+    Asking leaves an empty dict on a node that had none, so nodes are asked only while such a dict is missing.
+    """
+    objects = found.sweep.objects
+    loose = [k for k in kept.objects.tolist() if k < books.objects and books.unexplained[k] and _may_hang_on_node(objects[k])]
+    if not loose:
+        return False
+    missing = {id(objects[k]): k for k in loose}
+    answered = False
+    for index in np.flatnonzero(found.role == GRAD_NODE).tolist():
+        if not missing:
+            break
+        node = objects[index]
+        asked = [("metadata", metadata_of(node))] if any(_is_metadata(objects[k]) for k in missing.values()) else []
+        if any(_is_hook_dict(objects[k]) for k in missing.values()):
+            asked += list(hook_dicts_of(node))
+        for kind, held in asked:
+            at = missing.pop(id(held), None)
+            if at is not None:
+                found.extra.add(index, at, "hook", "metadata" if kind == "metadata" else kind, 1)
+                answered = True
+    return answered
+
+
+def _may_hang_on_node(obj: Any) -> bool:
+    return _is_hook_dict(obj) or _is_metadata(obj)
+
+
+def _is_hook_dict(obj: Any) -> bool:
+    if not _exact_dict(obj) or not len(obj):
+        return False
+    return all(type(key) is int for key in obj)
+
+
+def _is_metadata(obj: Any) -> bool:
+    return type(obj) is dict and any(type(key) is str for key in obj)
+
+
+def _exact_dict(obj: Any) -> bool:
+    return type(obj) is dict or type(obj) is OrderedDict

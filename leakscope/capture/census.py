@@ -1,0 +1,80 @@
+"""Live tensors and storages now, each storage's bytes once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from leakscope.capture.readers import qualified_name
+
+TensorBase: Any = torch._C.TensorBase
+StorageBase: Any = torch._C.StorageBase
+_address: Any = torch._C._storage_address  # type: ignore[attr-defined]
+_has_storage = torch._C._has_storage
+_untyped_storage = TensorBase.untyped_storage
+_KEPT_TYPES = 40
+
+
+def storage_of(tensor: Any) -> int | None:
+    """Address of the tensor's StorageImpl; None where it has none (sparse, meta, wrapper subclasses)."""
+    if not _has_storage(tensor) or TensorBase.is_meta.__get__(tensor):
+        return None
+    try:
+        return int(_address(tensor)) if _owns_memory(tensor) else None
+    except (RuntimeError, NotImplementedError):
+        return None
+
+
+def _owns_memory(tensor: Any) -> bool:
+    """False for wrapper subclasses and fake tensors, whose storage only says how many bytes the shape would take.
+
+    Only tensors that dispatch to Python can be such, and only those are asked for their data pointer.
+    """
+    if not torch._C._dispatch_keys(tensor).has(torch._C.DispatchKey.Python):
+        return True
+    storage = _untyped_storage(tensor)
+    if StorageBase.device.__get__(storage).type == "meta":
+        return False
+    try:
+        StorageBase.data_ptr(storage)
+    except RuntimeError:
+        return False
+    return True
+
+
+def storage_object(obj: Any) -> Any:
+    """The Python storage of a tensor, or the storage itself."""
+    return _untyped_storage(obj) if TensorBase in type.__dict__["__mro__"].__get__(type(obj)) else obj
+
+
+def storage_bytes(tensor: Any) -> int:
+    """Bytes of the tensor's storage, as allocated."""
+    storage = _untyped_storage(tensor)
+    return int(StorageBase.nbytes(storage))
+
+
+def storage_uses(address: int) -> int:
+    """Owners of a storage: tensors, and one for its Python object."""
+    return int(torch._C._storage_Use_Count(address))
+
+
+def tensor_bytes(tensor: Any) -> int:
+    """Bytes that the tensor itself needs, whatever its storage owns; what `expand` repeats counts once."""
+    item = int(TensorBase.element_size(tensor))
+    if TensorBase.layout.__get__(tensor) is not torch.strided:
+        return int(TensorBase.numel(tensor)) * item
+    count = 1
+    for size, stride in zip(TensorBase.size(tensor), TensorBase.stride(tensor), strict=True):
+        count *= int(size) if stride or not size else 1
+    return count * item
+
+
+def type_counts(objects: Sequence[Any], types: NDArray[np.int64]) -> dict[str, int]:
+    """How many of each type, most frequent first, as `objgraph.typestats` counts them, from the types' addresses."""
+    _, first, counts = np.unique(types, return_index=True, return_counts=True)
+    order = np.argsort(-counts, kind="stable")[:_KEPT_TYPES]
+    return {qualified_name(type(objects[first[k]])): int(counts[k]) for k in order.tolist()}

@@ -1,0 +1,54 @@
+"""What do the program's own garbage collections cost, and what do they free?"""
+
+from __future__ import annotations
+
+import gc
+import os
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from leakscope.record import Collection
+
+_KEPT = 64
+"""Most collections told of one step; the full ones and those that freed most stay."""
+
+
+class CollectionWatch:
+    """A callback for `gc.callbacks`; deaf while leakscope itself is at work."""
+
+    def __init__(self, counted: Callable[[], int | None]) -> None:
+        self._counted = counted
+        self._pid = os.getpid()
+        self._began: tuple[float, int | None] | None = None
+        self._seen: list[Collection] = []
+        self.deaf = False
+
+    def __call__(self, phase: str, info: Mapping[str, Any]) -> None:
+        if self.deaf or os.getpid() != self._pid:
+            return
+        if phase == "start":
+            self._began = (time.perf_counter(), self._counted())
+            return
+        if self._began is None:
+            return
+        (began, before), self._began = self._began, None
+        generation, collected = int(info["generation"]), int(info["collected"])
+        if generation < 2 and collected == 0:
+            return
+        after = self._counted()
+        freed = None if before is None or after is None else max(0, before - after)
+        self._seen.append(Collection(generation, time.perf_counter() - began, collected, freed))
+
+    def taken(self) -> tuple[Collection, ...]:
+        """The collections since the last call."""
+        seen, self._seen = self._seen, []
+        if len(seen) > _KEPT:
+            weightiest = sorted(seen, key=lambda c: (c.generation == 2, c.freed_bytes or 0), reverse=True)[:_KEPT]
+            seen = [c for c in seen if c in weightiest]
+        return tuple(seen)
+
+    def install(self) -> Callable[[], object]:
+        """Listen; returns the way to stop listening."""
+        gc.callbacks.append(self)
+        return lambda: gc.callbacks.remove(self) if self in gc.callbacks else None

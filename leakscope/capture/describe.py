@@ -1,0 +1,162 @@
+"""What is this object, in a person's words: its kind, its label, its stable name, its line."""
+
+from __future__ import annotations
+
+import asyncio
+import collections
+import concurrent.futures
+import sys
+import threading
+import types
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from leakscope.capture import source
+from leakscope.capture.autograd import TensorBase, Types, mro
+from leakscope.capture.census import tensor_bytes
+from leakscope.capture.readers import qualified_name, type_name
+
+
+@dataclass(frozen=True)
+class Described:
+    """The columns of one object in the graph."""
+
+    kind: str
+    type: str
+    label: str
+    name: str
+    where: str
+    size: int = -1
+
+
+_CONTAINERS = (dict, list, tuple, set, frozenset, collections.deque)
+_GENERATORS = {types.GeneratorType: "gi", types.CoroutineType: "cr", types.AsyncGeneratorType: "ag"}
+
+
+def describe(obj: Any, known: Types) -> Described:
+    """Looks only at C slots; the user's code does not run."""
+    kind = type(obj)
+    role = known.role(kind)
+    if role == "tensor":
+        return _tensor(obj, kind)
+    if role == "grad node":
+        name = type_name(kind)
+        return Described("grad node", name, name, name, _class_where(kind))
+    bases = mro(kind)
+    if kind is types.FunctionType:
+        return _function(obj)
+    if kind is types.FrameType:
+        return _frame(obj.f_code, obj.f_lineno)
+    if kind in _GENERATORS:
+        return _generator(obj, _GENERATORS[kind])
+    if type in bases:
+        name = qualified_name(obj)
+        return Described("class", "type", f"class {type_name(obj)}", name, _class_where(obj))
+    for base in _CONTAINERS:
+        if base in bases:
+            return _container(obj, kind, base)
+    name = qualified_name(kind)
+    short = type_name(kind)
+    word, label = _instance_kind(bases, short)
+    return Described(word, name, label, name, _class_where(kind))
+
+
+def namespace(module: str) -> Described:
+    main = sys.modules.get(module)
+    filename = _module_file(main)
+    label = f"module {module}" if module != "__main__" else f"module __main__ ({source.short(filename)})" if filename else "module __main__"
+    return Described("namespace", "module", label, module, "")
+
+
+def _instance_kind(bases: tuple[type, ...], short: str) -> tuple[str, str]:
+    if torch.nn.Module in bases:
+        return "nn.Module", f"{short} module"
+    if torch.optim.Optimizer in bases:
+        return "optimizer", f"{short} optimizer"
+    if BaseException in bases:
+        return "exception", f"{short} exception"
+    if types.MethodType in bases:
+        return "method", "bound method"
+    if types.CellType in bases:
+        return "cell", "closure cell"
+    if types.TracebackType in bases:
+        return "traceback", "traceback"
+    if threading.Thread in bases:
+        return "thread", f"{short} thread"
+    if concurrent.futures.Future in bases or asyncio.Future in bases or short == "Future":
+        return "future", f"{short} object"
+    if short.endswith("Work"):
+        return "work", f"{short} handle"
+    if short == "RemovableHandle":
+        return "hook handle", "hook handle"
+    python_made = bool(bases[0].__flags__ & (1 << 9))  # Py_TPFLAGS_HEAPTYPE
+    return ("instance" if python_made else "native"), f"{short} object"
+
+
+def _tensor(obj: Any, kind: type) -> Described:
+    base = TensorBase
+    shape = ", ".join(map(str, base.size(obj)))
+    dtype = str(base.dtype.__get__(obj)).removeprefix("torch.")
+    parameter = torch.nn.Parameter in mro(kind)
+    word = type_name(kind)
+    name = qualified_name(kind)
+    return Described("parameter" if parameter else "tensor", name, f"{word} {dtype}[{shape}]", name, "", tensor_bytes(obj))
+
+
+def _function(obj: Any) -> Described:
+    code = types.FunctionType.__dict__["__code__"].__get__(obj)
+    return Described("function", "function", f"function {code.co_qualname}", code.co_qualname, source.of_code(code))
+
+
+def _frame(code: types.CodeType, line: int | None) -> Described:
+    where = source.at(code.co_filename, line or code.co_firstlineno)
+    return Described("frame", "frame", f"frame of {code.co_qualname}", code.co_qualname, where)
+
+
+def _generator(obj: Any, prefix: str) -> Described:
+    code = getattr(obj, f"{prefix}_code")
+    word = {"gi": "generator", "cr": "coroutine", "ag": "async generator"}[prefix]
+    return Described("generator", word, f"{word} {code.co_qualname}", code.co_qualname, source.of_code(code))
+
+
+def _container(obj: Any, kind: type, base: type) -> Described:
+    size = base.__len__(obj)  # type: ignore[attr-defined]
+    name = qualified_name(kind)
+    short = type_name(kind)
+    bound = collections.deque.__dict__["maxlen"].__get__(obj) if base is collections.deque else None
+    extra = f", maxlen {bound}" if bound is not None else ""
+    return Described("container", name, f"{short}, {size} item{'s' if size != 1 else ''}{extra}", name, _class_where(kind), size)
+
+
+def _module_file(module: Any) -> str:
+    if module is None or types.ModuleType not in mro(type(module)):
+        return ""
+    found = module_names(module).get("__file__")
+    return found if type(found) is str else ""
+
+
+def module_names(module: Any) -> dict[str, Any]:
+    """A module's namespace, without asking its own `__getattribute__`."""
+    getter: Any = type.__dict__["__dict__"].__get__(types.ModuleType)["__dict__"]
+    found: dict[str, Any] = getter.__get__(module)
+    return found
+
+
+def class_file(kind: type) -> str:
+    """The file that defines a class, "" for one written in C."""
+    module = type.__dict__["__dict__"].__get__(kind).get("__module__")
+    return _module_file(sys.modules.get(module)) if type(module) is str else ""
+
+
+def class_qualname(kind: type) -> str:
+    return str(type.__dict__["__qualname__"].__get__(kind))
+
+
+def _class_where(kind: type) -> str:
+    filename = class_file(kind)
+    if not filename or not source.is_users(filename):
+        return ""
+    line = source.class_line(filename, class_qualname(kind))
+    return source.at(filename, line) if line else ""

@@ -1,0 +1,169 @@
+"""The live heap becomes a HeapGraph, pruned to the ways to tensor memory."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import CodeType, FrameType
+from typing import Any
+
+import numpy as np
+
+from leakscope.capture.accounting import Account, account
+from leakscope.capture.asking import ask_nodes
+from leakscope.capture.census import storage_object, type_counts
+from leakscope.capture.columns import columns
+from leakscope.capture.explore import Explorer
+from leakscope.capture.garbage import Watched, freed_by, watch_storage
+from leakscope.capture.naming import Names
+from leakscope.capture.prune import prune
+from leakscope.capture.still import still
+from leakscope.capture.sweep import counts_of, running_frames, sweep
+from leakscope.graph.model import Crossing, HeapGraph
+from leakscope.graph.reach import reachable
+from leakscope.record import Look
+
+
+def look(
+    step: int,
+    occasion: str,
+    *,
+    counted_bytes: int | None = None,
+    hidden: Sequence[object] = (),
+    made_at: Mapping[int, str] | None = None,
+    wire: Iterable[tuple[Any, Any, str]] = (),
+    crossed: Mapping[int, Crossing] | None = None,
+    watched: Watched | None = None,
+) -> Look:
+    """Inspect the process now. Nothing is collected, no user code runs, nothing live is kept.
+
+    `hidden` are leakscope's own objects; `made_at` maps a storage's address to the place that made it;
+    `wire` are owners that C++ hides and the wire's watch knows: (Work, tensor, name of the reference);
+    `crossed` maps a storage's address to the operation that used it last.
+    """
+    # `watched`, where given, is filled with weak references to every storage found.
+    with inspect(step, occasion, counted_bytes=counted_bytes, hidden=hidden, made_at=made_at, wire=wire, crossed=crossed) as live:
+        if watched is not None:
+            watched += [
+                watch_storage(storage_object(live.objects[k]), int(live.look.heap.bytes[k]))
+                for k in live.look.heap.storages.tolist()
+            ]
+        return live.look
+
+
+@dataclass
+class Live:
+    """A look with the objects it saw; they are let go when `inspect` is left."""
+
+    look: Look
+    objects: list[Any]
+    """For each object of the graph the live one; for a storage, a tensor over it."""
+    holding: tuple[list[Any], ...]
+    """Every list through which the look itself holds live objects; clear them to let go early."""
+
+
+@contextmanager
+def inspect(
+    step: int,
+    occasion: str,
+    *,
+    counted_bytes: int | None = None,
+    hidden: Sequence[object] = (),
+    made_at: Mapping[int, str] | None = None,
+    wire: Iterable[tuple[Any, Any, str]] = (),
+    crossed: Mapping[int, Crossing] | None = None,
+) -> Iterator[Live]:
+    """As `look`, with the live objects at hand while the block runs."""
+    started = time.perf_counter()
+    frames = running_frames()
+    with still():
+        found = Explorer(sweep())
+        live: Live | None = None
+        try:
+            for holder, held, name in wire:
+                found.extra.add(found.index_of(holder), found.index_of(held), "wire", name, 0)
+            found.explore()
+            running = found.read_frames(frames)
+            result, order = _graph(found, running, _own(found, frames, hidden), made_at or {}, crossed or {})
+            types = type_counts(found.sweep.objects, found.sweep.types[: found.sweep.tracked])
+            stopped = time.perf_counter() - started
+            seen = Look(
+                step=step,
+                occasion=occasion,
+                heap=result,
+                counted_bytes=counted_bytes,
+                explained_bytes=sum(storage.bytes for storage in found.storages.values()),
+                types=types,
+                objects=found.sweep.tracked,
+                stopped_seconds=stopped,
+                seconds=time.perf_counter() - started,
+                unjudged=tuple(dict.fromkeys(found.problems)),
+            )
+            live = _live(seen, found, order)
+            yield live
+        finally:
+            # A frame listed in a list that the same frame holds is a cycle; and nothing may outlive the look.
+            frames.clear()
+            found.sweep.objects.clear()
+            found.new.clear()
+            if live is not None:
+                live.objects.clear()
+
+
+def _live(seen: Look, found: Explorer, order: Sequence[int]) -> Live:
+    objects = found.sweep.objects
+    entries = list(found.storages.values())
+    first = len(objects)
+    return Live(
+        look=seen,
+        objects=[objects[k] if k < first else objects[entries[k - first].holders[0]] for k in order],
+        holding=(objects, found.new),
+    )
+
+
+def _own(found: Explorer, frames: Sequence[FrameType], hidden: Sequence[object]) -> set[int]:
+    own = {found.index_of(frame) for frame in frames if _is_ours(frame.f_code, frame.f_globals)}
+    return own | {index for index in (found.find(id(obj)) for obj in hidden) if index >= 0}
+
+
+def _is_ours(code: CodeType, names: Mapping[str, Any]) -> bool:
+    name = names.get("__name__")
+    return type(name) is str and (name == "leakscope" or name.startswith(("leakscope.", "leakscope_cli")))
+
+
+def _graph(
+    found: Explorer, running: dict[int, str], own: set[int], made_at: Mapping[int, str], crossed: Mapping[int, Crossing]
+) -> tuple[HeapGraph, list[int]]:
+    books = account(found)
+    kept = prune(found, books, running, own)
+    if ask_nodes(found, books, kept):
+        books = account(found)
+        kept = prune(found, books, running, own)
+    if _leave_unjudged_what_changed(found, books):
+        kept = prune(found, books, running, own)
+    tracked = np.zeros(books.objects, dtype=bool)
+    tracked[: found.sweep.tracked] = True
+    tracked[found.sweep.tracked :] = found.role[found.sweep.tracked :] > 0
+    freed = freed_by(books, found.role, tracked)
+    names = Names(found, books, kept)
+    return columns(found, books, kept, running, freed, names, made_at, crossed)
+
+
+def _leave_unjudged_what_changed(found: Explorer, books: Account) -> bool:
+    """Take as held what seemed garbage but whose count has changed since the sweep: another thread has it.
+
+    An object whose count moves is alive; it becomes a root and is counted among what could not be judged.
+    """
+    starts = np.flatnonzero(books.unexplained > 0)
+    reached = reachable(books.count, books.holder, books.held, starts)
+    dead = np.flatnonzero(~reached[: found.sweep.tracked])
+    objects = [found.sweep.objects[k] for k in dead.tolist()]
+    before = found.sweep.counts[dead]
+    moved = dead[counts_of(objects) - 1 > before + (found.role[dead] > 0)]
+    if len(moved) == 0:
+        return False
+    books.unexplained[moved] = 1
+    found.problems.append(f"{len(moved)} objects changed while they were looked at and are left unjudged")
+    return True

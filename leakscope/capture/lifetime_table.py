@@ -1,0 +1,169 @@
+"""Every storage of a step as numbers: where it was made, first and last used, and when it died."""
+
+from __future__ import annotations
+
+import time
+import weakref
+from collections.abc import Iterable
+from dataclasses import dataclass
+from types import CodeType
+from typing import Any
+
+from leakscope.capture.census import StorageBase, storage_of
+from leakscope.capture.source import at
+
+Key = tuple[int, int]
+"""(operation in its step, how many storages that operation had made before): the same in every step that does the same."""
+
+GONE = 1 << 60
+"""`died` of a storage that is still alive."""
+
+
+class StorageRef(weakref.ref[Any]):
+    """A weak reference to a storage that knows its record; its callback fires when the C++ storage dies."""
+
+    __slots__ = ("record",)
+    record: Record
+
+
+@dataclass(slots=True)
+class Record:
+    """One storage; operations count from 0 over the watched steps, -1 stands for before them."""
+
+    address: int
+    bytes: int
+    born: int
+    ordinal: int
+    first: int = -1
+    last: int = -1
+    died: int = GONE
+    born_seconds: float = 0.0
+    died_seconds: float = 0.0
+    storage: int = -1
+    """Index in the heap graph of the peak, -1 where it is not in there."""
+    reference: StorageRef | None = None
+
+
+@dataclass(slots=True)
+class Operation:
+    """One operation that the dispatcher ran."""
+
+    name: str
+    code: CodeType | None
+    """The user's code that asked for it, and the line in it."""
+    line: int
+    phase: str
+    """forward, backward or optimizer."""
+    node: str
+    """The grad node that ran it."""
+    module: str
+    """`1.linear`: the module it ran in, by the names of the modules around it."""
+    seconds: float
+
+    def where(self) -> str:
+        """`train.py:41 forward (aten::addmm)`."""
+        inside = f"{self.name} in {self.node}" if self.node else self.name
+        return inside if self.code is None else f"{at(self.code.co_filename, self.line)} {self.code.co_name} ({inside})"
+
+
+class Table:
+    """Records by address while alive, all of them in order, and the operations; nothing is held alive."""
+
+    def __init__(self) -> None:
+        self.operations: list[Operation] = []
+        self.records: list[Record] = []
+        self.alive: dict[int, Record] = {}
+        self.live = 0
+        """Bytes of all storages known to be alive."""
+        self.curve: list[tuple[int, int, int]] = []
+        """(operation, live bytes after it, sign) for each operation that made something."""
+        self.sign = 0
+        """A number made of all operations of the step so far: equal where two steps did the same."""
+        self._made = 0
+
+    def begin(self) -> None:
+        """A step begins: the sign starts anew."""
+        self.sign = 0
+
+    def operation(self, operation: Operation) -> None:
+        """Note an operation; what is used and made from here on is its."""
+        self.operations.append(operation)
+        self.sign = hash((self.sign, operation.name))
+        self._made = 0
+
+    def there(self, tensors: Iterable[Any]) -> None:
+        """Storages that are there before the first operation."""
+        for tensor in tensors:
+            address = storage_of(tensor)
+            if address is not None and address not in self.alive:
+                self._add(tensor, address, -1)
+
+    def used(self, tensor: Any) -> None:
+        """The last operation read or wrote this tensor."""
+        address = storage_of(tensor)
+        if address is None:
+            return
+        number = len(self.operations) - 1
+        record = self.alive.get(address)
+        if record is None:  # made where nobody saw it: in another thread, by numpy, in C++ before the watch began
+            record = self._add(tensor, address, -1)
+        if record.first < 0:
+            record.first = number
+        record.last = number
+
+    def made(self, tensor: Any) -> None:
+        """The last operation returned this tensor: over a new storage, or over one that is known."""
+        address = storage_of(tensor)
+        if address is None:
+            return
+        record = self.alive.get(address)
+        if record is None:
+            self._add(tensor, address, len(self.operations) - 1)
+        else:
+            record.last = len(self.operations) - 1
+            self._resized(tensor, record)
+
+    def count(self) -> None:
+        """The operation is over: note what is alive now."""
+        if self._made:
+            self.curve.append((len(self.operations) - 1, self.live, self.sign))
+
+    def _resized(self, tensor: Any, record: Record) -> None:
+        now = int(StorageBase.nbytes(tensor.untyped_storage()))
+        if now != record.bytes:
+            self.live += now - record.bytes
+            record.bytes = now
+            self._made += 1
+
+    def _add(self, tensor: Any, address: int, born: int) -> Record:
+        storage = tensor.untyped_storage()
+        record = Record(address, int(StorageBase.nbytes(storage)), born, self._made if born >= 0 else -1, last=born)
+        record.born_seconds = time.perf_counter()
+        record.reference = StorageRef(storage, self._gone)
+        record.reference.record = record
+        self.records.append(record)
+        self.alive[address] = record
+        self.live += record.bytes
+        if born >= 0:
+            self._made += 1
+        return record
+
+    def _gone(self, reference: StorageRef) -> None:
+        record = reference.record
+        record.died = len(self.operations)
+        record.died_seconds = time.perf_counter()
+        record.reference = None
+        self.live -= record.bytes
+        if self.alive.get(record.address) is record:
+            del self.alive[record.address]
+
+    def clear(self) -> None:
+        """Forget everything; no callback fires any more."""
+        for record in self.records:
+            record.reference = None
+        self.records.clear()
+        self.alive.clear()
+        self.operations.clear()
+        self.curve.clear()
+
+

@@ -1,0 +1,307 @@
+"""Two steps watched under a dispatch mode: whose memory is never used again at the peak, and who holds it then?"""
+
+from __future__ import annotations
+
+import gc
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from leakscope.capture.census import TensorBase, storage_of
+from leakscope.capture.heap import Live
+from leakscope.capture.installed import Installed
+from leakscope.capture.lifetime_rows import Peak, rows_of
+from leakscope.capture.lifetime_table import Operation, Table
+from leakscope.capture.modules_running import ModulesRunning
+from leakscope.capture.source import is_users
+from leakscope.capture.sweep import running_frames
+from leakscope.record import Look
+
+ATTEMPTS = 3
+"""Pairs of steps tried when two steps in a row do not run the same operations."""
+
+Inspect = Callable[[int, str], AbstractContextManager[Live]]
+"""As `heap.inspect(step, occasion)`."""
+
+
+@dataclass(frozen=True)
+class Told:
+    """What two watched steps showed, as plain data."""
+
+    rows: tuple[Mapping[str, Any], ...]
+    """For `RankFolder.append("lifetimes", row)`: one for the step, then one for each storage; or why there are none."""
+    look: Look | None = None
+    """The heap at the peak."""
+
+
+def _untold(step: int, why: str) -> Told:
+    return Told(({"kind": "unjudged", "step": step, "why": why},))
+
+
+class Watch:
+    """Call `boundary` at every end of a step; it chooses the steps itself and holds no storage alive."""
+
+    def __init__(self, warmup: int, inspect: Inspect) -> None:
+        self._starts = [warmup + 1 + 2 * k for k in range(ATTEMPTS)]
+        self._inspect = inspect
+        self._pid = os.getpid()
+        self._table = Table()
+        self._modules = ModulesRunning()
+        self._mode: TorchDispatchMode | None = None
+        self._optimizing = False
+        self._deaf = False
+        self._second = -1
+        """Number of the first operation of the second step; -1 while the first one runs."""
+        self._step = 0
+        self._peak: Peak | None = None
+        self._look: Look | None = None
+        self._failure = ""
+        self._sent: list[Any] = []
+        self._waited = False
+        self._types: dict[type, int] = {}
+
+    @property
+    def watching(self) -> bool:
+        return self._mode is not None
+
+    def install(self, installed: Installed, wire: bool) -> None:
+        """Put in what must stand before the first step: torch iterates its optimizer hooks while it calls them."""
+        from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+
+        installed.add("optimizer phase begins", register_optimizer_step_pre_hook(self._optimizer_begins).remove)
+        installed.add("optimizer phase ends", register_optimizer_step_post_hook(self._optimizer_ends).remove)
+        if wire:
+            from torch._C._distributed_c10d import Work
+
+            installed.wrap(Work, "wait", self._before_wait)
+
+    def boundary(self, step: int) -> Told | None:
+        """The end of a step: start watching, go on to the second step, or tell what both showed."""
+        self._step = step
+        if self._mode is not None:
+            return self._go_on() if self._second < 0 else self._tell(step)
+        if self._starts and step >= self._starts[0]:
+            self._starts.pop(0)
+            return self._enter(step)
+        return None
+
+    def _enter(self, step: int) -> Told | None:
+        reason = _why_not()
+        if reason:
+            self._starts.clear()
+            return _untold(step, f"lifetimes were not watched: {reason}")
+        self._table = Table()
+        self._second, self._peak, self._look, self._deaf = -1, None, None, False
+        self._optimizing = False
+        with torch._C.DisableTorchFunctionSubclass():
+            self._table.there(_tensors_alive())
+        self._modules.enter()
+        self._mode = _watching_mode(self._dispatched)
+        self._mode.__enter__()  # type: ignore[no-untyped-call]
+        return None
+
+    def _go_on(self) -> Told | None:
+        table = self._table
+        self._second = len(table.operations)
+        start = table.live
+        top = max(table.curve, key=lambda point: (point[1], -point[0]), default=(-1, 0, 0))
+        self._peak = Peak(top[0], top[2], start)
+        table.begin()
+        return None
+
+    def _tell(self, step: int) -> Told | None:
+        if not self.leave():
+            return None
+        compiled = _why_not()
+        peak, look = self._peak, self._look
+        told: Told | None = None
+        if compiled:
+            self._starts.clear()
+            told = _untold(step, f"lifetimes were not watched to the end: {compiled}")
+        elif self._failure:
+            self._starts.clear()
+            told = _untold(step, self._failure)
+        elif peak is not None and (look is not None or peak.operation < 0):
+            self._starts.clear()
+            told = Told(rows=tuple(rows_of(self._table, self._second, peak, step)), look=look)
+        elif not self._starts:
+            told = _untold(step, "no two steps in a row ran the same operations up to their peak")
+        self.forget()
+        return told
+
+    def leave(self) -> bool:
+        """Stop watching; False while a mode of the script's own stands above ours and must not be popped."""
+        if self._mode is None:
+            return True
+        self._deaf = True
+        self._modules.leave()
+        stack = torch._C._len_torch_dispatch_stack()
+        if stack == 0 or torch._C._get_dispatch_stack_at(stack - 1) is not self._mode:
+            return False
+        self._mode.__exit__(None, None, None)
+        self._mode = None
+        return True
+
+    def forget(self) -> None:
+        """Drop every record."""
+        self._table.clear()
+        self._sent.clear()
+        self._peak = self._look = None
+
+    # while the steps run
+
+    def _dispatched(self, func: Any, args: Any, kwargs: Any, out: Any) -> None:
+        if self._deaf:
+            return
+        table, types = self._table, self._types
+        node = torch._C._current_autograd_node()
+        frame: Any = sys._getframe(2)
+        while frame is not None and not is_users(frame.f_code.co_filename):
+            frame = frame.f_back
+        phase = "backward" if node is not None else "optimizer" if self._optimizing else "forward"
+        name = func._schema.name
+        table.operation(
+            Operation(
+                name,
+                None if frame is None else frame.f_code,
+                0 if frame is None else frame.f_lineno,
+                phase,
+                "" if node is None else node.name(),
+                self._modules.path,
+                time.perf_counter(),
+            )
+        )
+        del frame
+        for value in args:
+            if types.get(type(value), -1):
+                self._each(value, table.used)
+        if kwargs:
+            for value in kwargs.values():
+                if types.get(type(value), -1):
+                    self._each(value, table.used)
+        self._each(out, table.made)
+        table.count()
+        if name.startswith("c10d::"):
+            self._on_the_wire(args)
+        peak = self._peak
+        if peak is not None and self._look is None and len(table.operations) - 1 - self._second == peak.operation:
+            self._at_the_peak(peak)
+
+    def _each(self, value: Any, take: Callable[[Any], None]) -> None:
+        """Hand on the tensors of a value: 0 nothing, 1 a tensor, 2 a list or tuple, by its type."""
+        kind = self._types.get(type(value))
+        if kind is None:
+            kind = self._types[type(value)] = _kind(type(value))
+        if kind == 1:
+            take(value)
+        elif kind == 2:
+            for item in value:
+                self._each(item, take)
+
+    def _at_the_peak(self, peak: Peak) -> None:
+        if self._table.sign != peak.sign or os.getpid() != self._pid:
+            return
+        peak.live = self._table.live
+        peak.arguments = _arguments_of_running_calls()
+        try:
+            with self._inspect(self._step + 1, "peak") as live:
+                self._look = live.look
+                self._match(live, peak)
+        except Exception as error:  # noqa: BLE001 - told as a note: the user's script must not fail of our looking
+            self._look, self._deaf = None, True
+            self._failure = f"the look at the peak failed: {type(error).__name__}: {error}"
+
+    def _match(self, live: Live, peak: Peak) -> None:
+        graph = live.look.heap
+        for index in graph.storages.tolist():
+            address = storage_of(live.objects[index]) if _kind(type(live.objects[index])) == 1 else live.objects[index]._cdata
+            record = self._table.alive.get(address) if address is not None else None
+            if record is None:
+                peak.unseen += int(graph.bytes[index])
+            else:
+                record.storage = index
+
+    def _optimizer_begins(self, *_: object) -> None:
+        self._optimizing = True
+
+    def _optimizer_ends(self, *_: object) -> None:
+        self._optimizing = False
+
+    def _on_the_wire(self, args: Any) -> None:
+        """A buffer is in use until its Work is waited for; which Work it was is not seen, so every wait counts for all
+        that were sent since the last wait."""
+        if self._waited:
+            self._sent.clear()
+            self._waited = False
+        self._each(args, lambda tensor: self._sent.append(self._table.alive.get(storage_of(tensor) or 0)))
+
+    def _before_wait(self, *_: object, **__: object) -> None:
+        if self._mode is None or self._deaf:
+            return
+        self._waited = True
+        for record in self._sent:
+            if record is not None:
+                record.last = max(record.last, len(self._table.operations) - 1)
+
+
+def _watching_mode(dispatched: Callable[[Any, Any, Any, Any], None]) -> TorchDispatchMode:
+    class Watching(TorchDispatchMode):  # type: ignore[no-untyped-call]
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            if types:  # a subclass with a dispatch of its own: it runs with this mode on, so its inner operations are seen
+                return NotImplemented
+            out = func(*args, **(kwargs or {}))
+            dispatched(func, args, kwargs, out)
+            return out
+
+    return Watching()  # type: ignore[no-untyped-call]
+
+
+def _why_not() -> str:
+    """Why watching would change what runs, "" where it would not."""
+    if torch._C._len_torch_dispatch_stack() > 0:
+        return "the script runs under a dispatch mode of its own"
+    utils = sys.modules.get("torch._dynamo.utils")
+    if utils is not None and utils.counters.get("frames"):
+        # a dispatch mode makes compiled callables run eager (measured on torch 2.13)
+        return "the script uses torch.compile, whose regions cannot be seen into, and watching would switch it off"
+    return ""
+
+
+def _kind(kind: type) -> int:
+    mro = type.__dict__["__mro__"].__get__(kind)
+    if TensorBase in mro:
+        return 1
+    return 2 if list in mro or tuple in mro else 0
+
+
+def _tensors_alive() -> Iterator[Any]:
+    """Every tensor gc knows, and the gradients that may live in C++ alone."""
+    kinds: dict[type, int] = {}
+    for obj in gc.get_objects():
+        kind = kinds.get(type(obj))
+        if kind is None:
+            kind = kinds[type(obj)] = _kind(type(obj))
+        if kind == 1:
+            yield obj
+            if TensorBase.is_leaf.__get__(obj) and TensorBase.requires_grad.__get__(obj):
+                grad = TensorBase.grad.__get__(obj)
+                if grad is not None:
+                    yield grad
+
+
+def _arguments_of_running_calls() -> list[tuple[str, str]]:
+    """(function, argument) of the user's running functions, by qualified name."""
+    found = []
+    for frame in running_frames():
+        code = frame.f_code
+        if is_users(code.co_filename):
+            count = code.co_argcount + code.co_kwonlyargcount
+            found += [(code.co_qualname, name) for name in code.co_varnames[:count]]
+    return list(dict.fromkeys(found))

@@ -1,0 +1,52 @@
+"""Which module is running? By the names that its parents know it by."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.nn.modules import module as hooks
+
+
+class ModulesRunning:
+    """Two global hooks around every module's forward; holds only modules whose forward is running."""
+
+    def __init__(self) -> None:
+        self._running: list[tuple[torch.nn.Module, str]] = []
+        self._handles: list[Any] = []
+
+    @property
+    def path(self) -> str:
+        """`encoder.0.linear`; the outermost module alone goes by its class."""
+        return self._running[-1][1] if self._running else ""
+
+    def enter(self) -> None:
+        """Listen from here on."""
+        after: Callable[..., Any] = hooks.register_module_forward_hook
+        self._handles = [
+            hooks.register_module_forward_pre_hook(self._before),
+            after(self._after, always_call=True),
+        ]
+
+    def leave(self) -> None:
+        """Take the hooks out."""
+        for handle in self._handles:
+            handle.remove()
+        self._handles.clear()
+        self._running.clear()
+
+    def _before(self, module: torch.nn.Module, args: object) -> None:
+        del args
+        name = type(module).__name__
+        if self._running:
+            parent, path = self._running[-1]
+            known = next((key for key, child in parent.__dict__["_modules"].items() if child is module), name)
+            name = f"{path}.{known}"
+        self._running.append((module, name))
+
+    def _after(self, module: torch.nn.Module, args: object, result: object) -> None:
+        del args, result
+        while self._running:
+            if self._running.pop()[0] is module:
+                return

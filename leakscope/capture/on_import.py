@@ -1,0 +1,66 @@
+"""Calls back right after the script's own `import torch`, so that what the script sets before it counts."""
+
+from __future__ import annotations
+
+import importlib.abc
+import importlib.util
+import sys
+from collections.abc import Callable, Sequence
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+
+
+class AfterImport(importlib.abc.MetaPathFinder):
+    """Stands first in `sys.meta_path` until the module has been imported once."""
+
+    def __init__(self, name: str, then: Callable[[], None]) -> None:
+        self._name, self._then, self._asking = name, then, False
+
+    def install(self) -> None:
+        if self._name in sys.modules:
+            self._then()
+        else:
+            sys.meta_path.insert(0, self)
+
+    def remove(self) -> None:
+        if self in sys.meta_path:
+            sys.meta_path.remove(self)
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if fullname != self._name or self._asking:
+            return None
+        self._asking = True
+        try:
+            spec = importlib.util.find_spec(fullname)
+        finally:
+            self._asking = False
+        if spec is not None and spec.loader is not None:
+            spec.loader = _Loader(spec.loader, self)
+        return spec
+
+    def imported(self) -> None:
+        """The module's own code has run."""
+        self.remove()
+        self._then()
+
+
+class _Loader(importlib.abc.Loader):
+    """The module's own loader, with a word at the end; it puts the real one back first."""
+
+    def __init__(self, real: importlib.abc.Loader, finder: AfterImport) -> None:
+        self._real, self._finder = real, finder
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
+        return self._real.create_module(spec)
+
+    def exec_module(self, module: ModuleType) -> None:
+        if module.__spec__ is not None:
+            module.__spec__.loader = self._real
+        module.__loader__ = self._real
+        self._real.exec_module(module)
+        self._finder.imported()
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._real, name)

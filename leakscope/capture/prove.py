@@ -1,0 +1,146 @@
+"""Cuts the blamed reference in a forked copy of the process, and measures what really goes free."""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import select
+import signal
+import sys
+import weakref
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from leakscope.capture.autograd import mro
+from leakscope.capture.census import storage_object
+from leakscope.capture.cutting import cut
+from leakscope.capture.garbage import watch_storage
+from leakscope.capture.heap import Live, inspect
+from leakscope.graph.model import HeapGraph
+from leakscope.graph.retained import kept_without
+from leakscope.record import Rank, Run
+
+_PATIENCE = 60.0
+Answers = dict[str, int | str]
+
+
+def prove(run: Run, rank: Rank, step: int, hidden: Sequence[object] = (), wire: Iterable[tuple[Any, Any, str]] = ()) -> Answers:
+    """Fingerprint of each leak to the bytes its cut really freed, or to the reason why it was not tried.
+
+    `run` and `rank` are what is on disk so far. Everything happens in forked children; this process only waits.
+    """
+    if run.device != "cpu":
+        return {}
+    return _in_child(lambda: _cut_each(run, rank, step, hidden, wire)) or {}
+
+
+def _in_child(work: Any) -> Any:
+    """The JSON that `work()` returns in a forked child; None when the child dies or takes too long."""
+    reading, writing = os.pipe()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            os.close(reading)
+            gc.disable()
+            answer = json.dumps(work()).encode()
+            with os.fdopen(writing, "wb") as pipe:
+                pipe.write(answer)
+            status = 0
+        finally:
+            os._exit(status)
+    os.close(writing)
+    with os.fdopen(reading, "rb") as pipe:
+        chunks = []
+        while select.select([pipe], [], [], _PATIENCE)[0] and (chunk := os.read(pipe.fileno(), 65536)):
+            chunks.append(chunk)
+    if not chunks:
+        os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    try:
+        return json.loads(b"".join(chunks))
+    except ValueError:
+        return None
+
+
+def _cut_each(run: Run, rank: Rank, step: int, hidden: Sequence[object], wire: Iterable[tuple[Any, Any, str]]) -> Answers:
+    from leakscope.findings.judge import candidates_of, judged_looks
+    from leakscope.findings.telling import best_cut, tell
+
+    answers: Answers = {}
+    with inspect(step, "last", hidden=hidden, wire=wire) as live:
+        earlier = [look for look in judged_looks(rank, run.warmup) if look.step < step]
+        for found in candidates_of(rank, [*earlier, live.look]):
+            told = tell(found, run.min_bytes)
+            _, _, references = best_cut(found)
+            if found.graph is not live.look.heap:
+                answers[told.fingerprint] = "gc had freed it before the last look"
+                continue
+            if told.severity == "leak" and references:
+                answer = _in_child(lambda refs=references, group=found.group: _cut_one(live, refs, group.storages))
+                answers[told.fingerprint] = "the forked copy did not answer" if answer is None else answer
+    return answers
+
+
+def _cut_one(live: Live, references: Sequence[int], storages: Sequence[int]) -> int | str:
+    graph = live.look.heap
+    reason = _dangerous(graph, live.objects, references)
+    if reason:
+        return reason
+    weak = [watch_storage(storage_object(live.objects[s]), int(graph.bytes[s])) for s in storages]
+    jobs = []
+    for reference in references:
+        r = graph.reference(reference)
+        jobs.append((live.objects[r.holder], live.objects[r.held], r.kind, r.name))
+    live.objects.clear()
+    _let_go_of_everything(live)
+    while jobs:
+        holder, held, kind, name = jobs.pop()
+        problem = cut(holder, held, kind, name)
+        del holder, held
+        if problem:
+            return problem
+    return sum(size for storage, size in weak if storage.expired())
+
+
+def _let_go_of_everything(live: Live) -> None:
+    """Empty the lists of the look that is still going on in the frames above: they hold the whole heap."""
+    for holds in live.holding:
+        holds.clear()
+
+
+def _dangerous(graph: HeapGraph, objects: Sequence[Any], references: Sequence[int]) -> str:
+    """Why cutting might reach outside the copy: a `__del__` or a weakref callback of an object that would die."""
+    before = kept_without(graph, np.zeros(0, dtype=np.int64))
+    after = kept_without(graph, np.asarray(references, dtype=np.int64))
+    for index in np.flatnonzero(before & ~after).tolist():
+        obj = objects[index]
+        kind = type(obj)
+        for base in mro(kind):
+            if "__del__" in type.__dict__["__dict__"].__get__(base) and base.__flags__ & (1 << 9):
+                return f"not tried: a {kind.__name__} that would die has a __del__"
+        if type(obj) not in _NO_WEAKREFS and _calls_outside(obj):
+            return f"not tried: a weakref callback watches a {kind.__name__} that would die"
+    return ""
+
+
+_NO_WEAKREFS = (list, dict, tuple, int, str)
+_HARMLESS = ("weakref", "leakscope", "torch")
+
+
+def _calls_outside(obj: Any) -> bool:
+    try:
+        watching: Mapping[int, Any] | list[Any] = weakref.getweakrefs(obj)
+    except TypeError:
+        return False
+    for reference in watching:
+        callback = getattr(reference, "__callback__", None)
+        module = getattr(callback, "__module__", None) if callback is not None else "weakref"
+        if not (isinstance(module, str) and module.partition(".")[0] in _HARMLESS):
+            return True
+    return False

@@ -1,0 +1,129 @@
+"""Where in the user's source is this name made?"""
+
+from __future__ import annotations
+
+import ast
+import linecache
+import os
+import site
+import sysconfig
+from functools import lru_cache
+from pathlib import Path
+from types import CodeType
+
+_LIBRARY = tuple(
+    os.path.realpath(path) + os.sep
+    for path in {sysconfig.get_paths()["stdlib"], sysconfig.get_paths()["platstdlib"], *site.getsitepackages()}
+)
+_OWN = str(Path(__file__).resolve().parent.parent) + os.sep
+
+
+@lru_cache(maxsize=4096)
+def is_users(filename: str) -> bool:
+    """Whether a file is the user's own code: not the standard library, site-packages or leakscope."""
+    if not filename or filename.startswith("<"):
+        return False
+    path = os.path.realpath(filename)
+    return not path.startswith((*_LIBRARY, _OWN)) and f"{os.sep}site-packages{os.sep}" not in path
+
+
+@lru_cache(maxsize=4096)
+def short(filename: str) -> str:
+    """The file as a person would write it: relative to the working directory where it lies below it."""
+    if not is_users(filename):
+        return library_name(filename)
+    try:
+        return str(Path(filename).resolve().relative_to(Path.cwd()))
+    except (ValueError, OSError):
+        return Path(filename).name
+
+
+def library_name(filename: str) -> str:
+    """A library's file from its package on, marked so: `<torch/nn/modules/module.py>`."""
+    for root in _LIBRARY:
+        if os.path.realpath(filename).startswith(root):
+            return f"<{os.path.realpath(filename)[len(root) :].removeprefix('site-packages/')}>"
+    return f"<{Path(filename).name}>"
+
+
+def at(filename: str, line: int) -> str:
+    """`train.py:12`."""
+    return f"{short(filename)}:{line}"
+
+
+def of_code(code: CodeType) -> str:
+    return at(code.co_filename, code.co_firstlineno)
+
+
+@lru_cache(maxsize=256)
+def _tree(filename: str) -> ast.Module | None:
+    lines = linecache.getlines(filename)
+    try:
+        return ast.parse("".join(lines)) if lines else None
+    except (SyntaxError, ValueError):
+        return None
+
+
+@lru_cache(maxsize=4096)
+def class_line(filename: str, qualname: str) -> int:
+    """Line of a class statement by qualified name, 0 where the file does not show it."""
+    found = _scope(filename, qualname)
+    return found.lineno if isinstance(found, ast.ClassDef) else 0
+
+
+@lru_cache(maxsize=4096)
+def attribute_line(filename: str, qualname: str, attribute: str) -> int:
+    """Line of the first `self.<attribute> = ...` in a class (its `__init__` first), 0 where there is none."""
+    scope = _scope(filename, qualname)
+    if scope is None:
+        return 0
+    methods = [n for n in ast.walk(scope) if isinstance(n, (ast.FunctionDef, ast.AsyncFunctionDef))]
+    methods.sort(key=lambda n: (n.name != "__init__", n.lineno))
+    for method in methods:
+        for node in ast.walk(method):
+            if any(isinstance(t, ast.Attribute) and t.attr == attribute for t in _targets(node)):
+                return int(getattr(node, "lineno", 0))
+    return 0
+
+
+@lru_cache(maxsize=4096)
+def local_line(filename: str, qualname: str, name: str) -> int:
+    """Line that first binds a local of a function (or, with qualname "", a module's global), 0 if not shown."""
+    scope = _scope(filename, qualname) if qualname else _tree(filename)
+    if scope is None:
+        return 0
+    lines = [getattr(n, "lineno", 0) for n in ast.walk(scope) if any(_names(t, name) for t in _targets(n))]
+    if not lines:
+        lines = [n.lineno for n in ast.walk(scope) if isinstance(n, _SCOPES) and n.name == name]
+    if not lines:
+        lines = [n.lineno for n in ast.walk(scope) if isinstance(n, ast.arg) and n.arg == name]
+    return min(filter(None, lines), default=0)
+
+
+def _names(target: ast.AST, name: str) -> bool:
+    return any(isinstance(n, ast.Name) and n.id == name for n in ast.walk(target))
+
+
+def _targets(node: ast.AST) -> list[ast.AST]:
+    if isinstance(node, ast.Assign):
+        flat: list[ast.AST] = []
+        for target in node.targets:
+            flat += target.elts if isinstance(target, (ast.Tuple, ast.List)) else [target]
+        return flat
+    if isinstance(node, (ast.AnnAssign, ast.AugAssign, ast.For)):
+        return [node.target]
+    if isinstance(node, ast.withitem):
+        return [node.optional_vars] if node.optional_vars is not None else []
+    return []
+
+
+def _scope(filename: str, qualname: str) -> ast.AST | None:
+    scope: ast.AST | None = _tree(filename)
+    for part in qualname.split("."):
+        if part == "<locals>" or scope is None:
+            continue
+        scope = next((n for n in ast.walk(scope) if isinstance(n, _SCOPES) and n.name == part), None)
+    return scope
+
+
+_SCOPES = (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)

@@ -1,0 +1,57 @@
+"""How does a run end after N steps, on every rank, when only some of them own an optimizer and some swallow the stop?"""
+
+from __future__ import annotations
+
+import _thread
+import os
+import sys
+import time
+from collections.abc import Callable
+
+_BEAT = 0.1
+
+
+class Stop(BaseException):
+    """Raised out of the step at which the run ends; no `except Exception` of the script's catches it."""
+
+
+class Watchdog:
+    """Looks at the clock from a thread of its own, for ranks that are stuck in native code or swallow the stop.
+
+    The thread is started below `threading`, so the script does not find it among its own.
+    """
+
+    def __init__(self, over: Callable[[], bool], beat: Callable[[], None], leave: Callable[[], None], grace: float) -> None:
+        self._over, self._beat, self._leave = over, beat, leave
+        self._patience = grace
+        self._ended = False
+
+    def start(self) -> None:
+        _thread.start_new_thread(self._run, ())
+
+    def end(self) -> None:
+        self._ended = True
+
+    def extend(self, seconds: float) -> None:
+        """Give the rank more time: leakscope itself was at work that long."""
+        self._patience += seconds
+
+    def _run(self) -> None:
+        since: float | None = None
+        while not self._ended:
+            time.sleep(_BEAT)
+            self._beat()
+            if since is None and self._over():
+                since = time.monotonic()
+            if since is not None and time.monotonic() - since > self._patience and not self._ended:
+                self._leave()
+
+
+def leave_now(status: int) -> None:
+    """End the process at once, without waiting for anybody; what the script has printed is not lost."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except (OSError, ValueError, AttributeError):
+            continue
+    os._exit(status)

@@ -1,0 +1,83 @@
+"""One operation on the wire as plain data: what was sent where, and when each of its lives ended."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from leakscope.graph.model import Crossing
+
+
+class Operation:
+    """A send, a receive or a collective. Moments are readings of the clock, None for what has not happened.
+
+    Holds no tensor, storage or Work: `marks` and `work` are weak references that tell of their deaths.
+    """
+
+    # defaults of the class: an instance stores what differs, which halves the cost of making one
+    issued_at = called_from = failed = ""
+    bytes = buffers = microbatch = nth = 0
+    shape: Sequence[int] = ()
+    dtype: Any = ""
+    on_host = True
+    waited: float | None = None
+    completed: float | None = None
+    tensor_died: float | None = None
+    storage_died: float | None = None
+    work_died: float | None = None
+    reused: float | None = None
+    """When the same storage was given to a later operation, which follows it from then on."""
+    dropped = False
+    """The Work died before anybody waited for it and before it was seen completed."""
+    work: Any = None
+    uses = 0
+    """References to the first buffer before the operation was issued."""
+    owners = 1
+    """References that C++ took to a buffer for the operation."""
+    tensors = storages = 0
+    """Python tensors and storages still to die."""
+    written = False
+
+    def __init__(self, number: int, direction: str, peer: int | None, tag: int | None, group: str, step: int, issued: float) -> None:
+        self.id, self.direction, self.peer, self.tag, self.group, self.step = number, direction, peer, tag, group, step
+        self.issued = issued
+        self.marks: list[Any] = []
+
+    @property
+    def settled(self) -> bool:
+        """Nothing more can happen to it."""
+        return self.work is None and (self.storages == 0 or self.reused is not None)
+
+    def crossing(self) -> Crossing:
+        return Crossing(
+            self.direction, self.peer, self.tag, self.step, self.microbatch, self.issued_at, self.waited is not None,
+            self.tensor_died is not None,
+        )
+
+    def row(self, zero: float) -> dict[str, Any]:
+        """One line of `wire.jsonl`; moments are seconds since `zero`."""
+        row = {
+            "id": self.id, "direction": self.direction, "peer": self.peer, "tag": self.tag, "group": self.group,
+            "bytes": self.bytes, "shape": list(self.shape), "dtype": str(self.dtype).removeprefix("torch."),
+            "buffers": self.buffers, "step": self.step, "microbatch": self.microbatch, "nth": self.nth,
+            "issued_at": self.issued_at, "issued": _since(zero, self.issued), **self.ends(zero),
+        }  # fmt: skip
+        if self.called_from:
+            row["called_from"] = self.called_from
+        return row
+
+    def ends(self, zero: float) -> dict[str, Any]:
+        """What may still change after the line was written; a later line with the same `id` tells the rest."""
+        moments = ("waited", "completed", "tensor_died", "storage_died", "work_died")
+        ends: dict[str, Any] = {name: _since(zero, getattr(self, name)) for name in moments}
+        if self.reused is not None:
+            ends["reused"] = _since(zero, self.reused)
+        if self.dropped:
+            ends["dropped"] = True
+        if self.failed:
+            ends["failed"] = self.failed
+        return ends
+
+
+def _since(zero: float, moment: float | None) -> float | None:
+    return None if moment is None else round(moment - zero, 6)

@@ -1,0 +1,6 @@
+"""What is wrong, and which reference to cut."""
+
+from leakscope.findings.judge import judge
+from leakscope.findings.model import Cut, Finding, Findings, Hop, RankSummary, Sighting, Unjudged
+
+__all__ = ["Cut", "Finding", "Findings", "Hop", "RankSummary", "Sighting", "Unjudged", "judge"]

@@ -1,0 +1,61 @@
+"""A group of storages on its way to a finding: what every rule is shown."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from leakscope.findings.groups import Group
+from leakscope.findings.growth import Series
+from leakscope.graph.model import HeapGraph, Object, Reference
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One group of one rank over all judged looks, described at the look where it was largest."""
+
+    rank: int
+    step: int
+    """Step of the look that `graph` and `group` belong to."""
+    graph: HeapGraph
+    group: Group
+    series: Series
+    per_step: float
+    """Bytes a step."""
+    recreated: bool
+    """Garbage that came back after a full collection."""
+    storages_at: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
+    """Step of each look to the group's storages in that look's graph."""
+
+    @cached_property
+    def objects(self) -> tuple[Object, ...]:
+        """Objects along the way, from its start to the typical storage."""
+        return tuple(self.graph.object(i) for i in (self.group.start, *(int(self.graph.held[r]) for r in self.group.way)))
+
+    @cached_property
+    def references(self) -> tuple[Reference, ...]:
+        """References along the way."""
+        return tuple(self.graph.reference(r) for r in self.group.way)
+
+    @cached_property
+    def tensor_at(self) -> int:
+        """Position of the first tensor on the way."""
+        return next((k for k, o in enumerate(self.objects) if o.kind in ("tensor", "parameter")), len(self.objects) - 1)
+
+    @cached_property
+    def before_tensor(self) -> tuple[Object, ...]:
+        return self.objects[: self.tensor_at]
+
+    @cached_property
+    def container(self) -> tuple[int, Object] | None:
+        """(position, object) of the container nearest to the first tensor on the way."""
+        places = [k for k, o in enumerate(self.before_tensor) if o.kind == "container"]
+        return (places[-1], self.objects[places[-1]]) if places else None
+
+    def through(self, *kinds: str) -> Object | None:
+        """The first object of one of these kinds before the first tensor, roots left out."""
+        return next((o for k, o in enumerate(self.before_tensor) if o.kind in kinds and not (k == 0 and o.root)), None)
+
+    def reference_through(self, *kinds: str) -> Reference | None:
+        return next((r for r in self.references if r.kind in kinds), None)

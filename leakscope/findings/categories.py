@@ -1,0 +1,95 @@
+"""What is each byte for? Every live storage in one category, by the references to it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+import numpy as np
+
+from leakscope.findings.candidate import Candidate
+from leakscope.findings.model import RankSummary
+from leakscope.graph.model import REFERENCE_KINDS, HeapGraph
+from leakscope.graph.reach import Mask, reachable
+from leakscope.record import Rank
+
+CATEGORIES = (
+    "parameter",
+    "gradient",
+    "optimizer state",
+    "buffer",
+    "leaked",
+    "activation held by a live graph",
+    "P2P or collective buffer",
+    "held by a named root",
+    "held by native code",
+)
+
+
+def categories(graph: HeapGraph, leaked: Collection[int] = ()) -> dict[str, int]:
+    """Bytes in each category; each storage counts once, in the first category of `CATEGORIES` that fits.
+
+    Garbage is leaked whatever else it may have been.
+    """
+    n = len(graph)
+    kind = graph.reference_kind
+    code = {name: k for k, name in enumerate(REFERENCE_KINDS)}
+    memory = kind == code["memory"]
+    found: dict[str, Mask] = {}
+    storages = graph.storages
+
+    def over(tensors: Mask) -> Mask:
+        return reachable(n, graph.holder[memory], graph.held[memory], np.flatnonzero(tensors))[storages]
+
+    def held_by(mask: Mask) -> Mask:
+        tensors = np.zeros(n, dtype=bool)
+        tensors[graph.held[mask]] = True
+        return over(tensors)
+
+    name = np.array(graph.strings, dtype=object)[graph.reference_name] if len(graph.holder) else np.zeros(0, object)
+    found["parameter"] = over(_of(graph, "parameter"))
+    found["gradient"] = held_by(name == ".grad")
+    optimizers = graph.of_kind("optimizer")
+    states = (name == ".state") & np.isin(graph.holder, optimizers)
+    through = reachable(n, graph.holder[kind == code["item"]], graph.held[kind == code["item"]], graph.held[states])
+    found["optimizer state"] = over(through)
+    found["buffer"] = held_by(kind == code["buffer"])
+    found["leaked"] = np.isin(storages, list(leaked)) | (graph.freed[storages] != 0)
+    found["activation held by a live graph"] = held_by(kind == code["saved"])
+    found["P2P or collective buffer"] = held_by(np.isin(graph.holder, graph.of_kind("work")))
+    named = graph.roots[np.isin(graph.root[graph.roots], (1, 2, 3, 5))]
+    found["held by a named root"] = reachable(n, graph.holder, graph.held, named)[storages]
+    left = np.ones(len(storages), dtype=bool)
+    garbage = graph.freed[storages] != 0
+    result: dict[str, int] = {}
+    for category in CATEGORIES:
+        here = left & (found.get(category, left))
+        if category != "leaked":
+            here &= ~garbage
+        result[category] = int(graph.bytes[storages[here]].sum())
+        left &= ~here
+    return result
+
+
+def _of(graph: HeapGraph, kind: str) -> Mask:
+    mask = np.zeros(len(graph), dtype=bool)
+    mask[graph.of_kind(kind)] = True
+    return mask
+
+
+def summary(rank: Rank, leaks: Sequence[Candidate]) -> RankSummary:
+    """Figures of one rank at its last look, and its categories at every look."""
+    looks = [look for look in rank.looks if look.occasion != "end"] or list(rank.looks)
+    diff = rank.gc_diff
+    by_step = tuple(
+        (look.step, categories(look.heap, {s for leak in leaks for s in leak.storages_at.get(look.step, ())})) for look in looks
+    )
+    peaks = [step.peak_bytes for step in rank.steps if step.peak_bytes is not None]
+    return RankSummary(
+        peak_bytes=max(peaks, default=None),
+        freed_by_gc_bytes=sum(diff.freed_bytes) if diff else None,
+        gc_seconds=sum(diff.seconds) if diff else None,
+        explained_bytes=looks[-1].explained_bytes if looks else 0,
+        counted_bytes=looks[-1].counted_bytes if looks else None,
+        categories=by_step[-1][1] if by_step else {},
+        categories_by_step=by_step,
+    )

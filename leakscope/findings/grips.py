@@ -1,0 +1,82 @@
+"""Who could let go of this storage now? Every reference that keeps it, and whose it is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from leakscope.graph.model import ROOTS, HeapGraph
+from leakscope.graph.reach import Mask, reachable
+
+_PASSED = ("tensor", "parameter", "grad node", "saved tensor", "storage")
+_MOST = 4000
+"""Objects asked on the way up from one storage."""
+
+
+@dataclass(frozen=True)
+class Grips:
+    """The references that keep one storage, seen from the storage up to the first object that a person could take it from."""
+
+    users: tuple[int, ...]
+    """References the user's code could drop: a local, an item, an attribute, a closure variable."""
+    library: tuple[int, ...]
+    """References of libraries' frames and objects."""
+    native: bool
+    """Held by a running call's C++ or by native code."""
+    gradient: bool
+    """A parameter's `.grad`."""
+    work: bool
+    """A Work that is still on the wire, or was not waited for."""
+    saved: bool
+    """On a way through a tensor that a grad node saved."""
+
+
+def users_side(graph: HeapGraph) -> Mask:
+    """Which objects a walk from the user's own frames and modules reaches."""
+    starts = [int(k) for k in graph.roots if ROOTS[graph.root[k]] in ("frame", "module") and _is_users(graph, int(k))]
+    return reachable(len(graph), graph.holder, graph.held, np.asarray(starts, dtype=np.int64))
+
+
+def _is_users(graph: HeapGraph, index: int) -> bool:
+    found = graph.object(index)
+    if found.kind == "namespace":
+        return found.name.partition(".")[0] not in _LIBRARIES
+    return not found.where.startswith("<")
+
+
+_LIBRARIES = frozenset({"torch", "numpy", "scipy", "builtins", "sys", "threading", "asyncio", "weakref", "atexit", "linecache"})
+
+
+def grips_of(graph: HeapGraph, storage: int, users: Mask) -> Grips:
+    """All grips on one storage; `users` is `users_side(graph)`."""
+    mine: list[int] = []
+    theirs: list[int] = []
+    flags: Mapping[str, list[bool]] = {"native": [], "gradient": [], "work": [], "saved": []}
+    waiting, seen = [storage], {storage}
+    while waiting and len(seen) < _MOST:
+        here = waiting.pop()
+        if ROOTS[graph.root[here]] in ("native", "interpreter", "thread"):
+            flags["native"].append(True)
+        for reference in graph.into(here).tolist():
+            r = graph.reference(reference)
+            holder = graph.object(r.holder)
+            if r.kind == "saved":
+                flags["saved"].append(True)
+            if holder.kind == "parameter" and r.name == ".grad":
+                flags["gradient"].append(True)
+            elif holder.kind == "work":
+                flags["work"].append(True)
+            elif holder.kind in _PASSED or holder.type == "tuple":
+                if r.holder not in seen:
+                    seen.add(r.holder)
+                    waiting.append(r.holder)
+            elif users[r.holder] and not holder.where.startswith("<"):
+                mine.append(reference)
+            else:
+                theirs.append(reference)
+    return Grips(
+        tuple(sorted(mine)), tuple(sorted(theirs)), bool(flags["native"]) or len(seen) >= _MOST,
+        bool(flags["gradient"]), bool(flags["work"]), bool(flags["saved"]),
+    )  # fmt: skip

@@ -1,0 +1,136 @@
+"""Which storages are held by the same thing? One look's storages, collected by their holder."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from leakscope.findings.trace import grouping, key_of
+from leakscope.graph.cycles import Cycles, find_cycles, smallest_cycle
+from leakscope.graph.model import IMMORTAL, HeapGraph
+from leakscope.graph.paths import Ways, ways_from, ways_from_roots
+
+_HANDLES = ("method", "function", "instance", "nn.Module", "optimizer", "exception", "frame", "generator", "future", "container")
+"""Where a person would take hold of a cycle: the kinds that the user's code names, best first."""
+
+
+@dataclass(frozen=True)
+class Group:
+    """Storages with one holder in one look."""
+
+    key: tuple[str, ...]
+    start: int
+    """The object the way begins at: a root, or an object of the cycle."""
+    way: tuple[int, ...]
+    """References from the start to a typical storage (the last one made)."""
+    storages: tuple[int, ...]
+    bytes: int
+    freed: int
+    """0 for live storages; else as `HeapGraph.freed`."""
+    cycles: tuple[tuple[int, ...], ...] = field(default=())
+    """The smallest cycle of each instance, as references; () for live storages."""
+
+
+def group_storages(graph: HeapGraph) -> list[Group]:
+    """Every storage of the graph in exactly one group, in the order of their indexes."""
+    return _live(graph) + _garbage(graph)
+
+
+def _live(graph: HeapGraph) -> list[Group]:
+    ways = ways_from_roots(graph)
+    members: dict[tuple[str, ...], list[int]] = {}
+    for storage in graph.storages.tolist():
+        if graph.freed[storage] == 0 and np.isfinite(ways.cost[storage]):
+            way = ways.to(graph, storage)
+            members.setdefault(key_of(graph, ways.start(graph, storage), way), []).append(storage)
+    groups = []
+    for key, storages in members.items():
+        typical = _typical(graph, storages)
+        down = tuple(ways.to(graph, typical))
+        groups.append(Group(key, ways.start(graph, typical), down, tuple(storages), _bytes(graph, storages), 0))
+    return groups
+
+
+def _typical(graph: HeapGraph, storages: list[int]) -> int:
+    """The largest storage, the latest of several: the one whose trace tells most."""
+    return max(storages, key=lambda s: (int(graph.bytes[s]), s))
+
+
+def _bytes(graph: HeapGraph, storages: list[int]) -> int:
+    return int(graph.bytes[storages].sum())
+
+
+def _garbage(graph: HeapGraph) -> list[Group]:
+    dead = graph.storages[graph.freed[graph.storages] != 0]
+    if len(dead) == 0:
+        return []
+    cycles = find_cycles(graph)
+    closed = np.flatnonzero(cycles.cyclic[cycles.label] & (graph.freed != 0))
+    ways = ways_from(graph, closed)
+    instances: dict[int, list[int]] = {}
+    for storage in dead.tolist():
+        if np.isfinite(ways.cost[storage]):
+            instances.setdefault(int(cycles.label[ways.start(graph, storage)]), []).append(storage)
+    collected: dict[tuple[str, ...], list[tuple[tuple[int, ...], list[int]]]] = {}
+    members = _members(cycles, instances)
+    for component, storages in instances.items():
+        cycle = _cycle(graph, cycles, members[component])
+        immortal = any(graph.freed[s] == IMMORTAL for s in storages)
+        key = ("immortal" if immortal else "cycle", *_cycle_key(graph, cycle))
+        collected.setdefault(key, []).append((cycle, storages))
+    return [_garbage_group(graph, ways, key, found) for key, found in collected.items()]
+
+
+def _members(cycles: Cycles, wanted: dict[int, list[int]]) -> dict[int, list[int]]:
+    found: dict[int, list[int]] = {component: [] for component in wanted}
+    for index in np.flatnonzero(np.isin(cycles.label, list(wanted))).tolist():
+        found[int(cycles.label[index])].append(index)
+    return found
+
+
+def _cycle(graph: HeapGraph, cycles: Cycles, members: list[int]) -> tuple[int, ...]:
+    """The smallest cycle through the object that a person would name."""
+
+    def rank(index: int) -> tuple[int, bool, int]:
+        found = graph.object(index)
+        order = _HANDLES.index(found.kind) if found.kind in _HANDLES else len(_HANDLES)
+        return (found.where.startswith("<"), order, index)  # type: ignore[return-value]
+
+    for start in sorted(members, key=rank)[:8]:
+        way = smallest_cycle(graph, cycles, start)
+        if way:
+            return tuple(way)
+    return ()
+
+
+def _cycle_key(graph: HeapGraph, cycle: tuple[int, ...]) -> tuple[str, ...]:
+    """What the user's code holds on the cycle; how many tensors and grad nodes lie between does not count."""
+    plain = [r for r in cycle if graph.object(int(graph.holder[r])).kind not in ("grad node", "tensor", "parameter")]
+    parts: list[str] = []
+    for reference in plain or cycle:
+        r = graph.reference(reference)
+        held = graph.object(r.held)
+        name = "tensor" if held.kind in ("tensor", "parameter", "grad node") and plain else f"{held.kind}:{held.name}"
+        step = f"{grouping(r.name)} {name}"
+        if step not in parts:
+            parts.append(step)
+    return tuple(parts)
+
+
+def _garbage_group(
+    graph: HeapGraph, ways: Ways, key: tuple[str, ...], found: list[tuple[tuple[int, ...], list[int]]]
+) -> Group:
+    storages = [s for _, held in found for s in held]
+    cycle, last = found[-1]
+    typical = _typical(graph, last)
+    freed = [int(graph.freed[s]) for s in storages]
+    return Group(
+        key=key,
+        start=ways.start(graph, typical),
+        way=tuple(ways.to(graph, typical)),
+        storages=tuple(storages),
+        bytes=_bytes(graph, storages),
+        freed=IMMORTAL if IMMORTAL in freed else max(freed),
+        cycles=tuple(c for c, _ in [(cycle, last), *found[:-1]]),
+    )

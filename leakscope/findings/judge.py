@@ -1,0 +1,232 @@
+"""From a recorded run to its verdict."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+
+from leakscope.findings.candidate import Candidate
+from leakscope.findings.categories import categories, summary
+from leakscope.findings.gap import gap_findings
+from leakscope.findings.groups import Group, group_storages
+from leakscope.findings.growth import LEAST_LOOKS, Series, series
+from leakscope.findings.model import Finding, Findings, RankSummary, Sighting, Unjudged
+from leakscope.findings.telling import tell
+from leakscope.findings.wire import context_findings, wire_findings, with_contexts
+from leakscope.record import Look, Rank, Run
+from leakscope.units import bytes_text
+
+JUDGED = ("step", "last", "peer", "block")
+"""Occasions whose looks count; what is seen after the main code has returned is only listed."""
+LEAKS_FOUND = 23
+
+
+def judge(
+    run: Run, *, suppress: Collection[str] = (), baseline: Collection[str] = (), leak_exit_code: int = LEAKS_FOUND
+) -> Findings:
+    """The verdict of a run.
+
+    `suppress` and `baseline` are fingerprints (or rule names, for `suppress`) that are listed apart.
+    """
+    found: list[Finding] = []
+    unjudged: list[Unjudged] = []
+    summaries: dict[int, RankSummary] = {}
+    for rank in run.ranks:
+        looks = judged_looks(rank, run.warmup)
+        candidates = candidates_of(rank, looks)
+        told = [tell(c, run.min_bytes) for c in candidates]
+        found += told
+        found += gap_findings(rank, looks, run.min_bytes)
+        unjudged += _unjudged(rank, looks)
+        summaries[rank.number] = summary(rank, [c for c, f in zip(candidates, told, strict=True) if f.severity == "leak"])
+    found += wire_findings(run) + context_findings(run)
+    merged = with_contexts(merge(found), run)
+    merged = [_with_proof(f, run) for f in merged]
+    hidden = set(suppress) | set(baseline)
+    shown = [f for f in merged if f.fingerprint not in hidden and f.rule not in suppress]
+    kept_apart = [f for f in merged if f.fingerprint in hidden or f.rule in suppress]
+    verdict, why = _verdict(run, shown, unjudged)
+    return Findings(
+        verdict=verdict,
+        why=why,
+        exit_status=leak_exit_code if verdict == "leaks" else 0,
+        findings=tuple(shown),
+        suppressed=tuple(kept_apart),
+        unjudged=tuple(unjudged),
+        ranks=summaries,
+        listed=_listed(run),
+    )
+
+
+def judged_looks(rank: Rank, warmup: int) -> tuple[Look, ...]:
+    """The looks that growth is read from: after warm-up, while the script's main code ran."""
+    return tuple(look for look in rank.looks if look.occasion in JUDGED and (look.step > warmup or look.occasion != "step"))
+
+
+def candidates_of(rank: Rank, looks: Sequence[Look]) -> list[Candidate]:
+    """Groups that grow, and garbage that comes back."""
+    seen: dict[tuple[str, ...], dict[int, tuple[Look, Group]]] = defaultdict(dict)
+    steps = _clock(looks)
+    garbage: dict[int, int] = defaultdict(int)
+    for place, look in zip(steps, looks, strict=True):
+        for group in group_storages(look.heap):
+            seen[group.key][place] = (look, group)
+            garbage[place] += group.bytes if group.freed else 0
+    found = []
+    for at in seen.values():
+        line = series(steps, {place: group.bytes for place, (_, group) in at.items()})
+        place = _telling_look(at)
+        look, group = at[place]
+        rate, recreated = _rate(rank, line, group, at, garbage)
+        if look.occasion == "block":  # one look after a block of code: whatever it left unreachable is its own
+            rate = float(group.bytes) if group.freed else 0.0
+        elif group.freed == 0 and not (line.grows and not _bounded(look, group)):
+            continue
+        if rate <= 0:
+            continue
+        storages = {there.step: other.storages for there, other in at.values()}
+        found.append(Candidate(rank.number, look.step, look.heap, group, line, rate, recreated, storages))
+    return found
+
+
+def _telling_look(at: Mapping[int, tuple[Look, Group]]) -> int:
+    """The last look, unless gc had just emptied the group: then the one that shows most."""
+    most = max(at, key=lambda p: (at[p][1].bytes, p))
+    last = max(at)
+    return last if at[last][1].bytes * 2 >= at[most][1].bytes else most
+
+
+def _clock(looks: Sequence[Look]) -> list[int]:
+    """A strictly rising number for each look: its step; looks of a rank without steps are counted."""
+    found: list[int] = []
+    for look in looks:
+        found.append(look.step if not found or look.step > found[-1] else found[-1] + 1)
+    return found
+
+
+def _rate(
+    rank: Rank, line: Series, group: Group, at: Mapping[int, tuple[Look, Group]], garbage: Mapping[int, int]
+) -> tuple[float, bool]:
+    """Bytes a step, and whether garbage came back after the program's own gc had freed some.
+
+    What the program's collections freed between two looks is added to the growth, in this group's share of
+    the garbage: automatic gc hides a cyclic leak in one run and not in the next.
+    """
+    if group.freed == 0:
+        return line.per_step, False
+    rates = [line.per_step] if line.per_step > 0 else []
+    recreated = False
+    places = [0, *sorted(at)]
+    for before, after in zip(places, places[1:], strict=False):
+        held = at[after][1].bytes
+        share = held / garbage[after] if garbage[after] else 0.0
+        freed = sum(c.freed_bytes or 0 for s in rank.steps if before < s.number <= after for c in s.collections)
+        full = [s.number for s in rank.steps if before < s.number <= after for c in s.collections if c.generation == 2]
+        if before:
+            rates.append(max(held - at[before][1].bytes + share * freed, 0.0) / (after - before))
+            recreated = recreated or (bool(full) and held > 0)
+    return (max(rates), recreated) if rates else (0.0, recreated)
+
+
+def _bounded(look: Look, group: Group) -> bool:
+    """Held by a container with a declared bound that it has not reached yet."""
+    for reference in group.way:
+        label = look.heap.object(int(look.heap.holder[reference])).label
+        _, mark, bound = label.partition(", maxlen ")
+        if mark:
+            return True
+        _, mark, bound = label.partition(", maxsize ")
+        if mark and bound != "None":
+            return True
+    return False
+
+
+def merge(found: Sequence[Finding]) -> list[Finding]:
+    """One finding for each fingerprint and severity rank, sightings and bytes of all ranks together."""
+    by_print: dict[str, list[Finding]] = defaultdict(list)
+    for finding in found:
+        by_print[finding.fingerprint].append(finding)
+    merged = []
+    for same in by_print.values():
+        best = max(same, key=lambda f: f.retained_bytes)
+        per_rank = {next(iter(f.storages), -1): f for f in same}
+        storages = {rank: indexes for f in same for rank, indexes in f.storages.items()}
+        cut = best.cut and replace(best.cut, frees_bytes=sum(f.cut.frees_bytes for f in same if f.cut))
+        merged.append(
+            replace(
+                best,
+                severity="leak" if any(f.severity == "leak" for f in same) else "note",
+                retained_bytes=sum(f.retained_bytes for f in same),
+                bytes_per_step=sum(f.bytes_per_step for f in same),
+                count=sum(f.count for f in same),
+                made_at=tuple(dict.fromkeys(m for f in same for m in f.made_at)),
+                sightings=tuple(s for f in same for s in f.sightings),
+                cut=cut,
+                storages=storages if per_rank else {},
+            )
+        )
+    return sorted(merged, key=lambda f: (f.severity != "leak", f.origin == "library", -f.bytes_per_step, -f.retained_bytes))
+
+
+def _with_proof(finding: Finding, run: Run) -> Finding:
+    if finding.cut is None:
+        return finding
+    answers = [rank.proved[finding.fingerprint] for rank in run.ranks if finding.fingerprint in rank.proved]
+    sizes = [a for a in answers if isinstance(a, int)]
+    reasons = [a for a in answers if isinstance(a, str)]
+    if sizes and not reasons:
+        return replace(finding, cut=replace(finding.cut, proved_bytes=sum(sizes)))
+    return replace(finding, cut=replace(finding.cut, unproved=reasons[0])) if reasons else finding
+
+
+def _unjudged(rank: Rank, looks: Sequence[Look]) -> list[Unjudged]:
+    found = []
+    if looks and looks[-1].occasion == "block":
+        return []
+    if rank.looks and len(looks) < LEAST_LOOKS:
+        why = f"only {len(looks)} look{'s' if len(looks) != 1 else ''} after warm-up, growth needs {LEAST_LOOKS}"
+        found.append(Unjudged("step-growth", rank.number, why if rank.steps else f"no step was seen; {why}"))
+    for look in looks:
+        found += [Unjudged("native-hold", rank.number, problem) for problem in look.unjudged]
+    return list(dict.fromkeys(found))
+
+
+def _verdict(run: Run, shown: Sequence[Finding], unjudged: Sequence[Unjudged]) -> tuple[str, str]:
+    leaks = [f for f in shown if f.severity == "leak" and f.origin == "application"]
+    if leaks:
+        rate = sum(f.bytes_per_step for f in leaks)
+        total = sum(f.retained_bytes for f in leaks)
+        many = f"{len(leaks)} distinct leaks" if len(leaks) > 1 else "1 leak"
+        speed = f", growing by {bytes_text(rate)} a step" if rate else ""
+        return "leaks", f"{many}: {bytes_text(total)} held{speed}"
+    ranks = [rank for rank in run.ranks if rank.ended.how != "lost"]
+    if not ranks:
+        return "inconclusive", "nothing was recorded"
+    if any(look.occasion == "block" for rank in ranks for look in rank.looks):
+        return "clean", "the block left no tensor memory behind"
+    if not any(rank.steps for rank in ranks):
+        return "inconclusive", "no step was seen: no torch optimizer stepped; mark steps with leakscope.Profiler, or see what was alive at the end"
+    short = [u for u in unjudged if u.rule == "step-growth"]
+    stepped = {rank.number for rank in ranks if rank.steps}
+    if short and all(number in {u.rank for u in short} for number in stepped):
+        return "inconclusive", f"too few steps to judge: {short[0].why}; run at least {run.warmup + 8} steps"
+    notes = len(shown)
+    extra = f"; {notes} note{'s' if notes != 1 else ''} below" if notes else ""
+    return "clean", f"nothing grew over the looks taken{extra}"
+
+
+def _listed(run: Run) -> tuple[str, ...]:
+    """What was alive when the main code had returned, by category; shown, never judged."""
+    lines = []
+    for rank in run.ranks:
+        for look in rank.looks:
+            if look.occasion == "end" and not rank.steps:
+                parts = ", ".join(f"{name} {bytes_text(size)}" for name, size in categories(look.heap).items() if size)
+                lines.append(f"rank {rank.number}, when its main code had returned: {parts or 'no tensor memory'}")
+    return tuple(lines)
+
+
+def sightings(rank: int, line: Series) -> tuple[Sighting, ...]:
+    """The looks of a series at which there was something."""
+    return tuple(Sighting(rank, step, size) for step, size in zip(line.steps, line.bytes, strict=True) if size)

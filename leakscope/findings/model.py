@@ -1,0 +1,151 @@
+"""A finding: one distinct leak, the same however often it was seen."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+RULES = (
+    "immortal-cycle",
+    "tensor-cycle",
+    "dist-autograd-context",
+    "p2p-buffer",
+    "hook-pileup",
+    "frame-hold",
+    "retained-graph",
+    "view-hold",
+    "step-growth",
+    "native-hold",
+    "late-release",
+    "rank-skew",
+    "allocator",
+)
+"""All rules in the order in which a storage is offered to them; it belongs to the first that applies."""
+
+
+@dataclass(frozen=True)
+class Hop:
+    """One object on the trace, and the reference by which it holds the next."""
+
+    object: str
+    type: str
+    kind: str
+    where: str
+    status: str
+    """expected, leaked or unknown."""
+    reference: str
+    """Reference to the next object, generic (`[i]`, not `[17]`); "" on the last."""
+    reason: str = ""
+    """Why the status is what it is."""
+    frees_bytes: int | None = None
+    """What would be freed if this one reference were cut."""
+
+
+@dataclass(frozen=True)
+class Cut:
+    """The one reference whose removal frees the storage."""
+
+    reference: str
+    where: str
+    frees_bytes: int
+    proved_bytes: int | None = None
+    """What went free when a forked copy of the process made the cut; None where it was not tried."""
+    unproved: str = ""
+    """Why it was not tried."""
+
+
+@dataclass(frozen=True)
+class Sighting:
+    """One look at which the leak was there."""
+
+    rank: int
+    step: int
+    bytes: int
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One distinct leak."""
+
+    rule: str
+    title: str
+    fingerprint: str
+    """Eight hexadecimal digits made of generic references, type names and qualified names from the root."""
+    severity: str
+    """leak or note."""
+    freed_by: str
+    """gc, program or never."""
+    retained_bytes: int
+    """Bytes at the last sighting, all ranks."""
+    bytes_per_step: float
+    """Growth a step over the looks, summed over the ranks; 0.0 where it does not grow."""
+    trace: tuple[Hop, ...]
+    """From the root down to the storage; for a cycle, once around."""
+    cut: Cut | None
+    advice: str
+    origin: str = "application"
+    """application or library."""
+    collections: int | None = None
+    """Full collections that free it, where gc does."""
+    made_at: tuple[str, ...] = ()
+    sightings: tuple[Sighting, ...] = ()
+    see: tuple[str, ...] = ()
+    """Places in leakscope's own source that do it right."""
+    cycle: tuple[tuple[str, str, str], ...] = ()
+    """(holder, reference, held) labels of the smallest cycle, for drawing; the closing reference last."""
+    count: int = 0
+    """Storages held at the last sighting."""
+    storages: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
+    """Rank to the storages' indexes in that rank's last judged look; not written to disk."""
+
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        return tuple(sorted({s.rank for s in self.sightings}))
+
+    @property
+    def first_step(self) -> int | None:
+        return min((s.step for s in self.sightings), default=None)
+
+    @property
+    def last_step(self) -> int | None:
+        return max((s.step for s in self.sightings), default=None)
+
+
+@dataclass(frozen=True)
+class Unjudged:
+    """A rule that could not be applied, and why."""
+
+    rule: str
+    rank: int
+    why: str
+
+
+@dataclass(frozen=True)
+class RankSummary:
+    """Figures of one rank; None where nobody measured them."""
+
+    peak_bytes: int | None = None
+    avoidable_peak_bytes: int | None = None
+    freed_by_gc_bytes: int | None = None
+    gc_seconds: float | None = None
+    explained_bytes: int = 0
+    counted_bytes: int | None = None
+    categories: Mapping[str, int] = field(default_factory=dict)
+    """Bytes at the last look by what they are: parameter, gradient, optimizer state, leaked, ..."""
+    categories_by_step: tuple[tuple[int, Mapping[str, int]], ...] = ()
+
+
+@dataclass(frozen=True)
+class Findings:
+    """The verdict of a run and everything behind it."""
+
+    verdict: str
+    """clean, leaks or inconclusive."""
+    why: str
+    exit_status: int
+    findings: tuple[Finding, ...] = ()
+    suppressed: tuple[Finding, ...] = ()
+    unjudged: tuple[Unjudged, ...] = ()
+    ranks: Mapping[int, RankSummary] = field(default_factory=dict)
+    listed: tuple[str, ...] = ()
+    """What was alive after the script's main code had returned: shown, never judged."""

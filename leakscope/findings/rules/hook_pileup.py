@@ -1,0 +1,40 @@
+"""Hooks registered again each step."""
+
+from __future__ import annotations
+
+from leakscope.findings.candidate import Candidate
+
+NAME = "hook-pileup"
+CURE = "hooks-removed"
+_HOOK_DICTS = ("_hooks", "_hooks_with_kwargs", "_grad_hooks")
+
+
+def _position(found: Candidate) -> int | None:
+    for k, reference in enumerate(found.references):
+        if reference.kind == "hook" or reference.name.endswith(_HOOK_DICTS):
+            after = found.objects[k + 1 :]
+            if after and after[0].kind == "container" and len(after) > 1 and after[1].kind in ("function", "method", "instance"):
+                return k
+    return None
+
+
+def applies(found: Candidate) -> bool:
+    return found.group.freed == 0 and _position(found) is not None
+
+
+def _hook(found: Candidate) -> str:
+    place = _position(found)
+    assert place is not None
+    hook = found.objects[place + 2]
+    return f"{hook.label} ({hook.where})" if hook.where else hook.label
+
+
+def title(found: Candidate, cut: str) -> str:
+    place = _position(found)
+    assert place is not None
+    owner = found.objects[place]
+    return f"{_hook(found)} is registered again and again on the same {owner.label}; {cut} collects them"
+
+
+def advice(found: Candidate, cut: str) -> str:
+    return f"Register {_hook(found)} once, outside the loop, or keep the handle and call handle.remove() after the step; each registration keeps what its closure holds."

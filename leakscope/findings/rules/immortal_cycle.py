@@ -1,0 +1,41 @@
+"""Cycles through C++ references that gc cannot see: never freed."""
+
+from __future__ import annotations
+
+from leakscope.findings.candidate import Candidate
+from leakscope.graph.model import IMMORTAL
+
+NAME = "immortal-cycle"
+CURE = "hooks-removed"
+
+
+def applies(found: Candidate) -> bool:
+    return found.group.freed == IMMORTAL
+
+
+def hidden_by(found: Candidate) -> str:
+    """The C++ reference on the cycle that gc does not follow."""
+    cycle = found.group.cycles[0] if found.group.cycles else ()
+    for reference in map(found.graph.reference, cycle):
+        holder = found.graph.object(reference.holder)
+        if holder.kind == "grad node" and reference.kind in ("hook", "saved", "grad graph"):
+            return f"{reference.name} of {holder.label}"
+    return ".grad_fn of a tensor that C++ owns too"
+
+
+def title(found: Candidate, cut: str) -> str:
+    return f"a cycle through autograd's C++ graph that gc never frees, closed by {cut}"
+
+
+def advice(found: Candidate, cut: str) -> str:
+    cycle = [found.graph.reference(r) for r in (found.group.cycles[0] if found.group.cycles else ())]
+    hidden = hidden_by(found)
+    if any(r.name == "metadata" for r in cycle):
+        todo = "Keep what you need of the tensor (its shape, a detached copy) in the node's metadata, not the tensor itself"
+    elif any(r.kind == "saved" and found.graph.object(r.held).kind in ("tensor", "parameter") for r in cycle):
+        todo = "Return t.detach() from the pack hook: a pack hook that returns the tensor itself closes a cycle for every operator that saves its output"
+    elif any(r.kind == "hook" for r in cycle):
+        todo = "Let the hook take what it needs through its argument, a detached tensor or a weak reference, or remove its handle after backward"
+    else:
+        todo = f"Cut {cut}; a gradient made with create_graph=True and stored on its own parameter needs autograd.grad instead"
+    return f"{todo}. gc cannot help: it does not see {hidden}."

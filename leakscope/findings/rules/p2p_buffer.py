@@ -1,0 +1,49 @@
+"""Buffers of sends, receives and collectives that are kept past their step, by their Work or by whoever has the tensor."""
+
+from __future__ import annotations
+
+from leakscope.findings.candidate import Candidate
+from leakscope.findings.wire import buffers_of, told
+from leakscope.graph.model import Reference
+
+NAME = "p2p-buffer"
+CURE = ""
+_MOST = 0.5
+
+
+def _by_work(found: Candidate) -> Reference | None:
+    """The reference by which a Work holds the first tensor on the way."""
+    before = found.references[: found.tensor_at]
+    return next((r for r in reversed(before) if r.kind == "wire"), None)
+
+
+def _directly(found: Candidate) -> bool:
+    """Most of it crossed between two ranks, and no graph or hook stands between the holder and the buffers."""
+    if any(r.kind in ("grad graph", "saved", "hook") or r.name == "._base" for r in found.references):
+        return False
+    crossed = buffers_of(found.graph, found.group.storages)
+    bytes_crossed = sum(int(found.graph.bytes[s]) for s, crossing in crossed.items() if crossing.direction in ("send", "recv"))
+    return bytes_crossed > _MOST * found.group.bytes
+
+
+def applies(found: Candidate) -> bool:
+    return found.group.freed == 0 and (_by_work(found) is not None or _directly(found))
+
+
+def title(found: Candidate, cut: str) -> str:
+    what = told(found.graph, found.group.storages)
+    if _by_work(found) is not None:
+        return f"{cut} keeps Work handles past their step, and each keeps its buffer: {what}"
+    if found.objects[0].root == "native" and found.tensor_at == 0:
+        return f"a buffer of the wire is held by native code and no Python object explains it: {what}"
+    return f"{cut} keeps buffers of the wire past their step: {what}"
+
+
+def advice(found: Candidate, cut: str) -> str:
+    if _by_work(found) is not None:
+        crossed = buffers_of(found.graph, found.group.storages).values()
+        wait = "" if all(c.waited for c in crossed) else " after waiting for them"
+        return f"Drop the Work handles from {cut}{wait}, e.g. with {cut}.clear() once every wait() of the step has returned: a Work keeps the tensor it sends, receives or reduces as long as it lives, waited for or not."
+    if found.objects[0].root == "native" and found.tensor_at == 0:
+        return "Look for an operation that never completes, a Work kept by a future or a communication hook, or a C++ extension that caches the buffer."
+    return f"The wire is done with these buffers; {cut} is what keeps them. Take each one out when its microbatch is done (pop it instead of counting through the list), and keep a gradient edge (torch.autograd.graph.get_gradient_edge) instead of a sent output."

@@ -1,0 +1,26 @@
+"""A small tensor (a logged loss) that keeps a graph and its activations."""
+
+from __future__ import annotations
+
+from leakscope.findings.candidate import Candidate
+
+NAME = "retained-graph"
+CURE = ""
+
+
+def applies(found: Candidate) -> bool:
+    return found.group.freed == 0 and found.reference_through("grad graph", "saved") is not None
+
+
+def _holder(found: Candidate) -> str:
+    return found.objects[found.tensor_at].label
+
+
+def title(found: Candidate, cut: str) -> str:
+    return f"{_holder(found)} with a grad_fn in {cut} keeps its whole graph and the activations saved for it"
+
+
+def advice(found: Candidate, cut: str) -> str:
+    saved = found.reference_through("saved")
+    what = f" (through {saved.name} of {found.graph.object(saved.holder).label})" if saved else ""
+    return f"Store {cut} detached: use .item() for a number or .detach() for a tensor before keeping it{what}."

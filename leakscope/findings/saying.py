@@ -1,0 +1,41 @@
+"""A reference the way its user would write it: `model.metric.preds in main()`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from leakscope.findings.trace import generic
+from leakscope.graph.model import HeapGraph
+
+_PLAIN = ("attribute", "buffer", "item", "local", "closure")
+
+
+def along_way(graph: HeapGraph, way: Sequence[int], last: int) -> str:
+    """The way from a root down to the reference `last`, as an expression; its end alone where it is no code."""
+    upto = list(way[: list(way).index(last) + 1]) if last in way else [last]
+    root = graph.object(int(graph.holder[upto[0]]))
+    text = ""
+    for reference in upto:
+        r = graph.reference(reference)
+        if r.kind not in _PLAIN or r.name.startswith((".__", ".tb_", "key ", "(unn")) or not _is_code(r.name):
+            return at_holder(graph, last)
+        text += generic(r.name).removeprefix("local ").removeprefix("closure ")
+    if root.kind == "frame":
+        return f"{text} in {root.name}()"
+    if root.kind == "namespace":
+        return text.removeprefix(".") if root.name == "__main__" else root.name + text
+    return at_holder(graph, last)
+
+
+def _is_code(name: str) -> bool:
+    return name.startswith((".", "[", "local ", "closure "))
+
+
+def at_holder(graph: HeapGraph, reference: int) -> str:
+    """One reference with its holder: `.activated of FastTanhBackward`, `closure act of mask_by_activation()`."""
+    r = graph.reference(reference)
+    holder, held = graph.object(r.holder), graph.object(r.held)
+    if r.kind == "item" and held.kind in ("function", "method") and holder.type.endswith("OrderedDict"):
+        return f"the hook {held.name}()"  # hook dicts are OrderedDicts by number: torch/utils/hooks.py
+    owner = f"{holder.name}()" if holder.kind in ("function", "frame", "generator") else holder.label
+    return f"{generic(r.name)} of {owner}"

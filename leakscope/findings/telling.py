@@ -1,0 +1,146 @@
+"""Turns a candidate into a finding: its rule, its cut, its trace, its words."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from leakscope.findings.candidate import Candidate
+from leakscope.findings.cures import places
+from leakscope.findings.library import origin_of
+from leakscope.findings.model import Cut, Finding, Hop, Sighting
+from leakscope.findings.rules import ORDER
+from leakscope.findings.saying import along_way, at_holder
+from leakscope.findings.trace import fingerprint, generic, hops, key_of
+from leakscope.findings.wire import hint
+from leakscope.graph.model import IMMORTAL
+from leakscope.graph.retained import freed_storages
+
+_ENOUGH = 0.9
+_MOST_INSTANCES = 4000
+_CUT_ORDER = ("closure", "attribute", "local", "item", "buffer", "hook", "saved", "unnamed", "memory", "grad graph")
+
+
+def tell(found: Candidate, min_bytes: int) -> Finding:
+    """The finding of one candidate; `min_bytes` a step make it a leak rather than a note."""
+    rule = next(rule for rule in ORDER if rule.applies(found))
+    cut, frees, references = best_cut(found)
+    name = _said(found, references[0]) if references else "(no single reference)"
+    group, line = found.group, found.series
+    total = max(group.bytes, line.total)
+    leak = found.per_step >= min_bytes and (total >= min_bytes * 16 or found.recreated)
+    gc = group.freed > 0
+    return Finding(
+        rule=rule.NAME,
+        title=rule.title(found, name),
+        fingerprint=fingerprint(_fingerprint_parts(found)),
+        severity="leak" if leak else "note",
+        freed_by="never" if group.freed == IMMORTAL else "gc" if gc else "program",
+        retained_bytes=group.bytes,
+        bytes_per_step=found.per_step,
+        trace=_trace(found, cut, frees),
+        cut=cut,
+        advice=rule.advice(found, name) + ("" if rule.NAME in ("p2p-buffer", "dist-autograd-context") else hint(found)),
+        origin=origin_of(found),
+        collections=group.freed if gc else None,
+        made_at=_made_at(found),
+        sightings=tuple(Sighting(found.rank, s, b) for s, b in zip(line.steps, line.bytes, strict=True) if b),
+        see=places(rule.CURE) if rule.CURE else (),
+        cycle=_cycle_edges(found),
+        count=len(group.storages),
+        storages={found.rank: group.storages},
+    )
+
+
+def _said(found: Candidate, reference: int) -> str:
+    if found.group.freed == 0:
+        return along_way(found.graph, found.group.way, reference)
+    return at_holder(found.graph, reference)
+
+
+def _fingerprint_parts(found: Candidate) -> tuple[str, ...]:
+    if found.group.freed != 0:
+        return found.group.key
+    return key_of(found.graph, found.group.start, found.group.way)
+
+
+def _made_at(found: Candidate) -> tuple[str, ...]:
+    made = [found.graph.made_at[s] for s in found.group.storages if s in found.graph.made_at]
+    return tuple(sorted(dict.fromkeys(made), key=lambda m: -made.count(m)))[:6]
+
+
+def best_cut(found: Candidate) -> tuple[Cut | None, dict[int, int], tuple[int, ...]]:
+    """The one reference to cut; for each candidate reference the bytes its cut would free; the references cut.
+
+    A cycle is cut at the same place in each of its instances.
+    """
+    positions = _cycle_cuts(found) if found.group.freed != 0 else _way_cuts(found)
+    if not positions:
+        return None, {}, ()
+    freed = [_freed(found, references) for references in positions]
+    most = max(freed)
+    frees = {references[0]: size for references, size in zip(positions, freed, strict=True)}
+    if most == 0:
+        best = len(positions) - 1 if found.group.freed == 0 else 0
+    elif found.group.freed == 0:
+        best = max(k for k, size in enumerate(freed) if size >= _ENOUGH * most)
+    else:
+        enough = [k for k, size in enumerate(freed) if size >= _ENOUGH * most]
+        best = min(enough, key=lambda k: _cut_rank(found, positions[k][0]))
+    reference = found.graph.reference(positions[best][0])
+    holder = found.graph.object(reference.holder)
+    if reference.kind == "memory" and reference.name == "storage":
+        return None, frees, ()  # nothing but the tensor itself: who holds the tensor could not be found
+    return Cut(generic(reference.name), reference.where or holder.where, freed[best]), frees, positions[best]
+
+
+def _cut_rank(found: Candidate, reference: int) -> tuple[int, int]:
+    r = found.graph.reference(reference)
+    hidden = r.name.startswith((".__", ".tb_", ".f_")) or found.graph.object(r.holder).type == "tuple"
+    return (_CUT_ORDER.index(r.kind) + (20 if hidden else 0), reference)
+
+
+def _way_cuts(found: Candidate) -> list[tuple[int, ...]]:
+    """References from the root to the first tensor, and one more where the tensor itself is the root's."""
+    way = found.group.way[: max(found.tensor_at, 1)]
+    return [(reference,) for reference in way]
+
+
+def _cycle_cuts(found: Candidate) -> list[tuple[int, ...]]:
+    """For each place on the cycle, that reference in every instance of the same cycle."""
+    first = found.group.cycles[0] if found.group.cycles else ()
+    same = [c for c in found.group.cycles if len(c) == len(first)][:_MOST_INSTANCES]
+    return [tuple(cycle[k] for cycle in same) for k in range(len(first))]
+
+
+def _freed(found: Candidate, references: Sequence[int]) -> int:
+    gone = freed_storages(found.graph, np.asarray(references, dtype=np.int64))
+    mine = np.isin(gone, np.asarray(found.group.storages))
+    return int(found.graph.bytes[gone[mine]].sum())
+
+
+def _trace(found: Candidate, cut: Cut | None, frees: dict[int, int]) -> tuple[Hop, ...]:
+    graph, group = found.graph, found.group
+    if group.freed == 0:
+        place = next((k + 1 for k, r in enumerate(group.way) if cut and generic(graph.reference(r).name) == cut.reference
+                      and frees.get(r) == cut.frees_bytes), found.tensor_at)  # fmt: skip
+        return hops(graph, group.start, group.way, place, frees, ("held on the way from a root", "only the cut reference keeps it"))
+    reasons = ("", "no root leads here: the cycle keeps itself")
+    around = group.cycles[0] if group.cycles else ()
+    start = int(graph.holder[around[0]]) if around else group.start
+    told = hops(graph, start, around, 0, frees, reasons)
+    down = hops(graph, group.start, group.way, 0, frees, ("", "held by the cycle"))
+    on_cycle = {int(graph.held[r]) for r in around}
+    storage_in_reach = group.start in on_cycle and len(group.way) <= 1
+    return told[:-1] + down if storage_in_reach and around and group.start == start else told + down
+
+
+def _cycle_edges(found: Candidate) -> tuple[tuple[str, str, str], ...]:
+    graph = found.graph
+    around = found.group.cycles[0] if found.group.cycles else ()
+    edges = []
+    for reference in around:
+        r = graph.reference(reference)
+        edges.append((graph.object(r.holder).label, generic(r.name), graph.object(r.held).label))
+    return tuple(edges)

@@ -1,0 +1,110 @@
+"""From references to a trace a person can read, and to a fingerprint that stays the same."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+
+from leakscope.findings.model import Hop
+from leakscope.graph.model import HeapGraph
+
+_TENSORS = ("tensor", "parameter")
+
+
+def generic(name: str) -> str:
+    """A reference without what changes from step to step: `[17]` is `[i]`, `.next_functions[2]` keeps its dot."""
+    if re.fullmatch(r"\[-?\d+\]", name):
+        return "[i]"
+    return re.sub(r"\[\d+\]$", "[i]", name) if name.startswith((".next_functions", "saved")) else name
+
+
+def grouping(name: str) -> str:
+    """Even more generic, to collect the items of one container: any key is `[...]`."""
+    return "[...]" if name.startswith("[") else re.sub(r"key .*", "key ...", generic(name))
+
+
+def key_of(graph: HeapGraph, start: int, way: Sequence[int], names: bool = False) -> tuple[str, ...]:
+    """What holds a storage, up to the last container on the way: the same for every item of one container.
+
+    Where no container holds it, up to the first tensor. Runs that repeat themselves (a linked list, a chain of
+    graphs) count once.
+    """
+    kinds = [graph.object(int(graph.holder[reference])).kind for reference in way]
+    before = next((k for k, kind in enumerate(kinds) if kind in _TENSORS), len(kinds))
+    items = [k for k in range(before) if kinds[k] == "container"]
+    parts = [_who(graph, start)]
+    for reference in way[: items[-1] + 1 if items else before]:
+        r = graph.reference(reference)
+        step = f"{generic(r.name) if names else grouping(r.name)} {_who(graph, r.held)}"
+        if step not in parts[-3:]:
+            parts.append(step)
+    return tuple(parts)
+
+
+def _who(graph: HeapGraph, index: int) -> str:
+    found = graph.object(index)
+    return "tensor" if found.kind in _TENSORS else f"{found.kind}:{found.name}"
+
+
+def fingerprint(parts: Sequence[str]) -> str:
+    """Eight hexadecimal digits of generic references, type names and qualified names."""
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:8]
+
+
+def hops(
+    graph: HeapGraph, start: int, way: Sequence[int], leaked_from: int, frees: dict[int, int], reasons: tuple[str, str]
+) -> tuple[Hop, ...]:
+    """The objects along a way; from position `leaked_from` on they are leaked.
+
+    `frees` maps references to the bytes their cut would free; `reasons` say why the objects before and after
+    that position have their status.
+    """
+    found: list[Hop] = []
+    indexes = [start, *(int(graph.held[r]) for r in way)]
+    for place, index in enumerate(indexes):
+        obj = graph.object(index)
+        reference = int(way[place]) if place < len(way) else -1
+        name = generic(graph.reference(reference).name) if reference >= 0 else ""
+        leaked = place >= leaked_from
+        where = obj.where or (graph.reference(reference).where if reference >= 0 else "")
+        found.append(
+            Hop(
+                object=obj.label,
+                type=obj.type,
+                kind=obj.kind,
+                where=graph.reference(reference).where or where if reference >= 0 else where,
+                status="leaked" if leaked else "expected",
+                reference=name,
+                reason=reasons[1] if leaked else _root_reason(obj.root) or reasons[0],
+                frees_bytes=frees.get(reference),
+            )
+        )
+    return _shortened(found)
+
+
+def _root_reason(root: str) -> str:
+    return {
+        "frame": "the function is still running",
+        "module": "a module's namespace lives as long as the program",
+        "thread": "the thread is still running",
+        "native": "held by a running call or native code",
+        "interpreter": "held by the interpreter",
+    }.get(root, "")
+
+
+def _shortened(found: list[Hop]) -> tuple[Hop, ...]:
+    """A walk through many grad nodes is told as one hop."""
+    result: list[Hop] = []
+    skipped = 0
+    for hop in found:
+        if result and result[-1].kind == "grad node" and hop.kind == "grad node" and hop.reference.startswith(".next_functions"):
+            skipped += 1
+            continue
+        if skipped and result:
+            last = result[-1]
+            result[-1] = replace(last, reference=f".next_functions ... {skipped} grad nodes on")
+            skipped = 0
+        result.append(hop)
+    return tuple(result)

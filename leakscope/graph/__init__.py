@@ -1,0 +1,1 @@
+"""The heap as plain data, and the questions asked of it."""

@@ -1,0 +1,272 @@
+"""What is the heap, once nothing in it is alive any more?"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import astuple, dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Ints = NDArray[np.int64]
+
+KINDS = (
+    "storage",  # tensor memory: the only kind that owns bytes
+    "tensor",
+    "parameter",
+    "grad node",
+    "saved tensor",
+    "container",  # list, tuple, dict, set, deque and their subclasses
+    "instance",  # of a class written in Python
+    "nn.Module",
+    "optimizer",
+    "function",
+    "method",
+    "cell",
+    "frame",
+    "generator",  # generators, coroutines, async generators
+    "traceback",
+    "exception",
+    "class",
+    "namespace",  # the dict of a Python module
+    "thread",
+    "future",
+    "work",  # the handle of a send, receive or collective
+    "hook handle",
+    "native",  # an object of a type written in C that no reader knows
+)
+"""Every kind an object can have; files store the word."""
+
+ROOTS = ("", "module", "frame", "thread", "native", "interpreter")
+"""Why an object lives: a module's namespace, a running frame, a thread, native code (with the count of
+references that could not be found), the interpreter itself; "" for an object that is no root."""
+
+REFERENCE_KINDS = (
+    "attribute",
+    "buffer",  # of an nn.Module
+    "item",
+    "local",
+    "closure",
+    "grad graph",  # grad_fn, next functions, AccumulateGrad.variable: held by C++
+    "saved",  # a saved tensor, packed object or ctx attribute of a grad node
+    "hook",
+    "wire",  # a Work to the tensor it sends or receives into
+    "memory",  # tensor to its storage
+    "unnamed",  # a reference CPython reports and no reader can name
+)
+
+IMMORTAL = -1
+"""In `HeapGraph.freed`: held by nothing that runs, and never freed by any number of collections."""
+
+
+@dataclass(frozen=True)
+class Object:
+    """One object of the heap graph."""
+
+    index: int
+    type: str
+    """The type's qualified name, e.g. `torch.Tensor`."""
+    kind: str
+    label: str
+    """As a person would point at it: `list, 20 items`, `Tensor float32[512, 512]`, `frame of main`."""
+    name: str
+    """Qualified name of the function, class, module or type: stable from run to run, without sizes."""
+    where: str
+    """`train.py:12`, or "" where no source line belongs to it."""
+    bytes: int
+    """Bytes owned; only storages own any."""
+    size: int
+    """Items of a container, bytes a tensor itself spans, -1 where neither applies."""
+    root: str
+    freed: int
+    """0: reachable from a root. k > 0: garbage that the k-th full collection frees. IMMORTAL: never freed."""
+    unexplained: int
+    """References to it that were counted and not found."""
+
+
+@dataclass(frozen=True)
+class Reference:
+    """One reference from a holder to what it holds."""
+
+    index: int
+    holder: int
+    held: int
+    kind: str
+    name: str
+    """As written in code: `.losses`, `[3]`, `['key']`, `closure extract`, `local dy`, `saved self`, `.grad_fn`."""
+    where: str = ""
+    """The line that makes the reference, `train.py:12`, where the source shows it."""
+
+
+@dataclass(frozen=True)
+class Crossing:
+    """The last operation that a storage was on the wire for."""
+
+    direction: str
+    """send, recv, or the name of a collective such as allreduce."""
+    peer: int | None
+    """Global rank of the other side; None for collectives and receives from any rank."""
+    tag: int | None
+    step: int
+    microbatch: int
+    """Which operation of its (group, peer, tag, direction) in the step, from 0."""
+    issued_at: str
+    """`train.py:41 forward`, "" where no line of the user's issued it."""
+    waited: bool
+    tensor_dead: bool = False
+    """The Python tensor it was issued with is gone."""
+
+
+@dataclass(frozen=True, eq=False)
+class HeapGraph:
+    """Objects on a way from a root or a cycle to tensor memory, in columns; ids are indexes, no addresses.
+
+    All object columns have length n, all reference columns length m; `type`, `label`, `name`, `where`,
+    `reference_name` and `reference_where` are indexes into `strings`, `kind`, `root` and `reference_kind` into the tuples above.
+    """
+
+    strings: tuple[str, ...]
+    type: Ints
+    kind: Ints
+    label: Ints
+    name: Ints
+    where: Ints
+    bytes: Ints
+    size: Ints
+    root: Ints
+    freed: Ints
+    unexplained: Ints
+    holder: Ints
+    held: Ints
+    reference_kind: Ints
+    reference_name: Ints
+    reference_where: Ints
+    made_at: Mapping[int, str] = field(default_factory=dict)
+    """Storage index to `train.py:41 forward (aten::addmm)`, where the maker was seen."""
+    crossed: Mapping[int, Crossing] = field(default_factory=dict)
+    """Storage index to the last operation on the wire that used it."""
+
+    def __len__(self) -> int:
+        return len(self.kind)
+
+    def object(self, index: int) -> Object:
+        text = self.strings
+        return Object(
+            index=index,
+            type=text[self.type[index]],
+            kind=KINDS[self.kind[index]],
+            label=text[self.label[index]],
+            name=text[self.name[index]],
+            where=text[self.where[index]],
+            bytes=int(self.bytes[index]),
+            size=int(self.size[index]),
+            root=ROOTS[self.root[index]],
+            freed=int(self.freed[index]),
+            unexplained=int(self.unexplained[index]),
+        )
+
+    def reference(self, index: int) -> Reference:
+        return Reference(
+            index=index,
+            holder=int(self.holder[index]),
+            held=int(self.held[index]),
+            kind=REFERENCE_KINDS[self.reference_kind[index]],
+            name=self.strings[self.reference_name[index]],
+            where=self.strings[self.reference_where[index]],
+        )
+
+    def of_kind(self, kind: str) -> Ints:
+        """Indexes of all objects of one kind."""
+        return np.flatnonzero(self.kind == KINDS.index(kind))
+
+    @cached_property
+    def storages(self) -> Ints:
+        return self.of_kind("storage")
+
+    @cached_property
+    def roots(self) -> Ints:
+        """Indexes of the objects that live of themselves."""
+        return np.flatnonzero(self.root > 0)
+
+    @cached_property
+    def references_out(self) -> tuple[Ints, Ints]:
+        """(start, order): references of holder i are `order[start[i]:start[i + 1]]`."""
+        return _grouped(self.holder, len(self))
+
+    @cached_property
+    def references_in(self) -> tuple[Ints, Ints]:
+        """(start, order): references to object i are `order[start[i]:start[i + 1]]`."""
+        return _grouped(self.held, len(self))
+
+    def out_of(self, index: int) -> Ints:
+        start, order = self.references_out
+        return order[start[index] : start[index + 1]]
+
+    def into(self, index: int) -> Ints:
+        start, order = self.references_in
+        return order[start[index] : start[index + 1]]
+
+
+OBJECT_COLUMNS = ("type", "kind", "label", "name", "where", "bytes", "size", "root", "freed", "unexplained")
+REFERENCE_COLUMNS = ("holder", "held", "reference_kind", "reference_name", "reference_where")
+_WORDS = {"kind": KINDS, "root": ROOTS, "reference_kind": REFERENCE_KINDS}
+
+
+def to_json(graph: HeapGraph) -> dict[str, Any]:
+    """The graph as plain lists, ready for `json.dump`."""
+    data: dict[str, Any] = {"strings": list(graph.strings), "words": {name: list(words) for name, words in _WORDS.items()}}
+    for column in OBJECT_COLUMNS + REFERENCE_COLUMNS:
+        data[column] = getattr(graph, column).tolist()
+    data["made_at"] = {str(index): text for index, text in graph.made_at.items()}
+    data["crossed"] = {str(index): list(astuple(crossing)) for index, crossing in graph.crossed.items()}
+    return data
+
+
+def from_json(data: Mapping[str, Any]) -> HeapGraph:
+    """Inverse of `to_json`; raises KeyError, TypeError or ValueError on anything else."""
+    columns = {name: np.asarray(data[name], dtype=np.int64) for name in OBJECT_COLUMNS + REFERENCE_COLUMNS}
+    for name, words in _WORDS.items():  # a file says its own words, so that new ones may come in between
+        columns[name] = np.asarray([words.index(word) for word in data["words"][name]], dtype=np.int64)[columns[name]]
+    made_at = {int(index): str(text) for index, text in data["made_at"].items()}
+    crossed = {int(index): Crossing(*fields) for index, fields in data.get("crossed", {}).items()}
+    return HeapGraph(strings=tuple(data["strings"]), made_at=made_at, crossed=crossed, **columns)
+
+
+def build(objects: Sequence[Object], references: Sequence[Reference], made_at: Mapping[int, str] | None = None) -> HeapGraph:
+    """A graph from single objects and references, in order; for small graphs and tests."""
+    strings: dict[str, int] = {}
+
+    def code(text: str) -> int:
+        return strings.setdefault(text, len(strings))
+
+    def column(values: Sequence[int]) -> Ints:
+        return np.asarray(values, dtype=np.int64)
+
+    return HeapGraph(
+        type=column([code(o.type) for o in objects]),
+        kind=column([KINDS.index(o.kind) for o in objects]),
+        label=column([code(o.label) for o in objects]),
+        name=column([code(o.name) for o in objects]),
+        where=column([code(o.where) for o in objects]),
+        bytes=column([o.bytes for o in objects]),
+        size=column([o.size for o in objects]),
+        root=column([ROOTS.index(o.root) for o in objects]),
+        freed=column([o.freed for o in objects]),
+        unexplained=column([o.unexplained for o in objects]),
+        holder=column([r.holder for r in references]),
+        held=column([r.held for r in references]),
+        reference_kind=column([REFERENCE_KINDS.index(r.kind) for r in references]),
+        reference_name=column([code(r.name) for r in references]),
+        reference_where=column([code(r.where) for r in references]),
+        strings=tuple(strings),
+        made_at=dict(made_at or {}),
+    )
+
+
+def _grouped(keys: Ints, count: int) -> tuple[Ints, Ints]:
+    order = np.argsort(keys, kind="stable").astype(np.int64)
+    start = np.zeros(count + 1, dtype=np.int64)
+    np.cumsum(np.bincount(keys, minlength=count), out=start[1:])
+    return start, order

@@ -1,0 +1,44 @@
+"""What can be reached from here? Whole-graph walks in scipy and numpy, linear in the references."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.sparse import csr_array
+from scipy.sparse.csgraph import breadth_first_order, connected_components
+
+Ints = NDArray[np.int64]
+Mask = NDArray[np.bool_]
+
+
+def reachable(count: int, holder: NDArray[np.integer], held: NDArray[np.integer], starts: NDArray[np.integer]) -> Mask:
+    """Which of `count` objects a walk from `starts` along holder -> held reaches, the starts included."""
+    mask = np.zeros(count, dtype=bool)
+    if len(starts) == 0:
+        return mask
+    source = np.concatenate([holder, np.full(len(starts), count)])
+    target = np.concatenate([held, starts])
+    matrix = _matrix(count + 1, source, target)
+    order = breadth_first_order(matrix, count, directed=True, return_predecessors=False)
+    mask[order[order < count]] = True
+    return mask
+
+
+def components(count: int, holder: NDArray[np.integer], held: NDArray[np.integer]) -> tuple[Ints, Mask]:
+    """(component of each object, whether that component is a cycle): strongly connected components.
+
+    An object that holds itself is a cycle of one.
+    """
+    if count == 0:
+        return np.zeros(0, dtype=np.int64), np.zeros(0, dtype=bool)
+    matrix = _matrix(count, holder, held)
+    number, label = connected_components(matrix, directed=True, connection="strong")
+    cyclic = np.bincount(label, minlength=number) > 1
+    cyclic[label[holder[holder == held]]] = True
+    return label.astype(np.int64), cyclic
+
+
+def _matrix(count: int, holder: NDArray[np.integer], held: NDArray[np.integer]) -> csr_array:
+    index = np.int32 if max(count, len(holder)) < 2**31 else np.int64
+    data = np.ones(len(holder), dtype=np.float64)  # csgraph works in doubles; any other type is copied
+    return csr_array((data, (holder.astype(index), held.astype(index))), shape=(count, count))

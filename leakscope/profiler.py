@@ -1,0 +1,264 @@
+"""The doorways for Python code: `watch` a block, `Profiler` around a training loop, `check` a training step."""
+
+from __future__ import annotations
+
+import functools
+import gc
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, ParamSpec, Self, TypeVar
+
+from leakscope.units import bytes_text, parse_bytes
+
+if TYPE_CHECKING:
+    from leakscope.capture.recorder import Recorder
+    from leakscope.findings.model import Finding, Findings
+    from leakscope.record import Look, Rank, Run
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+_IN_FLIGHT = ("dist-autograd-context", "p2p-buffer")
+"""Rules that a block answers for although something alive holds the memory."""
+
+_COUNTED_FROM = 64 * 1024
+"""Growth a step from which the allocator's own count is trusted to tell it."""
+
+
+class LeaksFound(AssertionError):
+    """A block left tensor memory behind; the message holds each leak's trace."""
+
+    def __init__(self, message: str, findings: Findings) -> None:
+        super().__init__(message)
+        self.findings = findings
+
+
+class watch:
+    """A block that must leave no tensor memory unreachable and unfreed.
+
+    What a live variable holds is no leak here, and neither is what was there before. Automatic gc waits until the block
+    is over, so that what it would have freed is seen every time; before the block gc collects once. With `fail`, leaks of
+    more than `allowance` bytes raise LeaksFound at the end of a block that raised nothing itself.
+    """
+
+    findings: Findings
+    """What the block left behind; there after the block."""
+    run: Run
+    """What was seen of it, as the rest of leakscope takes it."""
+
+    def __init__(self, fail: bool = False, allowance: int | str = 0) -> None:
+        self._fail, self._allowance = fail, parse_bytes(allowance)
+
+    def __enter__(self) -> Self:
+        self._collecting = gc.isenabled()
+        gc.disable()
+        self._before = None
+        if "torch" in sys.modules:
+            gc.collect()
+            self._before = _look(0)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        try:
+            after = _look(1) if "torch" in sys.modules and kind is None else None
+        finally:
+            if self._collecting:
+                gc.enable()
+        self.run = _block(after)
+        self.findings = _left_behind(self._before, after)
+        leaked = sum(finding.retained_bytes for finding in leaks_of(self.findings))
+        if self._fail and leaked > self._allowance:
+            raise LeaksFound(leaks_text(self.run, self.findings, self._allowance), self.findings)
+
+
+def _look(step: int, occasion: str = "block") -> Look:
+    from leakscope.capture.device import Counter
+    from leakscope.capture.heap import look
+
+    return look(step, occasion, counted_bytes=Counter().read().bytes)
+
+
+def _run_of(rank: Rank) -> Run:
+    """A run of one rank that was never on disk."""
+    from leakscope import __version__
+    from leakscope.record import Run
+
+    torch = sys.modules.get("torch")
+    return Run(
+        command=(Path(sys.argv[0]).name,),
+        ranks=(rank,),
+        expected_ranks=1,
+        device="cpu",
+        torch="" if torch is None else str(torch.__version__),
+        leakscope=__version__,
+        warmup=0,
+        min_bytes=0,
+    )
+
+
+def _block(look: Look | None) -> Run:
+    from leakscope.record import Ended, Rank
+
+    return _run_of(Rank(0, (), () if look is None else (look,), Ended("finished", 0, 0)))
+
+
+def _left_behind(before: Look | None, after: Look | None) -> Findings:
+    """Findings after the block, without what was found before it."""
+    from leakscope.findings import Findings, judge
+
+    if after is None:
+        return Findings("clean", "torch was not used, or the block raised", 0)
+    found = judge(_block(after))
+    kept = [finding for finding in found.findings if finding.freed_by != "program" or finding.rule in _IN_FLIGHT]
+    if before is not None and kept:
+        # the same leak may have been there before, made by somebody else: only what came on top counts
+        known = {finding.fingerprint: finding.retained_bytes for finding in judge(_block(before)).findings}
+        kept = [
+            replace(finding, retained_bytes=finding.retained_bytes - known.get(finding.fingerprint, 0)) for finding in kept
+        ]
+        kept = [finding for finding in kept if finding.retained_bytes > 0]
+    left = replace(found, findings=tuple(kept))
+    if leaks_of(left):
+        return left
+    return replace(left, verdict="clean", why="the block left no tensor memory behind", exit_status=0)
+
+
+def leaks_text(run: Run, findings: Findings, allowance: int = 0) -> str:
+    """What a failing test says: the sum, then every leak's trace."""
+    from leakscope.report import FORMATS
+
+    leaks = leaks_of(findings)
+    total = bytes_text(sum(finding.retained_bytes for finding in leaks))
+    allowed = f", {bytes_text(allowance)} allowed" if allowance else ""
+    return f"{len(leaks)} tensor leak{'s' * (len(leaks) != 1)}, {total} left behind{allowed}\n\n{FORMATS['text'](run, findings)}"
+
+
+class Profiler:
+    """Records a training loop whose steps the caller marks, and judges it at the end.
+
+    `output` is the run's folder; without it the run is kept only in memory. Under a launcher (RANK, WORLD_SIZE) every
+    rank records itself into the same folder, and judges itself.
+    """
+
+    findings: Findings
+    """What leaks; there after the `with` block."""
+    run: Run
+    """What was recorded."""
+
+    def __init__(
+        self, output: str | Path | None = None, *, warmup: int = 2, budget: float = 0.02, min_bytes: int | str = 64 * 1024
+    ) -> None:
+        self._output = None if output is None else Path(output)
+        self._warmup, self._budget, self._min_bytes = warmup, budget, parse_bytes(min_bytes)
+        self._recorder: Recorder | None = None
+        self._temporary: tempfile.TemporaryDirectory[str] | None = None
+
+    def __enter__(self) -> Self:
+        from leakscope import __version__
+        from leakscope.capture.recorder import Options, Recorder
+        from leakscope.record import prepare_folder, write_run
+
+        rank, world = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+        folder = self._folder()
+        if self._output is not None and world == 1:
+            prepare_folder(folder, force=False)
+        write_run(
+            folder,
+            {
+                "command": sys.argv,
+                "ranks": world,
+                "leakscope": __version__,
+                "torch": str(sys.modules["torch"].__version__) if "torch" in sys.modules else "",
+                "warmup": self._warmup,
+                "min_bytes": self._min_bytes,
+            },
+        )
+        options = Options(folder, rank, world, warmup=self._warmup, budget=self._budget, by_hand=True)
+        self._recorder = Recorder(options)
+        self._recorder.attach()
+        return self
+
+    def _folder(self) -> Path:
+        if self._output is None:
+            self._temporary = self._temporary or tempfile.TemporaryDirectory(prefix="leakscope_")
+            return Path(self._temporary.name)
+        return self._output
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        from leakscope.findings import judge
+        from leakscope.record import Ended, read_run
+        from leakscope.report import write
+
+        assert self._recorder is not None
+        how, status = ("finished", 0) if kind is None else ("raised", 1)
+        text = "" if kind is None else f"{kind.__name__}: {error}"
+        self._recorder.finish(lambda steps: Ended(how, status, steps, text), look=False)
+        self._recorder = None
+        self.run = read_run(self._folder())
+        self.findings = judge(self.run)
+        if self._output is not None and self.run.expected_ranks == 1:
+            write(self.run, self.findings, self._output)
+        if self._temporary is not None:
+            self._temporary.cleanup()
+
+    @contextmanager
+    def step(self) -> Iterator[None]:
+        """One step of the training; a step that raises is not counted."""
+        if self._recorder is None:
+            raise RuntimeError("profiler.step() belongs inside `with leakscope.Profiler() as profiler:`")
+        yield
+        self._recorder.boundary()
+
+    def wrap(self, train_step: Callable[P, T]) -> Callable[P, T]:
+        """The same training step, each call of it marked as a step."""
+
+        @functools.wraps(train_step)
+        def stepped(*args: P.args, **kwargs: P.kwargs) -> T:
+            with self.step():
+                return train_step(*args, **kwargs)
+
+        return stepped
+
+
+def check(train_step: Callable[[], object], repeats: int = 7, *, warmup: int = 2, min_bytes: int | str = 0) -> Findings:
+    """What grew on every one of `repeats` calls, after `warmup` calls that are not judged.
+
+    `train_step` takes no arguments and its result is dropped. Raises ValueError for fewer than three repeats: that is
+    too few to tell growth.
+    """
+    return checked(train_step, repeats, warmup, parse_bytes(min_bytes))[1]
+
+
+def checked(train_step: Callable[[], object], repeats: int, warmup: int, min_bytes: int) -> tuple[Run, Findings]:
+    """`check`, with the run it judged."""
+    from leakscope.findings import judge
+    from leakscope.record import Ended, Rank, Step
+
+    if repeats < 3:
+        raise ValueError(f"repeats={repeats} is too few to tell growth; give 3 or more")
+    for _ in range(warmup):
+        train_step()
+    steps, looks = [], []
+    for number in range(warmup + 1, warmup + repeats + 1):
+        began = time.perf_counter()
+        train_step()
+        seconds = time.perf_counter() - began
+        look = _look(number, "step")
+        # on CPU the counted bytes hold leakscope's own as well: too coarse for small allowances
+        looks.append(look if min_bytes >= _COUNTED_FROM else replace(look, counted_bytes=None))
+        steps.append(Step(number, seconds, looks[-1].counted_bytes, None))
+    rank = Rank(0, tuple(steps), tuple(looks), Ended("finished", 0, warmup + repeats))
+    run = replace(_run_of(rank), warmup=warmup, min_bytes=min_bytes)
+    return run, judge(run)
+
+
+def leaks_of(findings: Findings) -> tuple[Finding, ...]:
+    """The findings that are leaks of the application's own."""
+    return tuple(f for f in findings.findings if f.severity == "leak" and f.origin == "application")

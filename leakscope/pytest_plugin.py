@@ -1,0 +1,79 @@
+"""`@pytest.mark.no_tensor_leaks`: a test that fails when it leaves tensor memory behind."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import Any
+
+import pytest
+
+MARKER = "no_tensor_leaks"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("leakscope", "tensor memory leaks")
+    group.addoption(
+        "--leakscope",
+        nargs="?",
+        const="0",
+        default=None,
+        metavar="SIZE",
+        help="every test fails that leaves more than SIZE (0) of tensor memory behind",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line(
+        "markers",
+        f"{MARKER}(allowance=0, repeats=None): fail when the test leaves more than that much tensor memory unreachable; "
+        "with repeats the test is run that many times and must not grow either",
+    )
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    marker = item.get_closest_marker(MARKER)
+    if marker is not None:
+        from leakscope.units import parse_bytes
+
+        try:
+            _settings(marker)
+            parse_bytes(_settings(marker)[0])
+        except (TypeError, ValueError) as error:
+            raise pytest.UsageError(f"{item.nodeid}: @pytest.mark.{MARKER}: {error}") from None
+
+
+def _settings(marker: pytest.Mark) -> tuple[str | int, int | None]:
+    return _arguments(*marker.args, **marker.kwargs)
+
+
+def _arguments(allowance: str | int = 0, repeats: int | None = None) -> tuple[str | int, int | None]:
+    return allowance, repeats
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, Any, Any]:
+    marker = pyfuncitem.get_closest_marker(MARKER)
+    everywhere = pyfuncitem.config.getoption("--leakscope")
+    if marker is None and everywhere is None:
+        return (yield)
+    allowance, repeats = (everywhere, None) if marker is None else _settings(marker)
+    from leakscope.profiler import LeaksFound, watch
+
+    try:
+        with watch(fail=True, allowance=allowance):
+            result = yield
+        if repeats is not None:
+            _repeat(pyfuncitem, repeats)
+    except LeaksFound as error:
+        pytest.fail(str(error), pytrace=False)
+    return result
+
+
+def _repeat(item: pytest.Function, repeats: int) -> None:
+    """Call the test again and again with the same fixtures; what grows every time is a leak."""
+    from leakscope.profiler import LeaksFound, checked, leaks_of, leaks_text
+
+    arguments = {name: item.funcargs[name] for name in item._fixtureinfo.argnames}
+    run, findings = checked(lambda: item.obj(**arguments), repeats, warmup=0, min_bytes=0)
+    if leaks_of(findings):
+        raise LeaksFound(leaks_text(run, findings), findings)

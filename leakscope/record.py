@@ -1,0 +1,320 @@
+"""A run and its folder on disk: written step by step, readable after a kill."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, TextIO
+
+from leakscope.errors import LeakscopeError, Unreadable
+from leakscope.graph.model import HeapGraph, from_json, to_json
+
+FORMAT = 1
+"""Number of the folder's format; a newer one is refused."""
+
+
+@dataclass(frozen=True)
+class Collection:
+    """One garbage collection that the program itself had."""
+
+    generation: int
+    seconds: float
+    collected: int
+    """Objects that gc says it freed."""
+    freed_bytes: int | None
+    """Fall of the counted bytes across the collection; None where nothing counts them."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """What O(1) counters said at the end of one step."""
+
+    number: int
+    """1 for the first step."""
+    seconds: float
+    """Length of the step, looks not included."""
+    counted_bytes: int | None
+    """Bytes the allocator has out: the accelerator's, or glibc's mallinfo2 on CPU."""
+    peak_bytes: int | None
+    """The allocator's peak since the last step, where it keeps one."""
+    collections: tuple[Collection, ...] = ()
+
+
+@dataclass(frozen=True)
+class Look:
+    """One inspection of the live process."""
+
+    step: int
+    """Number of the step just finished; 0 before the first."""
+    occasion: str
+    """`step`, `last` (the end of a --steps run), `end` (after the script's main code: listed, never judged),
+    `peer` (a rank without an optimizer, when its peers stepped or stopped), `block` (watch), `peak`, `memory`."""
+    heap: HeapGraph
+    counted_bytes: int | None
+    explained_bytes: int
+    """Bytes of all storages found, each counted once."""
+    types: Mapping[str, int] = field(default_factory=dict)
+    """Live objects by type name, the most frequent ones."""
+    objects: int = 0
+    """gc-tracked objects alive."""
+    stopped_seconds: float = 0.0
+    """How long the program stood still."""
+    seconds: float = 0.0
+    """What the look cost in all."""
+    unjudged: tuple[str, ...] = ()
+    """What could not be read, each a sentence."""
+
+
+@dataclass(frozen=True)
+class GcDiff:
+    """The real gc diff, taken once when all is on disk: what collecting freed."""
+
+    freed_bytes: tuple[int, ...]
+    """Tensor bytes freed by collecting generation 0, then 1, then 2, then 2 again to the fixed point."""
+    collections: int
+    """Full collections until nothing more went."""
+    seconds: tuple[float, ...]
+    """Time of each collection."""
+    predicted_bytes: int
+    """What the last look said gc would free."""
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How one rank ended."""
+
+    how: str
+    """finished, stopped, raised, exited, killed or lost."""
+    status: int
+    steps: int
+    error: str = ""
+    """Last line of the traceback, where there was one."""
+    stack: tuple[str, ...] = ()
+    log: str = ""
+    """Path of the rank's log, relative to the run's folder."""
+
+
+@dataclass(frozen=True)
+class Rank:
+    """Everything recorded of one rank."""
+
+    number: int
+    steps: tuple[Step, ...]
+    looks: tuple[Look, ...]
+    ended: Ended
+    gc_diff: GcDiff | None = None
+    notes: tuple[str, ...] = ()
+    """What the reader should know: a dropped line, processes not seen, no step."""
+    proved: Mapping[str, int | str] = field(default_factory=dict)
+    """Fingerprint to the bytes a forked cut really freed, or to the reason why it was not tried."""
+    extras: Mapping[str, tuple[Mapping[str, Any], ...]] = field(default_factory=dict)
+    """Lines of further files by their stem, e.g. `wire`, `contexts`, `lifetimes`, for the rules that read them."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run of a script on one or more ranks."""
+
+    command: tuple[str, ...]
+    ranks: tuple[Rank, ...]
+    expected_ranks: int
+    device: str
+    torch: str
+    leakscope: str
+    folder: str = ""
+    warmup: int = 2
+    min_bytes: int = 64 * 1024
+    """Growth a step below which a finding is a note."""
+    options: Mapping[str, Any] = field(default_factory=dict)
+    sources: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Lines of the user's own source files, as they were when the run ended."""
+
+
+class RankFolder:
+    """Writes one rank's files; every line is flushed, every whole file appears at once."""
+
+    def __init__(self, folder: Path, rank: int) -> None:
+        self.path = folder / f"rank_{rank:04d}"
+        self.path.mkdir(parents=True, exist_ok=True)
+        self._open: dict[str, TextIO] = {}
+
+    def append(self, stem: str, line: Mapping[str, Any]) -> None:
+        """Add one line to `<stem>.jsonl` and flush it."""
+        stream = self._open.get(stem)
+        if stream is None:
+            stream = self._open[stem] = open(self.path / f"{stem}.jsonl", "a", encoding="utf-8")
+        stream.write(json.dumps(line) + "\n")
+        stream.flush()
+
+    def step(self, step: Step) -> None:
+        self.append("steps", asdict(step))
+
+    def look(self, look: Look) -> None:
+        name = f"heap_step_{look.step:06d}.json" if look.occasion == "step" else f"heap_{look.occasion}_{look.step:06d}.json"
+        write_json(self.path / name, _look_to_json(look))
+
+    def ended(self, ended: Ended) -> None:
+        write_json(self.path / "ended.json", asdict(ended))
+
+    def gc_diff(self, diff: GcDiff) -> None:
+        write_json(self.path / "gc_diff.json", asdict(diff))
+
+    def proved(self, proved: Mapping[str, int | str]) -> None:
+        write_json(self.path / "proved.json", dict(proved))
+
+    def note(self, text: str) -> None:
+        self.append("notes", {"note": text})
+
+    def close(self) -> None:
+        for stream in self._open.values():
+            stream.close()
+        self._open.clear()
+
+
+def write_json(path: Path, data: Any) -> None:
+    """Write a whole file under a temporary name, then rename: a reader never sees half of it."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary.write_text(json.dumps(data), encoding="utf-8")
+    os.replace(temporary, path)
+
+
+def write_run(folder: Path, data: Mapping[str, Any]) -> None:
+    """Write `run.json`: format, command, ranks, device, torch, leakscope, options; see `read_run`."""
+    folder.mkdir(parents=True, exist_ok=True)
+    write_json(folder / "run.json", {"format": FORMAT, **data})
+
+
+def read_run(folder: Path) -> Run:
+    """The run recorded in `folder`.
+
+    Raises Unreadable when it is no run, is damaged beyond a cut-off last line, or is of a newer format.
+    """
+    data = _read_json(folder / "run.json", f"{folder} is not a leakscope run: it has no readable run.json")
+    if not isinstance(data, dict) or not isinstance(data.get("format"), int):
+        raise Unreadable(f"{folder} is not a leakscope run: run.json names no format")
+    if data["format"] > FORMAT:
+        raise Unreadable(
+            f"{folder} was recorded by a newer leakscope (format {data['format']}, this one reads up to {FORMAT}); upgrade leakscope"
+        )
+    try:
+        expected = int(data["ranks"])
+        numbers = sorted(int(p.name[5:]) for p in folder.iterdir() if re.fullmatch(r"rank_\d{4,}", p.name))
+        missing = [n for n in range(expected) if n not in numbers]
+        ranks = tuple(_read_rank(folder, n) for n in numbers) + tuple(_lost(n) for n in missing)
+        return Run(
+            command=tuple(data["command"]),
+            ranks=tuple(sorted(ranks, key=lambda rank: rank.number)),
+            expected_ranks=expected,
+            device=str(data.get("device", "cpu")),
+            torch=str(data.get("torch", "")),
+            leakscope=str(data.get("leakscope", "")),
+            folder=str(folder),
+            warmup=int(data.get("warmup", 2)),
+            min_bytes=int(data.get("min_bytes", 64 * 1024)),
+            options=dict(data.get("options", {})),
+            sources={name: tuple(lines) for name, lines in data.get("sources", {}).items()},
+        )
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+        raise Unreadable(f"{folder} is a damaged leakscope run: {error}") from None
+
+
+def _lost(number: int) -> Rank:
+    return Rank(number, (), (), Ended("lost", 1, 0), notes=("nothing was recorded for this rank",))
+
+
+def _read_rank(folder: Path, number: int) -> Rank:
+    path = folder / f"rank_{number:04d}"
+    notes: list[str] = []
+    lines = {p.stem: _read_lines(p, notes) for p in sorted(path.glob("*.jsonl"))}
+    steps = tuple(_step_from_json(line) for line in lines.pop("steps", ()))
+    looks = sorted((_read_look(p) for p in path.glob("heap_*.json")), key=lambda look: (look.step, look.occasion != "step"))
+    notes += [str(line["note"]) for line in lines.pop("notes", ())]
+    ended_file = path / "ended.json"
+    if ended_file.exists():
+        ended = _read_json(ended_file, f"{ended_file} cannot be read")
+        rank_ended = Ended(**{**ended, "stack": tuple(ended.get("stack", ()))})
+    else:
+        rank_ended = Ended("lost", 1, len(steps), error="the rank left no word of how it ended")
+    diff_file = path / "gc_diff.json"
+    diff = _read_json(diff_file, f"{diff_file} cannot be read") if diff_file.exists() else None
+    proved_file = path / "proved.json"
+    return Rank(
+        number=number,
+        steps=steps,
+        looks=tuple(looks),
+        ended=rank_ended,
+        gc_diff=None if diff is None else GcDiff(
+            tuple(diff["freed_bytes"]), diff["collections"], tuple(diff["seconds"]), diff["predicted_bytes"]
+        ),
+        notes=tuple(notes),
+        proved=_read_json(proved_file, f"{proved_file} cannot be read") if proved_file.exists() else {},
+        extras={stem: tuple(rows) for stem, rows in lines.items()},
+    )
+
+
+def _read_lines(path: Path, notes: list[str]) -> list[Mapping[str, Any]]:
+    rows = []
+    text = path.read_text(encoding="utf-8", errors="replace")
+    for line in text.splitlines():
+        try:
+            rows.append(json.loads(line))
+        except ValueError:
+            if line != text.splitlines()[-1]:
+                raise ValueError(f"{path.name} has a damaged line") from None
+            notes.append(f"the last line of {path.name} was cut off when the rank died and is left out")
+    return rows
+
+
+def _step_from_json(data: Mapping[str, Any]) -> Step:
+    return Step(**{**data, "collections": tuple(Collection(**c) for c in data.get("collections", ()))})
+
+
+def _look_to_json(look: Look) -> dict[str, Any]:
+    data = {name: getattr(look, name) for name in look.__dataclass_fields__ if name != "heap"}
+    return {**data, "types": dict(look.types), "unjudged": list(look.unjudged), "heap": to_json(look.heap)}
+
+
+def _read_look(path: Path) -> Look:
+    data = _read_json(path, f"{path} cannot be read")
+    return Look(**{**data, "heap": from_json(data["heap"]), "unjudged": tuple(data["unjudged"])})
+
+
+def _read_json(path: Path, problem: str) -> Any:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        raise Unreadable(problem) from None
+
+
+def prepare_folder(folder: Path, force: bool) -> None:
+    """Make the run's folder; an existing run is replaced only with `force`.
+
+    Raises LeakscopeError when it exists, holds anything but a run, or cannot be written.
+    """
+    try:
+        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+            if not force:
+                raise LeakscopeError(f"{folder} exists already; give another --output, or --force to replace it")
+            if not (folder / "run.json").is_file():
+                raise LeakscopeError(f"{folder} holds no leakscope run, so --force will not replace it; give another --output")
+            _remove_run(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        probe = folder / ".writable"
+        probe.touch()
+        probe.unlink()
+    except OSError as error:
+        raise LeakscopeError(f"cannot write to {folder}: {error.strerror}; give another --output") from None
+
+
+def _remove_run(folder: Path) -> None:
+    import shutil
+
+    for path in folder.iterdir():
+        if re.fullmatch(r"rank_\d{4,}", path.name) or path.name == "logs":
+            shutil.rmtree(path)
+        elif path.name in ("run.json", "findings.json", "report.html"):
+            path.unlink()

@@ -1,0 +1,158 @@
+"""The story as one page that opens offline: verdict, traces, drawings, plots and the wire."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from leakscope.findings.model import Finding, Findings, Hop
+from leakscope.record import Rank, Run
+from leakscope.report import marks, wording
+from leakscope.report.drawings import draw
+from leakscope.report.per_rank import RankStory, rank_stories
+from leakscope.report.plots import categories_plot, categories_shown, category_series, memory_plot
+from leakscope.report.timeline import Timeline, timeline
+from leakscope.units import bytes_text
+
+if TYPE_CHECKING:
+    from markupsafe import Markup
+
+RANKS_DRAWN = 8
+"""Ranks whose plots stand open on the page; those of the others are folded away."""
+
+COLUMN = 680
+"""Width in px of the widest drawing that still reads well when shrunk into the column beside a trace."""
+
+DRAWINGS = 40
+"""Findings that are drawn; any further ones have their trace in words only."""
+
+
+@dataclass(frozen=True)
+class ToldFinding:
+    """One finding as the page sets it."""
+
+    finding: Finding
+    hops: tuple[tuple[Hop, str, bool, bool, bool], ...]
+    """(hop, reason, its reference is a suspect, is the one to cut, the cycle is closed here)"""
+    drawing: Markup | None
+    wide: bool
+    """The drawing needs the page's whole width."""
+    cut_line: str
+    made_at: tuple[tuple[str, str], ...]
+    """(place, source line)"""
+    sightings: tuple[tuple[int, tuple[tuple[int, int], ...]], ...]
+    """(rank, ((step, bytes), ...))"""
+
+
+@dataclass(frozen=True)
+class ToldRank:
+    """One rank as the page sets it."""
+
+    story: RankStory
+    memory: Markup | None
+    stacked: Markup | None
+    series: Mapping[str, int]
+    looks: tuple[tuple[int, Mapping[str, int], int | None, int | None], ...]
+    """(step, bytes by category, explained, counted) at each look that was sorted into categories."""
+    wire: Timeline | None
+    wire_svg: Markup | None
+
+
+def render(run: Run, findings: Findings) -> str:
+    """The whole page, styles and drawings inside; everything that came from the run is escaped."""
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    environment = Environment(
+        loader=FileSystemLoader(Path(__file__).parent), autoescape=True, trim_blocks=True, lstrip_blocks=True,
+        undefined=StrictUndefined, keep_trailing_newline=True,
+    )
+    environment.filters |= {"bytes": bytes_text, "numbers": wording.listed_numbers, "ticked": _ticked}
+    run, findings = wording.cleaned(run), wording.cleaned(findings)
+    sections = (
+        ("Leaks", "", wording.leaks(findings)),
+        ("Known leaks of libraries", "Not yours to mend, and no reason to fail.", wording.library(findings)),
+        ("Notes", "Too small to judge, or no leak by themselves.", wording.notes(findings)),
+    )
+    drawn = {id(f) for f in (*sections[0][2], *sections[1][2], *sections[2][2])[:DRAWINGS]}
+    return environment.get_template("page.html").render(
+        run=run,
+        findings=findings,
+        sections=[(head, about, [_finding(run, f, id(f) in drawn) for f in found]) for head, about, found in sections],
+        ranks=_ranks(run, findings),
+        ranks_drawn=RANKS_DRAWN,
+        steps=wording.steps_of(run),
+        next=wording.next_text(run, findings),
+        absolute=_absolute(run),
+        words=wording,
+        no_trace=marks.NO_TRACE,
+    )
+
+
+def _absolute(run: Run) -> bool:
+    """On CPU the counted bytes are the whole process's: only their growth means anything."""
+    return bool(run.device) and not run.device.startswith("cpu")
+
+
+def _finding(run: Run, finding: Finding, drawn: bool) -> ToldFinding:
+    at_fault, cut, reasons = marks.suspects(finding), marks.cut_hop(finding), marks.new_reasons(finding)
+    drawing = draw(finding) if drawn else ""
+    width = re.search(r' width="(\d+)"', drawing)
+    return ToldFinding(
+        finding=finding,
+        hops=tuple(
+            (hop, reasons[index], index in at_fault, index == cut, marks.closes_cycle(finding, index))
+            for index, hop in enumerate(finding.trace)
+        ),
+        drawing=_safe(drawing),
+        wide=width is not None and int(width[1]) > COLUMN,
+        cut_line=marks.source_line(run, finding.cut.where) if finding.cut is not None else "",
+        made_at=marks.makers(run, finding),
+        sightings=tuple(
+            (rank, tuple(sorted((s.step, s.bytes) for s in finding.sightings if s.rank == rank)))
+            for rank in finding.ranks
+        ),
+    )
+
+
+def _ranks(run: Run, findings: Findings) -> list[ToldRank]:
+    return [_rank(run, rank, story) for rank, story in zip(run.ranks, rank_stories(run, findings), strict=True)]
+
+
+def _rank(run: Run, rank: Rank, story: RankStory) -> ToldRank:
+    by_step = story.summary.categories_by_step
+    looks = {look.step: look for look in rank.looks if look.occasion in ("step", "last")}
+    wire = timeline(rank.extras.get("wire", ()))
+    return ToldRank(
+        story=story,
+        memory=_safe(memory_plot(rank, _absolute(run))),
+        stacked=_safe(categories_plot(rank.number, story.summary)),
+        series=category_series(categories_shown(story.summary)),
+        looks=tuple(
+            (step, sizes, looks[step].explained_bytes, looks[step].counted_bytes)
+            if step in looks
+            else (step, sizes, None, None)
+            for step, sizes in by_step
+        ),
+        wire=wire,
+        wire_svg=_safe(wire.svg) if wire is not None else None,
+    )
+
+
+def _ticked(text: str) -> Markup:
+    """Text with what stands between backticks set as code."""
+    from markupsafe import Markup, escape
+
+    pieces = text.split("`")
+    if len(pieces) % 2 == 0:
+        return escape(text)
+    return Markup("").join(Markup("<code>{}</code>").format(p) if i % 2 else escape(p) for i, p in enumerate(pieces))
+
+
+def _safe(svg: str) -> Markup | None:
+    """A drawing whose texts are escaped already; None where there is none."""
+    from markupsafe import Markup
+
+    return Markup(svg) if svg else None

@@ -1,0 +1,93 @@
+"""The story for programs: `findings.json`."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from typing import Any
+
+from leakscope.findings.model import Cut, Finding, Findings, Hop, RankSummary
+from leakscope.record import FORMAT, Run
+from leakscope.report.wording import steps_of
+
+
+def render(run: Run, findings: Findings) -> str:
+    """`findings.json` as text: what is unknown is null, names of ranks are strings."""
+    return json.dumps(as_data(run, findings), indent=2, allow_nan=False) + "\n"
+
+
+def as_data(run: Run, findings: Findings) -> dict[str, Any]:
+    """`findings.json` as plain dicts and lists, with exactly the keys other programs may rely on."""
+    return {
+        "format": FORMAT,
+        "leakscope": run.leakscope,
+        "verdict": findings.verdict,
+        "why": findings.why,
+        "exit_status": findings.exit_status,
+        "run": _run(run),
+        "findings": [_finding(finding) for finding in findings.findings],
+        "suppressed": [_finding(finding) for finding in findings.suppressed],
+        "unjudged": [asdict(item) for item in findings.unjudged],
+        "ranks": {str(number): _rank(findings.ranks[number]) for number in sorted(findings.ranks)},
+    }
+
+
+def _run(run: Run) -> dict[str, Any]:
+    return {
+        "command": list(run.command),
+        "ranks": run.expected_ranks,
+        "steps": steps_of(run),
+        "device": run.device or None,
+        "torch": run.torch or None,
+        "ended": {
+            str(rank.number): {"how": rank.ended.how, "status": rank.ended.status, "steps": rank.ended.steps}
+            for rank in run.ranks
+        },
+    }
+
+
+def _finding(finding: Finding) -> dict[str, Any]:
+    return {
+        "rule": finding.rule,
+        "title": finding.title,
+        "fingerprint": finding.fingerprint,
+        "origin": finding.origin,
+        "severity": finding.severity,
+        "freed_by": finding.freed_by,
+        "collections": finding.collections,
+        "retained_bytes": finding.retained_bytes,
+        "bytes_per_step": finding.bytes_per_step,
+        "ranks": list(finding.ranks),
+        "first_step": finding.first_step,
+        "last_step": finding.last_step,
+        "made_at": list(finding.made_at),
+        "sightings": [asdict(sighting) for sighting in finding.sightings],
+        "trace": [_hop(hop) for hop in finding.trace],
+        "cut": None if finding.cut is None else _cut(finding.cut),
+        "advice": finding.advice,
+        "see": list(finding.see),
+    }
+
+
+def _hop(hop: Hop) -> dict[str, Any]:
+    return asdict(hop)
+
+
+def _cut(cut: Cut) -> dict[str, Any]:
+    return {
+        "reference": cut.reference,
+        "where": cut.where,
+        "frees_bytes": cut.frees_bytes,
+        "proved_bytes": cut.proved_bytes,
+    }
+
+
+def _rank(summary: RankSummary) -> dict[str, Any]:
+    return {
+        "peak_bytes": summary.peak_bytes,
+        "avoidable_peak_bytes": summary.avoidable_peak_bytes,
+        "freed_by_gc_bytes": summary.freed_by_gc_bytes,
+        "gc_seconds": summary.gc_seconds,
+        "explained_bytes": summary.explained_bytes,
+        "counted_bytes": summary.counted_bytes,
+    }

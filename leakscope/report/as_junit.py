@@ -1,0 +1,85 @@
+"""The story for continuous integration: JUnit XML, one case for the verdict, each finding and each rank."""
+
+from __future__ import annotations
+
+from xml.etree import ElementTree
+
+from leakscope.findings.model import Finding, Findings
+from leakscope.record import Rank, Run
+from leakscope.report.wording import cleaned, ended_badly, ended_text, freed_text, held_text, seen_text
+from leakscope.units import bytes_text
+
+
+def render(run: Run, findings: Findings) -> str:
+    """One `testsuite`: leaks fail, ranks that ended badly are errors, what was suppressed or not judged is skipped."""
+    run, findings = cleaned(run), cleaned(findings)
+    suite = ElementTree.Element("testsuite", name="leakscope")
+    _verdict(suite, findings)
+    for finding in findings.findings:
+        case = _case(suite, finding.rule, f"{finding.title} [{finding.fingerprint}]")
+        if finding.severity == "leak" and finding.origin != "library":
+            _told(case, "failure", _summary(finding), finding.rule, _details(finding))
+        else:
+            ElementTree.SubElement(case, "system-out").text = f"{_summary(finding)}\n{_details(finding)}"
+    for finding in findings.suppressed:
+        case = _case(suite, finding.rule, f"{finding.title} [{finding.fingerprint}]")
+        ElementTree.SubElement(case, "skipped", message=f"suppressed: {_summary(finding)}")
+    for item in findings.unjudged:
+        case = _case(suite, item.rule, f"{item.rule} on rank {item.rank}")
+        ElementTree.SubElement(case, "skipped", message=item.why)
+    for rank in run.ranks:
+        _rank(suite, rank)
+    return _counted(suite)
+
+
+def _verdict(suite: ElementTree.Element, findings: Findings) -> None:
+    case = _case(suite, "verdict", "verdict")
+    if findings.verdict == "inconclusive":
+        ElementTree.SubElement(case, "skipped", message=f"inconclusive: {findings.why}")
+    else:
+        ElementTree.SubElement(case, "system-out").text = f"{findings.verdict}: {findings.why}"
+
+
+def _rank(suite: ElementTree.Element, rank: Rank) -> None:
+    case = _case(suite, "rank", f"rank {rank.number} ended well")
+    if ended_badly(rank):
+        details = "\n".join((*rank.ended.stack, rank.ended.error, rank.ended.log)).strip()
+        _told(case, "error", ended_text(rank), rank.ended.how, details)
+
+
+def _case(suite: ElementTree.Element, group: str, name: str) -> ElementTree.Element:
+    return ElementTree.SubElement(suite, "testcase", classname=f"leakscope.{group}", name=name, time="0")
+
+
+def _told(case: ElementTree.Element, tag: str, message: str, kind: str, details: str) -> None:
+    ElementTree.SubElement(case, tag, message=message, type=kind).text = details
+
+
+def _summary(finding: Finding) -> str:
+    return f"{held_text(finding)}; {seen_text(finding)}"
+
+
+def _details(finding: Finding) -> str:
+    statuses = [f"{hop.status}: {hop.reason}" if hop.reason else hop.status for hop in finding.trace]
+    lines = [f"{hop.object} ({status}) {hop.reference}" for hop, status in zip(finding.trace, statuses, strict=True)]
+    if finding.cut is not None:
+        where = f" at {finding.cut.where}" if finding.cut.where else ""
+        lines.append(f"cut {finding.cut.reference}{where}: {bytes_text(finding.cut.frees_bytes)} would be freed")
+    lines.append(f"freed by {freed_text(finding)}")
+    lines += [f"made at {place}" for place in finding.made_at]
+    return "\n".join(line.rstrip() for line in (*lines, finding.advice) if line)
+
+
+def _counted(suite: ElementTree.Element) -> str:
+    counts = {
+        "tests": len(suite),
+        "failures": sum(case.find("failure") is not None for case in suite),
+        "errors": sum(case.find("error") is not None for case in suite),
+        "skipped": sum(case.find("skipped") is not None for case in suite),
+    }
+    for name, count in counts.items():
+        suite.set(name, str(count))
+    suites = ElementTree.Element("testsuites", {name: str(count) for name, count in counts.items()})
+    suites.append(suite)
+    ElementTree.indent(suites)
+    return '<?xml version="1.0" encoding="UTF-8"?>\n' + ElementTree.tostring(suites, encoding="unicode") + "\n"

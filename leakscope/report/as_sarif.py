@@ -1,0 +1,134 @@
+"""The story for code hosts: SARIF 2.1.0, so that a leak shows up beside the line to change."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+from urllib.parse import quote
+
+from leakscope.findings.model import RULES, Finding, Findings
+from leakscope.record import Run
+from leakscope.report.wording import cleaned, ended_badly, ended_text, freed_text, held_text, seen_text
+from leakscope.units import bytes_text
+
+SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
+
+RULE_TEXTS = {
+    "immortal-cycle": "Tensors held by a cycle through C++ references that gc never frees.",
+    "tensor-cycle": "Tensors that are freed only when gc runs.",
+    "dist-autograd-context": "A distributed autograd context that was left open.",
+    "p2p-buffer": "A send or receive buffer, or its Work, that outlives its step.",
+    "hook-pileup": "Hooks that are registered again each step.",
+    "frame-hold": "Tensors held by the locals of a frame, a generator, an exception or a thread.",
+    "retained-graph": "A small tensor that keeps an autograd graph and its activations.",
+    "view-hold": "A small view that keeps a large storage.",
+    "step-growth": "A live container that gains tensors each step.",
+    "native-hold": "Tensor memory held by native code only.",
+    "late-release": "Memory at the peak that is never used again.",
+    "rank-skew": "One rank keeps what its peers let go.",
+    "allocator": "Memory that the allocator keeps beyond what is in use.",
+}
+
+
+def render(run: Run, findings: Findings) -> str:
+    """One SARIF log with one run, one result for each finding (suppressed ones marked as such)."""
+    run, findings = cleaned(run), cleaned(findings)
+    found = findings.findings + findings.suppressed
+    named = [*RULES, *sorted({f.rule for f in found} - set(RULES))]
+    rules = [rule for rule in named if any(f.rule == rule for f in found)]
+    log = {
+        "$schema": SCHEMA,
+        "version": "2.1.0",
+        "runs": [
+            {
+                "tool": {"driver": _driver(run, rules)},
+                "columnKind": "unicodeCodePoints",
+                "invocations": [_invocation(run, findings)],
+                "results": [
+                    _result(f, rules, suppressed=index >= len(findings.findings)) for index, f in enumerate(found)
+                ],
+                "properties": {"verdict": findings.verdict, "why": findings.why},
+            }
+        ],
+    }
+    return json.dumps(log, indent=2, allow_nan=False) + "\n"
+
+
+def _driver(run: Run, rules: list[str]) -> dict[str, Any]:
+    driver: dict[str, Any] = {
+        "name": "leakscope",
+        "rules": [{"id": rule, "shortDescription": {"text": RULE_TEXTS.get(rule, rule)}} for rule in rules],
+    }
+    if run.leakscope:
+        driver["version"] = run.leakscope
+    return driver
+
+
+def _invocation(run: Run, findings: Findings) -> dict[str, Any]:
+    notices = [
+        {"level": "error", "message": {"text": f"rank {rank.number} {ended_text(rank)} {rank.ended.error}".strip()}}
+        for rank in run.ranks
+        if ended_badly(rank)
+    ]
+    notices += [
+        {"level": "note", "message": {"text": f"{item.rule} not judged on rank {item.rank}: {item.why}"}}
+        for item in findings.unjudged
+    ]
+    return {
+        "executionSuccessful": not any(ended_badly(rank) for rank in run.ranks),
+        "exitCode": findings.exit_status,
+        "arguments": list(run.command),
+        "toolExecutionNotifications": notices,
+    }
+
+
+def _result(finding: Finding, rules: list[str], suppressed: bool) -> dict[str, Any]:
+    result: dict[str, Any] = {
+        "ruleId": finding.rule,
+        "ruleIndex": rules.index(finding.rule),
+        "level": _level(finding),
+        "message": {"text": _message(finding)},
+        "partialFingerprints": {"leakscope/v1": finding.fingerprint},
+        "properties": {"retained_bytes": finding.retained_bytes, "bytes_per_step": finding.bytes_per_step},
+    }
+    location = _location(_where(finding))
+    if location is not None:
+        result["locations"] = [location]
+    related = [place for place in map(_location, dict.fromkeys(finding.made_at)) if place is not None]
+    if related:
+        result["relatedLocations"] = [{**place, "message": {"text": "made here"}} for place in related]
+    if suppressed:
+        result["suppressions"] = [{"kind": "external"}]
+    return result
+
+
+def _level(finding: Finding) -> str:
+    if finding.severity != "leak":
+        return "note"
+    return "warning" if finding.origin == "library" else "error"
+
+
+def _message(finding: Finding) -> str:
+    parts = [finding.title, held_text(finding), seen_text(finding), f"freed by {freed_text(finding)}"]
+    if finding.cut is not None:
+        parts.append(f"cut `{finding.cut.reference}`: {bytes_text(finding.cut.frees_bytes)} would be freed")
+    return ". ".join(part.rstrip(".") for part in (*parts, finding.advice) if part) + "."
+
+
+def _where(finding: Finding) -> str:
+    """The cut's line, else the first leaked hop's, else where the tensor was made."""
+    cut = [finding.cut.where] if finding.cut is not None else []
+    leaked = [hop.where for hop in finding.trace if hop.status == "leaked"]
+    return next((where for where in (*cut, *leaked, *finding.made_at) if where), "")
+
+
+def _location(where: str) -> dict[str, Any] | None:
+    name, _, rest = where.rpartition(":")
+    number = rest.split(" ", 1)[0]
+    if "(" in name:  # `train.py:41 forward (aten::addmm)`: the colons of the operator are not the line's
+        name, _, rest = where.split(" ", 1)[0].rpartition(":")
+        number = rest
+    if not name or not number.isdigit() or int(number) < 1:
+        return None
+    uri = ("file://" if name.startswith("/") else "") + quote(name.replace("\\", "/"))
+    return {"physicalLocation": {"artifactLocation": {"uri": uri}, "region": {"startLine": int(number)}}}

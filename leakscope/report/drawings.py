@@ -1,0 +1,196 @@
+"""A trace or a cycle as a picture: boxes for objects, arrows for references, the cut marked."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from html import escape
+
+from leakscope.findings.model import Finding
+from leakscope.report.layout import Box, Layout, column_layout, dot_layout
+from leakscope.report.marks import cut_hop
+from leakscope.report.wording import one_line
+
+LINE = 34
+"""Characters of a label on one line of a box."""
+MOST = 24
+"""Objects in one drawing; the words tell more than a longer one would."""
+CHARACTER = 7.25
+"""Width of one character of the drawing's 12 px monospace, in px."""
+
+
+@dataclass(frozen=True)
+class DrawnObject:
+    """One box."""
+
+    label: str
+    where: str
+    status: str
+    kind: str
+
+
+@dataclass(frozen=True)
+class DrawnReference:
+    """One arrow, from and to boxes by index."""
+
+    holder: int
+    held: int
+    name: str
+    cut: bool
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """What is drawn of one finding."""
+
+    objects: tuple[DrawnObject, ...]
+    references: tuple[DrawnReference, ...]
+
+
+def draw(finding: Finding, use_dot: bool = True) -> str:
+    """One `<svg>` of the finding's cycle and trace, or of the cycle alone where both are too long; "" where
+    there is nothing to draw or too much.
+
+    Laid out by graphviz's `dot` where it is installed, else as a column.
+    """
+    drawing = drawing_of(finding)
+    if len(drawing.objects) > MOST and finding.cycle:
+        drawing = _cycle_drawing(finding)
+    if not 2 <= len(drawing.objects) <= MOST or not drawing.references:
+        return ""
+    boxes = tuple(_box(drawn) for drawn in drawing.objects)
+    arrows = tuple((r.holder, r.held, _label_width(r)) for r in drawing.references)
+    layout = (dot_layout(boxes, arrows) if use_dot else None) or column_layout(boxes, arrows)
+    return _svg(drawing, boxes, layout)
+
+
+def drawing_of(finding: Finding) -> Drawing:
+    """The cycle, and the trace joined to it where the two share objects; the cycle alone where they do not."""
+    trace = _trace_drawing(finding)
+    if not finding.cycle:
+        return trace
+    cycle = _cycle_drawing(finding)
+    place = _shared(trace, cycle)
+    if not place:
+        return cycle
+    objects = list(cycle.objects)
+    for index, drawn in enumerate(trace.objects):
+        if index in place:
+            objects[place[index]] = drawn
+        else:
+            place[index] = len(objects)
+            objects.append(drawn)
+    ways = [(place[r.holder], place[r.held], r.name, r.cut) for r in trace.references]
+    cut_shown = any(cut for *_, cut in ways)
+    ways += [(r.holder, r.held, r.name, r.cut and not cut_shown) for r in cycle.references]
+    cuts = {way[:3] for way in ways if way[3]}
+    once = dict.fromkeys(way[:3] for way in ways)
+    return Drawing(tuple(objects), tuple(DrawnReference(*way, cut=way in cuts) for way in once))
+
+
+def _shared(trace: Drawing, cycle: Drawing) -> dict[int, int]:
+    """Which object of the cycle each object of the trace is: the one its reference leads to, else one of its label.
+
+    Where the trace starts anew it may be at any object of the cycle, otherwise at one not met yet.
+    """
+    place: dict[int, int] = {}
+    names = {reference.held: reference.name for reference in trace.references}
+    for index, drawn in enumerate(trace.objects):
+        before = place.get(index - 1)
+        led = (r.held for r in cycle.references if r.holder == before and r.name == names.get(index))
+        same = (i for i in range(len(cycle.objects)) if i not in place.values() or index not in names)
+        found = next((i for i in (*led, *same) if cycle.objects[i].label == drawn.label), None)
+        if found is not None:
+            place[index] = found
+    return place
+
+
+def _trace_drawing(finding: Finding) -> Drawing:
+    cut = cut_hop(finding)
+    objects = tuple(DrawnObject(one_line(hop.object), hop.where, hop.status, hop.kind) for hop in finding.trace)
+    references = tuple(
+        DrawnReference(index, index + 1, one_line(hop.reference), index == cut)
+        for index, hop in enumerate(finding.trace[:-1])
+        if hop.reference
+    )
+    return Drawing(objects, references)
+
+
+def _cycle_drawing(finding: Finding) -> Drawing:
+    """Labels need not be distinct: where the references follow one another, each is its own object."""
+    links = finding.cycle
+    follows = all(links[i][2] == links[(i + 1) % len(links)][0] for i in range(len(links)))
+    if follows:
+        labels = [holder for holder, _, _ in links]
+        ends = [(i, (i + 1) % len(links)) for i in range(len(links))]
+    else:
+        labels = list(dict.fromkeys(label for holder, _, held in links for label in (holder, held)))
+        ends = [(labels.index(holder), labels.index(held)) for holder, _, held in links]
+    reference = finding.cut.reference if finding.cut is not None else None
+    same = [i for i, (_, name, _) in enumerate(links) if name == reference]
+    objects = tuple(DrawnObject(one_line(label), "", "leaked", "") for label in labels)
+    references = tuple(
+        DrawnReference(holder, held, one_line(links[i][1]), bool(same) and i == same[-1])
+        for i, (holder, held) in enumerate(ends)
+    )
+    return Drawing(objects, references)
+
+
+def _box(drawn: DrawnObject) -> Box:
+    lines = _lines(drawn)
+    return Box(max(len(line) for line in lines) * CHARACTER + 22, 16 * len(lines) + 14)
+
+
+def _label_width(reference: DrawnReference) -> float:
+    return max(len(_shortened(reference.name, LINE)), 8 if reference.cut else 0) * CHARACTER
+
+
+def _lines(drawn: DrawnObject) -> list[str]:
+    label = drawn.label or "?"
+    lines = [label[:LINE], _shortened(label[LINE:], LINE)] if len(label) > LINE else [label]
+    return [*lines, _end(drawn.where, LINE)] if drawn.where else lines
+
+
+def _shortened(text: str, room: int) -> str:
+    return text if len(text) <= room else text[: room - 1] + "…"
+
+
+def _end(text: str, room: int) -> str:
+    return text if len(text) <= room else "…" + text[1 - room :]
+
+
+def _svg(drawing: Drawing, boxes: tuple[Box, ...], layout: Layout) -> str:
+    width, height = layout.width + 16, layout.height + 16
+    parts = [
+        f'<svg class="drawing" viewBox="-8 -8 {width:.0f} {height:.0f}" width="{width:.0f}" height="{height:.0f}"',
+        f' style="min-width: {0.75 * width:.0f}px" role="img" xmlns="http://www.w3.org/2000/svg">',
+        "<title>What holds what</title>",
+    ]
+    for reference, arrow in zip(drawing.references, layout.arrows, strict=True):
+        kind = "arrow cut" if reference.cut else "arrow"
+        parts.append(f'<g class="{kind}"><path d="{arrow.path}"/><polygon points="{arrow.head}"/></g>')
+    for drawn, box, (x, y) in zip(drawing.objects, boxes, layout.centres, strict=True):
+        parts.append(_drawn_box(drawn, box, x, y))
+    for reference, arrow in zip(drawing.references, layout.arrows, strict=True):
+        kind = "name cut" if reference.cut else "name"
+        x, y = arrow.label
+        name = escape(_shortened(reference.name, LINE))
+        mark = f'<text class="name cut scissors" x="{x:.1f}" y="{y + 11:.1f}">cut here</text>' if reference.cut else ""
+        up = -3 if reference.cut else 4
+        whole = f"<title>{escape(reference.name)}</title>"
+        parts.append(f'<text class="{kind}" x="{x:.1f}" y="{y + up:.1f}">{name}{whole}</text>{mark}')
+    return "".join(parts) + "</svg>"
+
+
+def _drawn_box(drawn: DrawnObject, box: Box, x: float, y: float) -> str:
+    status = drawn.status if drawn.status in ("expected", "leaked") else "unknown"
+    kind = " storage" if drawn.kind == "storage" else ""
+    left, top = x - box.width / 2, y - box.height / 2
+    parts = [
+        f'<g class="box {status}{kind}"><title>{escape(drawn.label)}</title>',
+        f'<rect x="{left:.1f}" y="{top:.1f}" width="{box.width:.1f}" height="{box.height:.1f}" rx="6"/>',
+    ]
+    lines = _lines(drawn)
+    for number, line in enumerate(lines):
+        place = ' class="where"' if drawn.where and number == len(lines) - 1 else ""
+        parts.append(f'<text{place} x="{x:.1f}" y="{top + 19 + 16 * number:.1f}">{escape(line)}</text>')
+    return "".join(parts) + "</g>"

@@ -1,0 +1,79 @@
+"""Which hops of a trace deserve a mark, and which line of the user's source stands behind a place?"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+from leakscope.findings.model import Finding, Hop
+from leakscope.record import Run
+
+
+def cut_hop(finding: Finding) -> int | None:
+    """Index of the hop whose reference is the one to cut; None where the trace does not show it."""
+    cut = finding.cut
+    if cut is None:
+        return None
+    same = [i for i, hop in enumerate(finding.trace) if hop.reference and hop.reference == cut.reference]
+    if not same:
+        same = [i for i, hop in enumerate(finding.trace) if hop.reference and cut.reference.endswith(hop.reference)]
+    if not same:
+        return None
+    placed = [i for i in same if finding.trace[i].where == cut.where]
+    freeing = [i for i in placed or same if finding.trace[i].frees_bytes == cut.frees_bytes]
+    return (freeing or placed or same)[-1]
+
+
+def suspects(finding: Finding) -> frozenset[int]:
+    """Hops whose reference may be the one at fault: from the last object expected to live to the first leaked one.
+
+    Where no such reference is on the trace (a cycle is leaked all the way round) it is the one to cut.
+    """
+    trace = finding.trace
+    between = frozenset(i for i in range(len(trace) - 1) if _may_be_at_fault(trace[i], trace[i + 1]))
+    cut = cut_hop(finding)
+    return between or (frozenset() if cut is None else frozenset({cut}))
+
+
+def _may_be_at_fault(holder: Hop, held: Hop) -> bool:
+    return bool(holder.reference) and holder.status != "leaked" and held.status != "expected"
+
+
+def makers(run: Run, finding: Finding) -> tuple[tuple[str, str], ...]:
+    """(place, source line) of all that made its tensors; a line told again by the next place is "" here."""
+    lines = [source_line(run, place) for place in finding.made_at]
+    told_below = [line == after for line, after in pairwise([*lines, ""])]
+    return tuple(
+        (place, "" if below else line)
+        for place, line, below in zip(finding.made_at, lines, told_below, strict=True)
+    )
+
+
+NO_TRACE = "No trace: nothing that Python or autograd knows leads to this memory."
+
+
+def new_reasons(finding: Finding) -> tuple[str, ...]:
+    """Each hop's reason, "" where it repeats that of the hop before."""
+    hops = finding.trace
+    told = [hop.reason for hop in hops[:1]]
+    for before, hop in pairwise(hops):
+        told.append("" if (before.status, before.reason) == (hop.status, hop.reason) else hop.reason)
+    return tuple(told)
+
+
+def closes_cycle(finding: Finding, index: int) -> bool:
+    """Whether the trace is back where it began at this hop, and starts anew from the cycle at the next."""
+    return index < len(finding.trace) - 1 and not finding.trace[index].reference
+
+
+def source_line(run: Run, where: str) -> str:
+    """The user's own line that `train.py:12 main` points at; "" where its source was not kept."""
+    place = where.split(" ", 1)[0]
+    name, _, number = place.rpartition(":")
+    if not name or not number.isdigit():
+        return ""
+    lines = run.sources.get(name)
+    if lines is None:
+        ends = [kept for kept in run.sources if kept.endswith("/" + name) or name.endswith("/" + kept)]
+        lines = run.sources[ends[0]] if len(ends) == 1 else ()
+    index = int(number) - 1
+    return lines[index].strip() if 0 <= index < len(lines) else ""

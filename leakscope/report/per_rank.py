@@ -1,0 +1,131 @@
+"""What is there to say about each rank?"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from leakscope.findings.model import Findings, RankSummary
+from leakscope.record import Rank, Run
+from leakscope.report.wording import ended_badly, ended_text, leaks, plural
+from leakscope.units import bytes_text, seconds_text
+
+
+@dataclass(frozen=True)
+class RankStory:
+    """Figures and sentences of one rank, ready to be set in a table."""
+
+    number: int
+    ended: str
+    badly: bool
+    error: str
+    stack: tuple[str, ...]
+    log: str
+    steps: int
+    counted_bytes: int | None
+    """At the last look, else at the last step."""
+    growth_per_step: float | None
+    """Of the counted bytes, over the steps after warm-up."""
+    explained_bytes: int | None
+    leaked_bytes: int
+    """Held by this rank's leaks at their last sighting."""
+    predicted_bytes: int | None
+    """What the last look said a collection would free."""
+    gc_freed_bytes: int | None
+    gc: str
+    """What the gc diff at the end found, beside the prediction; "" where none was taken."""
+    own_collections: str
+    """The program's own collections; "" where it had none."""
+    looking: str
+    """What looking cost."""
+    summary: RankSummary
+    categories: Mapping[str, int]
+    notes: tuple[str, ...]
+
+
+def rank_stories(run: Run, findings: Findings) -> tuple[RankStory, ...]:
+    """One story for each rank of the run, lost ones included, in order."""
+    return tuple(_story(rank, run, findings) for rank in run.ranks)
+
+
+def _story(rank: Rank, run: Run, findings: Findings) -> RankStory:
+    summary = findings.ranks.get(rank.number, RankSummary())
+    diff = rank.gc_diff
+    freed = sum(diff.freed_bytes) if diff is not None else summary.freed_by_gc_bytes
+    return RankStory(
+        number=rank.number,
+        ended=ended_text(rank),
+        badly=ended_badly(rank),
+        error=rank.ended.error,
+        stack=rank.ended.stack,
+        log=rank.ended.log,
+        steps=max(rank.ended.steps, len(rank.steps)),
+        counted_bytes=_counted(rank, summary),
+        growth_per_step=_growth(rank, run.warmup),
+        explained_bytes=summary.explained_bytes if rank.looks or summary.explained_bytes else None,
+        leaked_bytes=_leaked(rank.number, findings),
+        predicted_bytes=None if diff is None else diff.predicted_bytes,
+        gc_freed_bytes=freed,
+        gc=_gc(rank, summary),
+        own_collections=_own_collections(rank),
+        looking=_looking(rank),
+        summary=summary,
+        categories=summary.categories,
+        notes=rank.notes + tuple(text for look in rank.looks for text in look.unjudged),
+    )
+
+
+def _counted(rank: Rank, summary: RankSummary) -> int | None:
+    if summary.counted_bytes is not None or not rank.steps:
+        return summary.counted_bytes
+    return rank.steps[-1].counted_bytes
+
+
+def _growth(rank: Rank, warmup: int) -> float | None:
+    counted = [(s.number, s.counted_bytes) for s in rank.steps if s.number > warmup and s.counted_bytes is not None]
+    if len(counted) < 2 or counted[-1][0] == counted[0][0]:
+        return None
+    return (counted[-1][1] - counted[0][1]) / (counted[-1][0] - counted[0][0])
+
+
+def _leaked(number: int, findings: Findings) -> int:
+    total = 0
+    for finding in leaks(findings):
+        seen = [s for s in finding.sightings if s.rank == number]
+        if seen:
+            total += max(seen, key=lambda s: s.step).bytes
+    return total
+
+
+def _gc(rank: Rank, summary: RankSummary) -> str:
+    diff = rank.gc_diff
+    if diff is None:
+        if summary.freed_by_gc_bytes is None:
+            return ""
+        return f"collecting freed {bytes_text(summary.freed_by_gc_bytes)} in {seconds_text(summary.gc_seconds)}"
+    generations = " + ".join(bytes_text(freed) for freed in diff.freed_bytes[:3])
+    text = f"collecting freed {bytes_text(sum(diff.freed_bytes))} in {seconds_text(sum(diff.seconds))}"
+    if len(diff.freed_bytes) > 1:
+        full = f"; {plural(diff.collections, 'full collection')} until nothing more went" if diff.collections else ""
+        text += f" (generations 0, 1, 2: {generations}{full})"
+    return f"{text}; predicted {bytes_text(diff.predicted_bytes)}"
+
+
+def _own_collections(rank: Rank) -> str:
+    collections = [c for step in rank.steps for c in step.collections]
+    if not collections:
+        return ""
+    full = sum(c.generation == 2 for c in collections)
+    freed = sum(c.freed_bytes or 0 for c in collections)
+    cost = seconds_text(sum(c.seconds for c in collections))
+    count = plural(len(collections), "collection")
+    return f"the program's own gc: {count} ({full} full), {cost}, {bytes_text(freed)} freed"
+
+
+def _looking(rank: Rank) -> str:
+    if not rank.looks:
+        return ""
+    spent = sum(look.seconds for look in rank.looks)
+    stopped = sum(look.stopped_seconds for look in rank.looks)
+    count = plural(len(rank.looks), "look")
+    return f"{count}, {seconds_text(spent)} in all, the program stood still for {seconds_text(stopped)}"

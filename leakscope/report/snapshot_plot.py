@@ -1,0 +1,113 @@
+"""How did memory run over time? Curves of one or more snapshots on one axis, as inline SVG."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from leakscope.allocator.figures import Timeline
+from leakscope.units import bytes_text, seconds_text
+
+if TYPE_CHECKING:
+    from markupsafe import Markup
+
+_WIDTH, _HEIGHT, _LEFT, _BOTTOM, _TOP, _RIGHT = 860, 260, 90, 30, 10, 10
+_COLOURS = ("#2563ab", "#c2410c", "#15803d", "#7e22ce", "#a16207", "#0e7490", "#be185d", "#4b5563")
+
+
+@dataclass(frozen=True)
+class Curve:
+    """One line of the plot."""
+
+    label: str
+    timeline: Timeline
+
+
+def memory_curves(curves: Sequence[Curve], failures: Sequence[float] = ()) -> Markup | None:
+    """Bytes alive (solid) and, for a single curve, reserved (dashed) over the time since each trace began.
+
+    With several curves all share one axis: seconds when each has times, otherwise events. `failures` are marked
+    places on that axis. None when no curve has a point.
+    """
+    from markupsafe import Markup, escape
+
+    curves = [curve for curve in curves if curve.timeline.at]
+    if not curves:
+        return None
+    clock = all(curve.timeline.clock for curve in curves)
+    places = [
+        curve.timeline.at if clock == curve.timeline.clock else tuple(map(float, range(len(curve.timeline.at))))
+        for curve in curves
+    ]
+    widest = max(max(place) for place in places) or 1.0
+    shows_reserved = len(curves) == 1
+    highest = (
+        max(max(curve.timeline.alive + (curve.timeline.reserved if shows_reserved else ())) for curve in curves) or 1
+    )
+    lines = []
+    for index, (curve, place) in enumerate(zip(curves, places, strict=True)):
+        colour = _COLOURS[index % len(_COLOURS)]
+        lines.append(_line(place, curve.timeline.alive, widest, highest, colour, ""))
+        if shows_reserved:
+            lines.append(_line(place, curve.timeline.reserved, widest, highest, "#9ca3af", "5 4"))
+    for at in failures:
+        x = _x(at, widest)
+        lines.append(
+            f'<line x1="{x:.1f}" x2="{x:.1f}" y1="{_TOP}" y2="{_HEIGHT - _BOTTOM}" '
+            'stroke="#b91c1c" stroke-width="1.5"/>'
+        )
+    labels = [curve.label for curve in curves]
+    drawing = "".join(
+        [*_axes(widest, highest, clock), *lines, *_legend([str(escape(label)) for label in labels], shows_reserved)]
+    )
+    height = _HEIGHT + 18 * len(_legend(labels, shows_reserved)) // 2
+    return Markup(
+        f'<svg viewBox="0 0 {_WIDTH} {height}" role="img" aria-label="memory over time" '
+        f'font-family="sans-serif" font-size="11">{drawing}</svg>'
+    )
+
+
+def _x(at: float, widest: float) -> float:
+    return _LEFT + at / widest * (_WIDTH - _LEFT - _RIGHT)
+
+
+def _y(value: float, highest: float) -> float:
+    return _HEIGHT - _BOTTOM - value / highest * (_HEIGHT - _BOTTOM - _TOP)
+
+
+def _line(
+    place: Sequence[float], values: Sequence[int], widest: float, highest: float, colour: str, dashes: str
+) -> str:
+    points = " ".join(f"{_x(at, widest):.1f},{_y(value, highest):.1f}" for at, value in zip(place, values, strict=True))
+    dashed = f' stroke-dasharray="{dashes}"' if dashes else ""
+    return f'<polyline points="{points}" fill="none" stroke="{colour}" stroke-width="1.5"{dashed}/>'
+
+
+def _axes(widest: float, highest: float, clock: bool) -> list[str]:
+    parts = []
+    for step in range(5):
+        value, y = highest * step / 4, _y(highest * step / 4, highest)
+        parts.append(f'<line x1="{_LEFT}" x2="{_WIDTH - _RIGHT}" y1="{y:.1f}" y2="{y:.1f}" stroke="#e5e7eb"/>')
+        parts.append(
+            f'<text x="{_LEFT - 6}" y="{y + 4:.1f}" text-anchor="end" fill="#4b5563">{bytes_text(value)}</text>'
+        )
+        at = widest * step / 4
+        text = seconds_text(at) if clock else f"{at:.0f}"
+        anchor = "start" if step == 0 else "end" if step == 4 else "middle"
+        parts.append(
+            f'<text x="{_x(at, widest):.1f}" y="{_HEIGHT - 12}" text-anchor="{anchor}" fill="#4b5563">{text}</text>'
+        )
+    return parts
+
+
+def _legend(labels: Sequence[str], shows_reserved: bool) -> list[str]:
+    rows = [(label, _COLOURS[index % len(_COLOURS)]) for index, label in enumerate(labels)]
+    if shows_reserved:
+        rows = [(f"{labels[0]}: alive", _COLOURS[0]), ("reserved", "#9ca3af")]
+    parts = []
+    for index, (label, colour) in enumerate(rows):
+        y = _HEIGHT + 18 * index + 4
+        parts.append(f'<rect x="{_LEFT}" y="{y - 8}" width="14" height="4" fill="{colour}"/>')
+        parts.append(f'<text x="{_LEFT + 20}" y="{y}" fill="#111827">{label}</text>')
+    return parts

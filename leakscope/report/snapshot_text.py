@@ -1,0 +1,108 @@
+"""What a memory snapshot says, for the terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from leakscope.allocator.figures import DeviceReport, SiteBytes, SnapshotReport
+from leakscope.allocator.judging import Comparison, SnapshotsReport
+from leakscope.report.snapshot_wording import concern_text, facts, failure_texts, title, verdict_line
+from leakscope.report.wording import cleaned, one_line
+from leakscope.units import bytes_text
+
+_ROWS = 10
+
+
+def snapshot_text(report: SnapshotsReport) -> str:
+    """The report as plain text, the verdict first; ends with a line feed."""
+    report = cleaned(report)
+    lines = [one_line(verdict_line(report))]
+    if len(report.verdict.concerns) > 1:
+        several = len(report.snapshots) > 1
+        lines += [
+            "",
+            "Noticed",
+            *(f"  - {one_line(concern_text(concern, several))}" for concern in report.verdict.concerns),
+        ]
+    if report.comparison is not None:
+        lines += _comparison(report.comparison)
+    if len(report.snapshots) > 1 and report.comparison is None:
+        lines += _ranks(report.snapshots)
+    for snapshot in report.snapshots:
+        lines += ["", one_line(title(snapshot))]
+        for device in snapshot.devices:
+            lines += _device(device, len(snapshot.devices) > 1)
+        if snapshot.host is not None:
+            host = snapshot.host
+            lines.append(
+                f"  pinned host memory: {bytes_text(host.active_bytes)} active of {bytes_text(host.reserved_bytes)} "
+                f"in {host.segments} segments"
+            )
+    return "\n".join(lines) + "\n"
+
+
+def _device(device: DeviceReport, several: bool) -> list[str]:
+    lines = [f"  device {device.device}"] if several else []
+    rows = facts(device)
+    width = max(len(label) for label, _ in rows)
+    lines += [f"  {label:<{width}}  {one_line(text)}" for label, text in rows]
+    lines += [f"  note: {note}" for note in device.notes]
+    lines += [f"  out of memory at {one_line(text)}" for text in failure_texts(device)]
+    for failure in device.out_of_memory[:1]:
+        lines += _sites("alive when memory ran out, by first user frame", failure.alive_sites)
+    growing = device.growth.growing
+    if growing:
+        lines.append("  allocated each step and never freed")
+        lines += [
+            f"    {bytes_text(grown.bytes_per_step):>12} a step  {bytes_text(grown.kept_bytes):>12} kept  "
+            f"{grown.steps:>4} steps  {one_line(grown.site.where)}"
+            for grown in growing[:_ROWS]
+        ]
+    lines += _sites("alive at the end, by first user frame", device.end_sites)
+    if device.peak_event >= 0:
+        lines += _sites("alive at the peak, by first user frame", device.peak_sites)
+    return lines
+
+
+def _sites(heading: str, sites: Sequence[SiteBytes]) -> list[str]:
+    if not sites:
+        return []
+    lines = [f"  {heading}"]
+    lines += [
+        f"    {bytes_text(entry.bytes):>12} {entry.count:>7}x  {one_line(entry.site.where)}" for entry in sites[:_ROWS]
+    ]
+    if len(sites) > _ROWS:
+        rest = sites[_ROWS:]
+        lines.append(f"    {bytes_text(sum(entry.bytes for entry in rest)):>12} {'':>8}  in {len(rest)} more places")
+    return lines
+
+
+def _ranks(snapshots: Sequence[SnapshotReport]) -> list[str]:
+    lines = ["", f"{'':<24} {'end':>12} {'peak':>12} {'reserved':>12} {'pending':>12}"]
+    for snapshot in snapshots:
+        name = f"rank {snapshot.rank}" if snapshot.rank is not None else snapshot.name
+        for device in snapshot.devices:
+            label = one_line(f"{name}, device {device.device}" if len(snapshot.devices) > 1 else name)
+            figures = (device.requested_bytes, device.peak_bytes, device.reserved_bytes, device.pending.bytes)
+            lines.append(f"{label[:24]:<24} " + " ".join(f"{bytes_text(figure):>12}" for figure in figures))
+    return lines
+
+
+def _comparison(comparison: Comparison) -> list[str]:
+    lines = [
+        "",
+        one_line(f"{comparison.new.name} against {comparison.base.name}: end {signed(comparison.end_bytes)}, "
+                 f"peak {signed(comparison.peak_bytes)}, reserved {signed(comparison.reserved_bytes)}"),
+        f"  {'end':>13} {'peak':>13}  place",
+    ]  # fmt: skip
+    for site in comparison.sites[: 2 * _ROWS]:
+        end, peak = site.new_end_bytes - site.base_end_bytes, site.new_peak_bytes - site.base_peak_bytes
+        lines.append(f"  {signed(end):>13} {signed(peak):>13}  {one_line(site.where)}")
+    if not comparison.sites:
+        lines.append("  no place differs")
+    return lines
+
+
+def signed(count: int) -> str:
+    """A difference in bytes with its sign."""
+    return ("+" if count > 0 else "") + bytes_text(count)

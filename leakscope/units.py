@@ -1,0 +1,46 @@
+"""Bytes and durations the way people read and write them."""
+
+from __future__ import annotations
+
+import re
+
+_SUFFIXES = ("B", "KiB", "MiB", "GiB", "TiB")
+_FACTORS = {"": 1, "b": 1, "k": 1024, "m": 1024**2, "g": 1024**3, "t": 1024**4}
+
+
+def bytes_text(count: float | None) -> str:
+    """`2097152` as `2.00 MiB`; below one KiB whole bytes; None as `unknown`."""
+    if count is None:
+        return "unknown"
+    size = float(count)
+    for suffix in _SUFFIXES:
+        if abs(size) < 1024 or suffix == _SUFFIXES[-1]:
+            return f"{size:.0f} B" if suffix == "B" else f"{size:.2f} {suffix}"
+        size /= 1024
+    raise AssertionError("unreachable")
+
+
+def seconds_text(seconds: float | None) -> str:
+    """`0.0123` as `12.3 ms`; None as `unknown`."""
+    if seconds is None:
+        return "unknown"
+    if seconds < 1e-3:
+        return f"{seconds * 1e6:.0f} µs"
+    if seconds < 1:
+        return f"{seconds * 1e3:.1f} ms"
+    if seconds < 120:
+        return f"{seconds:.1f} s"
+    return f"{seconds / 60:.1f} min"
+
+
+def parse_bytes(text: str | int) -> int:
+    """`"1 MB"`, `"64KiB"` or `4096` as a count of bytes (1 KB and 1 KiB are both 1024).
+
+    Raises ValueError with a sentence that shows the accepted form.
+    """
+    if isinstance(text, int):
+        return text
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?)i?b?\s*", text.lower())
+    if match is None:
+        raise ValueError(f"cannot read {text!r} as a size; write it like 4096, 64KiB or 1 MB")
+    return round(float(match.group(1)) * _FACTORS[match.group(2)])

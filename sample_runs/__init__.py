@@ -1,0 +1,1 @@
+"""Small runs that leak on purpose, with what leakscope says of them."""

@@ -1,0 +1,18 @@
+"""What the tests of the allocator room share."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from leakscope.allocator import read_bytes
+from leakscope.allocator.snapshot import Snapshot
+
+
+@pytest.fixture
+def read() -> Callable[[Any], Snapshot]:
+    """Pickle plain data as torch does and read it back through the loader."""
+    return lambda data: read_bytes("snapshot.pickle", pickle.dumps(data))

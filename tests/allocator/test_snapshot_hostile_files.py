@@ -1,0 +1,143 @@
+"""Can a file crash, hang, execute anything, or eat memory?"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import random
+import struct
+import time
+import tracemalloc
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from snapshot_building import training
+
+from leakscope.allocator import read_bytes
+from leakscope.allocator.analysis import analyse
+from leakscope.allocator.judging import compare, judge
+from leakscope.allocator.plain_pickle import BUDGET_PER_BYTE, FREE_BUDGET, load_plain
+from leakscope.errors import Unreadable
+
+
+class Exploit:
+    """Pickles as a call of os.system."""
+
+    def __reduce__(self) -> tuple[object, tuple[str]]:
+        return os.system, ("touch executed",)
+
+
+def text(value: str) -> bytes:
+    return b"\x8c" + bytes([len(value)]) + value.encode()
+
+
+HOSTILE = {
+    "os.system": pickle.dumps({"segments": [Exploit()]}),
+    "global in protocol 2": b"\x80\x02cos\nsystem\n.",
+    "instance": b"\x80\x02(ios\nsystem\n.",
+    "stack global": b"\x80\x04" + text("os") + text("system") + b"\x93.",
+    "extension registry": b"\x80\x02\x82\x01.",
+    "persistent id": b"\x80\x02K\x01Q.",
+    "build": b"\x80\x02}}b.",
+    "huge bytes": b"\x80\x04\x8e" + struct.pack("<Q", 1 << 40),
+    "huge text": b"\x80\x04\x8d" + struct.pack("<Q", 1 << 62) + b"abc",
+    "huge text of four bytes": b"\x80\x04X" + struct.pack("<I", 0xFFFFFFFF) + b"abc",
+    "huge memo index": b"\x80\x04]r" + struct.pack("<I", 0xFFFFFFFF) + b".",
+    "huge number": b"\x80\x04\x8b" + struct.pack("<i", 1 << 30) + b"1" * 50,
+    "long number": b"\x80\x04\x8a\xff" + b"1" * 255 + b".",
+    "deep marks": b"\x80\x04" + b"(" * 200_000 + b".",
+    "deep lists": b"\x80\x04" + b"]" * 100_000 + b"a" * 99_999 + b".",
+    "empty dictionaries": b"\x80\x04(" + b"}" * 200_000 + b"t.",
+    "one-item dictionaries": b"\x80\x04" + text("k") + b"\x94(" + b"}h\x00Ns" * 60_000 + b"t.",
+    "nested tuples as a key": b"\x80\x04})" + b"\x85" * 200_000 + b"Ns.",
+    "doubling tuples as a key": b"\x80\x04)\x94" + b"".join(b"h%ch%c\x86\x94" % (n, n) for n in range(60)) + b"}h\x3cNs.",
+    "colliding keys": b"\x80\x04}(" + b"".join(b"\x8a\x09" + ((2**61 - 1) * n).to_bytes(9, "little") + b"N" for n in range(2000)) + b"u.",
+    "set": b"\x80\x04\x8f.",
+    "duplicate": b"\x80\x042.",
+    "dictionary in itself": b"\x80\x04}\x94" + text("segments") + b"h\x00s.",
+    "list in itself": b"\x80\x04]\x94h\x00a.",
+    "stack in itself": b"\x80\x04}" + text("device_traces") + b"]]}\x94(" + text("action") + b"\x94" + text("alloc") + b"\x94"
+    + text("size") + b"\x94K\x01" + text("frames") + b"\x94]\x94h\x05auaas.",
+    "text with an astral character": b"\x80\x04X" + struct.pack("<I", 1_000_004) + b"a" * 1_000_000 + "\U0001f600".encode() + b".",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_hostile_pickles_are_refused_cheaply(name: str, tmp_path: object, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)  # type: ignore[arg-type]
+    data = HOSTILE[name]
+    tracemalloc.start()
+    started = time.process_time()
+    try:
+        with pytest.raises(Unreadable) as refused:
+            read_bytes("x", data)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert "\n" not in str(refused.value)
+    assert not os.listdir(".")
+    assert peak <= (BUDGET_PER_BYTE + 8) * len(data) + 2 * FREE_BUDGET
+    assert time.process_time() - started < 15
+
+
+def test_what_executes_is_named() -> None:
+    with pytest.raises(Unreadable, match="imports or calls something"):
+        read_bytes("x", HOSTILE["os.system"])
+
+
+@pytest.mark.parametrize("protocol", [2, 4])
+def test_memory_stays_a_small_multiple_of_a_sound_file(protocol: int) -> None:
+    data = pickle.dumps(training(500, keeps=True), protocol)
+    tracemalloc.start()
+    plain = load_plain(data)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert plain.root["segments"]
+    assert peak < 20 * len(data)
+
+
+SMALL = [pickle.dumps(training(6, keeps=True), 4), pickle.dumps(training(6, keeps=True, capacity=2), 2)]
+
+
+def examined(data: bytes) -> bool:
+    """Read and judge `data`; False when it is refused. Anything but a refusal escapes."""
+    try:
+        report = analyse(read_bytes("x", data))
+    except Unreadable as refused:
+        assert "\n" not in str(refused)
+        return False
+    judge([report])
+    compare(report, report)
+    return True
+
+
+@pytest.mark.parametrize("data", SMALL, ids=["protocol 4", "protocol 2"])
+def test_truncated_anywhere_is_refused(data: bytes) -> None:
+    assert examined(data)
+    assert not any(examined(data[:length]) for length in range(0, len(data) - 1, 3))
+
+
+@settings(max_examples=300, deadline=2000, suppress_health_check=[HealthCheck.too_slow])
+@given(st.integers(0, 1), st.lists(st.tuples(st.integers(0, 10**6), st.integers(0, 255)), min_size=1, max_size=12))
+def test_overwritten_bytes_never_crash(which: int, edits: list[tuple[int, int]]) -> None:
+    data = bytearray(SMALL[which])
+    for place, value in edits:
+        data[place % len(data)] = value
+    examined(bytes(data))
+
+
+@settings(max_examples=200, deadline=2000)
+@given(st.lists(st.sampled_from([b"}", b"]", b"(", b"u", b"e", b"a", b"s", b"\x94", b"h\x00", b"h\x01", b"K\x07", b"N", b"\x86",
+                                 b"t", text("action"), text("segments"), text("device_traces"), b"}\x94(", b")"]), max_size=60))  # fmt: skip
+def test_opcodes_in_any_order_never_crash(parts: list[bytes]) -> None:
+    examined(b"\x80\x04" + b"".join(parts) + b".")
+
+
+def test_flipped_bits_never_crash() -> None:
+    choose = random.Random(3)
+    for _ in range(400):
+        data = bytearray(choose.choice(SMALL))
+        for _ in range(choose.choice((1, 1, 4))):
+            data[choose.randrange(len(data))] ^= 1 << choose.randrange(8)
+        examined(bytes(data))

@@ -1,0 +1,225 @@
+"""Is every container and every version of a snapshot read, and everything else refused in one sentence?"""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import io
+import json
+import pickle
+import struct
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from snapshot_building import OTHER, START, TRAIN, block, event, frame, freed, segment, snapshot, training
+
+from leakscope.allocator import read_bytes, read_snapshots
+from leakscope.allocator.ranks import rank_in
+from leakscope.allocator.snapshot import NOT_RECORDED, Snapshot
+from leakscope.errors import Unreadable
+
+Read = Callable[[Any], Snapshot]
+
+
+def same(one: Snapshot, other: Snapshot) -> bool:
+    """Do both say the same of segments, blocks and traces?"""
+    pairs = [(one.blocks, other.blocks), *zip(one.traces, other.traces, strict=True)]
+    fields = [(getattr(a, name), getattr(b, name)) for a, b in pairs for name in vars(a) if name != "stack"]
+    stacks = [[one.stacks[i] for i in a.stack] == [other.stacks[i] for i in b.stack] for a, b in pairs]
+    return one.segments == other.segments and all(stacks) and all(np.array_equal(a, b) for a, b in fields)
+
+
+@pytest.mark.parametrize("protocol", [2, 3, 4, 5])
+def test_every_protocol_reads_the_same(protocol: int) -> None:
+    data = training(12, keeps=True)
+    assert same(read_bytes("a", pickle.dumps(data, protocol)), read_bytes("a", pickle.dumps(data, 4)))
+
+
+def test_fast_lane_reads_what_the_slow_path_reads() -> None:
+    data = training(40, keeps=True, capacity=3)
+    for index, item in enumerate(data["device_traces"][0]):
+        written = dict(item)
+        item.clear()
+        item |= {"compile_context": b"N/A".decode(), "user_metadata": f"note {index % 3}", "pool_id": (0, 300 * index)}
+        item |= written
+        if index % 7 == 0:
+            item["frames"] = list(item.get("frames", []))
+    whole = read_bytes("a", pickle.dumps(data))
+    # The pure Python pickler writes no frames and protocol 3 has no MEMOIZE, which the lane needs.
+    assert same(whole, read_bytes("a", pickle.dumps(data, 3)))
+    stream = io.BytesIO()
+    pickle._Pickler(stream, 4).dump(data)
+    assert same(whole, read_bytes("a", stream.getvalue()))
+
+
+@pytest.mark.parametrize("base", [0, 2**63], ids=["in the lane", "beside it"])
+def test_numbers_of_every_width_survive(read: Read, base: int) -> None:
+    numbers = [0, 1, 127, 128, 255, 256, 65535, 65536, 2**31 - 1, 2**31, 2**32, 2**40 + 7, 2**47]
+    trace = [event("alloc", base + number, number, number, TRAIN) for number in numbers for _ in range(3)]
+    (told,) = read(snapshot([], trace)).traces
+    assert told.size.tolist() == [number for number in numbers for _ in range(3)]
+    assert (told.time_us - START).tolist() == told.size.tolist()
+    assert told.address.view(np.uint64).tolist() == [base + number for number in numbers for _ in range(3)]
+
+
+def test_stacks_are_shared_not_copied(read: Read) -> None:
+    told = read(snapshot([], [event("alloc", number, 512, number, TRAIN) for number in range(1000)]))
+    assert len(told.stacks) == 3
+    assert len({*told.traces[0].stack.tolist()}) == 1
+
+
+def test_absent_frames_and_empty_frames_differ(read: Read) -> None:
+    told = read(snapshot([], [event("alloc", 1, 512), event("alloc", 2, 512, frames=[])]))
+    assert told.traces[0].stack.tolist()[0] == NOT_RECORDED != told.traces[0].stack.tolist()[1]
+
+
+def test_unknown_keys_and_actions_are_ignored(read: Read) -> None:
+    data = snapshot(
+        [segment(block(0, 512) | {"new": 1}, more=2)], [event("alloc", 0, 512, novel=[1]), event("teleport", 0, 9)]
+    )
+    told = read(data | {"tomorrow": {"x": [None, True, 1.5]}})
+    assert told.traces[0].action_names[told.traces[0].action[1]] == "teleport"
+
+
+def test_forward_frames_stand_in_for_a_backward_without_python(read: Read) -> None:
+    forward = ['  File "/home/me/net.py", line 31, in forward\n', "    return self.linear(x)\n"]
+    told = read(snapshot([], [event("alloc", 1, 512, frames=[], forward_frames=forward)] * 2))
+    assert told.stacks[told.traces[0].stack[0]] == (("backward of forward", "/home/me/net.py", 31),)
+
+
+def test_bare_segment_list_gzip_and_viewer_page(tmp_path: Path) -> None:
+    data = training(4, keeps=True)
+    plain = pickle.dumps(data)
+    (tmp_path / "bare.pickle").write_bytes(pickle.dumps(data["segments"]))
+    (tmp_path / "s.pickle.gz").write_bytes(gzip.compress(plain))
+    embedded = [{"name": f"rank{n}.pickle", "base64": base64.b64encode(plain + b"\0\0\0").decode()} for n in range(2)]
+    (tmp_path / "page.html").write_text(f"\n<script>\nconst local_files = {json.dumps(embedded)}\n</script>")
+    assert len(read_snapshots(tmp_path / "bare.pickle")[0].segments) == 4
+    expected = read_bytes("s", plain)
+    assert same(read_snapshots(tmp_path / "s.pickle.gz")[0], expected)
+    pages = read_snapshots(tmp_path / "page.html")
+    assert [page.name for page in pages] == ["rank0.pickle", "rank1.pickle"]
+    assert all(same(page, expected) for page in pages)
+
+
+def test_page_written_by_torch_itself_is_read(tmp_path: Path) -> None:
+    viewer = pytest.importorskip("torch.cuda._memory_viz")
+    data = training(4, keeps=True)
+    (tmp_path / "page.html").write_text(viewer.trace_plot(data))
+    assert same(read_snapshots(tmp_path / "page.html")[0], read_bytes("s", pickle.dumps(data)))
+
+
+def test_cpp_pickler_layout_is_read() -> None:
+    """torch's C++ pickler writes protocol 2, numbered memo entries, and one mark around all items of a list."""
+
+    def text(value: str) -> bytes:
+        return b"X" + struct.pack("<I", len(value)) + value.encode()
+
+    alloc = b"}q\x05(" + text("action") + text("alloc") + text("addr") + b"\x8a\x08" + struct.pack("<q", 2**45)
+    alloc += text("size") + b"J" + struct.pack("<i", 4096) + b"u"
+    data = b"\x80\x02}q\x00(" + text("segments") + b"]" + text("device_traces") + b"](](" + alloc * 1 + b"ee" + b"u."
+    (trace,) = read_bytes("a", data).traces
+    assert (trace.address[0], trace.size[0]) == (2**45, 4096)
+
+
+def test_legacy_blocks_take_address_and_stack_from_where_2_0_wrote_them(read: Read) -> None:
+    history = [{"addr": 512, "real_size": 900, "frames": TRAIN}, {"addr": 0, "real_size": 7, "frames": OTHER}]
+    blocks = [{"size": 512, "state": "inactive"}, {"size": 1024, "state": "active_allocated", "history": history}]
+    told = read(
+        [{"device": 0, "address": 0, "total_size": 1536, "stream": 0, "segment_type": "small", "blocks": blocks}]
+    )
+    assert told.blocks.address.tolist() == [0, 512]
+    assert told.blocks.requested.tolist() == [512, 900]
+    assert told.stacks[told.blocks.stack[1]][1].line == 12
+
+
+def test_documented_but_never_written_state_is_an_alias(read: Read) -> None:
+    told = read([segment(block(0, 512, "active_awaiting_free"), block(512, 512, "active_pending_free"))])
+    assert told.blocks.state.tolist() == [2, 2]
+
+
+def test_host_segments_of_either_spelling(read: Read) -> None:
+    data = snapshot([]) | {
+        "host_segments": [
+            {"address": 1, "size": 4096, "allocated": True, "active": True},
+            {"address": 2, "total_size": 8192, "state": "active_pending_free"},
+            {"address": 3, "size": 100, "allocated": 0, "active": 40},
+        ],
+        "host_traces": [event("alloc", 1, 4096), *freed(9, 4)],
+    }
+    told = read(data)
+    assert [(part.size, part.allocated, part.active) for part in told.host_segments] == [
+        (4096, 4096, 4096),
+        (8192, 0, 8192),
+        (100, 0, 40),
+    ]
+    assert len(told.host_traces[0]) == 3
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (b"", "it is empty"),
+        (b"PK\x03\x04rest", "zip archive"),
+        (b'{"a": 1}', "JSON"),
+        (b"hello there", "neither a pickle"),
+        (b"<html></html>", "web page without"),
+        (b'<script>const local_files = [{"name": "a", "base64": "AAAA', "cut short"),
+        (b'<script>const local_files = [{"name": "a", "base64": "A"}]', "damaged"),
+        (gzip.compress(b"\x80\x04N.")[:12], "gzip data is damaged"),
+        (gzip.compress(bytes(40_000_000)), "100 times"),
+        (gzip.compress(gzip.compress(b"\x80\x04N.")), "gzipped twice"),
+        (pickle.dumps({"a": 1}), "neither segments nor device traces"),
+        (pickle.dumps("text"), "neither segments nor device traces"),
+        (pickle.dumps({"segments": {"a": 1}}), "its segments are of type dict"),
+        (pickle.dumps({"segments": [1]}), "segment 0 is of type int"),
+        (pickle.dumps([{"address": 1}]), "a segment has no total_size"),
+        (pickle.dumps([segment(block(0, 512, "on fire"))]), "state is 'on fire'"),
+        (pickle.dumps([segment(block(0, 512, requested=2**60))]), "a block has a strange requested_size"),
+        (pickle.dumps([segment(block(0, 512), device=10**6)]), "strange device"),
+        (pickle.dumps({"device_traces": [[]] * 1000}), "1000 devices"),
+        (pickle.dumps({"device_traces": [[7]]}), "a trace holds something of type int"),
+        (pickle.dumps({"device_traces": [[event("alloc", 0, -5)]]}), "an event has a strange size"),
+        (pickle.dumps({"device_traces": [[event("alloc", 0, size) for size in (1, 2, 3, -5)]]}), "no count of bytes"),
+        (pickle.dumps({"device_traces": [[event("alloc", 0, 2**200)]]}), "a number of 26 bytes"),
+        (pickle.dumps({"device_traces": [[event("alloc", 0, 5, frames="main")]]}), "a stack is of type str"),
+        (pickle.dumps({"device_traces": [[event("alloc", 0, 5, frames=[frame("a.py", "x", "f")])]]}), "line is no number"),  # type: ignore[arg-type]
+        (pickle.dumps(training(3, keeps=True))[:-40], "cut short"),
+        (b"\x80\x04K\x01K\x02.", "stops at byte 7 with 2 values"),
+        (b"\x80\x01].", "protocol 1"),
+    ],
+)  # fmt: skip
+def test_foreign_and_damaged_files_are_refused_in_one_sentence(tmp_path: Path, content: bytes, says: str) -> None:
+    file = tmp_path / "file.pickle"
+    file.write_bytes(content)
+    with pytest.raises(Unreadable) as refused:
+        read_snapshots(file)
+    assert says in str(refused.value)
+    assert str(file) in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+def test_a_missing_file_and_a_folder_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(Unreadable, match="there is no such file"):
+        read_snapshots(tmp_path / "none")
+    with pytest.raises(Unreadable, match="it is not a file"):
+        read_snapshots(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("path", "rank"),
+    [
+        ("rank0_memory_snapshot.pickle", 0),
+        ("runs/rank_0003/cuda_step_000012.pickle", 3),
+        ("snapshot_rank-12.pickle.gz", 12),
+        ("mem_r5.pickle", 5),
+        ("Rank=7.pkl", 7),
+        ("frank7.pickle", None),
+        ("snapshot.pickle", None),
+    ],
+)
+def test_rank_comes_from_the_name(path: str, rank: int | None) -> None:
+    assert rank_in(Path(path)) == rank

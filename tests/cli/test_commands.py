@@ -1,0 +1,141 @@
+"""The command line: whose words are whose, one sentence for bad input, and the exit statuses."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import click
+import pytest
+from leakscope_cli.run import run
+from leakscope_cli.shared import fingerprints_of, suppressions_of
+
+Command = Callable[..., "subprocess.CompletedProcess[str]"]
+Write = Callable[..., Path]
+
+
+@pytest.mark.parametrize(
+    ("line", "ranks", "steps", "module", "words"),
+    [
+        ("train.py", None, None, None, "train.py"),
+        ("train.py --ranks 2", 2, None, None, "train.py"),
+        ("-n 2 train.py --steps 5 -o x", 2, None, None, "train.py --steps 5 -o x"),
+        ("train.py --ranks=2 --steps 5", 2, None, None, "train.py --steps 5"),
+        ("train.py --ranks 2 --steps 9 -- --leak none", 2, 9, None, "train.py --leak none"),
+        ("--steps 3 train.py -- --ranks 4", None, 3, None, "train.py --ranks 4"),
+        ("train.py a -- b", None, None, None, "train.py a -- b"),
+        ("-n 2 -m pack.train --steps 5", 2, None, "pack.train", "--steps 5"),
+        ("-m pack.train --ranks 2 -q x", 2, None, "pack.train", "-q x"),
+    ],
+)
+def test_options_before_the_script_are_leakscopes_and_after_it_the_scripts(
+    line: str, ranks: int | None, steps: int | None, module: str | None, words: str
+) -> None:
+    context = run.make_context("run", line.split())
+    told = context.params
+    assert (told["ranks"], told["steps"], told["module"], told["words"]) == (ranks, steps, module, tuple(words.split()))
+
+
+def test_an_unknown_option_before_the_script_is_refused() -> None:
+    with pytest.raises(click.UsageError):
+        run.make_context("run", ["--stepz", "3", "train.py"])
+
+
+BAD = {
+    "run missing.py": "there is no script missing.py",
+    "run notes.txt": "notes.txt is not a Python script",
+    "run train.bin": "train.bin is not a Python script",
+    "run .": "cannot read the script .",
+    "run": "no script was given",
+    "run -m no_such_module": "there is no module no_such_module",
+    "run --ranks 0 train.py": "--ranks 0 makes no sense",
+    "run --steps 0 train.py": "--steps 0 makes no sense",
+    "run -o taken train.py": "taken exists already",
+    "run -f -o taken train.py": "holds no leakscope run",
+    "run -o /proc/nowhere train.py": "cannot write to /proc/nowhere",
+    "run --nnodes 2 train.py": "--nnodes needs --rdzv-endpoint",
+    "run --baseline notes.txt train.py": "is no baseline",
+    "report taken": "taken is not a leakscope run",
+    "report newer": "newer leakscope",
+    "compare taken newer": "taken is not a leakscope run",
+}
+
+
+def test_bad_input_gets_one_sentence_and_status_2(leakscope: Command, script: Write, tmp_path: Path) -> None:
+    from click.testing import CliRunner
+    from leakscope_cli import main
+
+    script("print('hello')\n")
+    script("this is no python\n", "notes.txt")
+    (tmp_path / "train.bin").write_bytes(b"\x00\xff\xfe")
+    for folder, text in (("taken", "{}"), ("newer", '{"format": 99}')):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / ("run.json" if folder == "newer" else "other.json")).write_text(text)
+    runner = CliRunner()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(tmp_path)
+        for line, sentence in BAD.items():
+            result = runner.invoke(main, line.split())
+            assert result.exit_code == 2, (line, result.output)
+            assert sentence in result.stderr and result.stderr.count("\n") == 1, (line, result.stderr)
+            assert result.stdout == ""
+    assert leakscope("run", "missing.py").returncode == 2
+
+
+def test_suppressions_are_words_a_line(tmp_path: Path) -> None:
+    (tmp_path / "known").write_text("b41c07e2  # the cache\n\n# whole rules\nview-hold\n")
+    assert suppressions_of(tmp_path / "known") == ("b41c07e2", "view-hold")
+
+
+LEAKY = """
+import torch
+torch.set_num_threads(1)
+net = torch.nn.Linear(256, 1024)
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+losses = []
+for _ in range(30):
+    out = net(torch.ones(256, 256))
+    losses.append(out)
+    out.sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    print("loss", flush=True)
+"""
+
+
+def test_a_leaking_run_end_to_end(leakscope: Command, script: Write, tmp_path: Path) -> None:
+    script(LEAKY)
+    script(LEAKY.replace("losses.append(out)", "pass"), "clean.py")
+    leaky = leakscope("run", "--json", "-q", "--steps", "6", "-o", "leaky", "train.py")
+    assert leaky.returncode == 23, leaky.stderr
+    told = json.loads(leaky.stdout)
+    assert told["verdict"] == "leaks" and told["exit_status"] == 23 and told["run"]["steps"] == 6
+    assert leaky.stderr == "loss\n" * 5, "the rank's stdout goes to stderr, the stop is not shown"
+    finding = told["findings"][0]
+    assert finding["rule"] == "step-growth" and "losses" in json.dumps(finding["trace"])
+    assert abs(finding["bytes_per_step"] - (1 << 20)) < 0.1 * (1 << 20)
+    assert json.loads((tmp_path / "leaky" / "findings.json").read_text()) == told
+    assert "losses" in (tmp_path / "leaky" / "report.html").read_text()
+
+    clean = leakscope("run", "--steps", "6", "-o", "clean", "clean.py")
+    assert clean.returncode == 0 and "CLEAN" in clean.stdout and "report: clean/report.html" in clean.stderr
+    assert fingerprints_of(tmp_path / "leaky") == tuple(finding["fingerprint"] for finding in told["findings"])
+
+    text = leakscope("report", "leaky")
+    assert text.returncode == 0 and "losses" in text.stdout
+    assert leakscope("report", "leaky", "--leak-exit-code", "9").returncode == 9
+    changed = leakscope("compare", "clean", "leaky")
+    assert changed.returncode == 23 and "new: 1" in changed.stdout
+    assert leakscope("compare", "leaky", "clean").returncode == 0
+
+
+def test_the_readme_names_only_options_that_exist() -> None:
+    readme = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+    words = set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", readme))
+    from leakscope_cli.report import report
+
+    known = {name for command in (run, report) for p in command.params for name in p.opts}
+    assert words - known == {"--lr", "--leakscope"}, "--lr is the example script's, --leakscope is pytest's"

@@ -1,0 +1,141 @@
+"""The doorways for Python code: a leaking block fails with its trace, a clean one passes."""
+
+from __future__ import annotations
+
+import gc
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+import leakscope
+
+
+def leave_a_cycle() -> None:
+    kept = torch.ones(1000)
+
+    def extract(depth: int) -> int:
+        return extract(depth - 1) if depth else kept.numel()
+
+    extract(1)
+
+
+def test_a_block_that_leaves_a_cycle_fails_with_its_trace_and_gc_is_as_it_was() -> None:
+    with pytest.raises(leakscope.LeaksFound) as caught, leakscope.watch(fail=True) as block:
+        leave_a_cycle()
+    assert "extract" in str(caught.value) and "3.91 KiB" in str(caught.value)
+    assert caught.value.findings is block.findings and block.findings.verdict == "leaks"
+    assert [finding.rule for finding in block.findings.findings] == ["tensor-cycle"]
+    assert gc.isenabled()
+
+
+def test_a_clean_block_and_a_live_variable_pass_and_old_leaks_are_not_blamed() -> None:
+    torch.set_num_threads(1)
+    bag: list[torch.Tensor] = []
+    hidden = torch.ones(10, requires_grad=True) * 2
+    hidden.register_hook(lambda grad, own=hidden: grad + own)  # freed by nobody
+    del hidden
+    with leakscope.watch(fail=True) as block:
+        bag.append(torch.ones(1000))
+        torch.nn.Linear(8, 8)(torch.ones(4, 8)).sum().backward()
+    assert block.findings.verdict == "clean" and block.run.ranks
+
+
+def test_the_allowance_and_the_blocks_own_error_win() -> None:
+    with leakscope.watch(fail=True, allowance="1 MB") as block:
+        leave_a_cycle()
+    assert block.findings.verdict == "leaks"
+    with pytest.raises(ZeroDivisionError), leakscope.watch(fail=True):
+        leave_a_cycle()
+        print(1 / 0)
+
+
+def test_a_profiler_finds_what_grows_and_leaves_nothing_installed(tmp_path: Path) -> None:
+    losses, callbacks = [], list(gc.callbacks)
+
+    def train_step() -> None:
+        losses.append(torch.nn.Linear(256, 256)(torch.ones(64, 256)).sum())
+
+    with leakscope.Profiler(output=tmp_path / "run") as profiler:
+        stepped = profiler.wrap(train_step)
+        for _ in range(10):
+            stepped()
+    assert profiler.findings.verdict == "leaks"
+    assert "losses" in str(profiler.findings.findings[0].trace)
+    assert [step.number for step in profiler.run.ranks[0].steps] == list(range(1, 11))
+    assert (tmp_path / "run" / "report.html").exists()
+    assert gc.callbacks == callbacks
+    with pytest.raises(RuntimeError), profiler.step():
+        pass
+
+
+def test_check_tells_growth_from_what_stays_the_same() -> None:
+    kept: list[torch.Tensor] = []
+    assert leakscope.check(lambda: torch.ones(1000), repeats=3).verdict == "clean"
+    assert leakscope.check(lambda: kept.append(torch.ones(1 << 20)), repeats=3).verdict == "leaks"
+    with pytest.raises(ValueError, match="too few"):
+        leakscope.check(lambda: None, repeats=2)
+
+
+MARKED = """
+import pytest
+
+bag = []
+
+def leave_a_cycle():
+    import torch
+    kept = torch.ones(1000)
+    def extract(n):
+        return extract(n - 1) if n else kept
+    extract(1)
+
+@pytest.mark.no_tensor_leaks
+def test_leaks():
+    leave_a_cycle()
+
+@pytest.mark.no_tensor_leaks("1 MB")
+def test_allowed():
+    leave_a_cycle()
+
+def test_unmarked():
+    leave_a_cycle()
+
+@pytest.mark.no_tensor_leaks(repeats=3)
+def test_grows(tmp_path):
+    import torch
+    bag.append(torch.ones(1 << 20))
+"""
+
+
+def test_the_marker_fails_the_tests_that_leak(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(test_marked=MARKED)
+    result = pytester.runpytest_subprocess()
+    result.assert_outcomes(failed=2, passed=2)
+    result.stdout.fnmatch_lines(["*FAILED*test_leaks*", "*FAILED*test_grows*"])
+    result.stdout.fnmatch_lines(["*extract*"])
+    everywhere = pytester.runpytest_subprocess("--leakscope", "-k", "unmarked")
+    everywhere.assert_outcomes(failed=1)
+
+
+def test_a_wrong_marker_is_an_error_at_collection(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile("import pytest\n@pytest.mark.no_tensor_leaks('lots')\ndef test_it(): pass\n")
+    result = pytester.runpytest_subprocess()
+    assert "write it like 4096" in result.stdout.str() + result.stderr.str() and result.ret != 0
+
+
+def test_nothing_heavy_is_imported_before_it_is_used() -> None:
+    code = """
+import sys, leakscope, leakscope.pytest_plugin, leakscope_cli
+leakscope.watch, leakscope.Profiler, leakscope.LeaksFound
+try:
+    leakscope_cli.main(["--help"])
+except SystemExit:
+    pass
+with leakscope.watch(fail=True):
+    pass
+print(sorted({"torch", "matplotlib"} & set(sys.modules)))
+"""
+    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert told.endswith("[]\n")

@@ -1,0 +1,52 @@
+"""Looking changes nothing: what the script computes and finds is bit for bit what it is under python."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from leakscope.launch import Plan, launch
+from leakscope.record import read_run
+
+SCRIPT = """
+import gc, hashlib, random, signal, sys, threading
+import torch
+torch.set_num_threads(1)
+torch.manual_seed(0)
+random.seed(0)
+net = torch.nn.Sequential(torch.nn.Linear(32, 32), torch.nn.Dropout(0.5), torch.nn.Linear(32, 1))
+optimizer = torch.optim.AdamW(net.parameters(), lr=0.1)
+first = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.1)
+for _ in range(11):
+    loss = net(torch.randn(16, 32)).pow(2).mean()
+    loss.backward()
+    optimizer.step()
+    first.step()
+    grads = [p.grad.sum().item().hex() for p in net.parameters()]
+    optimizer.zero_grad()
+    print(loss.item().hex(), grads)
+print(torch._C._len_torch_dispatch_stack())
+print(hashlib.sha256(torch.get_rng_state().numpy().tobytes()).hexdigest(), random.random())
+print(gc.isenabled(), gc.get_threshold(), gc.get_debug(), sys.gettrace(), sys.getprofile(), threading.active_count())
+print([signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGUSR1)], sys.getswitchinterval())
+print(sorted(vars(net[0])), [sorted(vars(p)) for p in net.parameters()], len(optimizer._optimizer_step_post_hooks))
+"""
+
+
+def test_losses_gradients_and_the_process_are_as_without_leakscope(
+    script: Callable[[str], Path], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    path = script(SCRIPT)
+    plain = subprocess.run([sys.executable, path], capture_output=True, text=True, check=True).stdout
+    outcome = launch(Plan(str(path), (), tmp_path))
+    (rank,) = read_run(tmp_path).ranks
+    assert outcome.status == 0 and not rank.notes
+    assert capfd.readouterr().out == plain
+    assert [look.step for look in rank.looks] == [3, 5, 7, 9, 11], "one step is one call of the first optimizer"
+    assert len(rank.steps) == 11
+    made = [place for look in rank.looks for place in look.heap.made_at.values()]
+    assert all(place.startswith("train.py:") for place in made)

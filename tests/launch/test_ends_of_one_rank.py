@@ -1,0 +1,111 @@
+"""How a run of one rank ends, with torch at work."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from leakscope.errors import Unreadable
+from leakscope.launch import Outcome, Plan, launch
+from leakscope.record import Rank, read_run
+
+Write = Callable[..., Path]
+
+TRAIN = """
+import sys, threading
+import torch
+torch.set_num_threads(1)
+torch.manual_seed(0)
+net = torch.nn.Linear(8, 8)
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+def step():
+    net(torch.ones(4, 8)).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
+def run(folder: Path, script: Path, **plan: object) -> tuple[Outcome, Rank]:
+    folder.mkdir(exist_ok=True)
+    outcome = launch(Plan(str(script), (), folder, **plan))  # type: ignore[arg-type]
+    return outcome, read_run(folder).ranks[0]
+
+
+def test_a_run_stops_after_the_steps_asked_for(
+    script: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = script(TRAIN + "try:\n    while True: step()\nfinally:\n    print('cleaned up', file=open('done', 'w'))\n")
+    monkeypatch.chdir(tmp_path)
+    outcome, rank = run(tmp_path / "run", path, steps=5)
+    assert outcome.status == 0
+    assert (rank.ended.how, rank.ended.status, rank.ended.steps) == ("stopped", 0, 5)
+    assert [step.number for step in rank.steps] == [1, 2, 3, 4, 5]
+    assert [(look.step, look.occasion) for look in rank.looks] == [(3, "step"), (4, "step"), (5, "last")]
+    assert rank.gc_diff is not None
+    assert (tmp_path / "done").exists(), "the script's own clean-up runs"
+    assert "train.py:10 step (aten::" in str([look.heap.made_at for look in rank.looks])
+    run_read = read_run(tmp_path / "run")
+    assert run_read.torch and run_read.device == "cpu" and "train.py" in run_read.sources
+
+
+def test_a_swallowed_stop_comes_again_and_a_script_that_swallows_everything_is_ended(script: Write, tmp_path: Path) -> None:
+    path = script(TRAIN + "while True:\n    try: step()\n    except BaseException: print('swallowed', flush=True)\n")
+    began = time.monotonic()
+    outcome, rank = run(tmp_path / "run", path, steps=3, grace=0.5, gc_diff="never")
+    assert outcome.status == 0 and rank.ended.how == "stopped" and rank.ended.steps == 3
+    assert len(rank.steps) == 3, "what comes after the stop is not recorded"
+    assert time.monotonic() - began < 60
+
+
+def test_an_error_after_the_stop_is_no_failure(script: Write, tmp_path: Path) -> None:
+    path = script(TRAIN + "try:\n    while True: step()\nexcept BaseException: raise RuntimeError('in clean-up')\n")
+    outcome, rank = run(tmp_path / "run", path, steps=3, gc_diff="never")
+    assert outcome.status == 0 and rank.ended.how == "stopped"
+
+
+def test_a_script_without_a_step_is_listed_and_said(script: Write, tmp_path: Path) -> None:
+    path = script(TRAIN + "import multiprocessing\nkept = torch.ones(1000)\n")
+    outcome, rank = run(tmp_path / "run", path)
+    assert outcome.status == 0 and rank.ended.how == "finished"
+    assert rank.steps == () and [look.occasion for look in rank.looks] == ["end"]
+    assert rank.looks[0].explained_bytes >= 4000
+
+
+def test_sigkill_leaves_the_steps_that_were_taken(script: Write, tmp_path: Path) -> None:
+    path = script(TRAIN + "import os, signal\nstep(); step()\nos.kill(os.getpid(), signal.SIGKILL)\n")
+    outcome, rank = run(tmp_path / "run", path)
+    assert outcome.status == 137 and rank.ended.how == "killed" and rank.ended.steps == 2
+    assert "SIGKILL" in outcome.error
+
+
+def test_ctrl_c_reaches_the_script_and_the_report_is_still_written(script: Write, tmp_path: Path) -> None:
+    path = script(TRAIN + "import time\nstep()\nprint('ready', flush=True)\ntime.sleep(60)\n")
+    command = [sys.executable, "-m", "leakscope", "run", "-o", str(tmp_path / "run"), str(path)]
+    child = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True, cwd=tmp_path
+    )
+    assert child.stdout is not None and child.stdout.readline() == "ready\n"
+    os.killpg(child.pid, signal.SIGINT)
+    out, err = child.communicate(timeout=60)
+    assert child.returncode == 130, err
+    assert "KeyboardInterrupt" in err and "leakscope/" not in err.partition("leakscope:")[0]
+    assert (tmp_path / "run" / "report.html").exists() and "rank 0" in out
+    assert read_run(tmp_path / "run").ranks[0].ended.error == "KeyboardInterrupt"
+
+
+def test_a_script_whose_records_cannot_be_written_goes_on(script: Write, tmp_path: Path) -> None:
+    path = script(TRAIN + "import shutil\nstep()\nshutil.rmtree('run')\nfor _ in range(4): step()\nopen('done', 'w')\n")
+    folder = tmp_path / "run"
+    folder.mkdir()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(tmp_path)
+        with pytest.raises(Unreadable):
+            launch(Plan(str(path), (), folder))
+    assert (tmp_path / "done").exists()

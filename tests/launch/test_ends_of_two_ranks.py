@@ -1,0 +1,131 @@
+"""How a run of two ranks ends: real ranks, real kills."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from leakscope.launch import Outcome, Plan, launch
+from leakscope.record import Rank, read_run
+
+Write = Callable[..., Path]
+
+PAIR = """
+import os, signal, sys, time
+import torch, torch.distributed as dist
+torch.set_num_threads(1)
+dist.init_process_group("gloo")
+rank = dist.get_rank()
+net = torch.nn.Linear(64, 64)
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+def step():
+    net(torch.ones(4, 64)).sum().backward()
+    for parameter in net.parameters():
+        dist.all_reduce(parameter.grad)
+    optimizer.step()
+    optimizer.zero_grad()
+def leave_last():
+    while not os.path.exists("shared/rank_0000/ended.json"):
+        time.sleep(0.05)
+    sys.exit(7)
+"""
+
+
+def run(folder: Path, script: Path, **plan: object) -> tuple[Outcome, tuple[Rank, ...]]:
+    folder.mkdir(exist_ok=True)
+    settings = {"ranks": 2, "gc_diff": "never", **plan}
+    outcome = launch(Plan(str(script), (), folder, **settings))  # type: ignore[arg-type]
+    return outcome, read_run(folder).ranks
+
+
+def test_a_killed_rank_is_named_and_its_peer_is_not_blamed(
+    script: Write, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    path = script(PAIR + "for i in range(9):\n    if i == 4 and rank == 1: os.kill(os.getpid(), signal.SIGKILL)\n    step()\n")
+    outcome, ranks = run(tmp_path / "run", path)
+    assert (outcome.status, outcome.failed) == (137, 1)
+    assert ranks[1].ended.how == "killed" and ranks[1].ended.status == 137 and ranks[1].ended.steps == 4
+    assert ranks[0].ended.how in ("raised", "killed") and ranks[0].ended.status != 0
+    assert [look.step for look in ranks[0].looks] == [3] == [look.step for look in ranks[1].looks]
+    noise = [line for line in capfd.readouterr().err.splitlines() if "elastic" in line or "=====" in line]
+    assert not noise, "what the launcher says of itself goes to its log"
+    assert "exitcode" in (tmp_path / "run" / "logs" / "launcher.log").read_text()
+
+
+def test_the_failing_ranks_own_status_error_and_log_are_passed_on(
+    script: Write, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    path = script(PAIR + "step()\nprint('hello from', rank)\nif rank == 1: sys.exit(3)\nstep()\n")
+    outcome, ranks = run(tmp_path / "run", path)
+    assert (outcome.status, outcome.failed, outcome.log) == (3, 1, "logs/rank_0001.stderr.log")
+    assert ranks[1].ended.how == "exited"
+    assert "[rank 1]: hello from 1" in capfd.readouterr().out
+    assert (tmp_path / "run" / "logs" / "rank_0001.stdout.log").read_text() == "hello from 1\n"
+
+
+ONE_OPTIMIZER = PAIR + """
+while True:
+    if rank == 0:
+        out = net(torch.ones(4, 64))
+        dist.send(out.detach(), dst=1)
+        grad = torch.empty(4, 64)
+        dist.recv(grad, src=1)
+        out.backward(grad)
+        optimizer.step()
+        optimizer.zero_grad()
+    else:
+        inp = torch.empty(4, 64)
+        dist.recv(inp, src=0)
+        inp.requires_grad_()
+        net(inp).pow(2).sum().backward()
+        dist.send(inp.grad, dst=0)
+"""
+
+
+def test_a_rank_without_an_optimizer_is_looked_at_with_its_peer_and_stops_with_it(script: Write, tmp_path: Path) -> None:
+    outcome, (owner, other) = run(tmp_path / "run", script(ONE_OPTIMIZER), steps=6)
+    assert outcome.status == 0
+    assert owner.ended.how == other.ended.how == "stopped"
+    assert owner.ended.steps == 6 and other.ended.steps == 0
+    assert [(look.step, look.occasion) for look in owner.looks] == [(3, "step"), (5, "step"), (6, "last")]
+    assert {look.occasion for look in other.looks} == {"peer"} and other.looks[-1].step == 6
+
+
+SKEWED = PAIR + """
+def alone():
+    net(torch.ones(4, 64)).sum().backward()
+    optimizer.step()
+if rank == 1:
+    time.sleep(0.5)
+while True:
+    try:
+        alone()
+        time.sleep(0.02 * rank)
+    except BaseException:
+        pass
+"""
+
+
+def test_skewed_ranks_that_swallow_the_stop_are_ended_cleanly(script: Write, tmp_path: Path) -> None:
+    outcome, ranks = run(tmp_path / "run", script(SKEWED), steps=5, grace=1.0)
+    assert outcome.status == 0
+    assert [(rank.ended.how, rank.ended.steps) for rank in ranks] == [("stopped", 5), ("stopped", 5)]
+
+
+def test_under_another_launcher_each_rank_records_itself(script: Write, tmp_path: Path) -> None:
+    path = script(PAIR + "for _ in range(4): step()\ndist.barrier()\nif rank: leave_last()\n")
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--no-python", sys.executable]
+    command += ["-m", "leakscope", "run", "-o", "shared", str(path)]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
+    recorded = read_run(tmp_path / "shared")
+    assert done.returncode == 1 and "exitcode  : 7" in done.stderr, "the launcher sees the script's own status"
+    assert [(rank.ended.how, rank.ended.status, len(rank.steps)) for rank in recorded.ranks] == [
+        ("finished", 0, 4), ("exited", 7, 4),
+    ]  # fmt: skip
+    assert recorded.expected_ranks == 2
+    assert json.loads((tmp_path / "shared" / "run.json").read_text())["ranks"] == 2

@@ -1,0 +1,300 @@
+"""Small runs and findings, written by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from leakscope.findings.model import Cut, Finding, Findings, Hop, RankSummary, Sighting, Unjudged
+from leakscope.graph.model import build
+from leakscope.record import Collection, Ended, GcDiff, Look, Rank, Run, Step
+
+KIB = 1024
+MIB = 1024 * 1024
+HOSTILE = '</script><img src=x onerror="document.title=1">{{ 7*7 }}&$x_1$'
+SOURCES = {
+    "train.py": tuple(f"line {n}" for n in range(1, 12)) + ("    self.losses.append(loss)",) + ("",) * 40,
+    "stage.py": ("",) * 39 + ("    def extract(node):", "        return [extract(n) for n in node.next_functions]"),
+}
+
+
+def steps(count: int, start: int, growth: int, peak: bool = False) -> tuple[Step, ...]:
+    full = Collection(2, 0.011, 420, 3 * growth)
+    return tuple(
+        Step(
+            number=n,
+            seconds=0.057,
+            counted_bytes=start + growth * n,
+            peak_bytes=start + growth * n + 8 * MIB if peak else None,
+            collections=(full,) if n == 8 else (),
+        )
+        for n in range(1, count + 1)
+    )
+
+
+def look(step: int, explained: int, counted: int, unjudged: tuple[str, ...] = ()) -> Look:
+    return Look(
+        step=step,
+        occasion="step",
+        heap=build([], []),
+        counted_bytes=counted,
+        explained_bytes=explained,
+        objects=139,
+        stopped_seconds=0.21,
+        seconds=0.24,
+        unjudged=unjudged,
+    )
+
+
+def rank(
+    number: int,
+    count: int = 12,
+    growth: int = 256 * KIB,
+    ended: Ended | None = None,
+    extras: Mapping[str, tuple[Mapping[str, Any], ...]] | None = None,
+    notes: tuple[str, ...] = (),
+) -> Rank:
+    looked = tuple(look(s, 4 * MIB + growth * s, 200 * MIB + growth * s) for s in (3, 5, 9, 11) if s <= count)
+    diff = GcDiff((0, 64 * KIB, 704 * KIB, 0), 2, (0.0001, 0.002, 0.03, 0.03), 768 * KIB)
+    return Rank(
+        number=number,
+        steps=steps(count, 200 * MIB, growth),
+        looks=looked,
+        ended=ended or Ended("stopped", 0, count, log=f"logs/rank_{number}.log"),
+        gc_diff=diff if count >= 12 and growth else None,
+        notes=notes,
+        extras=extras or {},
+    )
+
+
+def run(*ranks: Rank, **changes: Any) -> Run:
+    values: dict[str, Any] = {
+        "command": ("train.py", "--leak", "stage-backward-cycle"),
+        "ranks": ranks,
+        "expected_ranks": len(ranks),
+        "device": "cpu",
+        "torch": "2.13.0",
+        "leakscope": "0.1.0",
+        "sources": SOURCES,
+    }
+    return Run(**{**values, **changes})
+
+
+def cycle_finding() -> Finding:
+    """Its trace goes once around the cycle, then from the cell down to the storage."""
+    size = 768 * KIB
+    alone, held = "no root leads here: the cycle keeps itself", "held by the cycle"
+    return Finding(
+        rule="tensor-cycle",
+        title="closure `extract` in stage_backward_weight holds itself and every intermediate of the step",
+        fingerprint="b41c07e2",
+        severity="leak",
+        freed_by="gc",
+        retained_bytes=1536 * KIB,
+        bytes_per_step=128.0 * KIB,
+        trace=(
+            Hop("function extract", "function", "function", "stage.py:40", "leaked", "closure extract", alone, size),
+            Hop("tuple, 2 items", "tuple", "container", "", "leaked", "[i]", alone, size),
+            Hop("cell extract", "cell", "cell", "stage.py:40", "leaked", "contents", alone, size),
+            Hop("function extract", "function", "function", "stage.py:40", "leaked", "", alone),
+            Hop("cell extract", "cell", "cell", "stage.py:40", "leaked", "contents", held),
+            Hop("function extract", "function", "function", "stage.py:40", "leaked", "closure intermediates", held),
+            Hop("list, 4 items", "list", "container", "stage.py:38", "leaked", "[i]", held, 512 * KIB),
+            Hop("Tensor float32[128, 256]", "torch.Tensor", "tensor", "", "leaked", ".untyped_storage()", held),
+            Hop("storage, 128.00 KiB", "torch.UntypedStorage", "storage", "", "leaked", "", held),
+        ),
+        cycle=(
+            ("function extract", "closure extract", "tuple, 2 items"),
+            ("tuple, 2 items", "[i]", "cell extract"),
+            ("cell extract", "contents", "function extract"),
+        ),
+        cut=Cut("closure extract", "stage.py:41", 768 * KIB, 768 * KIB),
+        advice="Make `extract` a module-level function, or walk the graph with a list of nodes instead of recursion.",
+        collections=2,
+        made_at=("stage.py:41 forward (aten::addmm)", "stage.py:41 forward (aten::mul)", "stage.py:40 f (aten::mm)"),
+        sightings=tuple(Sighting(r, s, 128 * KIB * s) for r in (0, 1) for s in (3, 5, 9, 11)),
+        see=("leakscope.backward.stage_backward_weight (leakscope/backward/split.py:88)",),
+        count=6,
+    )
+
+
+def growth_finding(name: str = ".losses") -> Finding:
+    return Finding(
+        rule="step-growth",
+        title=f"`trainer{name}` gains 2 tensors each step",
+        fingerprint="0f3a9c11",
+        severity="leak",
+        freed_by="program",
+        retained_bytes=24 * 64 * KIB,
+        bytes_per_step=128.0 * KIB,
+        trace=(
+            Hop("module __main__", "module", "namespace", "train.py:1", "expected", ".trainer", "the running script"),
+            Hop("Trainer", "__main__.Trainer", "instance", "train.py:8", "unknown", name, "", 24 * 64 * KIB),
+            Hop("list, 24 items", "list", "container", "train.py:12", "leaked", "[i]", "gained 2 items at every look"),
+            Hop("Tensor float32[128, 128]", "torch.Tensor", "tensor", "", "leaked", ".untyped_storage()", ""),
+            Hop("storage, 64.00 KiB", "torch.UntypedStorage", "storage", "", "leaked", ""),
+        ),
+        cut=Cut(name, "train.py:12", 24 * 64 * KIB, None, "the container's owner defines __del__"),
+        advice="Append `loss.item()`, or clear the list at the end of each step.",
+        made_at=("train.py:41 forward (aten::mul)",),
+        sightings=tuple(Sighting(0, s, 128 * KIB * s) for s in (3, 5, 9, 11)),
+        count=24,
+    )
+
+
+def library_finding() -> Finding:
+    return Finding(
+        rule="hook-pileup",
+        title="torch.distributed.pipelining keeps hooks on its receive buffers",
+        fingerprint="77aa01ff",
+        severity="leak",
+        freed_by="program",
+        retained_bytes=32 * KIB,
+        bytes_per_step=0.0,
+        trace=(Hop("PipelineStage", "torch.distributed.pipelining.PipelineStage", "instance", "", "unknown", ""),),
+        cut=None,
+        advice="Known upstream as pytorch issue 185331; nothing to do in your code.",
+        origin="library",
+        sightings=(Sighting(1, 11, 32 * KIB),),
+    )
+
+
+def note_finding() -> Finding:
+    return Finding(
+        rule="step-growth",
+        title="`history` gains one detached scalar each step",
+        fingerprint="12345678",
+        severity="note",
+        freed_by="program",
+        retained_bytes=48,
+        bytes_per_step=4.0,
+        trace=(Hop("module __main__", "module", "namespace", "train.py:1", "expected", ".history"),
+               Hop("storage, 4 B", "torch.UntypedStorage", "storage", "", "unknown", "")),
+        cut=Cut(".history", "train.py:4", 48),
+        advice="Nothing to do below --min-bytes.",
+        sightings=(Sighting(0, 11, 48),),
+    )
+
+
+def summary(number: int, leaked: int) -> RankSummary:
+    steady = {"parameter": 2 * MIB, "gradient": 2 * MIB, "optimizer state": 4 * MIB, "activation": MIB}
+    by_step = tuple((s, {**steady, "leaked": leaked * s // 11}) for s in (3, 5, 9, 11))
+    return RankSummary(
+        freed_by_gc_bytes=768 * KIB,
+        gc_seconds=0.062,
+        explained_bytes=9 * MIB + leaked,
+        counted_bytes=212 * MIB + number * MIB,
+        categories=by_step[-1][1],
+        categories_by_step=by_step,
+    )
+
+
+def wire(step_count: int = 4, microbatches: int = 4, late: bool = True) -> tuple[dict[str, Any], ...]:
+    rows = []
+    for step in range(1, step_count + 1):
+        for microbatch in range(microbatches):
+            for direction, offset in (("recv", 0.0), ("send", 0.004)):
+                issued = step * 0.1 + microbatch * 0.012 + offset
+                rows.append({
+                    "direction": direction, "peer": 1, "tag": microbatch, "group": "default", "bytes": 64 * KIB,
+                    "dtype": "float32", "shape": [128, 128], "step": step, "microbatch": microbatch,
+                    "issued_at": "train.py:88 forward_step", "issued": issued, "waited": issued + 0.002,
+                    "completed": issued + 0.003, "tensor_died": issued + 0.006,
+                    "storage_died": None if late and direction == "send" else issued + 0.02,
+                })
+    return tuple(rows)
+
+
+def leaking() -> tuple[Run, Findings]:
+    """Two ranks, a tensor cycle on both, a list that grows on rank 0, a library leak and a note."""
+    told = (cycle_finding(), growth_finding(), library_finding(), note_finding())
+    return run(rank(0, extras={"wire": wire()}), rank(1)), Findings(
+        verdict="leaks",
+        why="2 distinct leaks hold 3.00 MiB and grow by 256.00 KiB a step.",
+        exit_status=23,
+        findings=told,
+        unjudged=(Unjudged("late-release", 0, "lifetimes were not recorded (--no-lifetimes)"),),
+        ranks={0: summary(0, 3 * MIB), 1: summary(1, MIB)},
+    )
+
+
+def clean() -> tuple[Run, Findings]:
+    return run(rank(0, growth=0), rank(1, growth=0)), Findings(
+        verdict="clean",
+        why="Nothing grew at 4 looks over 12 steps, and a collection would free no tensor.",
+        exit_status=0,
+        ranks={0: summary(0, 0), 1: summary(1, 0)},
+    )
+
+
+def inconclusive() -> tuple[Run, Findings]:
+    return run(rank(0, count=4, ended=Ended("finished", 0, 4))), Findings(
+        verdict="inconclusive",
+        why="Only 1 look was taken after warm-up; growth needs 3.",
+        exit_status=0,
+        unjudged=(Unjudged("step-growth", 0, "1 look after warm-up, growth needs 3"),),
+        ranks={0: summary(0, 0)},
+    )
+
+
+def killed() -> tuple[Run, Findings]:
+    """Rank 1 was killed; rank 0 raised because its peer was gone; rank 2 never wrote a word."""
+    first = Ended(
+        "raised", 1, 5, error="RuntimeError: Connection closed by peer [127.0.0.1]:29500",
+        stack=("train.py:90 main", "train.py:61 forward_step"), log="logs/rank_0.log",
+    )
+    second = Ended("killed", 137, 5, log="logs/rank_1.log")
+    lost = Rank(2, (), (), Ended("lost", 1, 0), notes=("nothing was recorded for this rank",))
+    cut_off = ("the last line of steps.jsonl was cut off when the rank died and is left out",)
+    return run(rank(0, 5, ended=first), rank(1, 5, ended=second, notes=cut_off), lost), Findings(
+        verdict="inconclusive",
+        why="Rank 1 was killed at step 5, before growth could be judged.",
+        exit_status=137,
+        ranks={0: RankSummary(), 1: RankSummary(explained_bytes=4 * MIB)},
+    )
+
+
+def no_step() -> tuple[Run, Findings]:
+    only = Rank(0, (), (look(0, 2 * MIB, 90 * MIB),), Ended("finished", 0, 0), notes=("no step was seen",))
+    return run(only), Findings(
+        verdict="inconclusive",
+        why="No step was seen: no optimizer of torch stepped.",
+        exit_status=0,
+        ranks={0: RankSummary(explained_bytes=2 * MIB, counted_bytes=90 * MIB, categories={"parameter": 2 * MIB})},
+        listed=("2.00 MiB in 14 storages held by module __main__ .model (parameter)",),
+    )
+
+
+def hostile() -> tuple[Run, Findings]:
+    """Every string that a run can bring with it, written by someone who means harm."""
+    bad = HOSTILE
+    hop = Hop(bad, bad, "instance", f"{bad}.py:3", "unknown", bad, bad + "\x1b[31m\u202e", 5)
+    finding = Finding(
+        rule="step-growth", title=bad, fingerprint="deadbeef", severity="leak", freed_by="program",
+        retained_bytes=5 * MIB, bytes_per_step=1.5, trace=(hop, hop, hop), advice=bad,
+        cut=Cut(bad, f"{bad}.py:3", 5, None, bad), made_at=(bad,), sightings=(Sighting(0, 3, 5),), see=(bad,),
+        cycle=((bad, bad, "b"), ("b", bad, bad)),
+    )
+    words = dict.fromkeys(("issued_at", "group", "dtype", "direction", "tag"), bad + "\x1b\u202e")
+    rows = tuple({**row, **words} for row in wire(2, 2))
+    only = Rank(
+        0, steps(12, MIB, KIB), (look(3, MIB, MIB, (bad,)),),
+        Ended("raised", 1, 12, error=bad + "\x00\x1b[2J", stack=(bad,), log=bad), notes=(bad,), extras={"wire": rows},
+    )
+    categories = {bad: MIB, "leaked": KIB}
+    told = Findings(
+        verdict="leaks", why=bad, exit_status=1, findings=(finding,), suppressed=(finding,),
+        unjudged=(Unjudged("allocator", 0, bad),), listed=(bad,),
+        ranks={0: RankSummary(categories=categories, categories_by_step=((3, categories), (5, categories)))},
+    )
+    return run(only, command=(bad,), device=bad, torch=bad, folder=bad, sources={f"{bad}.py": ("", "", bad)}), told
+
+
+ALL = {
+    "leaking": leaking,
+    "clean": clean,
+    "inconclusive": inconclusive,
+    "killed": killed,
+    "no_step": no_step,
+    "hostile": hostile,
+}

@@ -1,0 +1,168 @@
+"""Is the page one file, whole, offline, and deaf to what a run tries to smuggle into it?"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+
+import examples
+import pytest
+
+from leakscope.report import FORMATS
+
+VOID = {"meta", "br", "img", "link", "hr", "input"}
+LOADING = {"src", "href", "xlink:href", "data", "action", "srcset", "poster", "formaction"}
+
+
+class Page(HTMLParser):
+    """Tags, attributes and text of a page; refuses tags that do not close in order."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.tags: list[str] = []
+        self.attributes: list[tuple[str, str, str]] = []
+        self.words: list[str] = []
+        self.feed(text)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.attributes += [(tag, name, value or "") for name, value in attrs]
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.attributes += [(tag, name, value or "") for name, value in attrs]
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.words.append(data)
+
+
+def page(name: str) -> str:
+    return FORMATS["html"](*examples.ALL[name]())
+
+
+@pytest.mark.parametrize("name", examples.ALL)
+def test_page_is_whole_offline_and_without_scripts(name: str) -> None:
+    text = page(name)
+    parsed = Page(text)
+    assert not {"script", "img", "iframe", "link", "object", "embed", "foreignobject"} & set(parsed.tags)
+    for _, attribute, value in parsed.attributes:
+        assert not attribute.startswith("on")
+        assert attribute not in LOADING or value.startswith("#")
+    assert "@import" not in text and not re.search(r"url\(\s*['\"]?(?!#)", text)
+    ids = [value for _, attribute, value in parsed.attributes if attribute == "id"]
+    assert len(ids) == len(set(ids))
+
+
+@pytest.mark.parametrize("name", examples.ALL)
+def test_same_input_gives_the_same_bytes(name: str) -> None:
+    assert page(name) == page(name)
+
+
+def test_page_tells_what_was_found() -> None:
+    text = page("leaking")
+    words = " ".join(" ".join(Page(text).words).split())
+    for said in (
+        "2 distinct leaks", "768.00 KiB would be freed", "closure extract", "cut here", "self.losses.append(loss)",
+        "stage.py:41 forward (aten::addmm)", "Known leaks of libraries", "rank 1", "optimizer state 4.00 MiB",
+        "lifetimes were not recorded", "stopped by leakscope after 12 steps",
+    ):  # fmt: skip
+        assert said in words, said
+    assert text.count('<svg class="plot"') == 4
+    assert text.count('<svg class="timeline"') == 1
+    assert text.count('<svg class="drawing"') == 3
+    assert "var(--series-10)" in text and "#0300" not in text and "#010101" not in text
+
+
+def test_legend_leaves_out_what_held_nothing() -> None:
+    words = " ".join(" ".join(Page(page("clean")).words).split())
+    assert "optimizer state 4.00 MiB" in words and "leaked 0 B" not in words
+
+
+def test_what_a_hostile_run_says_is_shown_as_text() -> None:
+    text = page("hostile")
+    assert "<img" not in text and "</script>" not in text
+    assert "{{ 7*7 }}" in text and "&lt;img src=x" in text
+    assert "\x1b" not in text and "\u202e" not in text and "\x00" not in text
+
+
+def test_every_rank_and_how_it_ended_is_named() -> None:
+    words = " ".join(Page(page("killed")).words)
+    assert "killed by SIGKILL after 5 steps" in words
+    assert "RuntimeError: Connection closed by peer" in words
+    assert "lost without a word before its first step" in words
+
+
+def test_hundred_ranks_fold_away() -> None:
+    run = examples.run(*(examples.rank(n, count=4) for n in range(20)))
+    _, findings = examples.clean()
+    text = FORMATS["html"](run, findings)
+    assert Page(text) and "The other ranks" in text
+
+
+def test_a_rank_on_an_accelerator_shows_its_absolute_memory_and_peak() -> None:
+    one = examples.rank(0)
+    one = type(one)(**{**vars(one), "steps": examples.steps(12, examples.MIB, examples.MIB, peak=True)})
+    _, findings = examples.clean()
+    text = FORMATS["html"](examples.run(one, device="cuda"), findings)
+    assert "peak (dashed)" in text and "memory, MiB" in text and "growth, MiB" not in text
+
+
+@pytest.mark.skipif(shutil.which("chromium") is None, reason="chromium is not installed")
+@pytest.mark.parametrize("name", ["hostile", "leaking"])
+def test_a_real_browser_opens_the_page(name: str, tmp_path: Path) -> None:
+    path = tmp_path / "report.html"
+    path.write_text(page(name), encoding="utf-8")
+    browser = ["chromium", "--headless", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=2000"]
+    browser.append(f"--user-data-dir={tmp_path / 'profile'}")
+    dump = [*browser, "--dump-dom", path.as_uri()]
+    answer = subprocess.run(dump, check=False, capture_output=True, text=True, timeout=60)
+    assert answer.returncode == 0
+    assert "<title>1</title>" not in answer.stdout and "<title>leakscope: leaks" in answer.stdout
+    assert "<img" not in answer.stdout.lower() and "<script" not in answer.stdout.lower()
+    picture = tmp_path / "page.png"
+    subprocess.run([*browser, f"--screenshot={picture}", path.as_uri()], capture_output=True, timeout=60, check=True)
+    assert picture.stat().st_size > 10_000
+
+
+BLOCKED = """
+import sys
+class Refuse:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in {blocked!r}:
+            raise ImportError(name + " is blocked")
+sys.meta_path.insert(0, Refuse())
+sys.path.insert(0, {here!r})
+import leakscope.report
+for name in ("matplotlib", "graphviz", "jinja2"):
+    assert name not in sys.modules, name
+import examples
+for form in {forms!r}:
+    assert leakscope.report.FORMATS[form](*examples.leaking())
+"""
+
+
+@pytest.mark.parametrize(
+    ("blocked", "forms"),
+    [
+        (["torch"], ["text", "json", "html", "sarif", "junit"]),
+        (["torch", "matplotlib", "graphviz", "jinja2"], ["text", "json", "sarif", "junit"]),
+    ],
+)
+def test_rendering_needs_no_torch_and_imports_only_what_it_draws_with(blocked: list[str], forms: list[str]) -> None:
+    code = BLOCKED.format(blocked=blocked, forms=forms, here=str(Path(__file__).parent))
+    root = Path(__file__).parents[2]
+    command = [sys.executable, "-c", code]
+    answer = subprocess.run(command, check=False, capture_output=True, text=True, timeout=120, cwd=root)
+    assert answer.returncode == 0, answer.stderr

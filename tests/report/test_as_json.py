@@ -1,0 +1,76 @@
+"""Does findings.json keep what other programs rely on?"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import examples
+import pytest
+
+from leakscope.findings.model import Findings, RankSummary
+from leakscope.report import FORMATS
+
+TOP = {"format", "leakscope", "verdict", "why", "exit_status", "run", "findings", "suppressed", "unjudged", "ranks"}
+RUN = {"command", "ranks", "steps", "device", "torch", "ended"}
+FINDING = {
+    "rule", "title", "fingerprint", "origin", "severity", "freed_by", "collections", "retained_bytes",
+    "bytes_per_step", "ranks", "first_step", "last_step", "made_at", "sightings", "trace", "cut", "advice", "see",
+}  # fmt: skip
+HOP = {"object", "type", "kind", "where", "status", "reason", "reference", "frees_bytes"}
+CUT = {"reference", "where", "frees_bytes", "proved_bytes"}
+RANK = {
+    "peak_bytes", "avoidable_peak_bytes", "freed_by_gc_bytes", "gc_seconds", "explained_bytes", "counted_bytes",
+}  # fmt: skip
+
+
+def told(name: str) -> dict[str, Any]:
+    data: dict[str, Any] = json.loads(FORMATS["json"](*examples.ALL[name]()))
+    return data
+
+
+@pytest.mark.parametrize("name", examples.ALL)
+def test_keys_are_exactly_those_promised(name: str) -> None:
+    data = told(name)
+    assert set(data) == TOP
+    assert set(data["run"]) == RUN
+    for ended in data["run"]["ended"].values():
+        assert set(ended) == {"how", "status", "steps"}
+    for finding in data["findings"] + data["suppressed"]:
+        assert set(finding) == FINDING
+        assert all(set(hop) == HOP for hop in finding["trace"])
+        assert finding["cut"] is None or set(finding["cut"]) == CUT
+        assert all(set(sighting) == {"rank", "step", "bytes"} for sighting in finding["sightings"])
+    assert all(set(item) == {"rule", "rank", "why"} for item in data["unjudged"])
+    assert all(set(rank) == RANK for rank in data["ranks"].values())
+
+
+def test_what_is_unknown_is_null() -> None:
+    run, _ = examples.clean()
+    data = json.loads(FORMATS["json"](run, Findings("clean", "", 0, ranks={0: RankSummary()})))
+    assert data["ranks"]["0"] == {
+        "peak_bytes": None,
+        "avoidable_peak_bytes": None,
+        "freed_by_gc_bytes": None,
+        "gc_seconds": None,
+        "explained_bytes": 0,
+        "counted_bytes": None,
+    }
+
+
+def test_figures_are_those_of_the_findings() -> None:
+    data = told("leaking")
+    cycle, growth = data["findings"][:2]
+    assert (data["verdict"], data["exit_status"], data["run"]["steps"]) == ("leaks", 23, 12)
+    assert (cycle["rule"], cycle["ranks"], cycle["first_step"], cycle["last_step"]) == ("tensor-cycle", [0, 1], 3, 11)
+    assert (cycle["collections"], cycle["cut"]["proved_bytes"]) == (2, 786432)
+    assert (growth["collections"], growth["cut"]["proved_bytes"]) == (None, None)
+    assert growth["trace"][1]["reference"] == ".losses" and growth["trace"][2]["frees_bytes"] is None
+
+
+def test_a_killed_rank_says_so() -> None:
+    assert told("killed")["run"]["ended"]["1"] == {"how": "killed", "status": 137, "steps": 5}
+
+
+def test_hostile_names_arrive_as_they_were() -> None:
+    assert told("hostile")["findings"][0]["title"] == examples.HOSTILE

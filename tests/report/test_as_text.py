@@ -1,0 +1,88 @@
+"""What does a tired person read in the terminal?"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import examples
+import pytest
+
+from leakscope.report import FORMATS
+from leakscope.report.as_text import WIDTH
+
+GOLDEN = Path(__file__).parent / "golden"
+
+
+@pytest.mark.parametrize("name", examples.ALL)
+def test_text_is_the_golden_text(name: str) -> None:
+    expected = (GOLDEN / f"{name}.txt").read_text(encoding="utf-8")
+    assert FORMATS["text"](*examples.ALL[name]()) == expected
+
+
+@pytest.mark.parametrize("name", examples.ALL)
+def test_no_line_is_wider_than_the_page_nor_moves_the_cursor(name: str) -> None:
+    text = FORMATS["text"](*examples.ALL[name]())
+    assert max(map(len, text.splitlines())) <= WIDTH
+    assert all(character.isprintable() or character == "\n" for character in text)
+
+
+def test_verdict_why_and_next_come_first() -> None:
+    lines = FORMATS["text"](*examples.leaking()).splitlines()
+    assert [line.split()[0] for line in lines[:3]] == ["Verdict", "Why", "Next"]
+    assert "Cut `closure extract` at stage.py:41: 768.00 KiB would be freed" in lines[2]
+
+
+def test_suspect_references_are_underlined_to_their_length() -> None:
+    lines = FORMATS["text"](*examples.leaking()).splitlines()
+    at = next(i for i, line in enumerate(lines) if "↓ .losses" in line)
+    assert lines[at + 1].split("│")[1].strip() == "~" * len(".losses")
+    assert lines[at + 1].index("~") == lines[at].index(".losses")
+    elsewhere = next(i for i, line in enumerate(lines) if "↓ .untyped_storage()" in line)
+    assert "~" not in lines[elsewhere + 1]
+
+
+def test_a_trace_that_went_round_says_so_and_repeats_no_reason() -> None:
+    text = FORMATS["text"](*examples.leaking())
+    assert text.count("the cycle is closed; from it on to the memory:") == 1
+    assert text.count("no root leads here: the cycle keeps itself") == 1 and text.count(": held by the cycle") == 1
+
+
+def test_a_source_line_is_told_once_for_all_that_was_made_there() -> None:
+    lines = [line.strip() for line in FORMATS["text"](*examples.leaking()).splitlines()]
+    at = lines.index("made at   stage.py:41 forward (aten::addmm)")
+    assert lines[at + 1 : at + 5] == [
+        "stage.py:41 forward (aten::mul)",
+        "| return [extract(n) for n in node.next_functions]",
+        "stage.py:40 f (aten::mm)",
+        "| def extract(node):",
+    ]
+
+
+def test_memory_that_nothing_explains_says_so() -> None:
+    run, findings = examples.leaking()
+    told = replace(examples.growth_finding(), rule="native-hold", trace=(), cut=None)
+    text = FORMATS["text"](run, replace(findings, findings=(told,)))
+    assert "No trace: nothing that Python or autograd knows leads to this memory." in text
+    assert "whoever holds it in native code" in text and "no single reference frees it" in text
+    assert "Read the first leak below, and run" in text.replace("\n         ", " ")
+
+
+def test_sections_follow_the_leaks() -> None:
+    text = FORMATS["text"](*examples.leaking())
+    places = [text.index(word) for word in ("Leaks (2)", "Known leaks of libraries", "Notes: too small", "Ranks\n")]
+    assert places == sorted(places)
+
+
+def test_a_killed_rank_is_named_before_the_peer_that_raised_because_of_it() -> None:
+    text = FORMATS["text"](*examples.killed())
+    assert "Look at rank 1 first: it was killed by SIGKILL after 5 steps (its log: logs/rank_1.log)" in text
+    assert "! rank 0 raised after 5 steps" in text
+    assert "error: RuntimeError: Connection closed by peer" in text
+    assert "! rank 2 lost without a word before its first step" in text
+
+
+def test_a_script_without_steps_is_told_how_to_mark_them() -> None:
+    text = FORMATS["text"](*examples.no_step())
+    assert "mark the steps with leakscope.Profiler" in " ".join(text.split())
+    assert "Alive after the script's main code had returned" in text

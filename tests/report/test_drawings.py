@@ -1,0 +1,92 @@
+"""Does the picture show what the trace says, with and without dot?"""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import replace
+from xml.etree import ElementTree
+
+import examples
+import pytest
+
+from leakscope.report.drawings import draw, drawing_of
+from leakscope.report.layout import Box, column_layout, dot_layout
+
+WITH_DOT = pytest.param(True, marks=pytest.mark.skipif(shutil.which("dot") is None, reason="dot is not installed"))
+
+DRAWN = [examples.cycle_finding(), examples.growth_finding(), examples.hostile()[1].findings[0]]
+
+
+def test_trace_joins_the_cycle_it_goes_round() -> None:
+    drawing = drawing_of(examples.cycle_finding())
+    labels = [drawn.label for drawn in drawing.objects]
+    assert labels == ["function extract", "tuple, 2 items", "cell extract", "list, 4 items", "Tensor float32[128, 256]",
+                      "storage, 128.00 KiB"]  # fmt: skip
+    arrows = [(r.holder, r.held, r.name, r.cut) for r in drawing.references]
+    assert arrows == [
+        (0, 1, "closure extract", True),
+        (1, 2, "[i]", False),
+        (2, 0, "contents", False),
+        (0, 3, "closure intermediates", False),
+        (3, 4, "[i]", False),
+        (4, 5, ".untyped_storage()", False),
+    ]
+
+
+def test_a_cycle_apart_from_the_trace_is_drawn_alone_with_its_last_matching_reference_cut() -> None:
+    cycle = (("a", ".x", "b"), ("b", ".y", "b"), ("b", ".x", "a"))
+    finding = replace(examples.cycle_finding(), cycle=cycle)
+    finding = replace(finding, cut=replace(finding.cut, reference=".x"))
+    drawing = drawing_of(finding)
+    assert [drawn.label for drawn in drawing.objects] == ["a", "b", "b"]
+    assert [r.cut for r in drawing.references] == [False, False, True]
+
+
+def test_exactly_one_arrow_is_cut() -> None:
+    for finding in (examples.cycle_finding(), examples.growth_finding()):
+        assert sum(r.cut for r in drawing_of(finding).references) == 1
+
+
+@pytest.mark.parametrize("use_dot", [WITH_DOT, False])
+@pytest.mark.parametrize("finding", DRAWN)
+def test_drawing_is_well_formed_and_marks_the_cut(use_dot: bool, finding: examples.Finding) -> None:
+    tree = ElementTree.fromstring(draw(finding, use_dot))
+    groups = [element.get("class", "") for element in tree.iter("{http://www.w3.org/2000/svg}g")]
+    assert sum(kind.startswith("box") for kind in groups) == len(drawing_of(finding).objects)
+    assert groups.count("arrow cut") == 1
+
+
+def test_nothing_to_draw() -> None:
+    assert draw(examples.library_finding()) == ""
+
+
+@pytest.mark.skipif(shutil.which("dot") is None, reason="dot is not installed")
+def test_dot_joins_the_boxes_it_was_told_to_join() -> None:
+    boxes = [Box(80, 30), Box(120, 46), Box(90, 30)]
+    layout = dot_layout(boxes, [(0, 1, 50.0), (1, 2, 60.0), (2, 0, 40.0)])
+    assert layout is not None
+    for (holder, held), arrow in zip([(0, 1), (1, 2), (2, 0)], layout.arrows, strict=True):
+        start = tuple(map(float, arrow.path[1:].split(" ")[0].split(",")))
+        tip = tuple(map(float, arrow.head.split(" ")[0].split(",")))
+        assert touches(start, layout.centres[holder], boxes[holder])
+        assert touches(tip, layout.centres[held], boxes[held])
+
+
+def touches(point: tuple[float, ...], centre: tuple[float, float], box: Box) -> bool:
+    across, down = abs(point[0] - centre[0]), abs(point[1] - centre[1])
+    return across <= box.width / 2 + 2 and down <= box.height / 2 + 2
+
+
+def test_without_the_binary_there_is_no_dot_layout(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "")
+    assert dot_layout([Box(10, 10), Box(10, 10)], [(0, 1, 10.0)]) is None
+    assert draw(examples.cycle_finding()) == draw(examples.cycle_finding(), use_dot=False)
+
+
+def test_boxes_of_a_column_do_not_overlap() -> None:
+    boxes = [Box(80, 30), Box(120, 46), Box(90, 30)]
+    layout = column_layout(boxes, [(0, 1, 50.0), (1, 2, 60.0), (2, 0, 40.0), (1, 1, 30.0)])
+    bottoms = [y + box.height / 2 for (_, y), box in zip(layout.centres, boxes, strict=True)]
+    tops = [y - box.height / 2 for (_, y), box in zip(layout.centres, boxes, strict=True)]
+    assert all(bottom < top for bottom, top in zip(bottoms, tops[1:], strict=False))
+    assert all(arrow.label[0] <= layout.width for arrow in layout.arrows)

@@ -1,0 +1,72 @@
+"""Do the files appear beside run.json, whole?"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import examples
+import pytest
+
+from leakscope.findings.model import Finding, Hop
+from leakscope.report import FORMATS, write
+from leakscope.report.marks import cut_hop, source_line, suspects
+from leakscope.report.wording import cleaned, listed_numbers
+
+
+def test_write_leaves_both_files_and_nothing_else(tmp_path: Path) -> None:
+    run, findings = examples.leaking()
+    write(run, findings, tmp_path)
+    write(run, findings, tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["findings.json", "report.html"]
+    told = json.loads((tmp_path / "findings.json").read_text(encoding="utf-8"))
+    assert told == json.loads(FORMATS["json"](run, findings))
+    assert (tmp_path / "report.html").read_text(encoding="utf-8") == FORMATS["html"](run, findings)
+
+
+def test_a_folder_that_is_not_there_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(OSError):
+        write(*examples.clean(), tmp_path / "nowhere")
+
+
+def test_formats_are_named_and_an_unknown_one_is_a_key_error() -> None:
+    assert list(FORMATS) == ["text", "json", "html", "sarif", "junit"]
+    with pytest.raises(KeyError):
+        FORMATS["pdf"]
+
+
+@pytest.mark.parametrize("form", ["text", "json", "html", "sarif", "junit"])
+@pytest.mark.parametrize("name", examples.ALL)
+def test_every_format_tells_every_example_the_same_way_twice(form: str, name: str) -> None:
+    assert FORMATS[form](*examples.ALL[name]()) == FORMATS[form](*examples.ALL[name]())
+
+
+def test_cleaning_leaves_no_character_that_moves_the_cursor() -> None:
+    assert cleaned(("a\x1b[31m", {"\u202e": "ok\n\ttab é ✂"})) == ("a\\x1b[31m", {"\\u202e": "ok\n\ttab é ✂"})
+    assert cleaned("\udc80\x00\x9b") == "\\udc80\\x00\\x9b"
+
+
+def test_numbers_are_listed_as_ranges() -> None:
+    assert listed_numbers((0, 1, 2, 5, 7, 8)) == "0-2, 5, 7, 8"
+    assert listed_numbers(()) == ""
+
+
+def finding(*hops: tuple[str, str]) -> Finding:
+    trace = tuple(Hop("object", "t", "instance", "", status, reference) for status, reference in hops)
+    return Finding("step-growth", "", "00000000", "leak", "program", 0, 0.0, trace, None, "")
+
+
+def test_suspects_lie_between_the_last_expected_and_the_first_leaked_object() -> None:
+    told = finding(("expected", ".a"), ("expected", ".b"), ("unknown", ".c"), ("leaked", ".d"), ("leaked", ""))
+    assert suspects(told) == {1, 2}
+
+
+def test_a_trace_leaked_all_round_suspects_the_cut() -> None:
+    told = examples.cycle_finding()
+    assert cut_hop(told) == 0 and suspects(told) == {0}
+
+
+def test_source_lines_are_found_by_the_end_of_their_path() -> None:
+    run = examples.run(sources={"/home/me/train.py": ("first", "  second  ")})
+    assert source_line(run, "train.py:2 main (aten::mul)") == "second"
+    assert source_line(run, "train.py:9") == "" and source_line(run, "") == "" and source_line(run, "other.py:1") == ""
