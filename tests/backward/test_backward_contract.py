@@ -1,0 +1,136 @@
+"""Does torch's pipelining find what it relies on?"""
+
+from __future__ import annotations
+
+import ast
+import doctest
+import inspect
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+from torch.distributed.pipelining import _IR, _backward, stage
+
+from leakscope import backward
+
+NAMES = ["stage_backward", "stage_backward_input", "stage_backward_weight"]
+FOLDER = Path(backward.__file__).parent
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_signatures_begin_like_torchs(name: str) -> None:
+    mine = inspect.signature(getattr(backward, name)).parameters
+    torchs = inspect.signature(getattr(_backward, name)).parameters
+    positional = [one for one in mine.values() if one.kind is one.POSITIONAL_OR_KEYWORD]
+    assert [one.name for one in positional] == list(torchs)
+    assert [one.default for one in positional] == [one.default for one in torchs.values()]
+    assert all(one.kind is one.KEYWORD_ONLY for one in list(mine.values())[len(torchs):])
+
+
+def test_install_rebinds_all_names_and_puts_them_back() -> None:
+    modules = (_backward, stage, _IR)
+    found = {(module, name): getattr(module, name, None) for module in modules for name in NAMES}
+    chunk = stage._PipelineStageBase.backward_one_chunk
+    with backward.install():
+        for module, name in found:
+            if hasattr(module, name):
+                assert getattr(module, name) is getattr(backward, name)
+        assert _IR.stage_backward is _backward.stage_backward
+        with backward.install():
+            pass
+        assert stage.stage_backward_weight is backward.stage_backward_weight
+    installed = backward.install()
+    assert stage.stage_backward is backward.stage_backward
+    installed.uninstall()
+    installed.uninstall()
+    assert {key: getattr(key[0], key[1], None) for key in found} == found
+    assert stage._PipelineStageBase.backward_one_chunk is chunk
+
+
+def test_groups_have_torchs_keys_and_take_written_grads() -> None:
+    layer = nn.Linear(3, 3)
+    x = torch.randn(2, 3, requires_grad=True)
+    dinputs, groups = backward.stage_backward_input([layer(x).sum()], None, [x], layer.parameters())
+    assert x.grad is dinputs[0]
+    (group,) = groups
+    assert {type(node).__name__ for node in group["params"]} == {"AccumulateGrad"}
+    assert isinstance(group["params"], set) and isinstance(group["intermediates"], list)
+    group["grads"] = [(torch.full((2, 3), 2.0),)]
+    assert backward.stage_backward_weight(layer.parameters(), groups) == (None, None)
+    assert torch.equal(layer.bias.grad, torch.full((3,), 4.0))
+    kept = layer.weight.grad
+    assert "intermediates" not in group and "grads" not in group
+    with pytest.raises(KeyError, match="grads"):
+        backward.stage_backward_weight(layer.parameters(), groups)
+    _, groups = backward.stage_backward_input([layer(x).sum()], None, [x], layer.parameters())
+    before = backward.stage_backward_weight(layer.parameters(), groups, retain_graph=True)
+    assert before[0] is kept and layer.weight.grad is kept
+
+
+def test_torchs_own_groups_can_be_finished_here() -> None:
+    class Tied(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.randn(3, 3, dtype=torch.double))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.relu(x @ self.weight) @ self.weight
+
+    model = Tied()
+    x = torch.randn(2, 3, dtype=torch.double, requires_grad=True)
+    expected = torch.autograd.grad(model(x).sum(), model.weight)[0]
+    _, groups = _backward.stage_backward_input([model(x).sum()], None, [x], model.parameters())
+    backward.stage_backward_weight(model.parameters(), groups)
+    torch.testing.assert_close(model.weight.grad, expected)
+
+
+def test_outputs_with_grads_idxs() -> None:
+    x = torch.randn(3, requires_grad=True)
+    (grad,) = backward.stage_backward([x * 2, x * 3], [torch.ones(3), torch.ones(3)], [x], [1])
+    assert torch.equal(grad, torch.full((3,), 3.0))
+
+
+def test_weights_under_no_grad_and_weights_left_out() -> None:
+    layer = nn.Linear(3, 3)
+    x = torch.randn(2, 3, requires_grad=True)
+    out = layer(x).sum()
+    with torch.no_grad():
+        _, groups = backward.stage_backward_input([out], None, [x], layer.parameters())
+        backward.stage_backward_weight([layer.bias], groups)
+    assert layer.weight.grad is None
+    assert torch.equal(layer.bias.grad, torch.full((3,), 2.0))
+
+
+def test_the_room_imports_nothing_of_leakscope() -> None:
+    for path in FOLDER.glob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            names = []
+            if isinstance(node, ast.Import):
+                names = [alias.name for alias in node.names]
+            elif isinstance(node, ast.ImportFrom):
+                assert node.level <= 1, path
+                names = [node.module or ""] if node.level == 0 else []
+            assert not any(name.split(".")[0].startswith("leakscope") for name in names), path
+    loaded = "import sys, leakscope.backward; print(sorted(m for m in sys.modules if m.startswith('leakscope.')))"
+    out = subprocess.run([sys.executable, "-c", loaded], capture_output=True, text=True, check=True, timeout=60).stdout
+    assert all(name.startswith("leakscope.backward") for name in ast.literal_eval(out))
+
+
+def test_the_lines_that_cure_are_marked() -> None:
+    marked: dict[str, list[str]] = {}
+    for path in FOLDER.glob("*.py"):
+        for line in path.read_text().splitlines():
+            if "# cure: " in line:
+                marked.setdefault(line.split("# cure: ")[1].strip(), []).append(path.name)
+    assert set(marked) == {
+        "no-recursive-closure", "hooks-removed", "intermediates-released", "gradient-edges", "boxed-lists",
+        "grad-not-parked",
+    }
+
+
+def test_the_recipe_for_hand_written_pipelines_runs() -> None:
+    result = doctest.testmod(backward)
+    assert result.attempted >= 8 and result.failed == 0

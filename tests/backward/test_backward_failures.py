@@ -1,0 +1,280 @@
+"""What is left behind when backward fails, and what is refused before it starts?"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable
+from types import FunctionType
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.multiprocessing.reductions import StorageWeakRef
+
+from leakscope.backward import (
+    output_edges,
+    stage_backward,
+    stage_backward_input,
+    stage_backward_weight,
+)
+
+
+def ref(tensor: Tensor) -> StorageWeakRef:
+    return StorageWeakRef(tensor.untyped_storage())
+
+
+class Failing(torch.autograd.Function):
+    error: BaseException = ValueError("the layer failed")
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.save_for_backward(x)
+        return x * 2
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        big = grad * 2
+        assert big is not None
+        raise Failing.error
+
+
+def failing_function(x: Tensor) -> Tensor:
+    Failing.error = ValueError("the layer failed")
+    return Failing.apply(x)
+
+
+def interrupted(x: Tensor) -> Tensor:
+    Failing.error = KeyboardInterrupt("stop")
+    return Failing.apply(x)
+
+
+def raising_hook(x: Tensor) -> Tensor:
+    y = x * 2
+
+    def hook(grad: Tensor) -> Tensor:
+        pinned = grad + 1
+        raise LookupError("the hook failed", str(pinned.shape))
+
+    y.register_hook(hook)
+    return y
+
+
+def wrong_shape(x: Tensor) -> Tensor:
+    y = x * 2
+    y.register_hook(lambda grad: grad[0])
+    return y
+
+
+CASES: dict[str, tuple[Callable[[Tensor], Tensor], type[BaseException]]] = {
+    "custom Function": (failing_function, RuntimeError),
+    "hook": (raising_hook, RuntimeError),
+    "shape mismatch": (wrong_shape, RuntimeError),
+    "KeyboardInterrupt": (interrupted, KeyboardInterrupt),
+}
+
+
+@pytest.mark.parametrize("found", [False, True], ids=["no grad before", "grad before"])
+@pytest.mark.parametrize("boxed", [False, True], ids=["plain", "boxed"])
+@pytest.mark.parametrize("split", [False, True], ids=["whole", "split"])
+@pytest.mark.parametrize("case", CASES)
+def test_nothing_is_left_after_a_failure(case: str, split: bool, boxed: bool, found: bool) -> None:
+    middle, kind = CASES[case]
+    before_layer, after_layer = nn.Linear(4, 4), nn.Linear(4, 4)
+    weights = [*before_layer.parameters(), *after_layer.parameters()]
+    x = torch.randn(3, 4, requires_grad=True)
+    other = torch.randn(3, 4, requires_grad=True)
+    if found:
+        x.grad, other.grad = torch.ones(3, 4), torch.ones(3, 4)
+    grad_before, other_before = x.grad, other.grad
+    watched: list[StorageWeakRef] = []
+
+    def stage(x: Tensor) -> list[Tensor]:
+        one = before_layer(x)
+        two = middle(torch.tanh(one))
+        three = after_layer(two)
+        watched.extend(ref(t) for t in (one, two, three))
+        return [three, other * 1]
+
+    gc.disable()
+    try:
+        outputs = stage(x)
+        grads = [torch.randn(3, 4), torch.randn(3, 4)]
+        watched.extend(map(ref, grads))
+        with pytest.raises(kind) as caught:
+            if split:
+                stage_backward_input(outputs, grads, [x, other], weights, boxed=boxed)
+            else:
+                stage_backward(outputs, grads, [x, other], boxed=boxed)
+        error = caught.value
+        del outputs, grads
+        assert x.grad is grad_before and other.grad is other_before
+        if found:
+            assert torch.equal(x.grad, torch.ones(3, 4)) and torch.equal(other.grad, torch.ones(3, 4))
+        assert not [one for one in watched if not one.expired()], "the error is alive, no tensor is"
+        if kind is RuntimeError:
+            assert "Failed to run stage backward" in str(error) and error.__cause__ is not None
+    finally:
+        gc.enable()
+
+
+def test_a_failing_weight_pass_leaves_nothing() -> None:
+    layer = nn.Linear(4, 4)
+    x = torch.randn(3, 4, requires_grad=True)
+    hidden = layer(torch.tanh(x))
+    seen = [ref(hidden)]
+    out = hidden.sin()
+    _, groups = stage_backward_input([out], [torch.ones(3, 4)], [x], layer.parameters(), park_grad=False)
+    del hidden, out
+
+    def fail(grad: Tensor) -> None:
+        seen.append(ref(grad))
+        raise ValueError("no")
+
+    handle = layer.weight.register_hook(fail)
+    with pytest.raises(ValueError, match="no") as caught:
+        stage_backward_weight(layer.parameters(), groups)
+    assert caught.value is not None
+    assert all(one.expired() for one in seen)
+    handle.remove()
+    with pytest.raises(KeyError, match="grads"):
+        stage_backward_weight(layer.parameters(), groups)
+
+
+def test_hooks_are_removed_after_a_failure() -> None:
+    """The graph is used again after the failure: a hook left behind would fire."""
+    tied = nn.LayerNorm(4)
+    x = torch.randn(3, 4, requires_grad=True)
+    fail = [True]
+
+    def hook(grad: Tensor) -> None:
+        if fail[0]:
+            raise ValueError("once")
+
+    hidden = tied(x)
+    hidden.register_hook(hook)
+    out = tied(torch.tanh(hidden))
+    edges = output_edges([out])
+    grad = torch.randn(3, 4)
+    with pytest.raises(RuntimeError, match="once"):
+        stage_backward_input(edges, [grad.clone()], [x], tied.parameters(), boxed=False)
+    fail[0] = False
+    expected = torch.autograd.grad(out, [x, *tied.parameters()], grad, retain_graph=True)
+    (dx,), groups = stage_backward_input(edges, [grad], [x], tied.parameters())
+    stage_backward_weight(tied.parameters(), groups)
+    for mine, other in zip([dx, *(weight.grad for weight in tied.parameters())], expected, strict=True):
+        torch.testing.assert_close(mine, other)
+
+
+def hooks_left() -> list[str]:
+    """Functions made inside the backward's functions that something, a grad node say, still holds."""
+    return [
+        one.__qualname__
+        for one in gc.get_objects()
+        if type(one) is FunctionType
+        and (one.__module__ or "").startswith("leakscope.backward")
+        and "<locals>" in one.__qualname__
+    ]
+
+
+def refuse(_: Tensor) -> None:
+    raise IndexError("refused")
+
+
+@pytest.mark.parametrize("fail", [None, "input", "weight"])
+@pytest.mark.parametrize("boxed", [False, True])
+def test_no_hook_is_left_on_a_living_graph(fail: str | None, boxed: bool) -> None:
+    before = hooks_left()  # a dataclass has such functions too
+    tied = nn.LayerNorm(4)
+    x = torch.randn(3, 4, requires_grad=True)
+    hidden = tied(x)
+    if fail == "input":
+        hidden.register_hook(refuse)
+    top = tied(torch.tanh(hidden))
+    graph = top * 2
+    outputs, grads = [graph * 1], [torch.ones(3, 4)]
+    handle = None
+    try:
+        _, groups = stage_backward_input(outputs, grads, [x], tied.parameters(), boxed=boxed)
+        assert hooks_left() == before
+        if fail == "weight":
+            handle = tied.weight.register_hook(refuse)
+        stage_backward_weight(tied.parameters(), groups)
+        assert fail is None
+    except (RuntimeError, IndexError):
+        assert fail is not None
+    assert hooks_left() == before and graph.grad_fn is not None
+    if handle is not None:
+        handle.remove()
+
+
+def made() -> tuple[Tensor, Tensor, nn.Linear]:
+    x = torch.randn(3, 4, requires_grad=True)
+    layer = nn.Linear(4, 5)
+    return x, layer(x), layer
+
+
+REFUSED: dict[str, tuple[Callable[[Tensor], Any], Callable[[Tensor], Any], str]] = {
+    "missing gradient": (lambda y: [y.sum(), y], lambda y: [None, None], "output 1 of shape .3, 5. .* needs a gradient"),
+    "no gradients for a tuple": (lambda y: (y,), lambda y: None, "output 0 .* needs a gradient"),
+    "shape": (lambda y: {"a": y}, lambda y: {"a": torch.ones(3)}, "output 'a' has shape .3, 5. but .* .3,."),
+    "dtype": (lambda y: [y], lambda y: [torch.ones(3, 5).double()], "output 0 is torch.float32 but .* torch.float64"),
+    "device": (lambda y: [[y]], lambda y: [[torch.ones(3, 5, device="meta")]], r"output 0\[0\] is on cpu .* on meta"),
+    "length": (lambda y: [y, y], lambda y: [None], "output has 2 parts but 1 gradients"),
+    "keys": (lambda y: {"a": y}, lambda y: {"b": y}, "output has the keys .*'a'.* its gradients have .*'b'"),
+    "containers": (lambda y: {"a": [y]}, lambda y: {"a": y}, "output 'a' is a list, so its gradients"),
+    "no tensor": (lambda y: [y], lambda y: [3.0], "gradient of output 0 must be a tensor or None, not a float"),
+    "bare output without grad": (lambda y: y.detach(), lambda y: y.detach(), "output needs no gradient"),
+    "edge of wrong shape": (lambda y: output_edges([y]), lambda y: [torch.ones(5)], "output 0 has shape .3, 5."),
+    "edge without gradient": (lambda y: output_edges([y]), lambda y: None, "output 0 .* needs a gradient"),
+}
+
+
+@pytest.mark.parametrize("split", [False, True], ids=["whole", "split"])
+@pytest.mark.parametrize("case", REFUSED)
+def test_refused_before_anything_runs(case: str, split: bool) -> None:
+    outputs, grads, message = REFUSED[case]
+    x, y, layer = made()
+    ran: list[int] = []
+    y.register_hook(lambda _: ran.append(1))
+    with pytest.raises(RuntimeError, match=message):
+        if split:
+            stage_backward_input(outputs(y), grads(y), [x], layer.parameters())
+        else:
+            stage_backward(outputs(y), grads(y), [x])
+    assert not ran and x.grad is None and layer.weight.grad is None
+
+
+@pytest.mark.parametrize("split", [False, True], ids=["whole", "split"])
+@pytest.mark.parametrize("residual", [False, True])
+def test_a_stale_graph_is_named(split: bool, residual: bool) -> None:
+    x, y, layer = made()
+    y = y.square()
+    if residual:
+        y = y + 1
+    y.sum().backward()
+    layer.zero_grad()
+    x.grad = None
+    with pytest.raises(RuntimeError, match="output 1 belongs to a graph that was freed"):
+        if split:
+            stage_backward_input([x.sum(), y], [None, torch.ones(3, 5)], [x], layer.parameters())
+        else:
+            stage_backward([x.sum(), y], [None, torch.ones(3, 5)], [x])
+    assert x.grad is None and layer.weight.grad is None
+
+
+def test_boxed_refuses_what_it_cannot_empty() -> None:
+    x, y, layer = made()
+    with pytest.raises(RuntimeError, match="boxed=True takes lists") as caught:
+        stage_backward((y,), [torch.ones(3, 5)], [x], boxed=True)
+    assert isinstance(caught.value.__cause__, TypeError)
+    with pytest.raises(RuntimeError, match="boxed=True takes lists .* output_grads holds output 0 in a tuple"):
+        stage_backward_input([y], (torch.ones(3, 5),), [x], layer.parameters(), boxed=True)
+
+
+def test_outputs_that_need_no_gradient_are_skipped() -> None:
+    x, y, _ = made()
+    grads = stage_backward([y, torch.ones(2), None, "label"], [torch.ones(3, 5), None, None, None], [x, 3, None])
+    assert grads[0] is not None and grads[1:] == (None, None)
+    assert stage_backward([torch.ones(2)], [None], [x]) == (None,)
+    assert stage_backward_input([torch.ones(2)], [None], [x], []) == ((None,), [])
