@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from leakscope.errors import LaunchFailed
-from leakscope.record import Ended, read_run, write_json, write_run
+from leakscope.record import Ended, read_run, read_stack, write_json, write_run
 
 _OUTSIDE = (
     ("RANK", "WORLD_SIZE", ""),
@@ -51,6 +51,9 @@ class Plan:
     min_bytes: int = 64 * 1024
     gc_diff: str = "auto"
     prove: bool = False
+    lifetimes: bool = True
+    hang_timeout: float | None = None
+    """Seconds without anything on the wire after which the ranks are ended as hung."""
     grace: float = 10.0
     """Seconds a rank has to leave once a run with `steps` is over."""
     nnodes: int = 1
@@ -160,7 +163,9 @@ def _rank_command(plan: Plan, rank: int | None, world: int | None) -> list[str]:
         "budget": plan.budget,
         "gc_diff": plan.gc_diff,
         "prove": plan.prove,
+        "lifetimes": plan.lifetimes,
         "grace": plan.grace,
+        "hang_timeout": plan.hang_timeout,
         "module": plan.module,
         "line_by_line": rank is None,
     }
@@ -272,8 +277,9 @@ def _settle(plan: Plan, codes: Mapping[int, int], only: int | None = None) -> Ou
         code = codes.get(rank.number, interrupted if rank.ended.how == "lost" else None)
         ended = _true_end(rank.ended, code, len(rank.steps))
         log = f"logs/rank_{rank.number:04d}.stderr.log"
-        ended = replace(ended, log=log if (plan.folder / log).exists() else "")
         path = plan.folder / f"rank_{rank.number:04d}"
+        stack = ended.stack or (read_stack(path / "stack.txt") if ended.status else ())
+        ended = replace(ended, log=log if (plan.folder / log).exists() else "", stack=stack)
         if ended != rank.ended:
             path.mkdir(exist_ok=True)
             write_json(path / "ended.json", asdict(ended))

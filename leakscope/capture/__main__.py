@@ -31,7 +31,7 @@ class _Rank:
     def begin(self) -> None:
         from leakscope.capture.recorder import Options, Recorder
 
-        asked = {name: self.options[name] for name in ("rank", "world", "steps", "warmup", "budget", "gc_diff", "prove", "grace")}
+        asked = {name: self.options[name] for name in ("rank", "world", "steps", "warmup", "budget", "gc_diff", "prove", "lifetimes", "grace", "hang_timeout")}
         self.recorder = Recorder(Options(folder=Path(self.options["folder"]), **asked))
         self.recorder.attach()
 
@@ -51,6 +51,7 @@ class _Rank:
             return Ended(end.how, end.status, steps, error, stack)
 
         if recorder is not None:
+            recorder.failed(end.error)
             recorder.finish(ended, look=end.how in ("finished", "exited"))
         else:
             self._end_without_torch(ended(0))

@@ -53,15 +53,28 @@ class Types:
         """`_raw_saved_*` attributes of a grad node's type."""
         names = self._saved.get(id(kind))
         if names is None:
-            found = [name for base in mro(kind) for name in base.__dict__ if name.startswith("_raw_saved_")]
+            found = [name for base in mro(kind) for name in type_dict(base) if name.startswith("_raw_saved_")]
             names = self._saved[id(kind)] = tuple(dict.fromkeys(found))
         return names
 
 
-def mro(kind: type) -> tuple[type, ...]:
+class Bases(tuple[type, ...]):
+    """Types that are told apart by identity: a plain tuple's `in` runs the `__eq__` of a metaclass."""
+
+    __slots__ = ()
+
+    def __contains__(self, kind: object) -> bool:
+        return any(base is kind for base in self)
+
+
+def mro(kind: type) -> Bases:
     """The bases of a type, without running a metaclass's own `__mro__`."""
-    found: tuple[type, ...] = type.__dict__["__mro__"].__get__(kind)
-    return found
+    return Bases(type.__dict__["__mro__"].__get__(kind))
+
+
+def type_dict(kind: type) -> Any:
+    """`kind.__dict__`, without running a metaclass's own `__getattribute__`."""
+    return type.__dict__["__dict__"].__get__(kind)
 
 
 def _role(kind: type) -> str:
@@ -75,7 +88,7 @@ def _role(kind: type) -> str:
 
 def is_grad_node(kind: type) -> bool:
     """torch.autograd.graph.Node is an ABC whose check runs Python; every node type has this C getter."""
-    return any(type(base.__dict__.get("next_functions")) is GetSetDescriptorType for base in mro(kind))
+    return any(type(type_dict(base).get("next_functions")) is GetSetDescriptorType for base in mro(kind))
 
 
 def tensor_holds(tensor: Any, problems: list[str]) -> Iterator[Held]:

@@ -9,22 +9,23 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from leakscope.capture.autograd import mro
 from leakscope.capture.readers import qualified_name
 
 TensorBase: Any = torch._C.TensorBase
 StorageBase: Any = torch._C.StorageBase
-_address: Any = torch._C._storage_address  # type: ignore[attr-defined]
-_has_storage = torch._C._has_storage
+storage_address: Any = torch._C._storage_address  # type: ignore[attr-defined]
+has_storage = torch._C._has_storage
 _untyped_storage = TensorBase.untyped_storage
 _KEPT_TYPES = 40
 
 
 def storage_of(tensor: Any) -> int | None:
     """Address of the tensor's StorageImpl; None where it has none (sparse, meta, wrapper subclasses)."""
-    if not _has_storage(tensor) or TensorBase.is_meta.__get__(tensor):
+    if not has_storage(tensor) or TensorBase.is_meta.__get__(tensor):
         return None
     try:
-        return int(_address(tensor)) if _owns_memory(tensor) else None
+        return int(storage_address(tensor)) if _owns_memory(tensor) else None
     except (RuntimeError, NotImplementedError):
         return None
 
@@ -48,7 +49,7 @@ def _owns_memory(tensor: Any) -> bool:
 
 def storage_object(obj: Any) -> Any:
     """The Python storage of a tensor, or the storage itself."""
-    return _untyped_storage(obj) if TensorBase in type.__dict__["__mro__"].__get__(type(obj)) else obj
+    return _untyped_storage(obj) if TensorBase in mro(type(obj)) else obj
 
 
 def storage_bytes(tensor: Any) -> int:

@@ -16,7 +16,7 @@ import torch
 from leakscope.capture import source
 from leakscope.capture.autograd import TensorBase, Types, mro
 from leakscope.capture.census import tensor_bytes
-from leakscope.capture.readers import qualified_name, type_name
+from leakscope.capture.readers import flags_of, qualified_name, type_name
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,8 @@ def describe(obj: Any, known: Types) -> Described:
     kind = type(obj)
     role = known.role(kind)
     if role == "tensor":
-        return _tensor(obj, kind)
+        with torch._C.DisableTorchFunctionSubclass():
+            return _tensor(obj, kind)
     if role == "grad node":
         name = type_name(kind)
         return Described("grad node", name, name, name, _class_where(kind))
@@ -49,7 +50,7 @@ def describe(obj: Any, known: Types) -> Described:
         return _function(obj)
     if kind is types.FrameType:
         return _frame(obj.f_code, obj.f_lineno)
-    if kind in _GENERATORS:
+    if any(kind is one for one in _GENERATORS):
         return _generator(obj, _GENERATORS[kind])
     if type in bases:
         name = qualified_name(obj)
@@ -91,7 +92,7 @@ def _instance_kind(bases: tuple[type, ...], short: str) -> tuple[str, str]:
         return "work", f"{short} handle"
     if short == "RemovableHandle":
         return "hook handle", "hook handle"
-    python_made = bool(bases[0].__flags__ & (1 << 9))  # Py_TPFLAGS_HEAPTYPE
+    python_made = bool(flags_of(bases[0]) & (1 << 9))  # Py_TPFLAGS_HEAPTYPE
     return ("instance" if python_made else "native"), f"{short} object"
 
 

@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 
 from leakscope.capture.autograd import SAVED_TENSOR, Held, Types, node_holds, saved_holds, tensor_holds
-from leakscope.capture.census import StorageBase, storage_bytes, storage_of
+from leakscope.capture.census import StorageBase, has_storage, storage_address, storage_bytes, storage_of
 from leakscope.capture.readers import frame_locals
 from leakscope.capture.sweep import Sweep, counts_of, extend
 
@@ -57,6 +57,8 @@ class Explorer:
         self.extra = Extra()
         self.storages: dict[int, Storage] = {}
         self.problems: list[str] = []
+        self._hollow: set[int] = set()
+        """Storages of wrapper subclasses and fake tensors: a shape's worth of bytes that nobody owns."""
         self.new: list[Any] = []
         """Objects met on the way that the sweep does not have."""
         self._first_new = len(found.objects)
@@ -81,6 +83,8 @@ class Explorer:
             waiting = special.tolist() + [self._first_new + k for k in range(len(self.new))]
             while waiting:
                 waiting = self._visit(waiting)
+            for address in self._hollow:  # their Python storage objects, met by the sweep, own nothing either
+                self.storages.pop(address, None)
             self._absorb_new()
 
     def _visit(self, indexes: list[int]) -> list[int]:
@@ -111,6 +115,8 @@ class Explorer:
     def _storage(self, index: int, tensor: Any) -> None:
         address = storage_of(tensor)
         if address is None:
+            if has_storage(tensor):
+                self._hollow.add(int(storage_address(tensor)))
             return
         entry = self.storages.get(address)
         if entry is None:

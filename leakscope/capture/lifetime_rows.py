@@ -64,8 +64,15 @@ def rows_of(table: Table, second: int, peak: Peak, step: int) -> Iterator[dict[s
     like = {(r.born, r.ordinal): r for r in table.records if 0 <= r.born < second}
     for record in sorted(idle, key=lambda r: -r.bytes)[:MOST_ROWS]:
         twin = like.get((record.born - second, record.ordinal), record)
-        died = record.died if record.died < GONE else twin.died
-        yield {"kind": "idle", **_row(table, record, twin), "last": record.last - second, "died": _after(died, record, twin, second)}
+        same = _one_statement(table, record.last, at)
+        yield {"kind": "idle", **_row(table, record, twin), "one_statement": same, "last": record.last - second, "died": _died(record, twin, second)}
+    told = {id(record) for record in idle}
+    sites = {_site(table, record) for record in idle}
+    for record in table.records:
+        if id(record) not in told and _site(table, record) in sites and (record.born >= second or record.died < GONE):
+            twin = like.get((record.born - second, record.ordinal), record)
+            if _died(record, twin, second) > 0:
+                yield {"kind": "alike", **_row(table, record, twin), "last": record.last - second, "died": _died(record, twin, second)}
     for record in drags:
         yield {"kind": "drag", **_row(table, record, record), "last": record.last, "died": record.died}
 
@@ -89,6 +96,13 @@ def _idle_at(table: Table, second: int, operation: int) -> list[Record]:
     return found
 
 
+def _site(table: Table, record: Record) -> tuple[object, ...]:
+    """Where it was made and where it was last used, cheap to compare."""
+    places = [record.born] if record.last in (record.born, -1) else [record.born, record.last]
+    found = [table.operations[place] for place in places if place >= 0]
+    return tuple((o.code, o.line, o.name, o.node) for o in found)
+
+
 def _row(table: Table, record: Record, twin: Record) -> dict[str, Any]:
     operations = table.operations
     made = operations[record.born] if record.born >= 0 else None
@@ -105,9 +119,17 @@ def _row(table: Table, record: Record, twin: Record) -> dict[str, Any]:
     }
 
 
-def _after(died: int, record: Record, twin: Record, second: int) -> int:
-    """Death as an operation of the second step; past its end for what its like of the first step outlived it by."""
-    return died - second if record.died < GONE else died
+def _one_statement(table: Table, last: int, peak: int) -> bool:
+    """Whether the statement that used it last is the one that still runs at the peak, as one call of backward."""
+    if last < 0:
+        return False
+    places = {(o.code, o.line) for o in table.operations[last : peak + 1]}
+    return len(places) == 1
+
+
+def _died(record: Record, twin: Record, second: int) -> int:
+    """Death as an operation of the record's own step; that of its like of the first step where it still lives."""
+    return record.died - second if record.died < GONE else twin.died
 
 
 def _lag(table: Table, record: Record) -> float:

@@ -7,9 +7,11 @@ import weakref
 from collections.abc import Iterable
 from dataclasses import dataclass
 from types import CodeType
-from typing import Any
+from typing import Any, NamedTuple
 
-from leakscope.capture.census import StorageBase, storage_of
+import torch
+
+from leakscope.capture.census import StorageBase, TensorBase, storage_of
 from leakscope.capture.source import at
 
 Key = tuple[int, int]
@@ -17,6 +19,19 @@ Key = tuple[int, int]
 
 GONE = 1 << 60
 """`died` of a storage that is still alive."""
+
+
+_PLAIN = (torch.Tensor, torch.nn.Parameter)
+_has_storage: Any = torch._C._has_storage
+_is_meta: Any = TensorBase.is_meta.__get__
+_address: Any = torch._C._storage_address  # type: ignore[attr-defined]
+
+
+def _address_of(tensor: Any) -> int | None:
+    """As `storage_of`, at a tenth of the cost for plain tensors: it is asked for every tensor of every operation."""
+    if type(tensor) in _PLAIN and _has_storage(tensor) and not _is_meta(tensor):
+        return _address(tensor)  # type: ignore[no-any-return]
+    return storage_of(tensor)
 
 
 class StorageRef(weakref.ref[Any]):
@@ -44,8 +59,7 @@ class Record:
     reference: StorageRef | None = None
 
 
-@dataclass(slots=True)
-class Operation:
+class Operation(NamedTuple):
     """One operation that the dispatcher ran."""
 
     name: str
@@ -79,6 +93,8 @@ class Table:
         """(operation, live bytes after it, sign) for each operation that made something."""
         self.sign = 0
         """A number made of all operations of the step so far: equal where two steps did the same."""
+        self.resizing = False
+        """The last operation may have changed the size of a storage that was there."""
         self._made = 0
 
     def begin(self) -> None:
@@ -94,13 +110,13 @@ class Table:
     def there(self, tensors: Iterable[Any]) -> None:
         """Storages that are there before the first operation."""
         for tensor in tensors:
-            address = storage_of(tensor)
+            address = _address_of(tensor)
             if address is not None and address not in self.alive:
                 self._add(tensor, address, -1)
 
     def used(self, tensor: Any) -> None:
         """The last operation read or wrote this tensor."""
-        address = storage_of(tensor)
+        address = _address_of(tensor)
         if address is None:
             return
         number = len(self.operations) - 1
@@ -113,7 +129,7 @@ class Table:
 
     def made(self, tensor: Any) -> None:
         """The last operation returned this tensor: over a new storage, or over one that is known."""
-        address = storage_of(tensor)
+        address = _address_of(tensor)
         if address is None:
             return
         record = self.alive.get(address)
@@ -121,7 +137,8 @@ class Table:
             self._add(tensor, address, len(self.operations) - 1)
         else:
             record.last = len(self.operations) - 1
-            self._resized(tensor, record)
+            if self.resizing:
+                self._resized(tensor, record)
 
     def count(self) -> None:
         """The operation is over: note what is alive now."""

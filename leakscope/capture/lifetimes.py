@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from leakscope.capture.census import TensorBase, storage_of
+from leakscope.capture.census import TensorBase, storage_object, storage_of
 from leakscope.capture.heap import Live
 from leakscope.capture.installed import Installed
 from leakscope.capture.lifetime_rows import Peak, rows_of
@@ -66,6 +66,9 @@ class Watch:
         self._sent: list[Any] = []
         self._waited = False
         self._types: dict[type, int] = {}
+        self._names: dict[int, str] = {}
+        self._resizing: set[str] = set()
+        self._users: dict[str, bool] = {}
 
     @property
     def watching(self) -> bool:
@@ -86,7 +89,9 @@ class Watch:
         """The end of a step: start watching, go on to the second step, or tell what both showed."""
         self._step = step
         if self._mode is not None:
-            return self._go_on() if self._second < 0 else self._tell(step)
+            told = self._go_on() if self._second < 0 else self._tell(step)
+            if told is not None or self._mode is not None:
+                return told
         if self._starts and step >= self._starts[0]:
             self._starts.pop(0)
             return self._enter(step)
@@ -160,33 +165,44 @@ class Watch:
     def _dispatched(self, func: Any, args: Any, kwargs: Any, out: Any) -> None:
         if self._deaf:
             return
-        table, types = self._table, self._types
+        table, types, users = self._table, self._types, self._users
         node = torch._C._current_autograd_node()
         frame: Any = sys._getframe(2)
-        while frame is not None and not is_users(frame.f_code.co_filename):
+        while frame is not None:
+            code = frame.f_code
+            mine = users.get(code.co_filename)
+            if mine is None:
+                mine = users[code.co_filename] = is_users(code.co_filename)
+            if mine:
+                break
             frame = frame.f_back
+        name = self._names.get(id(func))
+        if name is None:
+            name = self._names[id(func)] = func._schema.name
+            if "resize" in name or func._schema.overload_name.endswith("out"):
+                self._resizing.add(name)
         phase = "backward" if node is not None else "optimizer" if self._optimizing else "forward"
-        name = func._schema.name
-        table.operation(
-            Operation(
-                name,
-                None if frame is None else frame.f_code,
-                0 if frame is None else frame.f_lineno,
-                phase,
-                "" if node is None else node.name(),
-                self._modules.path,
-                time.perf_counter(),
-            )
-        )
-        del frame
+        called, module = "" if node is None else node.name(), self._modules.path
+        if frame is None:
+            table.operation(Operation(name, None, 0, phase, called, module, time.perf_counter()))
+        else:
+            table.operation(Operation(name, code, frame.f_lineno, phase, called, module, time.perf_counter()))
+        del frame, node
         for value in args:
-            if types.get(type(value), -1):
+            kind = types.get(type(value), -1)
+            if kind == 1:
+                table.used(value)
+            elif kind:
                 self._each(value, table.used)
         if kwargs:
             for value in kwargs.values():
                 if types.get(type(value), -1):
                     self._each(value, table.used)
-        self._each(out, table.made)
+        table.resizing = name in self._resizing
+        if types.get(type(out), -1) == 1:
+            table.made(out)
+        else:
+            self._each(out, table.made)
         table.count()
         if name.startswith("c10d::"):
             self._on_the_wire(args)
@@ -221,8 +237,7 @@ class Watch:
     def _match(self, live: Live, peak: Peak) -> None:
         graph = live.look.heap
         for index in graph.storages.tolist():
-            address = storage_of(live.objects[index]) if _kind(type(live.objects[index])) == 1 else live.objects[index]._cdata
-            record = self._table.alive.get(address) if address is not None else None
+            record = self._table.alive.get(int(storage_object(live.objects[index])._cdata))
             if record is None:
                 peak.unseen += int(graph.bytes[index])
             else:
@@ -252,15 +267,37 @@ class Watch:
 
 
 def _watching_mode(dispatched: Callable[[Any, Any, Any, Any], None]) -> TorchDispatchMode:
+    plain: dict[type, bool] = {}
+
     class Watching(TorchDispatchMode):  # type: ignore[no-untyped-call]
+        @classmethod
+        def _should_skip_dynamo(cls) -> bool:
+            return False  # torch would wrap every call in torch._disable_dynamo, a third of a mode's cost; nothing is compiled here
+
         def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            if types:  # a subclass with a dispatch of its own: it runs with this mode on, so its inner operations are seen
-                return NotImplemented
+            for kind in types:  # usually none, but `.data` inside a custom Function names torch.Tensor itself
+                if kind not in plain:
+                    plain[kind] = _is_plain(kind)
+                if not plain[kind]:  # a subclass with a dispatch of its own runs it with this mode on: what it does inside is seen
+                    return NotImplemented
             out = func(*args, **(kwargs or {}))
             dispatched(func, args, kwargs, out)
             return out
 
     return Watching()  # type: ignore[no-untyped-call]
+
+
+def _is_plain(kind: type) -> bool:
+    """Whether a tensor type has no dispatch of its own."""
+    for base in type.__dict__["__mro__"].__get__(kind):
+        found = type.__dict__["__dict__"].__get__(base).get("__torch_dispatch__")
+        if found is not None:
+            own = getattr(found, "__func__", found)
+            return own is _NO_DISPATCH or base is torch.Tensor
+    return True
+
+
+_NO_DISPATCH: Any = torch._C._disabled_torch_dispatch_impl
 
 
 def _why_not() -> str:

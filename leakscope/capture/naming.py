@@ -19,7 +19,16 @@ from leakscope.capture.autograd import is_grad_node, mro
 from leakscope.capture.describe import class_file, class_qualname
 from leakscope.capture.explore import Explorer
 from leakscope.capture.prune import Kept
-from leakscope.capture.readers import CONTEXT_PARTS, Named, instance_dict, key_text, reader_of, slots, type_name
+from leakscope.capture.readers import (
+    CONTEXT_PARTS,
+    Named,
+    flags_of,
+    instance_dict,
+    key_text,
+    reader_of,
+    slots,
+    type_name,
+)
 
 _MODULE_DICTS = ("_parameters", "_buffers", "_modules")
 Edge = tuple[int, int, str, str, str]
@@ -190,9 +199,9 @@ class Names:
                 yield "hook", f".{name}", torch._C.TensorBase.__dict__[name].__get__(obj)
         elif is_grad_node(kind):  # gc shows the hook dicts of a node that Python alone owns; their sort is not told
             for held in gc.get_referents(obj):
-                if type(held) in (dict, collections.OrderedDict) and all(type(key) is int for key in held):
+                if (type(held) is dict or type(held) is collections.OrderedDict) and all(type(key) is int for key in held):
                     yield "hook", "hooks", held
-        if kind.__flags__ & (1 << 9):  # only types made in Python have slots of their own
+        if flags_of(kind) & (1 << 9):  # only types made in Python have slots of their own
             yield from slots(obj, kind)
 
     def _where(self, holder: int, kind: str, name: str) -> str:

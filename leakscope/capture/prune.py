@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from leakscope.capture.accounting import Account
+from leakscope.capture.autograd import mro
 from leakscope.capture.describe import module_names
 from leakscope.capture.explore import STORAGE_OBJECT, Explorer
 from leakscope.graph.reach import reachable
@@ -32,7 +33,7 @@ def module_namespaces(found: Explorer) -> dict[int, str]:
     """Index of every loaded module's `__dict__`, with its name; no module's `__getattr__` is asked."""
     names: dict[int, str] = {}
     for name, module in list(sys.modules.items()):
-        if ModuleType in type.__dict__["__mro__"].__get__(type(module)):
+        if ModuleType in mro(type(module)):
             index = found.find(id(module_names(module)))
             if index >= 0 and type(name) is str:
                 names.setdefault(index, name)

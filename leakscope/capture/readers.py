@@ -81,7 +81,7 @@ def function(obj: Any) -> Iterator[Named]:
     yield from (("attribute", name, held) for name, held in named)
     known = {id(held) for _, held in named} | {id(get["__closure__"].__get__(obj))}
     for held in gc.get_referents(obj):  # reading __annotations__ would make a dict of them
-        if type(held) in (dict, tuple) and id(held) not in known:
+        if (type(held) is dict or type(held) is tuple) and id(held) not in known:
             yield "attribute", ".__annotations__", held
 
 
@@ -156,7 +156,7 @@ def exception(obj: BaseException) -> Iterator[Named]:
         if value is not None:
             yield "attribute", f".{name}", value
     for base in mro(type(obj)):  # .value of StopIteration, .obj of AttributeError, .exceptions of a group, ...
-        if not base.__flags__ & _HEAP_TYPE:
+        if not flags_of(base) & _HEAP_TYPE:
             for name, descriptor in type.__dict__["__dict__"].__get__(base).items():
                 if type(descriptor) is types.MemberDescriptorType and not name.startswith("__"):
                     try:
@@ -248,20 +248,23 @@ READERS: dict[type, Reader] = {
 }
 
 
+_BY_ADDRESS = {id(kind): reader for kind, reader in READERS.items()}  # a metaclass may have a __hash__ of its own
+
+
 def reader_of(kind: type) -> Reader | None:
     """The reader of the nearest base that has one."""
     for base in mro(kind):
-        found = READERS.get(base)
+        found = _BY_ADDRESS.get(id(base))
         if found is not None:
             return found
-    return context if type_name(kind) in CONTEXT_PARTS and not kind.__flags__ & _HEAP_TYPE else None
+    return context if type_name(kind) in CONTEXT_PARTS and not flags_of(kind) & _HEAP_TYPE else None
 
 
 def slots(obj: Any, kind: type) -> Iterator[Named]:
     """`__slots__` of every base, through their member descriptors."""
     for base in mro(kind):
         for name, descriptor in type.__dict__["__dict__"].__get__(base).items():
-            if type(descriptor) is types.MemberDescriptorType and base.__flags__ & _HEAP_TYPE:
+            if type(descriptor) is types.MemberDescriptorType and flags_of(base) & _HEAP_TYPE:
                 try:
                     yield "attribute", f".{name}", descriptor.__get__(obj)
                 except AttributeError:  # never set
@@ -269,6 +272,11 @@ def slots(obj: Any, kind: type) -> Iterator[Named]:
 
 
 _HEAP_TYPE = 1 << 9
+
+
+def flags_of(kind: type) -> int:
+    """`__flags__` of a type, without running a metaclass's own `__getattribute__`."""
+    return int(type.__dict__["__flags__"].__get__(kind))
 
 
 def type_name(kind: type) -> str:
@@ -279,7 +287,7 @@ def type_name(kind: type) -> str:
 def qualified_name(kind: type) -> str:
     """`module.QualName` of a type; builtins without their module."""
     module = type.__dict__["__dict__"].__get__(kind).get("__module__")
-    if type(module) is not str and not kind.__flags__ & _HEAP_TYPE:
+    if type(module) is not str and not flags_of(kind) & _HEAP_TYPE:
         module = type.__dict__["__module__"].__get__(kind)
     name = str(type.__dict__["__qualname__"].__get__(kind))
     return name if module in ("builtins", None) or type(module) is not str else f"{module}.{name}"
@@ -293,7 +301,7 @@ def instance_dict(obj: Any, kind: type) -> dict[str, Any] | None:
     for base in mro(kind):
         descriptor = type.__dict__["__dict__"].__get__(base).get("__dict__")
         if descriptor is not None:
-            if type(descriptor) not in (types.GetSetDescriptorType, types.MemberDescriptorType):
+            if type(descriptor) is not types.GetSetDescriptorType and type(descriptor) is not types.MemberDescriptorType:
                 return None  # a property of the user's: not to be run
             found = descriptor.__get__(obj)
             return found if type(found) is dict else None
@@ -305,7 +313,7 @@ def key_text(key: Any) -> str:
     kind = type(key)
     if kind is str:
         return repr(key if len(key) <= 40 else key[:37] + "...")
-    if kind in (int, bool, float, bytes, type(None)):
+    if any(kind is plain for plain in (int, bool, float, bytes, type(None))):
         return repr(key)
     if kind is tuple:
         inner = ", ".join(key_text(item) for item in tuple.__iter__(key)) if len(key) <= 4 else "..."

@@ -5,8 +5,8 @@ from __future__ import annotations
 import _thread
 import os
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,9 +18,15 @@ from leakscope.capture.board import Board
 from leakscope.capture.collecting import CollectionWatch
 from leakscope.capture.device import Counter
 from leakscope.capture.garbage import Watched, real_diff
+from leakscope.capture.heap import Live
+from leakscope.capture.heap import inspect as inspect_heap
+from leakscope.capture.hang import STACKS, HangClock, stack_of_thread, write_stacks_on_signals
 from leakscope.capture.heap import look as look_at_heap
 from leakscope.capture.installed import Installed
+from leakscope.capture.lifetimes import Watch as LifetimeWatch
 from leakscope.capture.makers import Makers
+from leakscope.capture.out_of_memory import HostLimit
+from leakscope.capture.out_of_memory import failure as allocation_failure
 from leakscope.capture.processes import OwnProcesses
 from leakscope.capture.sources import users_sources
 from leakscope.capture.steps import Schedule, StepClock
@@ -28,6 +34,8 @@ from leakscope.capture.stopping import Stop, Watchdog, leave_now
 from leakscope.capture.wire import Wire
 from leakscope.record import Ended, RankFolder, Step, read_run, write_json
 
+HUNG = 124
+"""Exit status of a rank that `--hang-timeout` has ended, as of `timeout`."""
 _PATIENCE = 2.0
 """Seconds to wait at the last step for a rank that may own an optimizer and has not stepped yet."""
 
@@ -48,8 +56,12 @@ class Options:
     """auto: after the last look of a run that is ended after `steps`; always: also after the script; never."""
     prove: bool = False
     """Cut each blamed reference in a forked copy after the last look of a run with `steps`."""
+    lifetimes: bool = True
+    """Watch two steps after warm-up under a dispatch mode: what is never used again at the peak."""
     grace: float = 10.0
     """Seconds a rank has to leave once a run with `steps` is over."""
+    hang_timeout: float | None = None
+    """Seconds without anything on the wire after which a rank of several is ended as hung; None waits for ever."""
     by_hand: bool = False
     """Steps are marked with `boundary()`; no optimizer is listened to and the script is never stopped."""
 
@@ -71,7 +83,10 @@ class Recorder:
         self._clock = StepClock()
         self._schedule = Schedule(options.warmup, options.steps, options.budget)
         self._makers = Makers()
+        self._lifetimes = LifetimeWatch(options.warmup, self._at_peak)
+        self._limit = HostLimit()
         self._wire: Wire | None = None
+        self._hang: HangClock | None = None
         self._watchdog = Watchdog(self.is_over, self._from_aside, self._leave, options.grace)
         self._looking = _thread.allocate_lock()
         self._pid = os.getpid()
@@ -95,9 +110,14 @@ class Recorder:
             if options.world > 1 and torch.distributed.is_available():
                 self._wire = Wire(self._folder, self.installed)
                 self._listen_to_the_wire()
+                write_stacks_on_signals(self._folder.path / STACKS, self.installed)
+                if options.hang_timeout is not None:
+                    self._hang = HangClock(options.hang_timeout, self._wire.last_event)
             if options.world > 1 or options.steps is not None:
                 self._watchdog.start()
                 self.installed.add("watchdog thread", self._watchdog.end)
+        if options.lifetimes:
+            self._lifetimes.install(self.installed, wire=self._wire is not None)
         self._began = self._attached = time.perf_counter()
 
     def _listen_to_the_wire(self) -> None:
@@ -153,6 +173,9 @@ class Recorder:
         if self._wire is not None:
             self._wire.step_ended(self.steps)
         self._watch_makers()
+        self._watch_lifetimes()
+        if self._limit.reached():
+            self._look(self.steps, "memory")
         if self.steps == self.options.steps:
             self._finish_looking()
         else:
@@ -167,6 +190,30 @@ class Recorder:
             reason = self._makers.enter()
             if reason:
                 self._folder.note(reason)
+
+    def _watch_lifetimes(self) -> None:
+        told = self._lifetimes.boundary(self.steps) if self.options.lifetimes else None
+        if told is not None:
+            if told.look is not None:
+                self._folder.look(told.look)
+            for row in told.rows:
+                self._folder.append("lifetimes", row)
+
+    @contextmanager
+    def _at_peak(self, step: int, occasion: str) -> Iterator[Live]:
+        """The heap in the middle of a step, for the lifetimes."""
+        began = time.perf_counter()
+        with self._looking, inspect_heap(
+            step,
+            occasion,
+            counted_bytes=self._counter.read().bytes,
+            hidden=self._own_objects(),
+            made_at=self._makers.made_at,
+            wire=() if self._wire is None else self._wire.holds(),
+            crossed={} if self._wire is None else self._wire.crossed(),
+        ) as live:
+            yield live
+        self._watchdog.extend(time.perf_counter() - began)
 
     def _finish_looking(self) -> None:
         self._look(self.steps, "last", collect=self.options.gc_diff != "never")
@@ -289,6 +336,8 @@ class Recorder:
         """Called by the watchdog's thread: look at a rank without steps that has not come by itself, as one busy with RPC."""
         if self._wire is not None:
             self._wire.beat()
+        if self._hang is not None and self._hang.is_over(self._looking.locked() or self._somebody_looks()):
+            self._leave_hung()
         if self.steps or self._looking.locked():
             return
         step = self._peers_step_to_look_at()
@@ -298,6 +347,13 @@ class Recorder:
             self._waiting_since = time.monotonic()
         elif time.monotonic() - self._waiting_since > 0.5:
             self._look_as_peer(step)
+
+    def _leave_hung(self) -> None:
+        last = self._wire.last_words() if self._wire is not None else ""
+        why = f"hung: nothing happened on the wire for {self.options.hang_timeout:g} s; last {last or 'nothing at all'}"
+        self._folder.ended(Ended("raised", HUNG, self.steps, why, stack_of_thread(self._home)))
+        self._board.say(state=places.ENDED, ended=time.time())
+        leave_now(HUNG)
 
     def _leave(self) -> None:
         self._looking.acquire()
@@ -311,12 +367,24 @@ class Recorder:
 
     # the end
 
+    def failed(self, error: BaseException | None) -> None:
+        """The script's main code raised: an allocation that failed is looked at while its traceback's frames are there."""
+        found = None if self._is_elsewhere() or self.lost else allocation_failure(error)
+        if found is not None:
+            self._collections.deaf = True
+            self._folder.append("out_of_memory", {"step": self.steps, **found})
+            self._look(self.steps, "memory")
+
     def finish(self, ended: Callable[[int], Ended], look: bool) -> None:
         """Take a last look if asked to, take everything out, and write how it ended; never raises what a look raises."""
         if self._is_elsewhere() or self.lost:
             return
         self._collections.deaf = True
+        if not look:  # written again below; a peer that fails of this may have us ended before we get there
+            self._folder.ended(ended(self.steps))
         self._makers.leave()
+        self._lifetimes.leave()
+        self._lifetimes.forget()
         if look:
             self._look(self.steps, "end", collect=self.options.gc_diff == "always")
         self._makers.forget()

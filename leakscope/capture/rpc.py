@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import torch
+
 from leakscope.capture.installed import Installed
 from leakscope.capture.lines import users_line
 from leakscope.graph.model import Crossing
@@ -115,6 +117,8 @@ class ContextWatch:
             kept.append(context)
             for gradient in gradients:
                 yield context, gradient, "gradient"
+            for variable in _variables(number):
+                yield context, variable, "variable"
             del gradients
             for node in context._send_functions().values():
                 yield context, node, "send function"
@@ -158,8 +162,7 @@ def counters() -> tuple[int, int]:
     """(open contexts, backward passes running) on this worker; zeros where no RPC agent was started."""
     if not _started():
         return 0, 0
-    from torch.distributed import autograd
-
+    autograd: Any = torch.distributed.autograd
     told = autograd._get_debug_info()
     return int(told["num_autograd_contexts"]), int(told["num_current_backward_passes"])
 
@@ -170,8 +173,7 @@ def _started() -> bool:
 
 
 def _is_open(number: int) -> bool:
-    from torch.distributed import autograd
-
+    autograd: Any = torch.distributed.autograd
     try:
         autograd._is_valid_context(number)
     except RuntimeError:  # torch raises for an id that it does not know
@@ -181,8 +183,7 @@ def _is_open(number: int) -> bool:
 
 def _retrieve(number: int) -> tuple[Any, list[Any]]:
     """The context and the gradients it has gathered; (None, []) where it has just been released."""
-    from torch.distributed import autograd
-
+    autograd: Any = torch.distributed.autograd
     try:
         context = autograd._retrieve_context(number)
         return context, list(autograd.get_gradients(number).values())
@@ -190,11 +191,19 @@ def _retrieve(number: int) -> tuple[Any, list[Any]]:
         return None, []
 
 
+def _variables(number: int) -> list[Any]:
+    """The tensors that a context has gradients for; it holds them as the keys of its map."""
+    autograd: Any = torch.distributed.autograd
+    try:
+        return list(autograd.get_gradients(number))
+    except RuntimeError:
+        return []
+
+
 def _workers(context: Any) -> tuple[int, ...]:
     return tuple(sorted(int(worker) for worker in context._known_worker_ids()))
 
 
 def _workers_known() -> list[int]:
-    from torch.distributed.rpc import api
-
+    api: Any = torch.distributed.rpc.api
     return sorted(int(info.id) for info in api._get_current_rpc_agent().get_worker_infos())

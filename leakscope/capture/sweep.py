@@ -14,6 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from leakscope.capture.autograd import mro
+
 Ints = NDArray[np.int64]
 _CHUNK = 50_000
 _PAGE_BITS = 16
@@ -31,13 +33,13 @@ _HAVE_GC = 1 << 14
 
 def may_bridge(kind: type) -> bool:
     """Whether an object that gc does not track may stand between tracked ones: arrays, views, async handles."""
-    if kind in _UNTRACKED:
+    if any(kind is plain for plain in _UNTRACKED):
         return False
-    bases = type.__dict__["__mro__"].__get__(kind)
+    bases = mro(kind)
     if np.ndarray in bases or memoryview in bases:
         return True
     name = type.__dict__["__name__"].__get__(kind)
-    return bool(kind.__flags__ & _HAVE_GC) or name.endswith(("Work", "Future", "SavedTensor"))
+    return bool(type.__dict__["__flags__"].__get__(kind) & _HAVE_GC) or name.endswith(("Work", "Future", "SavedTensor"))
 
 
 @dataclass
@@ -128,6 +130,7 @@ def sweep() -> Sweep:
     book = AddressBook(addresses)
     holders: list[Ints] = []
     helds: list[Ints] = []
+    freezing = gc.get_freeze_count() > 0  # gc.freeze() hides objects from gc.get_objects: those are met on the way
     bridges: dict[int, Any] = {}
     bridge_edges: list[tuple[int, int]] = []
     for start in range(0, n, _CHUNK):
@@ -148,14 +151,23 @@ def sweep() -> Sweep:
         odd = np.flatnonzero(bridging[inverse]) if len(kinds) else inverse
         strange_holders = flat_holder[unknown]
         asked = np.isin(strange_types, [id(kind) for kind in _ASKED])
+        frozen = np.fromiter(map(gc.is_tracked, strange), bool, len(strange)) if freezing else np.zeros(len(strange), bool)
+        asked &= ~frozen
         leads = np.flatnonzero(asked)[_leading(list(compress(strange, asked.tolist())))]
-        for place in [*odd.tolist(), *leads.tolist()]:
+        for place in [*odd.tolist(), *leads.tolist(), *np.flatnonzero(frozen).tolist()]:
             bridges[id(strange[place])] = strange[place]
             bridge_edges.append((int(strange_holders[place]), id(strange[place])))
         del lists, strange
     result = Sweep(objects, addresses, types, counts, np.concatenate(holders), np.concatenate(helds), n, book)
     _add_bridges(result, book, bridges, bridge_edges)
     return result
+
+
+def _is_way(obj: Any) -> bool:
+    """Whether a container stands between others though gc.get_objects does not show it: frozen, or with arrays."""
+    if all(type(obj) is not plain for plain in _UNTRACKED):
+        return False
+    return gc.is_tracked(obj) or (any(type(obj) is plain for plain in _ASKED) and bool(_leading([obj])[0]))
 
 
 def _leading(objects: list[Any]) -> NDArray[np.bool_]:
@@ -172,7 +184,7 @@ def _leading(objects: list[Any]) -> NDArray[np.bool_]:
         _, first, inverse = np.unique(np.fromiter(map(id, map(type, inner)), np.int64, len(inner)), True, True)
         types = [type(inner[k]) for k in first.tolist()]
         bridging = np.array([may_bridge(kind) for kind in types], dtype=bool)[inverse]
-        nested = np.array([kind in _ASKED for kind in types], dtype=bool)[inverse]
+        nested = np.array([kind is dict or kind is tuple for kind in types], dtype=bool)[inverse]
         nested &= ~np.fromiter(map(gc.is_tracked, inner), bool, len(inner))
         levels.append((len(lists), parent[nested], np.bincount(parent[bridging], minlength=len(lists)) > 0))
         objects = list(compress(inner, nested.tolist()))
@@ -198,7 +210,7 @@ def _add_bridges(found: Sweep, book: AddressBook, bridges: dict[int, Any], edges
             at = index.get(id(referent))
             if at is None:
                 known = book.find_one(id(referent))
-                if known < 0 and (may_bridge(type(referent)) or type(referent) in _ASKED and _leading([referent])[0]):
+                if known < 0 and (may_bridge(type(referent)) or _is_way(referent)):
                     at = index[id(referent)] = found.tracked + len(objects)
                     counts.append(sys.getrefcount(referent) - 3)
                     objects.append(referent)

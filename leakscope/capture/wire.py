@@ -72,9 +72,13 @@ class Wire:
         if self._buffers is not None:
             self._buffers.beat()
 
-    def quiet_seconds(self) -> float:
-        """How long nothing has happened on the wire; 0.0 where it is not watched."""
-        return self._buffers.quiet_seconds() if self._buffers is not None else 0.0
+    def last_event(self) -> float:
+        """Reading of the clock when something last happened on the wire; 0.0 where it is not watched."""
+        return self._buffers.last_event if self._buffers is not None else 0.0
+
+    def last_words(self) -> str:
+        """The last operation, "" where there was none."""
+        return self._buffers.last_words() if self._buffers is not None else ""
 
     def holds(self) -> Holding:
         """(owner, what it holds in C++, name of the reference), for one `capture.heap.look`; let go of it afterwards."""

@@ -57,6 +57,16 @@ class LastOperation:
             self._map[: max(size, self._size)] = text.ljust(self._size)
             self._told, self._size = o.id, size
 
+    def words(self) -> str:
+        """`recv from rank 0, tag 3, at train.py:40 forward: waits`."""
+        told = json.loads(self._map[: self._size] or b"{}")
+        if not told:
+            return ""
+        peer = "" if told["peer"] is None else f" {'to' if told['direction'] == 'send' else 'from'} rank {told['peer']}"
+        at = f", at {told['issued_at']}" if told["issued_at"] else ""
+        tag = f", tag {told['tag']}" if told["tag"] else ""
+        return f"{told['direction']}{peer}{tag}{at}: {told['state'].strip()}"
+
     def close(self) -> None:
         self._map.close()
 

@@ -7,6 +7,7 @@ from collections.abc import Collection, Sequence
 import numpy as np
 
 from leakscope.findings.candidate import Candidate
+from leakscope.findings.late_release import avoidable_peak_bytes
 from leakscope.findings.model import RankSummary
 from leakscope.graph.model import REFERENCE_KINDS, HeapGraph
 from leakscope.graph.reach import Mask, reachable
@@ -78,7 +79,7 @@ def _of(graph: HeapGraph, kind: str) -> Mask:
 
 def summary(rank: Rank, leaks: Sequence[Candidate]) -> RankSummary:
     """Figures of one rank at its last look, and its categories at every look."""
-    looks = [look for look in rank.looks if look.occasion != "end"] or list(rank.looks)
+    looks = [look for look in rank.looks if look.occasion not in ("end", "peak")] or list(rank.looks)
     diff = rank.gc_diff
     by_step = tuple(
         (look.step, categories(look.heap, {s for leak in leaks for s in leak.storages_at.get(look.step, ())})) for look in looks
@@ -86,6 +87,7 @@ def summary(rank: Rank, leaks: Sequence[Candidate]) -> RankSummary:
     peaks = [step.peak_bytes for step in rank.steps if step.peak_bytes is not None]
     return RankSummary(
         peak_bytes=max(peaks, default=None),
+        avoidable_peak_bytes=avoidable_peak_bytes(rank),
         freed_by_gc_bytes=sum(diff.freed_bytes) if diff else None,
         gc_seconds=sum(diff.seconds) if diff else None,
         explained_bytes=looks[-1].explained_bytes if looks else 0,

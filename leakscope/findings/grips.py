@@ -25,6 +25,8 @@ class Grips:
     """References of libraries' frames and objects."""
     native: bool
     """Held by a running call's C++ or by native code."""
+    packed: tuple[int, ...]
+    """References of tuples that a running call holds: the packed arguments of a `f(*args)`, or a library's."""
     gradient: bool
     """A parameter's `.grad`."""
     work: bool
@@ -53,12 +55,16 @@ def grips_of(graph: HeapGraph, storage: int, users: Mask) -> Grips:
     """All grips on one storage; `users` is `users_side(graph)`."""
     mine: list[int] = []
     theirs: list[int] = []
+    packed: list[int] = []
     flags: Mapping[str, list[bool]] = {"native": [], "gradient": [], "work": [], "saved": []}
     waiting, seen = [storage], {storage}
     while waiting and len(seen) < _MOST:
         here = waiting.pop()
         if ROOTS[graph.root[here]] in ("native", "interpreter", "thread"):
-            flags["native"].append(True)
+            if graph.object(here).type == "tuple":
+                packed += [r for r in graph.out_of(here).tolist() if int(graph.held[r]) in seen]
+            else:
+                flags["native"].append(True)
         for reference in graph.into(here).tolist():
             r = graph.reference(reference)
             holder = graph.object(r.holder)
@@ -77,6 +83,6 @@ def grips_of(graph: HeapGraph, storage: int, users: Mask) -> Grips:
             else:
                 theirs.append(reference)
     return Grips(
-        tuple(sorted(mine)), tuple(sorted(theirs)), bool(flags["native"]) or len(seen) >= _MOST,
+        tuple(sorted(mine)), tuple(sorted(theirs)), bool(flags["native"]) or len(seen) >= _MOST, tuple(packed),
         bool(flags["gradient"]), bool(flags["work"]), bool(flags["saved"]),
     )  # fmt: skip

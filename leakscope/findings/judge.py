@@ -9,11 +9,16 @@ from dataclasses import replace
 from leakscope.findings.candidate import Candidate
 from leakscope.findings.categories import categories, summary
 from leakscope.findings.gap import gap_findings
+from leakscope.findings.gc_advice import gc_advice
 from leakscope.findings.groups import Group, group_storages
 from leakscope.findings.growth import LEAST_LOOKS, Series, series
+from leakscope.findings.known_library import named_upstream
+from leakscope.findings.late_release import late_release_findings, late_release_unjudged
 from leakscope.findings.model import Finding, Findings, RankSummary, Sighting, Unjudged
+from leakscope.findings.out_of_memory import out_of_memory_told
+from leakscope.findings.rules.rank_skew import skew_findings
 from leakscope.findings.telling import tell
-from leakscope.findings.wire import context_findings, wire_findings, with_contexts
+from leakscope.findings.wire import beyond_the_wire, context_findings, wire_findings, with_contexts
 from leakscope.record import Look, Rank, Run
 from leakscope.units import bytes_text
 
@@ -37,11 +42,13 @@ def judge(
         candidates = candidates_of(rank, looks)
         told = [tell(c, run.min_bytes) for c in candidates]
         found += told
-        found += gap_findings(rank, looks, run.min_bytes)
-        unjudged += _unjudged(rank, looks)
+        found += beyond_the_wire(gap_findings(rank, looks, run.min_bytes), told)
+        unjudged += _unjudged(rank, looks) + late_release_unjudged(rank)
+        found += late_release_findings(rank, run.min_bytes)
         summaries[rank.number] = summary(rank, [c for c, f in zip(candidates, told, strict=True) if f.severity == "leak"])
     found += wire_findings(run) + context_findings(run)
-    merged = with_contexts(merge(found), run)
+    merged = merge(with_contexts([named_upstream(f) for f in found], run))
+    merged += skew_findings(run, summaries, merged)
     merged = [_with_proof(f, run) for f in merged]
     hidden = set(suppress) | set(baseline)
     shown = [f for f in merged if f.fingerprint not in hidden and f.rule not in suppress]
@@ -56,6 +63,8 @@ def judge(
         unjudged=tuple(unjudged),
         ranks=summaries,
         listed=_listed(run),
+        out_of_memory=out_of_memory_told(run),
+        gc_advice=gc_advice(run, shown),
     )
 
 
@@ -184,7 +193,7 @@ def _unjudged(rank: Rank, looks: Sequence[Look]) -> list[Unjudged]:
     found = []
     if looks and looks[-1].occasion == "block":
         return []
-    if rank.looks and len(looks) < LEAST_LOOKS:
+    if (rank.looks or rank.steps) and len(looks) < LEAST_LOOKS:
         why = f"only {len(looks)} look{'s' if len(looks) != 1 else ''} after warm-up, growth needs {LEAST_LOOKS}"
         found.append(Unjudged("step-growth", rank.number, why if rank.steps else f"no step was seen; {why}"))
     for look in looks:

@@ -16,8 +16,9 @@ from leakscope.findings.saying import along_way
 from leakscope.findings.trace import fingerprint, generic, hops
 from leakscope.graph.model import HeapGraph
 from leakscope.graph.paths import Ways, ways_from_roots
+from leakscope.graph.reach import reachable
 from leakscope.graph.retained import freed_storages
-from leakscope.record import Rank, Run
+from leakscope.record import Rank
 from leakscope.units import bytes_text
 
 NAME = "late-release"
@@ -25,8 +26,10 @@ MATERIAL_SHARE = 0.05
 """Share of the step's own peak, above what was alive when it began, from which avoidable bytes are a leak."""
 MATERIAL_FACTOR = 4
 """And at least this many times `min_bytes`."""
+_OTHERS_FACTOR = 4
+"""What somebody else holds is worth a note from this many times as much."""
 _CONTAINERS = ("container",)
-_NAMES_SHOWN = 4
+_NAMES_SHOWN = 6
 
 Row = Mapping[str, Any]
 
@@ -38,7 +41,7 @@ class Idle:
     row: Row
     grips: Grips
     by: str
-    """Who could let go: user, library, gradient (zero_grad) or autograd (a backward still to come)."""
+    """Who could let go: user, library, gradient (zero_grad), wire (a Work) or autograd (a backward still to come)."""
 
 
 @dataclass(frozen=True)
@@ -49,6 +52,9 @@ class PeakOfStep:
     row: Row
     graph: HeapGraph
     idle: tuple[Idle, ...]
+    rows: tuple[Row, ...]
+    """All storages of the step that were made and last used where an idle one was; those that are idle for about as long
+    are held in the same way, and the same mended line lets go of them."""
 
     @property
     def rise(self) -> int:
@@ -65,7 +71,10 @@ class PeakOfStep:
 
     def fall(self, idle: Sequence[Idle]) -> int:
         """By how much the step's peak falls when these are released after their last use: another moment may be the peak then."""
-        rows = [i.row for i in idle]
+        spans: dict[tuple[str, str], int] = {}
+        for one in idle:
+            spans[_site(one.row)] = min(_span(one.row), spans.get(_site(one.row), _span(one.row)))
+        rows = [row for row in self.rows if _site(row) in spans and 2 * _span(row) >= spans[_site(row)]]
         heights = [
             live - sum(int(r["bytes"]) for r in rows if r["last"] < number < r["died"]) for number, live in self.row["curve"]
         ]
@@ -86,34 +95,44 @@ def peak_of(rank: Rank) -> PeakOfStep | None:
     for row in rows:
         if row["kind"] == "idle" and 0 <= row["storage"] < len(look.heap) and look.heap.freed[row["storage"]] == 0:
             grips = grips_of(look.heap, row["storage"], users)
-            idle.append(Idle(row, grips, _who(grips, row, bool(step["backward_follows"]))))
-    return PeakOfStep(rank.number, step, look.heap, tuple(idle))
+            idle.append(Idle(row, grips, _who(look.heap, grips, row, step)))
+    alike = tuple(row for row in rows if row["kind"] in ("idle", "alike"))
+    return PeakOfStep(rank.number, step, look.heap, tuple(idle), alike)
 
 
-def _who(grips: Grips, row: Row, backward_follows: bool) -> str:
+def _span(row: Row) -> int:
+    """Operations from the last use to the death."""
+    return int(row["died"]) - int(row["last"])
+
+
+def _site(row: Row) -> tuple[str, str]:
+    return str(row["made_at"]), str(row["last_use_at"])
+
+
+def _who(graph: HeapGraph, grips: Grips, row: Row, step: Row) -> str:
     if grips.gradient:
         return "gradient"
-    if grips.native or grips.library or grips.work or not grips.users:
+    if grips.native or grips.library or not (grips.users or grips.work):
         return "library"
-    if grips.saved and backward_follows and row["last_phase"] != "backward":
+    if grips.work:
+        return "wire"
+    if grips.packed and not _arguments(graph, step, grips.users):
+        return "library"
+    if grips.saved and step["backward_follows"] and row["last_phase"] != "backward":
         return "autograd"
     return "user"
 
 
-def late_release_findings(run: Run) -> list[Finding]:
-    """Findings of every rank: a leak where the user could save a material part of the peak, else notes."""
-    found: list[Finding] = []
-    for rank in run.ranks:
-        peak = peak_of(rank)
-        if peak is not None:
-            found += _users_findings(peak, run.min_bytes) + _others(peak, run.min_bytes)
-    return found
+def late_release_findings(rank: Rank, min_bytes: int) -> list[Finding]:
+    """A leak where the user could save a material part of this rank's peak, else notes."""
+    peak = peak_of(rank)
+    return [] if peak is None else _users_findings(peak, min_bytes) + _others(peak, min_bytes)
 
 
-def late_release_unjudged(run: Run) -> list[Unjudged]:
-    """Ranks whose lifetimes could not be told, and why."""
-    rows = [(rank.number, row) for rank in run.ranks for row in rank.extras.get("lifetimes", ())]
-    return [Unjudged(NAME, number, str(row["why"])) for number, row in rows if row["kind"] == "unjudged"]
+def late_release_unjudged(rank: Rank) -> list[Unjudged]:
+    """Why this rank's lifetimes could not be told, where they could not."""
+    rows = rank.extras.get("lifetimes", ())
+    return [Unjudged(NAME, rank.number, str(row["why"])) for row in rows if row["kind"] == "unjudged"]
 
 
 def avoidable_peak_bytes(rank: Rank) -> int | None:
@@ -140,23 +159,26 @@ def _users_findings(peak: PeakOfStep, min_bytes: int) -> list[Finding]:
                 climbed[reference] = _climb(graph, reference, storages)
             cuts.append(climbed[reference])
         cuts = list(dict.fromkeys(cuts))
+        cuts.sort(key=lambda c: (graph.object(int(graph.holder[c])).kind != "frame", c))
         groups[_owner(graph, ways, cuts[0])].append((one, tuple(cuts)))
-    return [_finding(peak, ways, members, min_bytes) for members in groups.values()]
+    told = [_finding(peak, ways, members, min_bytes) for members in groups.values()]
+    return [finding for finding in told if finding.retained_bytes >= max(min_bytes, 1)]
 
 
 def _climb(graph: HeapGraph, reference: int, idle: frozenset[int]) -> int:
-    """From an item of a container to the variable that holds the container, where cutting that frees nothing that is needed."""
+    """From an item of a container to the local that holds the container, where cutting that frees nothing that is needed."""
     best = reference
     for _ in range(3):
         holder = int(graph.holder[best])
         into = graph.into(holder).tolist()
         if graph.object(holder).kind not in _CONTAINERS or len(into) != 1 or graph.root[holder]:
             break
+        below = reachable(len(graph), graph.holder, graph.held, np.asarray([holder], dtype=np.int64))[graph.storages]
         gone = freed_storages(graph, np.asarray(into, dtype=np.int64)).tolist()
-        if not gone or not idle.issuperset(gone):
+        if not idle.issuperset(graph.storages[below].tolist()) and (not gone or not idle.issuperset(gone)):
             break
         best = into[0]
-    return best
+    return best if graph.reference(best).kind == "local" else reference
 
 
 def _owner(graph: HeapGraph, ways: Ways, reference: int) -> str:
@@ -164,6 +186,15 @@ def _owner(graph: HeapGraph, ways: Ways, reference: int) -> str:
     holder = int(graph.holder[reference])
     root = graph.object(ways.start(graph, holder))
     return f"{root.kind} {root.name}" if root.kind == "frame" else f"{root.kind} {root.name} {_spoken(graph, ways, reference)}"
+
+
+def _where(graph: HeapGraph, ways: Ways, reference: int) -> str:
+    """The line of this reference, or of the nearest one above it that has a line."""
+    for above in [reference, *ways.to(graph, int(graph.holder[reference]))[::-1]]:
+        r = graph.reference(above)
+        if where := r.where or graph.object(r.holder).where:
+            return where
+    return ""
 
 
 def _spoken(graph: HeapGraph, ways: Ways, reference: int) -> str:
@@ -176,12 +207,14 @@ def _finding(
 ) -> Finding:  # fmt: skip
     graph = peak.graph
     size = sum(int(one.row["bytes"]) for one, _ in members)
+    # what the running statement itself used a moment ago, as `logits` in loss.backward(), every plain script holds: a note
+    passing = sum(int(one.row["bytes"]) for one, _ in members if one.row.get("one_statement"))
     members = sorted(members, key=lambda m: -int(m[0].row["bytes"]))
     cuts = list(dict.fromkeys(c for _, more in members for c in more))
     spoken = list(dict.fromkeys(_spoken(graph, ways, c) for c in cuts))
-    first = graph.reference(cuts[0])
-    where = first.where or graph.object(first.holder).where
-    gone = freed_storages(graph, np.asarray(cuts, dtype=np.int64))
+    where = _where(graph, ways, cuts[0])
+    packed = {r for one, _ in members for r in one.grips.packed}
+    gone = freed_storages(graph, np.asarray([*cuts, *packed], dtype=np.int64))
     frees = int(graph.bytes[[s for s in gone.tolist() if s in {m[0].row["storage"] for m in members}]].sum())
     names = _together(spoken)
     made = list(dict.fromkeys(str(one.row["made_at"]) for one, _ in members if one.row["made_at"]))
@@ -190,7 +223,7 @@ def _finding(
         title=f"{names}{', ' + where if where else ''}, keep{'s' * (len(spoken) == 1)} {bytes_text(size)} through the step's "
         "peak that nothing uses again",
         fingerprint=fingerprint((NAME, *sorted(spoken))),
-        severity="leak" if _is_material(peak, size, min_bytes) else "note",
+        severity="leak" if _is_material(peak, size - passing, min_bytes) else "note",
         freed_by="program",
         retained_bytes=size,
         bytes_per_step=0.0,
@@ -199,22 +232,24 @@ def _finding(
         advice=_advice(peak, [one for one, _ in members], cuts, names),
         made_at=tuple(made[:6]),
         sightings=(Sighting(peak.rank, int(peak.row["step"]), size),),
-        see=places("boxed-lists") if _arguments(peak, cuts) else (),
+        see=places("boxed-lists") if _arguments(graph, peak.row, cuts) else (),
         count=len(members),
     )
 
 
 def _together(spoken: Sequence[str]) -> str:
-    shown = list(spoken[:_NAMES_SHOWN])
-    tails = {text.partition(" in ")[2] for text in shown}
-    if len(tails) == 1 and (tail := next(iter(tails))):
-        shown = [text.partition(" in ")[0] for text in shown]
-        end = f" in {tail}"
-    else:
-        end = ""
+    """`inputs and outputs in step(), batch in main()`."""
+    places: dict[str, list[str]] = defaultdict(list)
+    for text in spoken[:_NAMES_SHOWN]:
+        name, _, place = text.partition(" in ")
+        places[place].append(name)
+    parts = [_listed(names) + (f" in {place}" if place else "") for place, names in places.items()]
     more = f" and {len(spoken) - _NAMES_SHOWN} more" if len(spoken) > _NAMES_SHOWN else ""
-    listed = ", ".join(shown) if more or len(shown) < 2 else ", ".join(shown[:-1]) + " and " + shown[-1]
-    return listed + more + end
+    return ", ".join(parts) + more
+
+
+def _listed(names: Sequence[str]) -> str:
+    return " and ".join([", ".join(names[:-1]), names[-1]]) if len(names) > 1 else names[0]
 
 
 def _trace(graph: HeapGraph, ways: Ways, cut: int, storage: int, frees: int) -> tuple[Hop, ...]:
@@ -240,10 +275,9 @@ def _trace(graph: HeapGraph, ways: Ways, cut: int, storage: int, frees: int) -> 
     return hops(graph, start, way, len(above) + 1, {cut: frees}, ("still needed", "not used again before it is released"))
 
 
-def _arguments(peak: PeakOfStep, cuts: Sequence[int]) -> list[str]:
+def _arguments(graph: HeapGraph, step: Row, cuts: Sequence[int]) -> list[str]:
     """Cuts that are arguments of calls that ran at the peak."""
-    graph = peak.graph
-    running = {(str(function), str(name)) for function, name in peak.row["arguments"]}
+    running = {(str(function), str(name)) for function, name in step["arguments"]}
     found = []
     for cut in cuts:
         r = graph.reference(cut)
@@ -258,7 +292,7 @@ def _advice(peak: PeakOfStep, idle: Sequence[Idle], cuts: Sequence[int], names: 
     used = f"last used at {last}" if last else "not used in the step at all"
     fall = peak.fall(idle)
     text = f"Let go of {names} after the last use, or move that part into a function of its own. The largest was {used}; the peak is at {peak.row['peak_at']}. The step's peak would fall by {bytes_text(fall)}."
-    arguments = _arguments(peak, cuts)
+    arguments = _arguments(peak.graph, peak.row, cuts)
     if arguments:
         boxed = ", ".join(arguments)
         text += (
@@ -281,6 +315,10 @@ def _others(peak: PeakOfStep, min_bytes: int) -> list[Finding]:
             "gradients of the last step are kept until zero_grad: {size} at the step's peak",
             "Call optimizer.zero_grad() right after optimizer.step(), before the next forward.",
         ),
+        "wire": (
+            "sends and receives that are not yet over, or whose Work is kept, hold {size} through the step's peak",
+            "Wait for an operation as early as its buffer is not needed, and drop its Work then.",
+        ),
         "autograd": (
             "autograd keeps {size} through the step's peak for a backward that does not use it",
             "Compute what needs no gradient under torch.no_grad(), or detach it, so that its graph is not kept until backward.",
@@ -290,7 +328,9 @@ def _others(peak: PeakOfStep, min_bytes: int) -> list[Finding]:
     for who, (title, advice) in said.items():
         idle = peak.held_by(who)
         size = sum(int(one.row["bytes"]) for one in idle)
-        if _is_material(peak, size, min_bytes):
+        if who == "gradient" and peak.row["peak_phase"] == "optimizer":
+            continue  # the optimizer itself still holds them: no zero_grad could come before
+        if _is_material(peak, size, _OTHERS_FACTOR * min_bytes):
             made = list(dict.fromkeys(str(one.row["made_at"]) for one in idle if one.row["made_at"]))
             found.append(
                 Finding(

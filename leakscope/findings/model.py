@@ -149,3 +149,7 @@ class Findings:
     ranks: Mapping[int, RankSummary] = field(default_factory=dict)
     listed: tuple[str, ...] = ()
     """What was alive after the script's main code had returned: shown, never judged."""
+    out_of_memory: tuple[str, ...] = ()
+    """Where an allocation failed, and what held the memory then; a report opens with it."""
+    gc_advice: tuple[str, ...] = ()
+    """What collecting freed and cost, and whether less of it would do."""

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from leakscope.findings.candidate import Candidate
-from leakscope.findings.model import Finding, Sighting
+from leakscope.findings.model import Cut, Finding, Sighting
 from leakscope.findings.trace import fingerprint
 from leakscope.graph.model import Crossing, HeapGraph
 from leakscope.record import Rank, Run
@@ -17,13 +17,14 @@ from leakscope.units import bytes_text
 Row = Mapping[str, Any]
 CONTEXT = "dist_autograd context"
 """Direction of a crossing that is a gradient in a distributed-autograd context."""
+CUT = "the open context"
 
 
 def wire_rows(rank: Rank) -> tuple[Row, ...]:
     """The operations of a rank in the order of issue; later lines of `wire.jsonl` complete earlier ones by their `id`."""
     found: dict[Any, dict[str, Any]] = {}
-    for row in rank.extras.get("wire", ()):
-        found.setdefault(row.get("id"), {}).update(row)
+    for place, row in enumerate(rank.extras.get("wire", ())):
+        found.setdefault(row.get("id", ("line", place)), {}).update(row)
     whole = [row for row in found.values() if "issued" in row]
     return tuple(sorted(whole, key=lambda row: float(row["issued"])))
 
@@ -156,7 +157,26 @@ def _context_note(parts: tuple[str, ...], rank: int, row: Row, title: str, advic
 
 
 def with_contexts(found: Sequence[Finding], run: Run) -> list[Finding]:
-    """Contexts are opened on one worker and held on several: say on every finding where, and who has taken part."""
+    """All that open contexts keep, on every rank and by whatever reference, told as one leak with the place that opened them."""
+    mine = [f for f in found if f.rule == "dist-autograd-context" and f.trace]
+    if not mine:
+        return list(found)
+    places, workers = _opened(run)
+    functions = tuple(dict.fromkeys(place.rpartition(" ")[2] for place in places))
+    together = [_together([f for f in mine if rank in f.storages], rank) for rank in sorted({r for f in mine for r in f.storages})]
+    opened = f"Opened at {', '.join(places[:3])}. " if places else ""
+    known = f"Workers known: {', '.join(map(str, workers))}. " if workers else ""
+    told = []
+    for finding in together:
+        # no single reference: the container lets go of all when the context is left
+        cut = Cut(CUT, places[0].rpartition(" ")[0] if places else "", finding.retained_bytes)
+        name = fingerprint(("dist-autograd-context", *functions))
+        told.append(replace(finding, fingerprint=name, cut=cut, advice=f"{opened}{known}{finding.advice}"))
+    return [f for f in found if f not in mine] + told
+
+
+def _opened(run: Run) -> tuple[list[str], list[int]]:
+    """Lines that opened contexts still open, and the ids of the workers that took part."""
     places: dict[str, None] = {}
     workers: set[int] = set()
     for rank in run.ranks:
@@ -165,8 +185,29 @@ def with_contexts(found: Sequence[Finding], run: Run) -> list[Finding]:
                 workers.update(int(worker) for worker in context.get("workers", ()))
                 if context.get("opened_at"):
                     places[str(context["opened_at"])] = None
-    if not places and not workers:
-        return list(found)
-    opened = f"Opened at {', '.join(list(places)[:3])}. " if places else ""
-    known = f"Workers known: {', '.join(map(str, sorted(workers)))}. " if workers else ""
-    return [replace(f, advice=f"{opened}{known}{f.advice}") if f.rule == "dist-autograd-context" else f for f in found]
+    return list(places), sorted(workers)
+
+
+def _together(found: Sequence[Finding], rank: int) -> Finding:
+    """The findings of one rank as one; the largest lends its words."""
+    best = max(found, key=lambda f: f.retained_bytes)
+    seen: dict[int, int] = defaultdict(int)
+    for finding in found:
+        for sighting in finding.sightings:
+            seen[sighting.step] += sighting.bytes
+    return replace(
+        best,
+        severity="leak" if any(f.severity == "leak" for f in found) else "note",
+        retained_bytes=sum(f.retained_bytes for f in found),
+        bytes_per_step=sum(f.bytes_per_step for f in found),
+        count=sum(f.count for f in found),
+        made_at=tuple(dict.fromkeys(m for f in found for m in f.made_at)),
+        sightings=tuple(Sighting(rank, step, size) for step, size in sorted(seen.items())),
+        storages={rank: tuple(s for f in found for s in f.storages.get(rank, ()))},
+    )
+
+
+def beyond_the_wire(gaps: Sequence[Finding], told: Sequence[Finding]) -> list[Finding]:
+    """The gaps that what is open on the wire does not account for: a context also keeps messages that nobody can count."""
+    rate = sum(f.bytes_per_step for f in told if f.rule == "dist-autograd-context")
+    return [gap for gap in gaps if gap.bytes_per_step > rate / 2]

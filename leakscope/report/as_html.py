@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from leakscope.findings.model import Finding, Findings, Hop
+from leakscope.findings.wire import wire_rows
 from leakscope.record import Rank, Run
 from leakscope.report import marks, wording
 from leakscope.report.drawings import draw
@@ -124,7 +125,7 @@ def _ranks(run: Run, findings: Findings) -> list[ToldRank]:
 def _rank(run: Run, rank: Rank, story: RankStory) -> ToldRank:
     by_step = story.summary.categories_by_step
     looks = {look.step: look for look in rank.looks if look.occasion in ("step", "last")}
-    wire = timeline(rank.extras.get("wire", ()))
+    wire = timeline(wire_rows(rank))
     return ToldRank(
         story=story,
         memory=_safe(memory_plot(rank, _absolute(run))),

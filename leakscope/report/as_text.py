@@ -53,6 +53,8 @@ def _verdict(run: Run, findings: Findings) -> Iterator[str]:
     count = f": {plural(len(told), 'distinct leak')}" if told else ""
     yield from _field("Verdict", f"{findings.verdict.upper()}{count} (exit status {findings.exit_status})")
     yield from _field("Why", findings.why)
+    for told in findings.out_of_memory:
+        yield from _field("Memory", told)
     yield from _field("Next", next_text(run, findings))
     about = f"{' '.join(run.command)}: {plural(len(run.ranks), 'rank')}, {plural(steps_of(run), 'step')}{device}{torch}"
     yield from _field("Run", about)
@@ -230,6 +232,7 @@ def _lists(findings: Findings) -> Iterator[str]:
     for title, items in (
         ("Not judged", unjudged),
         ("Suppressed", suppressed),
+        ("What collecting would do", findings.gc_advice),
         ("Alive after the script's main code had returned (listed, never judged)", listed),
     ):
         if items:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from leakscope.findings.model import Findings, RankSummary
+from leakscope.findings.pairs import wire_notes
 from leakscope.record import Rank, Run
 from leakscope.report.wording import ended_badly, ended_text, leaks, plural
 from leakscope.units import bytes_text, seconds_text
@@ -71,7 +72,7 @@ def _story(rank: Rank, run: Run, findings: Findings) -> RankStory:
         looking=_looking(rank),
         summary=summary,
         categories=summary.categories,
-        notes=rank.notes + tuple(text for look in rank.looks for text in look.unjudged),
+        notes=rank.notes + wire_notes(run, rank.number) + tuple(text for look in rank.looks for text in look.unjudged),
     )
 
 

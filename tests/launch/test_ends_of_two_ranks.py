@@ -92,8 +92,8 @@ def test_a_rank_without_an_optimizer_is_looked_at_with_its_peer_and_stops_with_i
     assert outcome.status == 0
     assert owner.ended.how == other.ended.how == "stopped"
     assert owner.ended.steps == 6 and other.ended.steps == 0
-    assert [(look.step, look.occasion) for look in owner.looks] == [(3, "step"), (5, "step"), (6, "last")]
-    assert {look.occasion for look in other.looks} == {"peer"} and other.looks[-1].step == 6
+    assert [(look.step, look.occasion) for look in owner.looks if look.occasion != "peak"] == [(3, "step"), (5, "step"), (6, "last")]
+    assert {look.occasion for look in other.looks} - {"peak"} == {"peer"} and other.looks[-1].step == 6
 
 
 SKEWED = PAIR + """

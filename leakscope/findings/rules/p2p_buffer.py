@@ -42,8 +42,9 @@ def title(found: Candidate, cut: str) -> str:
 def advice(found: Candidate, cut: str) -> str:
     if _by_work(found) is not None:
         crossed = buffers_of(found.graph, found.group.storages).values()
+        name = cut.partition(" in ")[0]
         wait = "" if all(c.waited for c in crossed) else " after waiting for them"
-        return f"Drop the Work handles from {cut}{wait}, e.g. with {cut}.clear() once every wait() of the step has returned: a Work keeps the tensor it sends, receives or reduces as long as it lives, waited for or not."
+        return f"Drop the Work handles from {cut}{wait}, e.g. with {name}.clear() once every wait() of the step has returned: a Work keeps the tensor it sends, receives or reduces as long as it lives, waited for or not."
     if found.objects[0].root == "native" and found.tensor_at == 0:
         return "Look for an operation that never completes, a Work kept by a future or a communication hook, or a C++ extension that caches the buffer."
     return f"The wire is done with these buffers; {cut} is what keeps them. Take each one out when its microbatch is done (pop it instead of counting through the list), and keep a gradient edge (torch.autograd.graph.get_gradient_edge) instead of a sent output."

@@ -1,0 +1,115 @@
+"""Is it growing, by how much, and what is said about it?"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "graph"))
+from heap_text import heap_from
+
+from leakscope.findings.growth import series
+from leakscope.findings.judge import judge
+from leakscope.record import Collection, Ended, Look, Rank, Run, Step
+
+STEPS = (3, 5, 9, 10)
+TENSOR = 1 << 20
+
+
+def losses(count: int, label: str = "list losses", size: int = TENSOR) -> str:
+    text = f"module train -> .losses -> {label}\n"
+    for k in range(count):
+        text += f"{label} -> [{k}] -> tensor t{k}\ntensor t{k} -> storage -> storage s{k} {size}\n"
+    return text
+
+
+def rank(number: int, heaps: Sequence[str], full: Sequence[int] = (), steps: Sequence[int] = STEPS) -> Rank:
+    looks = [Look(s, "step", heap_from(text), None, 0) for s, text in zip(steps, heaps, strict=True)]
+    done = [Step(k, 0.1, None, None, (Collection(2, 0.1, 5, TENSOR),) if k in full else ()) for k in range(1, 11)]
+    return Rank(number, tuple(done), tuple(looks), Ended("finished", 0, 10))
+
+
+def run(*ranks: Rank, min_bytes: int = 64 * 1024) -> Run:
+    return Run(("train.py",), ranks, len(ranks), "cpu", "2.13.0", "0", min_bytes=min_bytes)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "grows"),
+    [((1, 2, 3), True), ((1, 2, 2), False), ((3, 2, 1), False), ((1, 3, 2, 4), False), ((1, 2), False), ((0, 0, 0), False)],
+)
+def test_growth_is_more_at_each_of_three_looks(sizes: tuple[int, ...], grows: bool) -> None:
+    steps = STEPS[: len(sizes)]
+    assert series(steps, dict(zip(steps, sizes, strict=True))).grows is grows
+
+
+def test_bytes_a_step_follow_the_steps_between_looks() -> None:
+    assert series(STEPS, {3: 300, 5: 500, 9: 900, 10: 1000}).per_step == 100
+    assert series(STEPS, {}).per_step == 0
+
+
+def test_a_list_that_grows_is_a_leak_and_says_which_list() -> None:
+    found = judge(run(rank(0, [losses(s) for s in STEPS])))
+    (finding,) = found.findings
+    assert (found.verdict, found.exit_status, finding.rule, finding.freed_by) == ("leaks", 23, "step-growth", "program")
+    assert (finding.bytes_per_step, finding.retained_bytes, finding.count) == (TENSOR, 10 * TENSOR, 10)
+    assert finding.cut is not None
+    assert ".losses" in finding.cut.reference
+    assert finding.cut.frees_bytes == 10 * TENSOR
+    assert "1 leak: 10.00 MiB held, growing by 1.00 MiB a step" in found.why
+
+
+def test_what_levels_off_is_no_leak() -> None:
+    found = judge(run(rank(0, [losses(n) for n in (3, 5, 6, 6)])))
+    assert (found.verdict, found.findings) == ("clean", ())
+    assert found.why == "nothing grew over the looks taken"
+
+
+def test_little_growth_is_a_note_and_no_verdict() -> None:
+    found = judge(run(rank(0, [losses(s, size=4) for s in STEPS])))
+    assert [f.severity for f in found.findings] == ["note"]
+    assert (found.verdict, found.exit_status) == ("clean", 0)
+    assert found.why.endswith("1 note below")
+
+
+def test_too_few_looks_are_inconclusive() -> None:
+    found = judge(run(rank(0, [losses(3), losses(5)], steps=(3, 5))))
+    assert found.verdict == "inconclusive"
+    assert "only 2 looks after warm-up" in found.why
+    assert judge(Run((), (), 1, "cpu", "", "")).verdict == "inconclusive"
+
+
+def test_two_ranks_with_one_leak_are_one_finding() -> None:
+    found = judge(run(*(rank(number, [losses(s) for s in STEPS]) for number in (0, 1))))
+    (finding,) = found.findings
+    assert finding.ranks == (0, 1)
+    assert (finding.bytes_per_step, finding.retained_bytes) == (2 * TENSOR, 20 * TENSOR)
+    assert finding.cut is not None
+    assert finding.cut.frees_bytes == 20 * TENSOR
+    assert len(finding.sightings) == 8
+
+
+def test_the_fingerprint_knows_no_index_no_size_and_no_rank() -> None:
+    prints = {
+        judge(run(rank(number, [shift + losses(s, size=size) for s in STEPS]), min_bytes=1)).findings[0].fingerprint
+        for number, size, shift in ((0, TENSOR, ""), (3, 2 * TENSOR, ""), (0, TENSOR, "frame main -> local x -> object x\n"))
+    }
+    assert len(prints) == 1
+    other = judge(run(rank(0, [losses(s).replace(".losses", ".outputs") for s in STEPS]))).findings[0].fingerprint
+    assert other not in prints
+
+
+def test_suppressed_and_known_findings_are_listed_apart() -> None:
+    recorded = run(rank(0, [losses(s) for s in STEPS]))
+    fingerprint = judge(recorded).findings[0].fingerprint
+    for found in (
+        judge(recorded, suppress=[fingerprint]), judge(recorded, suppress=["step-growth"]), judge(recorded, baseline=[fingerprint]),
+    ):  # fmt: skip
+        assert (found.verdict, found.findings, len(found.suppressed)) == ("clean", (), 1)
+
+
+def test_looks_of_the_warm_up_and_after_the_end_are_not_judged() -> None:
+    looks = rank(0, [losses(n) for n in (1, 2, 3)], steps=(1, 2, 3))
+    assert judge(run(looks)).findings == ()

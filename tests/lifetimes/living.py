@@ -1,0 +1,78 @@
+"""Runs training steps under a lifetime watch, and measures their peak without one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from leakscope.capture.heap import inspect
+from leakscope.capture.installed import Installed
+from leakscope.capture.lifetimes import Watch
+from leakscope.findings.late_release import PeakOfStep, late_release_findings, late_release_unjudged, peak_of
+from leakscope.findings.model import Finding, Unjudged
+from leakscope.record import Ended, Rank
+
+KIB = 1024
+
+
+@dataclass(frozen=True)
+class Lived:
+    """What was told of the watched step."""
+
+    rank: Rank
+    peak: PeakOfStep | None
+    findings: tuple[Finding, ...]
+    unjudged: tuple[Unjudged, ...]
+
+    @property
+    def step(self) -> dict[str, Any]:
+        return dict(next(row for row in self.rank.extras["lifetimes"] if row["kind"] == "step"))
+
+    @property
+    def avoidable(self) -> int:
+        assert self.peak is not None, self.unjudged
+        return self.peak.avoidable_bytes
+
+    @property
+    def leaks(self) -> list[Finding]:
+        return [finding for finding in self.findings if finding.severity == "leak"]
+
+
+def watched(step: Callable[[], object], times: int = 8, min_bytes: int = 0) -> Lived:
+    """`step` called until it has been told of, at most `times` times; a step ends where the call ends."""
+    rows: list[Any] = []
+    looks: list[Any] = []
+    watch = Watch(0, lambda number, occasion: inspect(number, occasion, hidden=(watch, rows, looks)))
+    installed = Installed()
+    watch.install(installed, wire=False)
+    try:
+        for number in range(1, times + 1):
+            step()
+            told = watch.boundary(number)
+            if told is not None:
+                rows += told.rows
+                looks += [told.look] if told.look else []
+                break
+    finally:
+        watch.leave()
+        watch.forget()
+        installed.take_out()
+    rank = Rank(0, (), tuple(looks), Ended("finished", 0, times), extras={"lifetimes": tuple(rows)})
+    found = late_release_findings(rank, min_bytes)
+    return Lived(rank, peak_of(rank), tuple(found), tuple(late_release_unjudged(rank)))
+
+
+def measured_peak(step: Callable[[], object]) -> int:
+    """Bytes of a step's peak above its start, as torch's own profiler counts the CPU allocator, no leakscope near."""
+    step()
+    with torch.autograd.profiler.profile(profile_memory=True) as profile:
+        step()
+    live = peak = 0
+    events = profile.kineto_results.events()  # type: ignore[attr-defined]
+    for event in sorted((e for e in events if e.name() == "[memory]"), key=lambda e: e.start_ns()):
+        live += event.nbytes()
+        peak = max(peak, live)
+    return peak

@@ -1,0 +1,68 @@
+"""What gc advice says follows from the collections seen and from the real gc diff, nothing else."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from leakscope.findings.gc_advice import gc_advice
+from leakscope.findings.model import Cut, Finding
+from leakscope.graph.model import build
+from leakscope.record import Collection, Ended, GcDiff, Look, Rank, Run, Step
+
+MIB = 1 << 20
+
+
+def run_of(rank: Rank) -> Run:
+    return Run(("train.py",), (rank,), 1, "cpu", "2.13.0", "0.1.0")
+
+
+def rank_of(collections: tuple[Collection, ...] = (), diff: GcDiff | None = None, objects: tuple[int, ...] = ()) -> Rank:
+    steps = tuple(Step(number, 0.1, None, None, collections) for number in range(1, 11))
+    looks = tuple(Look(3 + k, "step", build([], []), None, 0, objects=count) for k, count in enumerate(objects))
+    return Rank(0, steps, looks, Ended("finished", 0, 10), gc_diff=diff)
+
+
+def said(rank: Rank, *findings: Finding) -> str:
+    return "\n".join(gc_advice(run_of(rank), findings))
+
+
+def test_nothing_is_said_where_gc_frees_nothing() -> None:
+    assert said(rank_of(diff=GcDiff((0, 0, 0), 0, (0.001, 0.002, 0.1), 0))) == ""
+
+
+def test_each_generation_of_the_real_diff_is_told() -> None:
+    text = said(rank_of(diff=GcDiff((MIB, 2 * MIB, 3 * MIB, MIB, 0), 2, (0.001, 0.002, 0.1, 0.1, 0.1), 7 * MIB)))
+    assert "generation 0 1.00 MiB in 1.0 ms, generation 1 2.00 MiB in 2.0 ms, generation 2 4.00 MiB in 300.0 ms" in text
+    assert "2 full collections one after another" in text
+    assert "gc.collect(1)" not in text
+    assert "make a step of 100.0 ms 2.0 times as long" in text
+
+
+def test_a_young_collection_that_does_the_same_is_recommended() -> None:
+    text = said(rank_of(diff=GcDiff((MIB, 9 * MIB, 0), 0, (0.001, 0.002, 0.1), 10 * MIB)))
+    assert "gc.collect(1) would free 10.00 MiB of these 10.00 MiB for 3.0 ms instead of 103.0 ms" in text
+    assert "gc.collect(0)" not in text
+
+
+def test_the_programs_own_collections_are_added_up() -> None:
+    full = Collection(2, 0.05, 100, MIB)
+    text = said(rank_of((full, Collection(0, 0.001, 3, 0)), objects=(300_000, 303_000)))
+    assert "10 of generation 2 freed 10.00 MiB in 500.0 ms" in text
+    assert "generation 0" not in text
+    assert "50% of the steps' time; 300,000 of its 303,000 objects are there since step 3" in text
+    assert "gc.freeze() after warm-up leaves them out, for about 495 µs instead" in text
+
+
+def test_rare_full_collections_ask_for_no_freeze() -> None:
+    rank = rank_of(objects=(300_000, 300_100))
+    one = replace(rank.steps[0], collections=(Collection(2, 0.001, 0, 0),))
+    assert "freeze" not in said(replace(rank, steps=(one, *rank.steps[1:])))
+
+
+def test_cutting_is_put_beside_collecting() -> None:
+    finding = Finding(
+        "tensor-cycle", "", "00000000", "leak", "gc", 6 * MIB, 2.0 * MIB, (), Cut("closure collect", "train.py:218", MIB), ""
+    )  # fmt: skip
+    text = said(rank_of(), finding)
+    assert "Cutting the reference named above (train.py:218) frees the same 2.00 MiB a step at once" in text
+    assert said(rank_of(), replace(finding, severity="note")) == ""

@@ -1,0 +1,46 @@
+"""Two real ranks over gloo."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+
+@dataclass(frozen=True)
+class Pair:
+    """What two ranks answered, and the rows they wrote."""
+
+    answers: tuple[dict[str, Any], dict[str, Any]]
+    lines: tuple[list[dict[str, Any]], list[dict[str, Any]]]
+
+
+def _pair(folder: Path, watched: str) -> Pair:
+    script = Path(__file__).with_name("two_ranks.py")
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, str(script), str(rank), str(folder / f"store_{watched}"), str(folder), watched],
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )
+        for rank in (0, 1)
+    ]  # fmt: skip
+    told = [process.communicate(timeout=60) for process in ranks]
+    assert [process.returncode for process in ranks] == [0, 0], told[0][1] + told[1][1]
+    paths = [folder / f"rank_{rank:04d}" / "wire.jsonl" for rank in (0, 1)]
+    lines = [[json.loads(line) for line in p.read_text().splitlines()] if p.exists() else [] for p in paths]
+    return Pair((json.loads(told[0][0]), json.loads(told[1][0])), (lines[0], lines[1]))
+
+
+@pytest.fixture(scope="session")
+def watched(tmp_path_factory: pytest.TempPathFactory) -> Pair:
+    return _pair(tmp_path_factory.mktemp("watched"), "watched")
+
+
+@pytest.fixture(scope="session")
+def unwatched(tmp_path_factory: pytest.TempPathFactory) -> Pair:
+    return _pair(tmp_path_factory.mktemp("unwatched"), "unwatched")

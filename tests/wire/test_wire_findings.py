@@ -1,0 +1,110 @@
+"""What do rules make of rows and heaps?"""
+
+from __future__ import annotations
+
+from wire_examples import rank_with, row, run_of
+
+from leakscope.findings.known_library import known_leak
+from leakscope.findings.model import Finding, Hop, RankSummary, Sighting
+from leakscope.findings.pairs import first_to_blame, unmatched, wire_notes
+from leakscope.findings.rules.rank_skew import skew_findings
+from leakscope.findings.wire import context_findings, wire_findings, wire_rows
+from leakscope.record import Ended
+
+KILLED = Ended("killed", 137, 2, error="killed by SIGKILL")
+
+
+def test_later_lines_complete_earlier_ones() -> None:
+    found = wire_rows(rank_with(0, wire=[row(1, "send", 1, 1), {"id": 1, "waited": 1.5, "storage_died": 2.0}, row(2, "send", 1, 2)]))
+    assert [r["id"] for r in found] == [1, 2] and found[0]["waited"] == 1.5 and found[0]["direction"] == "send"
+
+
+def test_a_completion_without_its_operation_is_left_out() -> None:
+    assert wire_rows(rank_with(0, wire=[{"id": 7, "waited": 1.0}])) == ()
+
+
+def test_dropped_works_are_one_note_for_each_line() -> None:
+    dropped = [row(n, "send", 1, n, dropped=True, issued_at="train.py:9 go") for n in (1, 2, 3)]
+    (finding,) = wire_findings(run_of(rank_with(0, wire=dropped), rank_with(1)))
+    assert finding.rule == "p2p-buffer" and finding.severity == "note" and finding.count == 3
+    assert "train.py:9 go" in finding.title and finding.ranks == (0,)
+
+
+def test_matched_channels_say_nothing() -> None:
+    run = run_of(rank_with(0, KILLED, wire=[row(1, "send", 1, 1)]), rank_with(1, wire=[row(1, "recv", 0, 1)]))
+    assert unmatched(run) == () and wire_notes(run, 0) == ()
+
+
+def test_a_send_without_its_receive_is_named_with_the_peers_last_operation() -> None:
+    sends = [row(1, "send", 1, 1), row(2, "send", 1, 2)]
+    last = {**row(5, "recv", 0, 1), "state": "waited"}
+    run = run_of(
+        rank_with(0, KILLED, wire=sends, wire_last=[{**sends[-1], "state": "waits "}]),
+        rank_with(1, wire=[row(1, "recv", 0, 1)], wire_last=[last]),
+    )
+    (lost,) = unmatched(run)
+    assert (lost.rank, lost.direction, lost.peer, lost.missing) == (0, "send", 1, 1) and lost.first["id"] == 2
+    last_said, never = wire_notes(run, 0)
+    assert last_said == "last on the wire: send #2 to rank 1 (step 2, microbatch 0, at train.py:12 exchange), still waiting"
+    assert never.startswith("never received by rank 1: send #2") and never.endswith("recv #1 from rank 0 (step 1, microbatch 0, at train.py:15 exchange), done")
+    assert first_to_blame(run) == 1
+
+
+def test_a_receive_from_any_rank_leaves_its_channel_unjudged() -> None:
+    run = run_of(rank_with(0, KILLED, wire=[row(1, "send", 1, 1)]), rank_with(1, wire=[row(1, "recv", None, 1)]))
+    assert unmatched(run) == ()
+
+
+def test_a_run_that_ended_well_has_no_notes() -> None:
+    run = run_of(rank_with(0, wire=[row(1, "send", 1, 1)]), rank_with(1))
+    assert wire_notes(run, 0) == ()
+
+
+def test_backward_passes_left_running_are_told() -> None:
+    rows = [{"step": s, "open": 0, "backward_passes": 1, "bytes": 0, "contexts": []} for s in (1, 2)]
+    (finding,) = context_findings(run_of(rank_with(0, contexts=rows)))
+    assert finding.rule == "dist-autograd-context" and "1 distributed backward pass still running" in finding.title
+    assert context_findings(run_of(rank_with(0, contexts=rows[:1]))) == []
+
+
+def test_contexts_without_gradients_are_told_when_they_pile_up() -> None:
+    context = {"id": 1, "opened_at": "train.py:7 run", "step": 1, "workers": [1], "gradients": 0, "bytes": 0}
+    rows = [{"step": s, "open": s, "backward_passes": 0, "bytes": 0, "contexts": [context]} for s in (1, 2, 3)]
+    (finding,) = context_findings(run_of(rank_with(0, contexts=rows)))
+    assert "3 distributed-autograd contexts left open" in finding.title and "train.py:7 run" in finding.title
+    level = [{**r, "open": 2} for r in rows]
+    assert context_findings(run_of(rank_with(0, contexts=level))) == []
+
+
+def _summary(model: int, beside: int) -> RankSummary:
+    return RankSummary(categories={"parameter": model, "held by a named root": beside})
+
+
+def test_a_rank_that_keeps_what_its_peers_let_go_is_a_note() -> None:
+    mib = 1024 * 1024
+    run = run_of(*(rank_with(n) for n in range(3)))
+    summaries = {0: _summary(100 * mib, 20 * mib), 1: _summary(200 * mib, 40 * mib), 2: _summary(100 * mib, 90 * mib)}
+    (finding,) = skew_findings(run, summaries, ())
+    assert finding.ranks == (2,) and finding.severity == "note" and finding.retained_bytes == 70 * mib
+
+
+def test_a_larger_stage_may_hold_more_and_what_is_named_is_no_skew() -> None:
+    mib = 1024 * 1024
+    run = run_of(rank_with(0), rank_with(1))
+    assert skew_findings(run, {0: _summary(50 * mib, 20 * mib), 1: _summary(200 * mib, 80 * mib)}, ()) == []
+    named = Finding("step-growth", "", "1", "leak", "program", 70 * mib, 0.0, (), None, "", sightings=(Sighting(1, 3, 70 * mib),))
+    summaries = {0: _summary(100 * mib, 20 * mib), 1: _summary(100 * mib, 90 * mib)}
+    assert skew_findings(run, summaries, ()) and skew_findings(run, summaries, (named,)) == []
+
+
+def test_upstream_leaks_are_known_by_torchs_own_types_only() -> None:
+    def trace(kind: str) -> tuple[Hop, ...]:
+        return (
+            Hop("_RecvInfo object", kind, "instance", "", "leaked", ".buffer"),
+            Hop("Tensor float32[4]", "torch.Tensor", "tensor", "", "leaked", "._backward_hooks"),
+            Hop("OrderedDict, 8 items", "collections.OrderedDict", "container", "", "leaked", "[i]"),
+        )
+
+    known = known_leak(trace("torch.distributed.pipelining.stage._RecvInfo"))
+    assert known is not None and known.issue == "pytorch/pytorch#185331"
+    assert known_leak(trace("train._RecvInfo")) is None
