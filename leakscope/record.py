@@ -146,7 +146,7 @@ class RankFolder:
         """Add one line to `<stem>.jsonl` and flush it."""
         stream = self._open.get(stem)
         if stream is None:
-            stream = self._open[stem] = open(self.path / f"{stem}.jsonl", "a", encoding="utf-8")
+            stream = self._open[stem] = open(self.path / f"{stem}.jsonl", "a", encoding="utf-8")  # noqa: SIM115 - kept open to append
         stream.write(json.dumps(line) + "\n")
         stream.flush()
 

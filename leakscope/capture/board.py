@@ -48,14 +48,18 @@ class Board:
         self._write()
 
     def _write(self) -> None:
-        os.pwrite(self._file, _SLOT.pack(self._mine.steps, self._mine.state, self._mine.ended), self._rank * _SLOT.size)
+        if self._file >= 0:
+            os.pwrite(self._file, _SLOT.pack(self._mine.steps, self._mine.state, self._mine.ended), self._rank * _SLOT.size)
 
     def slots(self) -> tuple[Slot, ...]:
-        """One slot for each rank."""
+        """One slot for each rank; this rank's own for all once the board is closed."""
+        if self._file < 0:
+            return (self._mine,) * self._world
         return _unpack(os.pread(self._file, self._world * _SLOT.size, 0), self._world)
 
     def close(self) -> None:
-        os.close(self._file)
+        file, self._file = self._file, -1  # the watchdog's thread may still ask
+        os.close(file)
 
 
 def read_board(path: Path, world: int) -> tuple[Slot, ...]:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import collections
 import concurrent.futures
+import functools
 import sys
 import threading
 import types
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 
 from leakscope.capture import source
@@ -61,7 +63,21 @@ def describe(obj: Any, known: Types) -> Described:
     name = qualified_name(kind)
     short = type_name(kind)
     word, label = _instance_kind(bases, short)
-    return Described(word, name, label, name, _class_where(kind))
+    if kind is _LRU_CACHE:
+        return Described("container", name, f"{label}, maxsize {kind.cache_info(obj).maxsize}", name, "")
+    return Described(word, name, label, name, _class_where(kind), _span(obj, bases))
+
+
+_LRU_CACHE: Any = type(functools.lru_cache(lambda: None))
+
+
+def _span(obj: Any, bases: tuple[type, ...]) -> int:
+    """Bytes that an array or memoryview spans, -1 for anything else."""
+    if np.ndarray in bases:
+        getters: Any = np.ndarray.__dict__
+        own_items = not getters["dtype"].__get__(obj).hasobject
+        return int(getters["nbytes"].__get__(obj)) if own_items else -1
+    return obj.nbytes if type(obj) is memoryview else -1
 
 
 def namespace(module: str) -> Described:

@@ -18,9 +18,9 @@ from leakscope.capture.board import Board
 from leakscope.capture.collecting import CollectionWatch
 from leakscope.capture.device import Counter
 from leakscope.capture.garbage import Watched, real_diff
+from leakscope.capture.hang import STACKS, HangClock, stack_of_thread, write_stacks_on_signals
 from leakscope.capture.heap import Live
 from leakscope.capture.heap import inspect as inspect_heap
-from leakscope.capture.hang import STACKS, HangClock, stack_of_thread, write_stacks_on_signals
 from leakscope.capture.heap import look as look_at_heap
 from leakscope.capture.installed import Installed
 from leakscope.capture.lifetimes import Watch as LifetimeWatch

@@ -8,7 +8,7 @@ import numpy as np
 
 from leakscope.findings.trace import grouping, key_of
 from leakscope.graph.cycles import Cycles, find_cycles, smallest_cycle
-from leakscope.graph.model import IMMORTAL, HeapGraph
+from leakscope.graph.model import IMMORTAL, KINDS, REFERENCE_KINDS, HeapGraph
 from leakscope.graph.paths import Ways, ways_from, ways_from_roots
 
 _HANDLES = ("method", "function", "instance", "nn.Module", "optimizer", "exception", "frame", "generator", "future", "container")
@@ -39,17 +39,44 @@ def group_storages(graph: HeapGraph) -> list[Group]:
 
 def _live(graph: HeapGraph) -> list[Group]:
     ways = ways_from_roots(graph)
+    entries, through = _entries(graph, ways)
+    keys: dict[int, tuple[str, ...]] = {}
     members: dict[tuple[str, ...], list[int]] = {}
     for storage in graph.storages.tolist():
         if graph.freed[storage] == 0 and np.isfinite(ways.cost[storage]):
-            way = ways.to(graph, storage)
-            members.setdefault(key_of(graph, ways.start(graph, storage), way), []).append(storage)
+            entry = entries[storage] if entries[storage] >= 0 else storage
+            if entry not in keys:
+                way = ways.to(graph, entry)
+                keys[entry] = key_of(graph, ways.start(graph, entry), way)
+            members.setdefault(keys[entry], []).append(storage)
     groups = []
     for key, storages in members.items():
-        typical = _typical(graph, storages)
+        # What hangs behind a graph and what does not may share a holder: the heavier kind tells the story.
+        behind = [s for s in storages if through[s]]
+        heavier = behind if 2 * _bytes(graph, behind) > _bytes(graph, storages) else storages
+        typical = _typical(graph, heavier)
         down = tuple(ways.to(graph, typical))
         groups.append(Group(key, ways.start(graph, typical), down, tuple(storages), _bytes(graph, storages), 0))
     return groups
+
+
+def _entries(graph: HeapGraph, ways: Ways) -> tuple[list[int], list[bool]]:
+    """For each object the first tensor on its way (-1 without one), and whether its way leads through a grad graph.
+
+    One pass in the order of the ways' costs: a chain of a million grad nodes costs a million steps, not their square.
+    """
+    tensors = np.isin(graph.kind, [KINDS.index("tensor"), KINDS.index("parameter")]).tolist()
+    graphs = np.isin(graph.reference_kind, [REFERENCE_KINDS.index("grad graph"), REFERENCE_KINDS.index("saved")]).tolist()
+    last, holder = ways.last.tolist(), graph.holder.tolist()
+    entries, through = [-1] * len(graph), [False] * len(graph)
+    for index in np.argsort(ways.cost, kind="stable").tolist():
+        reference = last[index]
+        if reference >= 0:
+            entries[index] = entries[holder[reference]]
+            through[index] = through[holder[reference]] or graphs[reference]
+        if entries[index] < 0 and tensors[index]:
+            entries[index] = index
+    return entries, through
 
 
 def _typical(graph: HeapGraph, storages: list[int]) -> int:
@@ -108,6 +135,9 @@ def _cycle_key(graph: HeapGraph, cycle: tuple[int, ...]) -> tuple[str, ...]:
     """What the user's code holds on the cycle; how many tensors and grad nodes lie between does not count."""
     plain = [r for r in cycle if graph.object(int(graph.holder[r])).kind not in ("grad node", "tensor", "parameter")]
     parts: list[str] = []
+    if all(graph.object(int(graph.holder[r])).kind == "container" for r in plain):
+        # Which C++ reference hides the cycle tells cycles through nameless containers apart.
+        parts += sorted({grouping(graph.reference(r).name) for r in cycle if graph.reference(r).kind in ("hook", "saved")})
     for reference in plain or cycle:
         r = graph.reference(reference)
         held = graph.object(r.held)

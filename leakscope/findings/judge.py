@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
+from itertools import pairwise
 
 from leakscope.findings.candidate import Candidate
 from leakscope.findings.categories import categories, summary
@@ -127,14 +128,18 @@ def _rate(
     rates = [line.per_step] if line.per_step > 0 else []
     recreated = False
     places = [0, *sorted(at)]
-    for before, after in zip(places, places[1:], strict=False):
+    for before, after in pairwise(places):
         held = at[after][1].bytes
         share = held / garbage[after] if garbage[after] else 0.0
         freed = sum(c.freed_bytes or 0 for s in rank.steps if before < s.number <= after for c in s.collections)
         full = [s.number for s in rank.steps if before < s.number <= after for c in s.collections if c.generation == 2]
-        if before:
+        # Garbage that stands as it stood, with no full collection between, is old: what went was not it.
+        if before and (full or held != at[before][1].bytes):
             rates.append(max(held - at[before][1].bytes + share * freed, 0.0) / (after - before))
-            recreated = recreated or (bool(full) and held > 0)
+            if full and held:
+                recreated = True
+                if not freed:  # nobody counted what went; all that is here has come since
+                    rates.append(held / max(after - full[-1], 1))
     return (max(rates), recreated) if rates else (0.0, recreated)
 
 

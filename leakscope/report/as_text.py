@@ -53,8 +53,8 @@ def _verdict(run: Run, findings: Findings) -> Iterator[str]:
     count = f": {plural(len(told), 'distinct leak')}" if told else ""
     yield from _field("Verdict", f"{findings.verdict.upper()}{count} (exit status {findings.exit_status})")
     yield from _field("Why", findings.why)
-    for told in findings.out_of_memory:
-        yield from _field("Memory", told)
+    for sentence in findings.out_of_memory:
+        yield from _field("Memory", sentence)
     yield from _field("Next", next_text(run, findings))
     about = f"{' '.join(run.command)}: {plural(len(run.ranks), 'rank')}, {plural(steps_of(run), 'step')}{device}{torch}"
     yield from _field("Run", about)

@@ -113,3 +113,16 @@ def test_suppressed_and_known_findings_are_listed_apart() -> None:
 def test_looks_of_the_warm_up_and_after_the_end_are_not_judged() -> None:
     looks = rank(0, [losses(n) for n in (1, 2, 3)], steps=(1, 2, 3))
     assert judge(run(looks)).findings == ()
+
+
+CYCLE = """
+function f freed=1 -> closure f -> function f
+function f -> closure t -> tensor t freed=1
+tensor t -> storage -> storage s 8388608 freed=1
+"""
+
+
+def test_garbage_that_comes_back_after_a_full_collection_is_a_leak_and_old_garbage_is_none() -> None:
+    again = judge(run(rank(0, [CYCLE] * len(STEPS), full=(4, 8))))
+    assert (again.verdict, [f.rule for f in again.findings]) == ("leaks", ["tensor-cycle"])
+    assert judge(run(rank(0, [CYCLE] * len(STEPS)))).findings == ()

@@ -27,15 +27,9 @@ OTHER_THREAD = {"FutureResults"}
 KNOWN_WRONG: dict[str, str] = {
     "ClassPerStep": "a class holds itself in many ways: no single cut, and the title names a tuple",
     "BlockedThreads": "the frame of a waiting thread is a root, so frame-hold does not see it",
-    "HiddenStateCarriedOver": "the typical storage of a chain of graphs is its last tensor, not one behind a grad node",
-    "FunctionalUpdates": "as HiddenStateCarriedOver",
     "CheckpointedGraph": "the pack hook's references cannot be read: its closure looks held by native code",
     "GrowingTensorAttribute": "view-hold compares a tensor with a storage that hangs on its attribute",
     "TensorHookOnLaterTensor": "the hook dict of a tensor that is gone can be read from no node",
-    "NodeMetadata": "two cycles through C++ alone share one key",
-    "PackedInTuple": "as NodeMetadata",
-    "NumpyViewKept": "view-hold does not know what an array spans",
-    "MemoryviewKept": "as NumpyViewKept",
 }
 """Animal to why it is not yet told rightly."""
 
@@ -122,15 +116,11 @@ def test_the_bytes_are_those_that_really_stay(name: str, leaks: Callable[[str], 
 
 @pytest.mark.parametrize("name", list(ANIMALS))
 def test_the_twin_is_no_leak(name: str, twins: Watched) -> None:
-    assert [told(f) for f in twins.of(name) if f.severity == "leak"] == [] or name in KNOWN_WRONG_TWINS
-
-
-KNOWN_WRONG_TWINS: dict[str, str] = {"GrowingLruCache": "an lru_cache says no maxsize in its label"}
+    assert [told(f) for f in twins.of(name) if f.severity == "leak"] == []
 
 
 def test_the_verdicts(twins: Watched, leaks: Callable[[str], Watched]) -> None:
-    if not KNOWN_WRONG_TWINS:
-        assert (twins.findings.verdict, twins.findings.exit_status) == ("clean", 0)
+    assert (twins.findings.verdict, twins.findings.exit_status) == ("clean", 0)
     found = leaks("GrowingList").findings
     assert (found.verdict, found.exit_status) == ("leaks", 23)
 

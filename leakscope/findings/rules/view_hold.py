@@ -11,18 +11,21 @@ _LARGER = 2
 
 
 def _sizes(found: Candidate) -> tuple[int, int]:
-    """(bytes the held tensor spans, bytes its storage owns)."""
-    return found.objects[found.tensor_at].size, found.objects[-1].bytes
+    """(bytes that what is held spans, bytes its storage owns)."""
+    arrays = [o.size for o in found.before_tensor if o.type.endswith(("ndarray", "memoryview")) and o.size >= 0]
+    return min([*arrays, found.objects[found.tensor_at].size]), found.objects[-1].bytes
 
 
 def applies(found: Candidate) -> bool:
     tensor, storage = _sizes(found)
-    return found.group.freed == 0 and 0 <= tensor * _LARGER <= storage
+    only_memory = all(r.kind == "memory" for r in found.references[found.tensor_at :])
+    return found.group.freed == 0 and only_memory and 0 <= tensor * _LARGER <= storage
 
 
 def title(found: Candidate, cut: str) -> str:
     tensor, storage = _sizes(found)
-    return f"{found.objects[found.tensor_at].label} in {cut} needs {bytes_text(tensor)} and keeps a storage of {bytes_text(storage)}"
+    held = next((o for o in found.before_tensor if o.type.endswith(("ndarray", "memoryview"))), found.objects[found.tensor_at])
+    return f"{held.label} in {cut} needs {bytes_text(tensor)} and keeps a storage of {bytes_text(storage)}"
 
 
 def advice(found: Candidate, cut: str) -> str:
