@@ -26,7 +26,7 @@ bench: $(READY)
 # Records every variant of the sample pipeline again; 23 says that leaks were found, as they should be.
 samples: $(READY)
 	cd $(PIPELINE) && for variant in $(VARIANTS); do \
-		$(CURDIR)/$(BIN)/leakscope run -q -f --steps 12 --ranks 2 -o $$variant train.py -- --leak $$variant \
+		$(CURDIR)/$(BIN)/leakscope run -q -f --prove --steps 12 --ranks 2 -o $$variant train.py -- --leak $$variant \
 			|| test $$? -eq 23 || exit 1; \
 		rm -rf $$variant/logs; \
 	done

@@ -133,7 +133,7 @@ class Recorder:
     # steps
 
     def _after_optimizer(self, optimizer: object, args: object, kwargs: object) -> None:
-        if self._is_elsewhere() or not self._clock.ends_with(optimizer):
+        if self._is_elsewhere() or self.lost or not self._clock.ends_with(optimizer):
             return
         del optimizer, args, kwargs
         self._home = _thread.get_ident()
@@ -148,10 +148,14 @@ class Recorder:
         try:
             if self.options.steps is None or self.steps < self.options.steps:
                 self._step()
-        except OSError:
-            # the disk is full or the folder gone: the script goes on, unrecorded
+        except Exception as error:  # noqa: BLE001 - told as a note where it can be: the script must not fail of our recording
+            with suppress(OSError):
+                self._folder.note(f"recording ended at step {self.steps}: {type(error).__name__}: {error}")
+            # The disk is full or the folder gone: the script goes on, unrecorded. What is installed stays and does
+            # nothing until the end: torch is going through its hooks right now and would trip over one taken out.
             self.lost = True
-            self.installed.take_out()
+            self._makers.leave()
+            self._lifetimes.leave()
             return
         finally:
             self._collections.deaf = False
@@ -301,7 +305,7 @@ class Recorder:
         return any(slot.state == places.LOOKING for slot in self._board.slots())
 
     def _before_the_wire(self, *_: Any, **__: Any) -> None:
-        if self._is_elsewhere() or _thread.get_ident() != self._home or self._looking.locked():
+        if self._is_elsewhere() or self.lost or _thread.get_ident() != self._home or self._looking.locked():
             return
         if self.steps == 0:
             step = self._peers_step_to_look_at()
@@ -377,8 +381,19 @@ class Recorder:
 
     def finish(self, ended: Callable[[int], Ended], look: bool) -> None:
         """Take a last look if asked to, take everything out, and write how it ended; never raises what a look raises."""
-        if self._is_elsewhere() or self.lost:
+        if self._is_elsewhere():
             return
+        try:
+            if not self.lost:
+                self._write_the_end(ended, look)
+        except OSError:  # the disk is full or the folder gone; the script's own end is what counts
+            self.lost = True
+        finally:
+            self.installed.take_out()
+            self._folder.close()
+            self._board.close()
+
+    def _write_the_end(self, ended: Callable[[int], Ended], look: bool) -> None:
         self._collections.deaf = True
         if not look:  # written again below; a peer that fails of this may have us ended before we get there
             self._folder.ended(ended(self.steps))
@@ -391,9 +406,6 @@ class Recorder:
         write_json(self._folder.path / "about.json", self._about())
         self._folder.ended(ended(self.steps))
         self._board.say(state=places.ENDED, ended=time.time())
-        self.installed.take_out()
-        self._folder.close()
-        self._board.close()
 
     def _about(self) -> dict[str, Any]:
         return {

@@ -11,12 +11,17 @@ from leakscope.record import Look, Rank
 from leakscope.units import bytes_text
 
 
+_OVERHEAD = 0.1
+"""Leaked tensors take their grad nodes, dicts and frames along, which the allocator counts and no storage explains."""
+
+
 def gap_findings(rank: Rank, looks: Sequence[Look], min_bytes: int) -> list[Finding]:
     """A native-hold finding when counted bytes run away from explained bytes at every look."""
     counted = [look for look in looks if look.counted_bytes is not None]
     gap = {look.step: max((look.counted_bytes or 0) - look.explained_bytes, 0) for look in counted}
     line = series(sorted(gap), gap)
-    if not line.grows or not line.is_leak(min_bytes):
+    explained = series(sorted(gap), {look.step: look.explained_bytes for look in counted})
+    if not line.grows or not line.is_leak(min_bytes) or line.total <= _OVERHEAD * explained.total:
         return []
     grown = line.bytes[-1] - line.bytes[0]
     finding = Finding(
