@@ -137,5 +137,5 @@ def test_the_readme_names_only_options_that_exist() -> None:
     words = set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", readme))
     from leakscope_cli.report import report
 
-    known = {name for command in (run, report) for p in command.params for name in p.opts}
+    known = {name for command in (run, report) for p in command.params for name in (*p.opts, *p.secondary_opts)}
     assert words - known == {"--lr", "--leakscope"}, "--lr is the example script's, --leakscope is pytest's"
