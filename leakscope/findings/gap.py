@@ -10,7 +10,6 @@ from leakscope.findings.trace import fingerprint
 from leakscope.record import Look, Rank
 from leakscope.units import bytes_text
 
-
 _OVERHEAD = 0.1
 """Leaked tensors take their grad nodes, dicts and frames along, which the allocator counts and no storage explains."""
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from leakscope.findings.trace import grouping, key_of
+from leakscope.findings.trace import generic, key_of
 from leakscope.graph.cycles import Cycles, find_cycles, smallest_cycle
 from leakscope.graph.model import IMMORTAL, KINDS, REFERENCE_KINDS, HeapGraph
 from leakscope.graph.paths import Ways, ways_from, ways_from_roots
@@ -137,12 +137,12 @@ def _cycle_key(graph: HeapGraph, cycle: tuple[int, ...]) -> tuple[str, ...]:
     parts: list[str] = []
     if all(graph.object(int(graph.holder[r])).kind == "container" for r in plain):
         # Which C++ reference hides the cycle tells cycles through nameless containers apart.
-        parts += sorted({grouping(graph.reference(r).name) for r in cycle if graph.reference(r).kind in ("hook", "saved")})
+        parts += sorted({generic(graph.reference(r).name) for r in cycle if graph.reference(r).kind in ("hook", "saved")})
     for reference in plain or cycle:
         r = graph.reference(reference)
         held = graph.object(r.held)
         name = "tensor" if held.kind in ("tensor", "parameter", "grad node") and plain else f"{held.kind}:{held.name}"
-        step = f"{grouping(r.name)} {name}"
+        step = f"{generic(r.name)} {name}"
         if step not in parts:
             parts.append(step)
     return tuple(parts)
