@@ -62,11 +62,6 @@ class Board:
         os.close(file)
 
 
-def read_board(path: Path, world: int) -> tuple[Slot, ...]:
-    """The slots as they were left; all zero where there is no board."""
-    return _unpack(path.read_bytes() if path.exists() else b"", world)
-
-
 def _unpack(data: bytes, world: int) -> tuple[Slot, ...]:
     data = data.ljust(world * _SLOT.size, b"\0")[: world * _SLOT.size]
     return tuple(Slot(*fields) for fields in _SLOT.iter_unpack(data))

@@ -124,12 +124,11 @@ def _dangerous(graph: HeapGraph, objects: Sequence[Any], references: Sequence[in
         for base in mro(kind):
             if "__del__" in type.__dict__["__dict__"].__get__(base) and base.__flags__ & (1 << 9):
                 return f"not tried: a {kind.__name__} that would die has a __del__"
-        if type(obj) not in _NO_WEAKREFS and _calls_outside(obj):
+        if _calls_outside(obj):
             return f"not tried: a weakref callback watches a {kind.__name__} that would die"
     return ""
 
 
-_NO_WEAKREFS = (list, dict, tuple, int, str)
 _HARMLESS = ("weakref", "leakscope", "torch")
 
 

@@ -25,11 +25,6 @@ class Series:
         return len(self.bytes) >= LEAST_LOOKS and all(a < b for a, b in zip(self.bytes, self.bytes[1:], strict=False))
 
     @property
-    def levels_off(self) -> bool:
-        """Grew and then stood still: the last two looks are equal."""
-        return len(self.bytes) >= LEAST_LOOKS and self.bytes[-1] <= self.bytes[-2]
-
-    @property
     def per_step(self) -> float:
         """Bytes a step: the median slope between looks that grew; gc may have emptied it in between."""
         slopes = [

@@ -145,15 +145,8 @@ def _rate(
 
 def _bounded(look: Look, group: Group) -> bool:
     """Held by a container with a declared bound that it has not reached yet."""
-    for reference in group.way:
-        label = look.heap.object(int(look.heap.holder[reference])).label
-        _, mark, bound = label.partition(", maxlen ")
-        if mark:
-            return True
-        _, mark, bound = label.partition(", maxsize ")
-        if mark and bound != "None":
-            return True
-    return False
+    labels = (look.heap.object(int(look.heap.holder[reference])).label for reference in group.way)
+    return any(", maxlen " in label or (", maxsize " in label and not label.endswith("None")) for label in labels)
 
 
 def merge(found: Sequence[Finding]) -> list[Finding]:
