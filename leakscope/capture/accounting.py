@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from leakscope.capture.autograd import TensorBase
 from leakscope.capture.census import storage_uses
 from leakscope.capture.explore import GRAD_NODE, STORAGE_OBJECT, TENSOR, Explorer
+from leakscope.capture.sweep import Places
 
 Ints = NDArray[np.int64]
 
@@ -25,14 +26,14 @@ class Account:
     """Python objects; the storages' indexes start here."""
     count: int
     """Objects and storages."""
-    holder: Ints
-    held: Ints
-    python: Ints
+    holder: Places
+    held: Places
+    python: Places
     """Python references that each entry accounts for; 0 where C++ owns the C++ object."""
-    extra: Ints
+    extra: Places
     """Index into the explorer's extra references, -1 where CPython's traversal showed it."""
-    seen: Ints
-    """How often gc's own traversal reports the entry."""
+    seen: NDArray[np.bool_]
+    """Whether gc's own traversal reports the entry."""
     unexplained: Ints
     """References counted and not found; above 0 means something unseen holds the object."""
 
@@ -53,11 +54,11 @@ def account(found: Explorer) -> Account:
     plain_holder, plain_held = sweep.holder[~twice], sweep.held[~twice]
     storages = list(found.storages.values())
     memory = [(holder, n + k) for k, storage in enumerate(storages) for holder in storage.holders]
-    extra_holder = np.asarray(extra.holder, dtype=np.int64)
-    extra_held = np.asarray(extra.held, dtype=np.int64)
-    extra_python = np.asarray(extra.python, dtype=np.int64)
-    memory_holder = np.asarray([h for h, _ in memory], dtype=np.int64)
-    memory_held = np.asarray([s for _, s in memory], dtype=np.int64)
+    extra_holder = np.asarray(extra.holder, dtype=np.int32)
+    extra_held = np.asarray(extra.held, dtype=np.int32)
+    extra_python = np.asarray(extra.python, dtype=np.int32)
+    memory_holder = np.asarray([h for h, _ in memory], dtype=np.int32)
+    memory_held = np.asarray([s for _, s in memory], dtype=np.int32)
     python_in = np.bincount(plain_held, minlength=n) + np.bincount(extra_held, weights=extra_python, minlength=n)
     native_in = np.bincount(extra_held[extra_python == 0], minlength=n)
     unexplained = np.zeros(n + len(storages), dtype=np.int64)
@@ -76,25 +77,25 @@ def account(found: Explorer) -> Account:
         owners = len(storage.holders) - len(wrappers) + 1  # one for the Python object, which the count always has
         unexplained[n + k] = max(uses - owners, 0)
     seen = np.concatenate(
-        [np.ones(len(plain_holder), np.int64), _lookup(seen_pairs, extra_holder, extra_held, n), np.zeros(len(memory), np.int64)]
+        [np.ones(len(plain_holder), bool), _lookup(seen_pairs, extra_holder, extra_held, n), np.zeros(len(memory), bool)]
     )
     return Account(
         objects=n,
         count=n + len(storages),
         holder=np.concatenate([plain_holder, extra_holder, memory_holder]),
         held=np.concatenate([plain_held, extra_held, memory_held]),
-        python=np.concatenate([np.ones(len(plain_holder), np.int64), extra_python, np.zeros(len(memory), np.int64)]),
+        python=np.concatenate([np.ones(len(plain_holder), np.int32), extra_python, np.zeros(len(memory), np.int32)]),
         extra=np.concatenate(
-            [np.full(len(plain_holder), -1), np.arange(len(extra_holder)), np.full(len(memory), -1)]
-        ).astype(np.int64),
+            [np.full(len(plain_holder), -1, np.int32), np.arange(len(extra_holder), dtype=np.int32), np.full(len(memory), -1, np.int32)]
+        ),
         seen=seen,
         unexplained=np.maximum(unexplained, 0),
     )
 
 
-def _pairs(holder: Ints, held: Ints, n: int) -> Ints:
-    return np.unique(holder * n + held)
+def _pairs(holder: Places, held: Places, n: int) -> Ints:
+    return np.unique(holder.astype(np.int64) * n + held)
 
 
-def _lookup(pairs: Ints, holder: Ints, held: Ints, n: int) -> Ints:
-    return np.isin(holder * n + held, pairs).astype(np.int64)
+def _lookup(pairs: Ints, holder: Places, held: Places, n: int) -> NDArray[np.bool_]:
+    return np.isin(holder.astype(np.int64) * n + held, pairs)

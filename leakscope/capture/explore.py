@@ -164,8 +164,8 @@ class Explorer:
         self.role = np.concatenate(
             [self.role, np.array([_ROLE_CODES[self.types.role(type(obj))] for obj in new], dtype=np.int8)]
         )
-        self.sweep.holder = np.concatenate([self.sweep.holder, np.asarray(holders, dtype=np.int64)])
-        self.sweep.held = np.concatenate([self.sweep.held, np.asarray(helds, dtype=np.int64)])
+        self.sweep.holder = np.concatenate([self.sweep.holder, np.asarray(holders, dtype=np.int32)])
+        self.sweep.held = np.concatenate([self.sweep.held, np.asarray(helds, dtype=np.int32)])
 
     def read_frames(self, frames: list[FrameType]) -> dict[int, str]:
         """Add the locals of running frames; returns the index of each frame, with its function's name.

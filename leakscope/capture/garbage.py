@@ -56,7 +56,7 @@ class _Garbage:
     """The unreachable part of the heap, collected round by round on paper."""
 
     def __init__(
-        self, count: int, holder: Ints, held: Ints, python: Ints, seen: Ints,
+        self, count: int, holder: Ints, held: Ints, python: NDArray[np.int32], seen: NDArray[np.bool_],
         first: NDArray[np.bool_], tracked: NDArray[np.bool_], special: NDArray[np.int8],
     ) -> None:  # fmt: skip
         self.count = count
@@ -96,7 +96,7 @@ class _Garbage:
     def _shown(self, here: NDArray[np.bool_], native: NDArray[np.bool_], first: bool) -> NDArray[np.bool_]:
         """Which C++ references traversal reports: at first what was really seen, later what would be."""
         if first:
-            return self.seen[here] > 0
+            return self.seen[here]
         holder, held, python = self.holder[here], self.held[here], self.python[here]
         owners = np.bincount(held[python == 0], minlength=self.count)
         sole = ~native[holder]

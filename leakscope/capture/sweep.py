@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import sys
-from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain, compress
@@ -17,10 +16,13 @@ from numpy.typing import NDArray
 from leakscope.capture.autograd import mro
 
 Ints = NDArray[np.int64]
-_CHUNK = 50_000
-_PAGE_BITS = 16
-_SLOT_BITS = 4
-_PAGE_MASK = (1 << _PAGE_BITS) - 1
+Places = NDArray[np.int32]
+"""Indexes of objects: half the memory of addresses, and filling fresh memory is what a look spends its time on."""
+_CHUNK = 20_000
+_REGION_BITS, _PAGE_BITS, _SLOT_BITS = 32, 16, 5
+"""gc puts 16 bytes before an object whose own head takes 16: no two tracked ones share a slot of 32 (CPython
+Include/internal/pycore_gc.h); a build without that header, the free-threaded one, finds them by sorting."""
+_PAGES = 1 << (_REGION_BITS - _PAGE_BITS)
 _SLOTS = 1 << (_PAGE_BITS - _SLOT_BITS)
 _TABLE_LIMIT = 64_000_000
 
@@ -52,8 +54,8 @@ class Sweep:
     """Address of each object's type."""
     counts: Ints
     """Reference counts without those that the sweep itself added."""
-    holder: Ints
-    held: Ints
+    holder: Places
+    held: Places
     """One entry per reference that CPython's own traversal reports, with multiplicity."""
     tracked: int
     """The first so many objects are gc-tracked; the others are untracked ones met on the way (arrays, pybind)."""
@@ -62,44 +64,57 @@ class Sweep:
 
 
 class AddressBook:
-    """Finds the index of an object by its address, a few nanoseconds each: a table of small pages."""
+    """Finds the index of an object by its address, a few nanoseconds each: regions of pages of slots."""
 
     def __init__(self, addresses: Ints) -> None:
-        self._pages = np.unique(addresses >> _PAGE_BITS)
-        self._page_list: list[int] = self._pages.tolist()
+        self._addresses = addresses
         self._order: Ints | None = None
-        if len(self._pages) * _SLOTS <= _TABLE_LIMIT:
-            self._table = np.full(len(self._pages) * _SLOTS, -1, dtype=np.int32)
-            page = np.searchsorted(self._pages, addresses >> _PAGE_BITS)
-            self._table[page * _SLOTS + _slot(addresses)] = np.arange(len(addresses), dtype=np.int32)
-        else:  # objects strewn so thinly that the table would be larger than the heap
-            self._order = np.argsort(addresses)
-            self._sorted = addresses[self._order]
+        self._regions = np.unique(addresses >> _REGION_BITS)
+        self._region_at = {region: k for k, region in enumerate(self._regions.tolist())}
+        self._page_of = np.zeros(len(self._regions) * _PAGES, dtype=np.int32)
+        pages = self._page(addresses)
+        self._page_of[pages] = 1
+        used = int(np.count_nonzero(self._page_of))
+        if used * _SLOTS <= _TABLE_LIMIT:
+            self._page_of[self._page_of > 0] = np.arange(1, used + 1)  # page 0 stays empty, for addresses elsewhere
+            self._table = np.zeros((used + 1) * _SLOTS, dtype=np.int32)
+            self._table[self._slot(addresses, pages)] = np.arange(len(addresses), dtype=np.int32)
+            if (self.find(addresses) == np.arange(len(addresses))).all():
+                return
+        # Strewn so thinly that the table would be larger than the heap, or closer together than slots tell apart.
+        self._order = np.argsort(addresses)
+        self._sorted = addresses[self._order]
 
-    def find(self, addresses: Ints) -> Ints:
+    def _page(self, addresses: Ints) -> Ints:
+        region = np.searchsorted(self._regions, addresses >> _REGION_BITS)
+        np.minimum(region, len(self._regions) - 1, out=region)
+        return (region << (_REGION_BITS - _PAGE_BITS)) | ((addresses >> _PAGE_BITS) & (_PAGES - 1))
+
+    def _slot(self, addresses: Ints, pages: Ints) -> Ints:
+        return self._page_of[pages].astype(np.int64) * _SLOTS + ((addresses >> _SLOT_BITS) & (_SLOTS - 1))
+
+    def find(self, addresses: Ints) -> Places:
         """Index of each address, -1 where no object stands there."""
-        if len(self._page_list) == 0:
-            return np.full(len(addresses), -1, dtype=np.int64)
-        if self._order is not None:
+        if len(self._addresses) == 0:
+            return np.full(len(addresses), -1, dtype=np.int32)
+        if self._order is None:
+            found = self._table[self._slot(addresses, self._page(addresses))]
+        else:
             place = np.minimum(np.searchsorted(self._sorted, addresses), len(self._sorted) - 1)
-            return np.where(self._sorted[place] == addresses, self._order[place], -1)
-        wanted = addresses >> _PAGE_BITS
-        page = np.minimum(np.searchsorted(self._pages, wanted), len(self._pages) - 1)
-        found = self._table[page * _SLOTS + _slot(addresses)]
-        return np.where(self._pages[page] == wanted, found, -1).astype(np.int64)
+            found = self._order[place].astype(np.int32)
+        found[self._addresses[found] != addresses] = -1
+        return found
 
     def find_one(self, address: int) -> int:
         """Index of one address, -1 where no object stands there."""
+        region = self._region_at.get(address >> _REGION_BITS)
+        if region is None:
+            return -1
         if self._order is not None:
             return int(self.find(np.array([address], dtype=np.int64))[0])
-        page = bisect_left(self._page_list, address >> _PAGE_BITS)
-        if page == len(self._page_list) or self._page_list[page] != address >> _PAGE_BITS:
-            return -1
-        return int(self._table[page * _SLOTS + ((address & _PAGE_MASK) >> _SLOT_BITS)])
-
-
-def _slot(addresses: Ints) -> Ints:
-    return (addresses & _PAGE_MASK) >> _SLOT_BITS
+        page = self._page_of[(region << (_REGION_BITS - _PAGE_BITS)) | ((address >> _PAGE_BITS) & (_PAGES - 1))]
+        found = int(self._table[int(page) * _SLOTS + ((address >> _SLOT_BITS) & (_SLOTS - 1))])
+        return found if self._addresses[found] == address else -1
 
 
 def running_frames() -> list[FrameType]:
@@ -120,47 +135,86 @@ def counts_of(objects: list[Any]) -> Ints:
     return np.fromiter(map(sys.getrefcount, objects), dtype=np.int64, count=len(objects)) - _LIST_BASELINE
 
 
+def addresses_of(objects: Iterable[Any], count: int) -> Ints:
+    """Address of each object; an array of objects is an array of pointers (numpy's NPY_OBJECT), read as numbers."""
+    pointers = np.fromiter(objects, dtype=object, count=count)
+    memory = pointers.__array_interface__["data"]
+    return np.array(_Memory({"data": memory, "shape": (count,), "typestr": np.dtype(np.int64).str, "version": 3}))
+
+
+@dataclass(frozen=True)
+class _Memory:
+    """What numpy asks for to take memory as an array."""
+
+    __array_interface__: dict[str, Any]
+
+
 def sweep() -> Sweep:
     """Read the whole heap. Call it with gc off (see `still`)."""
     objects = gc.get_objects()
     n = len(objects)
     counts = counts_of(objects)
-    addresses = np.fromiter(map(id, objects), dtype=np.int64, count=n)
-    types = np.fromiter(map(id, map(type, objects)), dtype=np.int64, count=n)
+    addresses = addresses_of(objects, n)
+    types = addresses_of(map(type, objects), n)
     book = AddressBook(addresses)
-    holders: list[Ints] = []
-    helds: list[Ints] = []
-    freezing = gc.get_freeze_count() > 0  # gc.freeze() hides objects from gc.get_objects: those are met on the way
-    bridges: dict[int, Any] = {}
-    bridge_edges: list[tuple[int, int]] = []
+    holders: list[Places] = []
+    helds: list[Places] = []
+    strangers = _Strangers()
     for start in range(0, n, _CHUNK):
         lists = list(map(gc.get_referents, objects[start : start + _CHUNK]))
         lengths = np.fromiter(map(len, lists), dtype=np.int64, count=len(lists))
-        total = int(lengths.sum())
-        flat_holder = np.repeat(np.arange(start, start + len(lists), dtype=np.int64), lengths)
-        flat_id = np.fromiter(map(id, chain.from_iterable(lists)), dtype=np.int64, count=total)
-        held = book.find(flat_id)
+        flat = list(chain.from_iterable(lists))
+        del lists
+        holder = np.repeat(np.arange(start, start + len(lengths), dtype=np.int32), lengths)
+        held = book.find(addresses_of(flat, len(flat)))
         known = held >= 0
-        holders.append(flat_holder[known])
+        holders.append(holder[known])
         helds.append(held[known])
-        unknown = ~known
-        strange = list(compress(chain.from_iterable(lists), unknown.tolist()))
-        strange_types = np.fromiter(map(id, map(type, strange)), dtype=np.int64, count=len(strange))
-        kinds, first, inverse = np.unique(strange_types, return_index=True, return_inverse=True)
-        bridging = np.array([may_bridge(type(strange[k])) for k in first.tolist()], dtype=bool)
-        odd = np.flatnonzero(bridging[inverse]) if len(kinds) else inverse
-        strange_holders = flat_holder[unknown]
-        asked = np.isin(strange_types, [id(kind) for kind in _ASKED])
-        frozen = np.fromiter(map(gc.is_tracked, strange), bool, len(strange)) if freezing else np.zeros(len(strange), bool)
-        asked &= ~frozen
-        leads = np.flatnonzero(asked)[_leading(list(compress(strange, asked.tolist())))]
-        for place in [*odd.tolist(), *leads.tolist(), *np.flatnonzero(frozen).tolist()]:
-            bridges[id(strange[place])] = strange[place]
-            bridge_edges.append((int(strange_holders[place]), id(strange[place])))
-        del lists, strange
+        strangers.meet(list(compress(flat, (~known).tolist())), holder[~known])
+        del flat
     result = Sweep(objects, addresses, types, counts, np.concatenate(holders), np.concatenate(helds), n, book)
-    _add_bridges(result, book, bridges, bridge_edges)
+    _add_bridges(result, book, strangers.bridges, strangers.references)
     return result
+
+
+class _Strangers:
+    """Referents that gc.get_objects does not show; those that may stand between objects are kept as bridges."""
+
+    def __init__(self) -> None:
+        self.bridges: dict[int, Any] = {}
+        self.references: list[tuple[int, int]] = []
+        """(index of the holder, address of the bridge)"""
+        self._kinds = np.zeros(0, dtype=np.int64)
+        self._bridging = np.zeros(0, dtype=bool)
+        self._asked = np.array([id(kind) for kind in _ASKED])
+        self._freezing = gc.get_freeze_count() > 0  # gc.freeze() hides objects from gc.get_objects
+
+    def meet(self, strange: list[Any], holders: Places) -> None:
+        types = addresses_of(map(type, strange), len(strange))
+        chosen = self._judged(strange, types)
+        asked = np.isin(types, self._asked)
+        if self._freezing:
+            frozen = np.fromiter(map(gc.is_tracked, strange), bool, len(strange))
+            asked &= ~frozen
+            chosen |= frozen
+        chosen[np.flatnonzero(asked)[_leading(list(compress(strange, asked.tolist())))]] = True
+        for place in np.flatnonzero(chosen).tolist():
+            self.bridges[id(strange[place])] = strange[place]
+            self.references.append((int(holders[place]), id(strange[place])))
+
+    def _judged(self, strange: list[Any], types: Ints) -> NDArray[np.bool_]:
+        """Which are of a kind that may bridge; each kind is judged once."""
+        place = np.searchsorted(self._kinds, types)
+        new = place == len(self._kinds)
+        new[~new] = self._kinds[place[~new]] != types[~new]
+        if new.any():
+            kinds, first = np.unique(types[new], return_index=True)
+            fresh = [may_bridge(type(strange[k])) for k in np.flatnonzero(new)[first].tolist()]
+            order = np.argsort(np.append(self._kinds, kinds))
+            self._kinds = np.append(self._kinds, kinds)[order]
+            self._bridging = np.append(self._bridging, fresh).astype(bool)[order]
+            place = np.searchsorted(self._kinds, types)
+        return self._bridging[place] if len(self._kinds) else np.zeros(len(types), dtype=bool)
 
 
 def _is_way(obj: Any) -> bool:
@@ -221,8 +275,8 @@ def _add_bridges(found: Sweep, book: AddressBook, bridges: dict[int, Any], edges
                 helds.append(at)
         k += 1
     extend(found, objects, np.asarray(counts, dtype=np.int64))
-    found.holder = np.concatenate([found.holder, np.asarray(holders, dtype=np.int64)])
-    found.held = np.concatenate([found.held, np.asarray(helds, dtype=np.int64)])
+    found.holder = np.concatenate([found.holder, np.asarray(holders, dtype=np.int32)])
+    found.held = np.concatenate([found.held, np.asarray(helds, dtype=np.int32)])
 
 
 def extend(found: Sweep, objects: Sequence[Any], counts: Ints) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.sparse import csr_array
+from scipy.sparse import coo_array, csr_array
 from scipy.sparse.csgraph import breadth_first_order, connected_components
 
 Ints = NDArray[np.int64]
@@ -18,7 +18,7 @@ def reachable(count: int, holder: NDArray[np.integer], held: NDArray[np.integer]
         return mask
     source = np.concatenate([holder, np.full(len(starts), count)])
     target = np.concatenate([held, starts])
-    matrix = _matrix(count + 1, source, target)
+    matrix = _matrix(count + 1, source, target, twice=True)
     order = breadth_first_order(matrix, count, directed=True, return_predecessors=False)
     mask[order[order < count]] = True
     return mask
@@ -38,7 +38,13 @@ def components(count: int, holder: NDArray[np.integer], held: NDArray[np.integer
     return label.astype(np.int64), cyclic
 
 
-def _matrix(count: int, holder: NDArray[np.integer], held: NDArray[np.integer]) -> csr_array:
+def _matrix(count: int, holder: NDArray[np.integer], held: NDArray[np.integer], twice: bool = False) -> csr_array:
+    """The references as a matrix; `twice` leaves an object that holds another twice as two entries.
+
+    Summing them up sorts every row, which a breadth-first walk does not need; scipy's strong components never end without.
+    """
     index = np.int32 if max(count, len(holder)) < 2**31 else np.int64
     data = np.ones(len(holder), dtype=np.float64)  # csgraph works in doubles; any other type is copied
-    return csr_array((data, (holder.astype(index), held.astype(index))), shape=(count, count))
+    references = coo_array((data, (holder.astype(index, copy=False), held.astype(index, copy=False))), shape=(count, count))
+    references.has_canonical_format = twice
+    return references.tocsr()

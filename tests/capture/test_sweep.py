@@ -1,0 +1,40 @@
+"""Does the sweep find every object again by its address, and read addresses as `id` gives them?"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from leakscope.capture import sweep
+from leakscope.capture.sweep import AddressBook, addresses_of
+
+_HEAPS = st.lists(st.integers(1, 1 << 42), unique=True, max_size=60)
+
+
+@given(_HEAPS, st.lists(st.integers(1, 1 << 47), max_size=20), st.sampled_from([8, 16, 32, 48]))
+def test_every_object_is_found_and_nothing_else(places: list[int], elsewhere: list[int], spacing: int) -> None:
+    addresses = [place * spacing for place in places]
+    index = {address: k for k, address in enumerate(addresses)}
+    book = AddressBook(np.asarray(addresses, dtype=np.int64))
+    wanted = [*addresses, *elsewhere, *(address + 8 for address in addresses)]
+    expected = [index.get(address, -1) for address in wanted]
+    assert book.find(np.asarray(wanted, dtype=np.int64)).tolist() == expected
+    assert [book.find_one(address) for address in wanted] == expected
+
+
+def test_objects_strewn_too_thinly_for_a_table_are_found_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sweep, "_TABLE_LIMIT", 1)
+    addresses = np.arange(1, 2000, dtype=np.int64) * 7_777_776
+    book = AddressBook(addresses)
+    assert book.find(addresses[::-1]).tolist() == list(range(len(addresses)))[::-1]
+    assert book.find_one(7_777_776) == 0
+    assert book.find_one(7_777_777) == -1
+
+
+def test_addresses_are_those_of_id() -> None:
+    objects = [[], {}, "text", 3, None, [1, [2]], (), object()]
+    assert addresses_of(objects, len(objects)).tolist() == list(map(id, objects))
+    assert addresses_of(map(type, objects), len(objects)).tolist() == [id(type(obj)) for obj in objects]
+    assert addresses_of([], 0).tolist() == []
