@@ -18,7 +18,7 @@ import torch
 from leakscope.capture import source
 from leakscope.capture.autograd import TensorBase, Types, mro
 from leakscope.capture.census import tensor_bytes
-from leakscope.capture.readers import flags_of, qualified_name, type_name
+from leakscope.capture.readers import flags_of, instance_dict, qualified_name, type_name
 
 
 @dataclass(frozen=True)
@@ -116,10 +116,16 @@ def _tensor(obj: Any, kind: type) -> Described:
     base = TensorBase
     shape = ", ".join(map(str, base.size(obj)))
     dtype = str(base.dtype.__get__(obj)).removeprefix("torch.")
-    parameter = torch.nn.Parameter in mro(kind)
+    # Parameter() of a tensor subclass marks the instance (torch/nn/parameter.py, `_is_param`): DTensor, quantized weights.
+    parameter = torch.nn.Parameter in mro(kind) or (kind is not torch.Tensor and _marked(obj, kind))
     word = type_name(kind)
     name = qualified_name(kind)
     return Described("parameter" if parameter else "tensor", name, f"{word} {dtype}[{shape}]", name, "", tensor_bytes(obj))
+
+
+def _marked(obj: Any, kind: type) -> bool:
+    own = instance_dict(obj, kind)
+    return own is not None and dict.get(own, "_is_param") is True
 
 
 def _function(obj: Any) -> Described:

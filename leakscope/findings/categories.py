@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -21,9 +22,12 @@ CATEGORIES = (
     "leaked",
     "activation held by a live graph",
     "P2P or collective buffer",
+    "input or label",
     "held by a named root",
     "held by native code",
 )
+_BATCH_DEPTH = 3
+"""Containers in containers that a batch is made of: a tuple of dicts of lists."""
 
 
 def categories(graph: HeapGraph, leaked: Collection[int] = ()) -> dict[str, int]:
@@ -34,7 +38,8 @@ def categories(graph: HeapGraph, leaked: Collection[int] = ()) -> dict[str, int]
     n = len(graph)
     kind = graph.reference_kind
     code = {name: k for k, name in enumerate(REFERENCE_KINDS)}
-    memory = kind == code["memory"]
+    name = np.array(graph.strings, dtype=object)[graph.reference_name] if len(graph.holder) else np.zeros(0, object)
+    memory = (kind == code["memory"]) | _inner(graph, name)
     found: dict[str, Mask] = {}
     storages = graph.storages
 
@@ -46,7 +51,6 @@ def categories(graph: HeapGraph, leaked: Collection[int] = ()) -> dict[str, int]
         tensors[graph.held[mask]] = True
         return over(tensors)
 
-    name = np.array(graph.strings, dtype=object)[graph.reference_name] if len(graph.holder) else np.zeros(0, object)
     found["parameter"] = over(_of(graph, "parameter"))
     found["gradient"] = held_by(name == ".grad")
     optimizers = graph.of_kind("optimizer")
@@ -56,7 +60,8 @@ def categories(graph: HeapGraph, leaked: Collection[int] = ()) -> dict[str, int]
     found["buffer"] = held_by(kind == code["buffer"])
     found["leaked"] = np.isin(storages, list(leaked)) | (graph.freed[storages] != 0)
     found["activation held by a live graph"] = held_by(kind == code["saved"])
-    found["P2P or collective buffer"] = held_by(np.isin(graph.holder, graph.of_kind("work")))
+    found["P2P or collective buffer"] = held_by(np.isin(graph.holder, graph.of_kind("work"))) | np.isin(storages, list(graph.crossed))
+    found["input or label"] = over(_given(graph, name))
     named = graph.roots[np.isin(graph.root[graph.roots], (1, 2, 3, 5))]
     found["held by a named root"] = reachable(n, graph.holder, graph.held, named)[storages]
     left = np.ones(len(storages), dtype=bool)
@@ -69,6 +74,29 @@ def categories(graph: HeapGraph, leaked: Collection[int] = ()) -> dict[str, int]
         result[category] = int(graph.bytes[storages[here]].sum())
         left &= ~here
     return result
+
+
+def _inner(graph: HeapGraph, name: np.ndarray[Any, np.dtype[np.object_]]) -> Mask:
+    """References from a wrapper tensor (a DTensor, a nested or quantized one) to the tensors it is made of."""
+    tensor = _of(graph, "tensor") | _of(graph, "parameter")
+    owns = np.zeros(len(graph), dtype=bool)
+    owns[graph.holder[graph.reference_kind == REFERENCE_KINDS.index("memory")]] = True
+    mask: Mask = tensor[graph.holder] & tensor[graph.held] & ~owns[graph.holder] & (name != ".grad")
+    return mask & (graph.reference_kind == REFERENCE_KINDS.index("attribute"))
+
+
+def _given(graph: HeapGraph, name: np.ndarray[Any, np.dtype[np.object_]]) -> Mask:
+    """Tensors that no operation made, named by a variable of a running function or of a script, or in its batch."""
+    variables = _of(graph, "frame") | _of(graph, "namespace")
+    reached = np.zeros(len(graph), dtype=bool)
+    reached[graph.held[variables[graph.holder]]] = True
+    items = graph.reference_kind == REFERENCE_KINDS.index("item")
+    containers = _of(graph, "container")
+    for _ in range(_BATCH_DEPTH):
+        reached[graph.held[items & reached[graph.holder] & containers[graph.holder]]] = True
+    made = np.zeros(len(graph), dtype=bool)
+    made[graph.holder[name == ".grad_fn"]] = True
+    return reached & _of(graph, "tensor") & ~made
 
 
 def _of(graph: HeapGraph, kind: str) -> Mask:
