@@ -81,8 +81,9 @@ def _inner(graph: HeapGraph, name: np.ndarray[Any, np.dtype[np.object_]]) -> Mas
     tensor = _of(graph, "tensor") | _of(graph, "parameter")
     owns = np.zeros(len(graph), dtype=bool)
     owns[graph.holder[graph.reference_kind == REFERENCE_KINDS.index("memory")]] = True
-    mask: Mask = tensor[graph.holder] & tensor[graph.held] & ~owns[graph.holder] & (name != ".grad")
-    return mask & (graph.reference_kind == REFERENCE_KINDS.index("attribute"))
+    attribute = (graph.reference_kind == REFERENCE_KINDS.index("attribute")) & (name != ".grad")
+    inner: Mask = attribute & tensor[graph.holder] & tensor[graph.held] & ~owns[graph.holder]
+    return inner
 
 
 def _given(graph: HeapGraph, name: np.ndarray[Any, np.dtype[np.object_]]) -> Mask:
@@ -96,7 +97,8 @@ def _given(graph: HeapGraph, name: np.ndarray[Any, np.dtype[np.object_]]) -> Mas
         reached[graph.held[items & reached[graph.holder] & containers[graph.holder]]] = True
     made = np.zeros(len(graph), dtype=bool)
     made[graph.holder[name == ".grad_fn"]] = True
-    return reached & _of(graph, "tensor") & ~made
+    given: Mask = reached & _of(graph, "tensor") & ~made
+    return given
 
 
 def _of(graph: HeapGraph, kind: str) -> Mask:
