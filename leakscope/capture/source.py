@@ -7,6 +7,7 @@ import linecache
 import os
 import site
 import sysconfig
+from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
 from types import CodeType
@@ -72,32 +73,53 @@ def class_line(filename: str, qualname: str) -> int:
 
 
 @lru_cache(maxsize=4096)
-def attribute_line(filename: str, qualname: str, attribute: str) -> int:
-    """Line of the first `self.<attribute> = ...` in a class (its `__init__` first), 0 where there is none."""
+def attribute_line(filename: str, qualname: str, attribute: str, last: bool = False) -> int:
+    """Line of the first `self.<attribute> = ...` in a class (its `__init__` first), 0 where there is none.
+
+    `last` asks for the last one instead: what a later method puts there, not the None it began with.
+    """
     scope = _scope(filename, qualname)
     if scope is None:
         return 0
     methods = [n for n in ast.walk(scope) if isinstance(n, (ast.FunctionDef, ast.AsyncFunctionDef))]
     methods.sort(key=lambda n: (n.name != "__init__", n.lineno))
-    for method in methods:
-        for node in ast.walk(method):
-            if any(isinstance(t, ast.Attribute) and t.attr == attribute for t in _targets(node)):
-                return int(getattr(node, "lineno", 0))
-    return 0
+    lines = [
+        int(getattr(node, "lineno", 0))
+        for method in methods
+        for node in ast.walk(method)
+        if any(isinstance(t, ast.Attribute) and t.attr == attribute for t in _targets(node))
+    ]
+    return lines[-1 if last else 0] if lines else 0
 
 
 @lru_cache(maxsize=4096)
-def local_line(filename: str, qualname: str, name: str) -> int:
-    """Line that first binds a local of a function (or, with qualname "", a module's global), 0 if not shown."""
+def local_line(filename: str, qualname: str, name: str, last: bool = False) -> int:
+    """Line that first binds a local of a function (or, with qualname "", a module's global), 0 if not shown.
+
+    `last` asks for the line that binds it last: in `h = zeros(); for x in data: h = cell(x, h)` the loop's.
+    """
     scope = _scope(filename, qualname) if qualname else _tree(filename)
     if scope is None:
         return 0
-    lines = [getattr(n, "lineno", 0) for n in ast.walk(scope) if any(_names(t, name) for t in _targets(n))]
-    if not lines:
-        lines = [n.lineno for n in ast.walk(scope) if isinstance(n, _SCOPES) and n.name == name]
-    if not lines:
-        lines = [n.lineno for n in ast.walk(scope) if isinstance(n, ast.arg) and n.arg == name]
-    return min(filter(None, lines), default=0)
+    for nodes in (list(_own_nodes(scope)), list(ast.walk(scope))):  # what is bound here goes before what is bound inside
+        lines = [getattr(n, "lineno", 0) for n in nodes if any(_names(t, name) for t in _targets(n))]
+        if not lines:
+            lines = [n.lineno for n in nodes if isinstance(n, _SCOPES) and n.name == name]
+        if not lines:
+            lines = [n.lineno for n in nodes if isinstance(n, ast.arg) and n.arg == name]
+        if lines:
+            return max(lines) if last else min(lines)
+    return 0
+
+
+def _own_nodes(scope: ast.AST) -> Iterator[ast.AST]:
+    """The nodes of a function or module, without those inside the functions and classes it defines."""
+    waiting = list(ast.iter_child_nodes(scope))
+    while waiting:
+        node = waiting.pop()
+        yield node
+        if not isinstance(node, _SCOPES):
+            waiting += ast.iter_child_nodes(node)
 
 
 def _names(target: ast.AST, name: str) -> bool:
