@@ -217,11 +217,23 @@ class _Strangers:
         return self._bridging[place] if len(self._kinds) else np.zeros(len(types), dtype=bool)
 
 
-def _is_way(obj: Any) -> bool:
-    """Whether a container stands between others though gc.get_objects does not show it: frozen, or with arrays."""
-    if all(type(obj) is not plain for plain in _UNTRACKED):
-        return False
-    return gc.is_tracked(obj) or (any(type(obj) is plain for plain in _ASKED) and bool(_leading([obj])[0]))
+def _is_way(obj: Any, judged: dict[int, bool]) -> bool:
+    """Whether an object that gc.get_objects does not show stands between others: a bridge, frozen, or with arrays.
+
+    `judged` remembers what is known of each type, by its address.
+    """
+    waiting = [obj]
+    while waiting:
+        one = waiting.pop()
+        kind = type(one)
+        bridging = judged.get(id(kind))
+        if bridging is None:
+            bridging = judged[id(kind)] = may_bridge(kind)
+        if bridging or (one is obj and any(kind is plain for plain in _UNTRACKED) and gc.is_tracked(one)):
+            return True
+        if any(kind is plain for plain in _ASKED) and not gc.is_tracked(one):
+            waiting += gc.get_referents(one)
+    return False
 
 
 def _leading(objects: list[Any]) -> NDArray[np.bool_]:
@@ -258,13 +270,14 @@ def _add_bridges(found: Sweep, book: AddressBook, bridges: dict[int, Any], edges
     objects = list(bridges.values())
     bridges.clear()
     counts = [sys.getrefcount(obj) - 3 for obj in objects]  # the list, the loop's own name, the argument
+    judged: dict[int, bool] = {}
     k = 0
     while k < len(objects):
         for referent in untracked_referents(objects[k]):
             at = index.get(id(referent))
             if at is None:
                 known = book.find_one(id(referent))
-                if known < 0 and (may_bridge(type(referent)) or _is_way(referent)):
+                if known < 0 and _is_way(referent, judged):
                     at = index[id(referent)] = found.tracked + len(objects)
                     counts.append(sys.getrefcount(referent) - 3)
                     objects.append(referent)
