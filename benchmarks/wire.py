@@ -2,17 +2,25 @@
 
     python benchmarks/wire.py
 
-One process, gloo, an operation and its wait(); the best of several rounds, watched and unwatched in turn, in the
-steady state (the first steps, of which every operation is written, are over). The step is that of
-`sample_runs/p2p_pipeline`: 32 operations, and the time it takes is measured here too.
+First one process, gloo, an operation and its wait(); the best of several rounds, watched and unwatched in turn, in the
+steady state (the first steps, of which every operation is written, are over). Then two ranks train the clean pipeline
+of `sample_runs/p2p_pipeline` (16 operations a step on each rank) in blocks of steps, watched and unwatched in turn,
+nothing else of leakscope running; medians over all steps. Times are those of the main thread's
+processor, so that a busy machine does not spoil them; what a step takes by the clock is printed beside.
 """
 
 from __future__ import annotations
 
+import importlib.util
+import json
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
+from statistics import median
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -21,10 +29,14 @@ from leakscope.capture.p2p import Watch, watch
 from leakscope.capture.wire_file import FULL_STEPS
 from leakscope.record import RankFolder
 
-OPERATIONS_A_STEP = 32
+PIPELINE = Path(__file__).resolve().parent.parent / "sample_runs" / "p2p_pipeline" / "train.py"
+OPERATIONS_A_STEP = 16
+"""Of each rank of the sample pipeline: eight sends and eight receives."""
 STEPS = 60
 ROUNDS = 9
 LIMIT_MICROSECONDS = 20.0
+BLOCKS, BLOCK = 24, 20
+LIMIT_SHARE = 0.01
 
 
 def same_buffer() -> Callable[[], None]:
@@ -41,13 +53,13 @@ def new_buffer() -> Callable[[], None]:
 
 def seconds_an_operation(once: Callable[[], None], wire: Watch | None, first: int) -> float:
     """Mean over STEPS steps; `first` is the number of the first of them."""
-    began = time.perf_counter()
+    began = time.thread_time()
     for step in range(first, first + STEPS):
         for _ in range(OPERATIONS_A_STEP):
             once()
         if wire is not None:
             wire.step_ended(step)
-    return (time.perf_counter() - began) / (STEPS * OPERATIONS_A_STEP)
+    return (time.thread_time() - began) / (STEPS * OPERATIONS_A_STEP)
 
 
 def compare(make: Callable[[], Callable[[], None]], folder: Path) -> tuple[float, float]:
@@ -65,6 +77,62 @@ def compare(make: Callable[[], Callable[[], None]], folder: Path) -> tuple[float
     return min(plain), min(watched)
 
 
+def steady_watch(folder: Path, rank: int) -> Watch:
+    """A watch whose first steps, of which everything is written, are over."""
+    wire = watch(RankFolder(folder, rank))
+    wire.step_ended(FULL_STEPS + 1)
+    return wire
+
+
+def train_in_blocks(rank: int, store: str, folder: Path) -> dict[str, Any]:
+    """Median seconds of a step, unwatched and watched, by processor and by clock; run by each of two ranks."""
+    spec = importlib.util.spec_from_file_location("train", PIPELINE)
+    assert spec is not None and spec.loader is not None
+    train = importlib.util.module_from_spec(spec)
+    sys.modules["train"] = train
+    spec.loader.exec_module(train)
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", store=dist.FileStore(store, 2), rank=rank, world_size=2)
+    stage = train.Stage()
+    optimizer = torch.optim.SGD(stage.parameters(), lr=0.05, momentum=0.9)
+    new_context, backward, train_step = train.choose("none", rank)
+    context = new_context(peer=1 - rank)
+    seconds: dict[bool, list[tuple[float, float]]] = {False: [], True: []}
+    for block in range(BLOCKS):
+        wire = steady_watch(folder / f"block_{block}", rank) if block % 2 else None
+        for step in range(BLOCK):
+            dist.barrier()
+            began, used = time.perf_counter(), time.thread_time()
+            train_step(stage, context, backward, train.microbatches(seed=step))
+            optimizer.step()
+            optimizer.zero_grad()
+            if wire is not None:
+                wire.step_ended(FULL_STEPS + 2 + step)
+            if step > 1:
+                seconds[wire is not None].append((time.thread_time() - used, time.perf_counter() - began))
+        if wire is not None:
+            wire.remove()
+    dist.destroy_process_group()
+    plain, watched = ([median(column) for column in zip(*seconds[key], strict=True)] for key in (False, True))
+    return {"plain": plain, "watched": watched}
+
+
+def of_the_pipeline(folder: Path) -> None:
+    ranks = [
+        subprocess.Popen([sys.executable, __file__, str(rank), str(folder / "store"), str(folder)], stdout=subprocess.PIPE, text=True)
+        for rank in (0, 1)
+    ]
+    for rank, process in enumerate(ranks):
+        told = json.loads(process.communicate()[0])
+        (plain, clock), (watched, watched_clock) = told["plain"], told["watched"]
+        share = (watched - plain) / clock
+        verdict = "within" if share <= LIMIT_SHARE else "ABOVE"
+        print(
+            f"pipeline, rank {rank}: a step takes {clock * 1000:.1f} ms unwatched, {watched_clock * 1000:.1f} ms watched; "
+            f"watching takes {(watched - plain) * 1000:.2f} ms of the processor: {share:.2%} of the step ({verdict} {LIMIT_SHARE:.0%})"
+        )
+
+
 def main() -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
@@ -78,8 +146,12 @@ def main() -> None:
                 f"{make.__name__}: {plain * 1e6:.1f} us plain, {watched * 1e6:.1f} us watched: {cost:.1f} us an operation "
                 f"({verdict} {LIMIT_MICROSECONDS:g} us), {step:.2f} ms for the {OPERATIONS_A_STEP} operations of a sample step"
             )
+        of_the_pipeline(Path(name))
     dist.destroy_process_group()
 
 
 if __name__ == "__main__":
-    main()
+    if len(sys.argv) > 1:
+        print(json.dumps(train_in_blocks(int(sys.argv[1]), sys.argv[2], Path(sys.argv[3]))))
+    else:
+        main()

@@ -87,6 +87,7 @@ class RunCommand(click.Command):
 @click.option("--min-bytes", type=Size(), default=64 * 1024, metavar="SIZE", help="Below this a growth a step is a note (64 KiB).")  # fmt: skip
 @click.option("--gc-diff", type=click.Choice(["auto", "always", "never"]), default="auto", help="Collect for real at the end and compare: after --steps (auto), also after the script (always).")  # fmt: skip
 @click.option("--lifetimes/--no-lifetimes", default=True, help="Watch two steps operation by operation: what is never used again at the peak (on).")  # fmt: skip
+@click.option("--snapshot", type=click.Choice(["auto", "always", "never"]), default="auto", help="On an accelerator, record the allocator and keep its snapshots: where something is found (auto), or of every look.")  # fmt: skip
 @click.option("--prove", is_flag=True, help="Make each cut in a forked copy after --steps, and measure what really goes free.")
 @click.option("--hang-timeout", type=float, metavar="SECONDS", help="End the ranks when nothing happens on the wire for so long (off).")
 @click.option("--leak-exit-code", type=int, default=LEAKS, metavar="N", help="Exit status when leaks are found (23).")
@@ -151,7 +152,7 @@ def _plan(words: list[str], as_json: bool, options: dict[str, Any]) -> tuple[Pla
         prepare_folder(folder, options["force"])
     else:
         _join_folder(folder)
-    same = ("hang_timeout", "steps", "warmup", "budget", "min_bytes", "gc_diff", "prove", "lifetimes", "nnodes", "node_rank", "rdzv_endpoint", "rdzv_id")
+    same = ("hang_timeout", "steps", "warmup", "budget", "min_bytes", "gc_diff", "prove", "lifetimes", "snapshot", "nnodes", "node_rank", "rdzv_endpoint", "rdzv_id")
     plan = Plan(
         target=target,
         arguments=tuple(arguments),

@@ -52,7 +52,7 @@ def judged(
     from leakscope.record import read_run
 
     with sentences():
-        run = read_run(folder)
+        run = read_run(folder, snapshots=True)
     return run, judge(run, suppress=suppress, baseline=baseline, leak_exit_code=leak_exit_code)
 
 

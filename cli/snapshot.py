@@ -28,8 +28,9 @@ import click
 def snapshot(files: tuple[Path, ...], form: str, output: Path | None, comparing: bool) -> None:
     """Read torch memory snapshots: who held the memory, and what grew.
 
-    FILE is what torch.cuda.memory._dump_snapshot writes (also gzipped, or the page of torch's own viewer). Nothing
-    in it is executed. Several files are taken as ranks, numbered by their names.
+    FILE is what torch.cuda.memory._dump_snapshot writes (also gzipped, or the page of torch's own viewer), or the
+    folder of a run, whose ranks' newest ones are then read. Nothing in it is executed. Several files are taken as ranks,
+    numbered by their names.
     """
     from leakscope.allocator import examine
     from leakscope.errors import LeakscopeError
@@ -37,7 +38,7 @@ def snapshot(files: tuple[Path, ...], form: str, output: Path | None, comparing:
     from leakscope.report.snapshot_json import snapshot_json
     from leakscope.report.snapshot_text import snapshot_text
 
-    report = examine(files, comparing)
+    report = examine([path for file in files for path in _snapshots_in(file)], comparing)
     told = {"text": snapshot_text, "json": snapshot_json, "html": snapshot_html}[form](report)
     if output is None:
         click.echo(told, nl=False)
@@ -49,3 +50,22 @@ def snapshot(files: tuple[Path, ...], form: str, output: Path | None, comparing:
             f"cannot write {output} ({error.strerror}); name a file in a folder that exists"
         ) from error
     click.echo(f"{output} written", err=True)
+
+
+def _snapshots_in(path: Path) -> list[Path]:
+    """The newest snapshot of each rank in a run's folder, or of the one rank whose folder it is; any other path itself.
+
+    Raises LeakscopeError for a folder without one.
+    """
+    from leakscope.allocator.of_rank import files_in
+    from leakscope.errors import LeakscopeError
+
+    if not path.is_dir():
+        return [path]
+    found = [files[-1] for folder in (path, *sorted(path.glob("rank_*"))) if (files := files_in(folder))]
+    if not found:
+        raise LeakscopeError(
+            f"{path} holds no allocator snapshot; `leakscope run --snapshot always` keeps one of each look "
+            "on an accelerator"
+        )
+    return found

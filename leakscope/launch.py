@@ -52,6 +52,8 @@ class Plan:
     gc_diff: str = "auto"
     prove: bool = False
     lifetimes: bool = True
+    snapshot: str = "auto"
+    """Which allocator snapshots an accelerator's ranks keep: auto, always or never."""
     hang_timeout: float | None = None
     """Seconds without anything on the wire after which the ranks are ended as hung."""
     grace: float = 10.0
@@ -164,6 +166,7 @@ def _rank_command(plan: Plan, rank: int | None, world: int | None) -> list[str]:
         "gc_diff": plan.gc_diff,
         "prove": plan.prove,
         "lifetimes": plan.lifetimes,
+        "snapshot": plan.snapshot,
         "grace": plan.grace,
         "hang_timeout": plan.hang_timeout,
         "module": plan.module,

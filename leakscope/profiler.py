@@ -162,7 +162,8 @@ class Profiler:
 
     def __enter__(self) -> Self:
         from leakscope import __version__
-        from leakscope.capture.recorder import Options, Recorder
+        from leakscope.capture.options import Options
+        from leakscope.capture.recorder import Recorder
         from leakscope.record import prepare_folder, write_run
 
         rank, world = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
@@ -201,7 +202,7 @@ class Profiler:
         text = "" if kind is None else f"{kind.__name__}: {error}"
         self._recorder.finish(lambda steps: Ended(how, status, steps, text), look=False)
         self._recorder = None
-        self.run = read_run(self._folder())
+        self.run = read_run(self._folder(), snapshots=True)
         self.findings = judge(self.run)
         if self._output is not None and self.run.expected_ranks == 1:
             write(self.run, self.findings, self._output)

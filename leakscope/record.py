@@ -8,13 +8,18 @@ import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 from leakscope.errors import LeakscopeError, Unreadable
 from leakscope.graph.model import HeapGraph, from_json, to_json
 
+if TYPE_CHECKING:
+    from leakscope.allocator.figures import SnapshotReport
+
 FORMAT = 1
 """Number of the folder's format; a newer one is refused."""
+MOST_ANALYSED = 16
+"""Ranks whose allocator snapshots are analysed for a report; `leakscope snapshot` reads those of all."""
 
 
 @dataclass(frozen=True)
@@ -113,6 +118,8 @@ class Rank:
     """Fingerprint to the bytes a forked cut really freed, or to the reason why it was not tried."""
     extras: Mapping[str, tuple[Mapping[str, Any], ...]] = field(default_factory=dict)
     """Lines of further files by their stem, e.g. `wire`, `contexts`, `lifetimes`, for the rules that read them."""
+    snapshots: tuple[SnapshotReport, ...] = ()
+    """What the rank's newest allocator snapshots say, where `read_run` was asked for them."""
 
 
 @dataclass(frozen=True)
@@ -175,6 +182,11 @@ class RankFolder:
         self._open.clear()
 
 
+def snapshot_name(kind: str, step: int, occasion: str) -> str:
+    """Name of an allocator snapshot's file: `cuda_step_000012.pickle`, named like the look it was taken at."""
+    return f"{kind}_{occasion}_{step:06d}.pickle"
+
+
 def write_json(path: Path, data: Any) -> None:
     """Write a whole file under a temporary name, then rename: a reader never sees half of it."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
@@ -188,8 +200,8 @@ def write_run(folder: Path, data: Mapping[str, Any]) -> None:
     write_json(folder / "run.json", {"format": FORMAT, **data})
 
 
-def read_run(folder: Path) -> Run:
-    """The run recorded in `folder`.
+def read_run(folder: Path, snapshots: bool = False) -> Run:
+    """The run recorded in `folder`; with `snapshots` its allocator snapshots are analysed too, which takes a second each.
 
     Raises Unreadable when it is no run, is damaged beyond a cut-off last line, or is of a newer format.
     """
@@ -204,7 +216,7 @@ def read_run(folder: Path) -> Run:
         expected = int(data["ranks"])
         numbers = sorted(int(p.name[5:]) for p in folder.iterdir() if re.fullmatch(r"rank_\d{4,}", p.name))
         missing = [n for n in range(expected) if n not in numbers]
-        ranks = tuple(_read_rank(folder, n) for n in numbers) + tuple(_lost(n) for n in missing)
+        ranks = tuple(_read_rank(folder, n, snapshots and place < MOST_ANALYSED) for place, n in enumerate(numbers)) + tuple(_lost(n) for n in missing)
         return Run(
             command=tuple(data["command"]),
             ranks=tuple(sorted(ranks, key=lambda rank: rank.number)),
@@ -226,7 +238,7 @@ def _lost(number: int) -> Rank:
     return Rank(number, (), (), Ended("lost", 1, 0), notes=("nothing was recorded for this rank",))
 
 
-def _read_rank(folder: Path, number: int) -> Rank:
+def _read_rank(folder: Path, number: int, snapshots: bool) -> Rank:
     path = folder / f"rank_{number:04d}"
     notes: list[str] = []
     lines = {p.stem: _read_lines(p, notes) for p in sorted(path.glob("*.jsonl"))}
@@ -242,6 +254,8 @@ def _read_rank(folder: Path, number: int) -> Rank:
     diff_file = path / "gc_diff.json"
     diff = _read_json(diff_file, f"{diff_file} cannot be read") if diff_file.exists() else None
     proved_file = path / "proved.json"
+    analysed, problems = _snapshots(path, number) if snapshots else ((), ())
+    notes += problems
     return Rank(
         number=number,
         steps=steps,
@@ -253,7 +267,14 @@ def _read_rank(folder: Path, number: int) -> Rank:
         notes=tuple(notes),
         proved=_read_json(proved_file, f"{proved_file} cannot be read") if proved_file.exists() else {},
         extras={stem: tuple(rows) for stem, rows in lines.items()},
+        snapshots=analysed,
     )
+
+
+def _snapshots(path: Path, number: int) -> tuple[tuple[SnapshotReport, ...], tuple[str, ...]]:
+    from leakscope.allocator.of_rank import snapshots_in
+
+    return snapshots_in(path, number)
 
 
 def _read_lines(path: Path, notes: list[str]) -> list[Mapping[str, Any]]:

@@ -45,7 +45,7 @@ def analyse(snapshot: Snapshot, rank: int | None = None) -> SnapshotReport:
 
 
 def _host_report(snapshot: Snapshot) -> HostReport | None:
-    if not snapshot.host_segments and not snapshot.host_traces:
+    if not snapshot.host_segments and not snapshot.host_traces and not snapshot.host_unknown:
         return None
     host = snapshot.host_segments
     return HostReport(
@@ -54,6 +54,7 @@ def _host_report(snapshot: Snapshot) -> HostReport | None:
         allocated_bytes=sum(segment.allocated for segment in host),
         active_bytes=sum(segment.active for segment in host),
         events=sum(len(trace) for trace in snapshot.host_traces),
+        unknown=snapshot.host_unknown,
     )
 
 

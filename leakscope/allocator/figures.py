@@ -108,6 +108,8 @@ class HostReport:
     allocated_bytes: int
     active_bytes: int
     events: int
+    unknown: int
+    """Further segments whose size the file gives under no name that is known."""
 
 
 @dataclass(frozen=True)

@@ -56,6 +56,7 @@ def read_bytes(name: str, data: bytes) -> Snapshot:
     if len(listed) > MOST_DEVICES:
         raise Unreadable(f"it holds traces of {len(listed)} devices, and no machine has more than {MOST_DEVICES}")
     traces = [read_trace(device, trace, plain, stacks) for device, trace in enumerate(listed)]
+    host = _list(root, "host_segments")
     return Snapshot(
         name=name,
         segments=segments,
@@ -63,11 +64,19 @@ def read_bytes(name: str, data: bytes) -> Snapshot:
         traces=tuple(traces),
         annotations=_annotations(_list(root, "external_annotations")),
         settings=_settings(root.get("allocator_settings")),
-        host_segments=tuple(_host_segment(item) for item in _list(root, "host_segments")),
+        host_segments=tuple(segment for item in host if (segment := _host_segment(item)) is not None),
+        host_unknown=sum(_host_segment(item) is None for item in host),
         host_traces=_host_traces(_list(root, "host_traces"), plain, stacks),
         overflowed=_overflowed(root),
         stacks=stacks.stacks(),
     )
+
+
+def read_segments(items: list[Any]) -> Snapshot:
+    """The segments and blocks of `torch.cuda.memory_snapshot()` as it returns them; raises Unreadable."""
+    stacks = StackTable()
+    segments, blocks = _segments(items, stacks)
+    return Snapshot(name="", segments=segments, blocks=blocks, traces=(), stacks=stacks.stacks())
 
 
 def _list(holder: dict[str, Any], key: str) -> list[Any]:
@@ -172,10 +181,15 @@ def _settings(value: Any) -> dict[str, str]:
     return {key: str(setting)[:200] for key, setting in value.items() if type(setting) in (str, int, float, bool)}
 
 
-def _host_segment(item: Any) -> HostSegment:
-    """The key names were not seen in a real file (2.14 writes them), so sizes and states are taken as either form."""
+def _host_segment(item: Any) -> HostSegment | None:
+    """The key names were not seen in a real file (2.14 writes them), so sizes and states are taken as either form.
+
+    None where no size is given: for a form of its own the rest of the file is not refused.
+    """
     if type(item) is not dict:
         raise Unreadable(f"a host segment is of type {type(item).__name__}, not a dictionary")
+    if "total_size" not in item and "size" not in item:
+        return None
     size = whole_number(item, "total_size" if "total_size" in item else "size", "host segment")
     parts = []
     for key in ("allocated", "active"):

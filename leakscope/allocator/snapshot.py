@@ -133,6 +133,8 @@ class Snapshot:
     annotations: tuple[Annotation, ...] = ()
     settings: Mapping[str, str] = field(default_factory=dict)
     host_segments: tuple[HostSegment, ...] = ()
+    host_unknown: int = 0
+    """Pinned blocks that do not give their size under any name known here."""
     host_traces: tuple[Trace, ...] = ()
     overflowed: bool = False
     """The file says that its ring of events dropped the oldest."""

@@ -29,9 +29,10 @@ class _Rank:
         self.recorder: Recorder | None = None
 
     def begin(self) -> None:
-        from leakscope.capture.recorder import Options, Recorder
+        from leakscope.capture.options import Options
+        from leakscope.capture.recorder import Recorder
 
-        asked = {name: self.options[name] for name in ("rank", "world", "steps", "warmup", "budget", "gc_diff", "prove", "lifetimes", "grace", "hang_timeout")}
+        asked = {name: self.options[name] for name in ("rank", "world", "steps", "warmup", "budget", "gc_diff", "prove", "lifetimes", "snapshot", "grace", "hang_timeout")}
         self.recorder = Recorder(Options(folder=Path(self.options["folder"]), **asked))
         self.recorder.attach()
 

@@ -11,6 +11,7 @@ from leakscope.capture.accounting import Account
 from leakscope.capture.autograd import hook_dicts_of, metadata_of
 from leakscope.capture.explore import GRAD_NODE, Explorer
 from leakscope.capture.prune import Kept
+from leakscope.capture.raw_memory import own_memory, pre_hooks_word, tensor_hooks_of
 
 
 def ask_nodes(found: Explorer, books: Account, kept: Kept) -> bool:
@@ -36,6 +37,22 @@ def ask_nodes(found: Explorer, books: Account, kept: Kept) -> bool:
             if at is not None:
                 found.extra.add(index, at, "hook", "metadata" if kind == "metadata" else kind, 1)
                 answered = True
+    hooks = {address: k for address, k in missing.items() if _is_hook_dict(objects[k])}
+    return _read_tensor_hooks(found, hooks) or answered
+
+
+def _read_tensor_hooks(found: Explorer, missing: dict[int, int]) -> bool:
+    """Find hook dicts of tensors that are gone: the grad node keeps them (torch/_tensor.py, register_hook), and no getter says so."""
+    if not missing:
+        return False
+    answered = False
+    with own_memory() as words:
+        place = pre_hooks_word(words)
+        for index in np.flatnonzero(found.role == GRAD_NODE).tolist() if place else ():
+            for address in tensor_hooks_of(found.sweep.objects[index], place, words):
+                if address in missing:
+                    found.extra.add(index, missing[address], "hook", "tensor hook", 1)
+                    answered = True
     return answered
 
 

@@ -9,6 +9,8 @@ from typing import Any
 
 import torch
 
+from leakscope.capture.raw_memory import Words, pack_hook_at
+
 TensorBase: Any = torch._C.TensorBase
 """torch's stubs show the values of its getters, not the getters themselves."""
 _grad_fn = TensorBase.grad_fn.__get__
@@ -33,6 +35,8 @@ class Held:
     """How many Python references this accounts for; 0 where C++ holds the C++ object itself."""
     of: Any = None
     """The holder, where it is not the object that was asked."""
+    at: int = 0
+    """Address of what is held, where it was read and `target` is not at hand."""
 
 
 class Types:
@@ -120,7 +124,7 @@ def tensor_holds(tensor: Any, problems: list[str]) -> Iterator[Held]:
             yield Held("attribute", ".grad", grad, 0)
 
 
-def node_holds(node: Any, types: Types) -> Iterator[Held]:
+def node_holds(node: Any, types: Types, words: Words) -> Iterator[Held]:
     """What a grad node holds in C++: next functions, its variable, saved tensors without unpacking them."""
     kind = type(node)
     for k, (function, _) in enumerate(node.next_functions):
@@ -138,15 +142,15 @@ def node_holds(node: Any, types: Types) -> Iterator[Held]:
         short = name[len("_raw_saved_") :]
         for k, item in enumerate(several):
             label = f"saved {short}" if several is not saved else f"saved {short}[{k}]"
-            yield from _saved(item, label)
+            yield from _saved(item, label, words)
 
 
-def _saved(saved: Any, label: str) -> Iterator[Held]:
+def _saved(saved: Any, label: str, words: Words) -> Iterator[Held]:
     if type(saved) is SAVED_TENSOR:
-        yield from saved_holds(saved, label)
+        yield from saved_holds(saved, label, words)
 
 
-def saved_holds(saved: Any, label: str) -> Iterator[Held]:
+def saved_holds(saved: Any, label: str, words: Words) -> Iterator[Held]:
     """What a saved tensor holds; checkpointing keeps such objects in Python (torch/utils/checkpoint.py, saved_args)."""
     payload = saved.data
     if payload is None:
@@ -157,6 +161,7 @@ def saved_holds(saved: Any, label: str) -> Iterator[Held]:
     else:  # SafePyObject: the packed object and the unpack hook are Python references owned by C++
         yield Held("saved", label, payload, 1)
         yield Held("hook", f"unpack hook of {label}", hook, 1)
+        yield Held("hook", f"pack hook of {label}", None, 1, at=pack_hook_at(saved, payload, hook, words))
 
 
 def metadata_of(node: Any) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from pathlib import Path
 RUNNING, LOOKING, STOPPING, ENDED = range(4)
 """What a rank is doing; it never goes back from STOPPING or ENDED to the ones before."""
 
-_SLOT = struct.Struct("<qqd")
+_SLOT = struct.Struct("<qqdqq")
 
 
 @dataclass(frozen=True)
@@ -22,6 +22,10 @@ class Slot:
     state: int
     ended: float
     """Seconds since the epoch at which the rank's script ended; 0.0 before."""
+    failed: int = 0
+    """1 once an allocation has failed here that the script did not catch."""
+    answered: int = 0
+    """1 once this rank was looked at because of a failed allocation, its own or a peer's."""
 
 
 class Board:
@@ -37,19 +41,26 @@ class Board:
     def mine(self) -> Slot:
         return self._mine
 
-    def say(self, steps: int | None = None, state: int | None = None, ended: float | None = None) -> None:
+    def say(
+        self, steps: int | None = None, state: int | None = None, ended: float | None = None,
+        failed: bool = False, answered: bool = False,
+    ) -> None:  # fmt: skip
         """Change this rank's slot."""
         mine = self._mine
         self._mine = Slot(
             mine.steps if steps is None else steps,
             mine.state if state is None else max(state, mine.state if mine.state >= STOPPING else RUNNING),
             mine.ended if ended is None else ended,
+            mine.failed | failed,
+            mine.answered | answered,
         )
         self._write()
 
     def _write(self) -> None:
         if self._file >= 0:
-            os.pwrite(self._file, _SLOT.pack(self._mine.steps, self._mine.state, self._mine.ended), self._rank * _SLOT.size)
+            mine = self._mine
+            packed = _SLOT.pack(mine.steps, mine.state, mine.ended, mine.failed, mine.answered)
+            os.pwrite(self._file, packed, self._rank * _SLOT.size)
 
     def slots(self) -> tuple[Slot, ...]:
         """One slot for each rank; this rank's own for all once the board is closed."""

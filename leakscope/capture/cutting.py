@@ -9,7 +9,7 @@ import types
 from collections.abc import Callable
 from typing import Any
 
-from leakscope.capture.autograd import TensorBase, mro
+from leakscope.capture.autograd import TensorBase, mro, type_dict
 from leakscope.capture.readers import instance_dict
 
 CANNOT = "Python cannot make this cut: only C++ holds the reference"
@@ -28,6 +28,8 @@ def _attribute(holder: Any, held: Any, name: str) -> str:
     if name == ".grad" and TensorBase in mro(type(holder)):
         TensorBase.grad.__set__(holder, None)
         return ""
+    if type in mro(type(holder)):
+        return _of_class(holder, held, name.removeprefix("."))
     names = holder if type(holder) is dict else instance_dict(holder, type(holder))
     for values in (names or {}, *_module_dicts(names)):
         for key, value in list(values.items()):
@@ -35,6 +37,13 @@ def _attribute(holder: Any, held: Any, name: str) -> str:
                 dict.__delitem__(values, key)
                 return ""
     return _descriptor(holder, held, name.removeprefix("."))
+
+
+def _of_class(holder: type, held: Any, name: str) -> str:
+    if type_dict(holder).get(name) is not held:
+        return f"Python cannot make this cut: {name} is no attribute of a class that can be deleted"
+    type.__delattr__(holder, name)
+    return ""
 
 
 def _module_dicts(names: dict[str, Any] | None) -> list[dict[str, Any]]:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import ctypes
 import os
-import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+
+from leakscope.capture.accelerator import Accelerator, find, read_figures
 
 
 @dataclass(frozen=True)
@@ -58,42 +58,19 @@ class Counter:
 
     def __init__(self) -> None:
         self.source, self._host = host_counter()
-        self._accelerator: Callable[[], Counted] | None = None
+        self._accelerator: Accelerator | None = None
+        self._used = False
 
     @property
     def device(self) -> str:
-        """`cuda`, `xpu`, `mps` or `cpu`: where the counted bytes are."""
-        return "cpu" if self._accelerator is None else self.source
+        """`cuda`, `xpu`, ... or `cpu`: where the counted bytes are."""
+        return self.source if self._used else "cpu"
 
     def read(self) -> Counted:
         """Counted bytes now."""
-        if self._accelerator is None:
-            found = _accelerator()
-            if found is None:
-                return Counted(self._host())
-            self.source, self._accelerator = found
-        return self._accelerator()
-
-
-def _accelerator() -> tuple[str, Callable[[], Counted]] | None:
-    """The accelerator in use; never initialises one that the script has not."""
-    torch = sys.modules.get("torch")
-    if torch is None:
-        return None
-    if torch.cuda.is_initialized():
-        return "cuda", lambda: _of_cuda(torch)
-    xpu = getattr(torch, "xpu", None)
-    if xpu is not None and xpu.is_initialized():
-        return "xpu", lambda: Counted(int(xpu.memory_allocated()), int(xpu.max_memory_allocated()))
-    return None
-
-
-def _of_cuda(torch: Any) -> Counted:
-    # torch.cuda.memory_stats made a reference cycle on every call until pytorch#191441: the C function does not
-    current = peak = 0
-    for device in range(torch.cuda.device_count()):
-        stats: Mapping[str, Any] = torch._C._cuda_memoryStats(device)
-        allocated = stats["allocated_bytes"]["all"]
-        current += int(allocated["current"])
-        peak += int(allocated["peak"])
-    return Counted(current, peak)
+        device = self._accelerator = self._accelerator or find()
+        if device is None or device.stats is None or not device.in_use():
+            return Counted(self._host())
+        self.source, self._used = device.kind, True
+        counted = read_figures(device)
+        return Counted(sum(f.allocated for f in counted), sum(f.peak for f in counted))

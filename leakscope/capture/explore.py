@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from leakscope.capture.autograd import SAVED_TENSOR, Held, Types, node_holds, saved_holds, tensor_holds
 from leakscope.capture.census import StorageBase, has_storage, storage_address, storage_bytes, storage_of
+from leakscope.capture.raw_memory import Words, own_memory
 from leakscope.capture.readers import frame_locals
 from leakscope.capture.sweep import Sweep, counts_of, extend
 
@@ -78,7 +79,7 @@ class Explorer:
 
     def explore(self) -> None:
         """Walk from every tensor and grad node through what they hold, without recursion."""
-        with torch._C.DisableTorchFunctionSubclass():
+        with torch._C.DisableTorchFunctionSubclass(), own_memory() as words:
             special = np.flatnonzero((self.role > 0) | (self.sweep.types == id(SAVED_TENSOR)))
             self._known.update(zip(self.sweep.addresses[special].tolist(), special.tolist(), strict=True))
             waiting = special.tolist() + [self._first_new + k for k in range(len(self.new))]
@@ -86,7 +87,7 @@ class Explorer:
             for _ in range(deepest):
                 if not waiting:
                     break
-                waiting = self._visit(waiting)
+                waiting = self._visit(waiting, words)
             if waiting:
                 self.problems.append(
                     f"an autograd graph more than {deepest} references deep was not walked to its end; what lies behind is unexplained"
@@ -95,7 +96,7 @@ class Explorer:
                 self.storages.pop(address, None)
             self._absorb_new()
 
-    def _visit(self, indexes: list[int]) -> list[int]:
+    def _visit(self, indexes: list[int], words: Words) -> list[int]:
         start = len(self.new)
         for index in indexes:
             obj = self.sweep.objects[index] if index < self._first_new else self.new[index - self._first_new]
@@ -105,10 +106,10 @@ class Explorer:
                 for held in tensor_holds(obj, self.problems):
                     self._hold(index, held)
             elif role == "grad node":
-                for held in node_holds(obj, self.types):
+                for held in node_holds(obj, self.types, words):
                     self._hold(index, held)
             elif type(obj) is SAVED_TENSOR:
-                for held in saved_holds(obj, "saved tensor"):
+                for held in saved_holds(obj, "saved tensor", words):
                     self._hold(index, held)
             elif role == "storage":
                 address = int(obj._cdata)
@@ -118,7 +119,9 @@ class Explorer:
 
     def _hold(self, index: int, held: Held) -> None:
         holder = index if held.of is None else self.index_of(held.of)
-        self.extra.add(holder, self.index_of(held.target), held.kind, held.name, held.python)
+        at = self.index_of(held.target) if held.target is not None else self.find(held.at)
+        if at >= 0:
+            self.extra.add(holder, at, held.kind, held.name, held.python)
 
     def _storage(self, index: int, tensor: Any) -> None:
         address = storage_of(tensor)

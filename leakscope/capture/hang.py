@@ -14,6 +14,8 @@ from leakscope.capture.installed import Installed
 
 STACKS = "stack.txt"
 _LONGEST_BEAT = 0.5
+_ANSWER = 3.0
+"""Seconds in which a rank that was told to end is expected to do something about it."""
 _NOT_TOLD = ("/leakscope/capture/", "<frozen ")
 
 
@@ -63,3 +65,35 @@ class HangClock:
             return False
         self._quiet += passed
         return self._quiet > self._timeout
+
+
+class EndClock:
+    """Was this rank told to end, and can it not, because it waits in native code for a peer?
+
+    Python's handlers run when the native call returns, which is never where a peer will not send; the launcher would
+    kill the rank after half a minute. A rank that has come back from the call it was in, as one that saves its model,
+    is left alone.
+    """
+
+    def __init__(self, stacks: Path, ident: int, called: Callable[[], float]) -> None:
+        self._stacks, self._ident, self._called = stacks, ident, called
+        """`called` gives the reading of the clock when the wire was last called."""
+
+    def is_over(self) -> bool:
+        """To be asked at every beat."""
+        told = _last_written(self._stacks)
+        now = time.perf_counter()
+        return told is not None and now - told > _ANSWER and self._called() < told and self._is_in_a_call()
+
+    def _is_in_a_call(self) -> bool:
+        frame = sys._current_frames().get(self._ident)
+        return frame is not None and "/leakscope/capture/wire_" in frame.f_code.co_filename
+
+
+def _last_written(path: Path) -> float | None:
+    """When something was written into a file, as a reading of the clock; None where nothing was."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return time.perf_counter() - (time.time() - found.st_mtime) if found.st_size else None

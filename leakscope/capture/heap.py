@@ -13,6 +13,7 @@ import numpy as np
 
 from leakscope.capture.accounting import Account, account
 from leakscope.capture.asking import ask_nodes
+from leakscope.capture.blocks import Blocks
 from leakscope.capture.census import storage_object, type_counts
 from leakscope.capture.columns import columns
 from leakscope.capture.explore import Explorer
@@ -35,16 +36,17 @@ def look(
     made_at: Mapping[int, str] | None = None,
     wire: Iterable[tuple[Any, Any, str]] = (),
     crossed: Mapping[int, Crossing] | None = None,
+    device: Blocks | None = None,
     watched: Watched | None = None,
 ) -> Look:
     """Inspect the process now. Nothing is collected, no user code runs, nothing live is kept.
 
     `hidden` are leakscope's own objects; `made_at` maps a storage's address to the place that made it;
     `wire` are owners that C++ hides and the wire's watch knows: (Work, tensor, name of the reference);
-    `crossed` maps a storage's address to the operation that used it last.
+    `crossed` maps a storage's address to the operation that used it last; `device` joins the accelerator's blocks.
     """
     # `watched`, where given, is filled with weak references to every storage found.
-    with inspect(step, occasion, counted_bytes=counted_bytes, hidden=hidden, made_at=made_at, wire=wire, crossed=crossed) as live:
+    with inspect(step, occasion, counted_bytes=counted_bytes, hidden=hidden, made_at=made_at, wire=wire, crossed=crossed, device=device) as live:
         if watched is not None:
             watched += [
                 watch_storage(storage_object(live.objects[k]), int(live.look.heap.bytes[k]))
@@ -74,6 +76,7 @@ def inspect(
     made_at: Mapping[int, str] | None = None,
     wire: Iterable[tuple[Any, Any, str]] = (),
     crossed: Mapping[int, Crossing] | None = None,
+    device: Blocks | None = None,
 ) -> Iterator[Live]:
     """As `look`, with the live objects at hand while the block runs."""
     started = time.perf_counter()
@@ -86,7 +89,8 @@ def inspect(
                 found.extra.add(found.index_of(holder), found.index_of(held), "wire", name, 0)
             found.explore()
             running = found.read_frames(frames)
-            result, order = _graph(found, running, _own(found, frames, hidden), made_at or {}, crossed or {})
+            made = {} if device is None else device.read(found.storages.values(), found.sweep.objects)
+            result, order = _graph(found, running, _own(found, frames, hidden), {**made, **(made_at or {})}, crossed or {})
             types = type_counts(found.sweep.objects, found.sweep.types[: found.sweep.tracked])
             stopped = time.perf_counter() - started
             seen = Look(
@@ -101,6 +105,8 @@ def inspect(
                 seconds=time.perf_counter() - started,
                 unjudged=tuple(dict.fromkeys(found.problems)),
             )
+            if device is not None:
+                device.seen(seen, _places(found, order))
             live = _live(seen, found, order)
             yield live
         finally:
@@ -110,6 +116,12 @@ def inspect(
             found.new.clear()
             if live is not None:
                 live.objects.clear()
+
+
+def _places(found: Explorer, order: Sequence[int]) -> dict[int, int]:
+    """Index in the graph of each storage, by the storage's address."""
+    entries, first = list(found.storages.values()), len(found.sweep.objects)
+    return {entries[k - first].address: place for place, k in enumerate(order) if k >= first}
 
 
 def _live(seen: Look, found: Explorer, order: Sequence[int]) -> Live:

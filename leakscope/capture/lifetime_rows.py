@@ -40,7 +40,7 @@ def rows_of(table: Table, second: int, peak: Peak, step: int) -> Iterator[dict[s
     at = second + peak.operation
     idle = [] if peak.operation < 0 else _idle_at(table, second, peak.operation)
     points = [(number - second, live) for number, live, _ in table.curve if number >= second]
-    floor = peak.live - sum(record.bytes for record in idle)
+    floor = peak.live - sum(record.at_peak for record in idle)
     first = [r for r in table.records if 0 <= r.born < second and r.died < GONE]
     drags = sorted(first, key=lambda r: -_drag(table, r))[:_TOLD_DRAGS]
     yield {
@@ -62,7 +62,7 @@ def rows_of(table: Table, second: int, peak: Peak, step: int) -> Iterator[dict[s
         "drag_byte_seconds": sum(_drag(table, r) for r in first),
     }
     like = {(r.born, r.ordinal): r for r in table.records if 0 <= r.born < second}
-    for record in sorted(idle, key=lambda r: -r.bytes)[:MOST_ROWS]:
+    for record in sorted(idle, key=lambda r: -r.at_peak)[:MOST_ROWS]:
         twin = like.get((record.born - second, record.ordinal), record)
         same = _one_statement(table, record.last, at)
         yield {"kind": "idle", **_row(table, record, twin), "one_statement": same, "last": record.last - second, "died": _died(record, twin, second)}
@@ -81,12 +81,12 @@ def _idle_at(table: Table, second: int, operation: int) -> list[Record]:
     """Storages alive after this operation of the second step that nothing uses from then on, and that then die."""
     keys: set[Key] = set()
     for record in table.records:
-        if 0 <= record.born <= operation < record.died < GONE and record.last < operation:
+        if 0 <= record.born <= operation < record.died < GONE and record.last < operation and not record.handed_out:
             keys.add((record.born, record.ordinal))
     at = second + operation
     found = []
     for record in table.records:
-        if record.last >= at or record.died <= at or record.born > at:
+        if record.last >= at or record.died <= at or record.born > at or record.at_peak <= 0 or record.handed_out:
             continue
         if record.born >= second:
             if (record.born - second, record.ordinal) in keys:
@@ -109,7 +109,7 @@ def _row(table: Table, record: Record, twin: Record) -> dict[str, Any]:
     last = operations[record.last] if record.last >= 0 else None
     return {
         "storage": record.storage,
-        "bytes": record.bytes,
+        "bytes": record.at_peak if record.at_peak >= 0 else record.bytes,
         "made_at": made.where() if made else "",
         "module": made.module if made else "",
         "phase": made.phase if made else "",
@@ -140,11 +140,13 @@ def _lag(table: Table, record: Record) -> float:
 def _use(table: Table, record: Record) -> float:
     if record.first < 0:
         return 0.0
+    if record.handed_out:
+        return record.bytes * max(record.died_seconds - table.operations[record.first].seconds, 0.0)
     return record.bytes * max(table.operations[record.last].seconds - table.operations[record.first].seconds, 0.0)
 
 
 def _drag(table: Table, record: Record) -> float:
-    if record.died == GONE:
+    if record.died == GONE or record.handed_out:
         return 0.0
     since = table.operations[record.last].seconds if record.last >= 0 else record.born_seconds
     return record.bytes * max(record.died_seconds - since, 0.0)

@@ -54,6 +54,10 @@ class Record:
     died: int = GONE
     born_seconds: float = 0.0
     died_seconds: float = 0.0
+    at_peak: int = -1
+    """Bytes at the peak, -1 where it was not alive then."""
+    handed_out: bool = False
+    """numpy or native code has its address: it is in use for as long as it lives."""
     storage: int = -1
     """Index in the heap graph of the peak, -1 where it is not in there."""
     reference: StorageRef | None = None
@@ -96,6 +100,7 @@ class Table:
         self.resizing = False
         """The last operation may have changed the size of a storage that was there."""
         self._made = 0
+        self._grown = False
 
     def begin(self) -> None:
         """A step begins: the sign starts anew."""
@@ -140,9 +145,26 @@ class Table:
             if self.resizing:
                 self._resized(tensor, record)
 
+    def handed_out(self, tensor: Any) -> None:
+        """From here on others may use this tensor's memory unseen."""
+        self.used(tensor)
+        record = self.alive.get(_address_of(tensor) or 0)
+        if record is not None:
+            record.handed_out = True
+
+    def resized(self, storage: Any) -> None:
+        """A storage has just changed its size, between two operations."""
+        record = self.alive.get(int(storage._cdata))
+        if record is not None:
+            self.live += int(StorageBase.nbytes(storage)) - record.bytes
+            record.bytes = int(StorageBase.nbytes(storage))
+            record.last = len(self.operations) - 1
+            self._grown = True
+
     def count(self) -> None:
         """The operation is over: note what is alive now."""
-        if self._made:
+        if self._made or self._grown:
+            self._grown = False
             self.curve.append((len(self.operations) - 1, self.live, self.sign))
 
     def _resized(self, tensor: Any, record: Record) -> None:

@@ -15,6 +15,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from leakscope.capture.census import TensorBase, storage_object, storage_of
+from leakscope.capture.dispatching import left, name_of, watching_mode, why_not
 from leakscope.capture.heap import Live
 from leakscope.capture.installed import Installed
 from leakscope.capture.lifetime_rows import Peak, rows_of
@@ -22,6 +23,7 @@ from leakscope.capture.lifetime_table import Operation, Table
 from leakscope.capture.modules_running import ModulesRunning
 from leakscope.capture.source import is_users
 from leakscope.capture.sweep import running_frames
+from leakscope.capture.unseen_uses import UnseenUses
 from leakscope.record import Look
 
 ATTEMPTS = 3
@@ -54,9 +56,12 @@ class Watch:
         self._pid = os.getpid()
         self._table = Table()
         self._modules = ModulesRunning()
+        self._unseen = UnseenUses(self._read, self._handed_out, self._resized)
         self._mode: TorchDispatchMode | None = None
         self._optimizing = False
         self._deaf = False
+        self.compile_called = False
+        """The script has called torch.compile."""
         self._second = -1
         """Number of the first operation of the second step; -1 while the first one runs."""
         self._step = 0
@@ -98,7 +103,7 @@ class Watch:
         return None
 
     def _enter(self, step: int) -> Told | None:
-        reason = _why_not()
+        reason = why_not(self.compile_called)
         if reason:
             self._starts.clear()
             return _untold(step, f"lifetimes were not watched: {reason}")
@@ -108,7 +113,8 @@ class Watch:
         with torch._C.DisableTorchFunctionSubclass():
             self._table.there(_tensors_alive())
         self._modules.enter()
-        self._mode = _watching_mode(self._dispatched)
+        self._unseen.enter()
+        self._mode = watching_mode(self._dispatched)
         self._mode.__enter__()  # type: ignore[no-untyped-call]
         return None
 
@@ -124,7 +130,7 @@ class Watch:
     def _tell(self, step: int) -> Told | None:
         if not self.leave():
             return None
-        compiled = _why_not()
+        compiled = why_not(self.compile_called)
         peak, look = self._peak, self._look
         told: Told | None = None
         if compiled:
@@ -141,16 +147,23 @@ class Watch:
         self.forget()
         return told
 
+    def script_compiles(self) -> None:
+        """The script is about to call torch.compile, or a part of torch that compiles by itself: nothing may stand in its way."""
+        self.compile_called = True
+        if self._mode is not None:
+            self._starts.insert(0, 0)  # the next boundary says why this pair of steps was given up
+            self.leave()
+            self.forget()
+
     def leave(self) -> bool:
         """Stop watching; False while a mode of the script's own stands above ours and must not be popped."""
         if self._mode is None:
             return True
         self._deaf = True
         self._modules.leave()
-        stack = torch._C._len_torch_dispatch_stack()
-        if stack == 0 or torch._C._get_dispatch_stack_at(stack - 1) is not self._mode:
+        self._unseen.leave()
+        if not left(self._mode):
             return False
-        self._mode.__exit__(None, None, None)
         self._mode = None
         return True
 
@@ -167,7 +180,7 @@ class Watch:
             return
         table, types, users = self._table, self._types, self._users
         node = torch._C._current_autograd_node()
-        frame: Any = sys._getframe(2)
+        frame: Any = sys._getframe(1).f_back  # autograd's threads have no frame above the mode's own
         while frame is not None:
             code = frame.f_code
             mine = users.get(code.co_filename)
@@ -178,8 +191,8 @@ class Watch:
             frame = frame.f_back
         name = self._names.get(id(func))
         if name is None:
-            name = self._names[id(func)] = func._schema.name
-            if "resize" in name or func._schema.overload_name.endswith("out"):
+            name = self._names[id(func)] = name_of(func)
+            if "resize" in name or str(func.name()).endswith("out"):
                 self._resizing.add(name)
         phase = "backward" if node is not None else "optimizer" if self._optimizing else "forward"
         called, module = "" if node is None else node.name(), self._modules.path
@@ -225,6 +238,8 @@ class Watch:
         if self._table.sign != peak.sign or os.getpid() != self._pid:
             return
         peak.live = self._table.live
+        for record in self._table.alive.values():
+            record.at_peak = record.bytes
         peak.arguments = _arguments_of_running_calls()
         try:
             with self._inspect(self._step + 1, "peak") as live:
@@ -242,6 +257,21 @@ class Watch:
                 peak.unseen += int(graph.bytes[index])
             else:
                 record.storage = index
+
+    def _is_deaf(self) -> bool:
+        return self._deaf or os.getpid() != self._pid
+
+    def _read(self, tensor: Any) -> None:
+        if not self._is_deaf():
+            self._table.used(tensor)
+
+    def _handed_out(self, tensor: Any) -> None:
+        if not self._is_deaf():
+            self._table.handed_out(tensor)
+
+    def _resized(self, storage: Any) -> None:
+        if not self._is_deaf():
+            self._table.resized(storage)
 
     def _optimizer_begins(self, *_: object) -> None:
         self._optimizing = True
@@ -264,51 +294,6 @@ class Watch:
         for record in self._sent:
             if record is not None:
                 record.last = max(record.last, len(self._table.operations) - 1)
-
-
-def _watching_mode(dispatched: Callable[[Any, Any, Any, Any], None]) -> TorchDispatchMode:
-    plain: dict[type, bool] = {}
-
-    class Watching(TorchDispatchMode):  # type: ignore[no-untyped-call]
-        @classmethod
-        def _should_skip_dynamo(cls) -> bool:
-            return False  # torch would wrap every call in torch._disable_dynamo, a third of a mode's cost; nothing is compiled here
-
-        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            for kind in types:  # usually none, but `.data` inside a custom Function names torch.Tensor itself
-                if kind not in plain:
-                    plain[kind] = _is_plain(kind)
-                if not plain[kind]:  # a subclass with a dispatch of its own runs it with this mode on: what it does inside is seen
-                    return NotImplemented
-            out = func(*args, **(kwargs or {}))
-            dispatched(func, args, kwargs, out)
-            return out
-
-    return Watching()  # type: ignore[no-untyped-call]
-
-
-def _is_plain(kind: type) -> bool:
-    """Whether a tensor type has no dispatch of its own."""
-    for base in type.__dict__["__mro__"].__get__(kind):
-        found = type.__dict__["__dict__"].__get__(base).get("__torch_dispatch__")
-        if found is not None:
-            own = getattr(found, "__func__", found)
-            return own is _NO_DISPATCH or base is torch.Tensor
-    return True
-
-
-_NO_DISPATCH: Any = torch._C._disabled_torch_dispatch_impl
-
-
-def _why_not() -> str:
-    """Why watching would change what runs, "" where it would not."""
-    if torch._C._len_torch_dispatch_stack() > 0:
-        return "the script runs under a dispatch mode of its own"
-    utils = sys.modules.get("torch._dynamo.utils")
-    if utils is not None and utils.counters.get("frames"):
-        # a dispatch mode makes compiled callables run eager (measured on torch 2.13)
-        return "the script uses torch.compile, whose regions cannot be seen into, and watching would switch it off"
-    return ""
 
 
 def _kind(kind: type) -> int:

@@ -50,6 +50,7 @@ class Names:
         """How the keys of a folded dict are written: attribute, child."""
         self._inner: set[tuple[int, int]] = set()
         self._with_dict: set[int] = set()
+        self._metaclass: dict[int, bool] = {}
         self.unnamed = 0
 
     def edges(self) -> list[Edge]:
@@ -92,6 +93,11 @@ class Names:
                     if type_name(type(self._objects[part])) in CONTEXT_PARTS:
                         self._into(holder, part, holder)
                 continue
+            if kind is types.GetSetDescriptorType or kind is types.MemberDescriptorType:
+                self._fold_descriptor(holder, obj, kind)
+                continue
+            if self._of_classes(kind):
+                self._fold_mro(holder, obj, helds)
             if kind is types.FunctionType:
                 closure = types.FunctionType.__dict__["__closure__"].__get__(obj)
                 if id(closure) in helds:
@@ -111,11 +117,31 @@ class Names:
             self.folded[folded] = target
             self._inner.add((holder, target if folded == holder else folded))
 
+    def _of_classes(self, kind: type) -> bool:
+        """Whether instances of a type are classes."""
+        known = self._metaclass.get(id(kind))
+        if known is None:
+            known = self._metaclass[id(kind)] = type in mro(kind)
+        return known
+
+    def _fold_mro(self, holder: int, obj: Any, helds: dict[int, int]) -> None:
+        """A class's `__mro__` begins with the class: the tuple is part of it, and so is the cycle that it closes."""
+        place = helds.get(id(type.__dict__["__mro__"].__get__(obj)))
+        if place is not None and type(self._objects[place]) is tuple and not self._books.unexplained[place]:
+            self._into(holder, place, holder)
+            self._style[place] = "mro"
+
+    def _fold_descriptor(self, holder: int, obj: Any, kind: Any) -> None:
+        """The descriptors of `__dict__`, `__weakref__` and slots lead back to the class whose dict they stand in."""
+        owner = self._index.get(id(kind.__dict__["__objclass__"].__get__(obj)))
+        if owner is not None and not self._books.unexplained[holder]:
+            self._into(holder, holder, owner)
+
     def _own_dict(self, obj: Any, kind: type, helds: dict[int, int]) -> int | None:
         candidates = [h for h in helds.values() if type(self._objects[h]) is dict]
         if not candidates:
             return None
-        if type in mro(kind):
+        if self._of_classes(kind):
             proxy = type.__dict__["__dict__"].__get__(obj)
             own: Any = next(iter(gc.get_referents(proxy)), None)
         else:
@@ -151,7 +177,7 @@ class Names:
             else:
                 kind, name = "unnamed", "(unnamed)"
                 self.unnamed += 1
-            yield holder, held, kind, name, self._where(holder, kind, name)
+            yield holder, held, kind, name, self._where(holder, held, kind, name)
 
     def _names_in(self, holder: int, wanted: set[int]) -> dict[int, list[tuple[str, str]]]:
         addresses = {id(self._objects[h]): h for h in wanted}
@@ -179,6 +205,9 @@ class Names:
         elif style in ("child", "buffer"):
             for key, value in dict.items(obj):
                 yield "attribute" if style == "child" else "buffer", f"[{key}]" if str(key).isdigit() else f".{key}", value
+        elif style == "mro":
+            for base in obj:
+                yield "attribute", ".__mro__", base
         elif style == "closure":
             function = self._objects[self.stands_for(holder)]
             for name, cell in zip(function.__code__.co_freevars, obj, strict=False):
@@ -204,22 +233,25 @@ class Names:
         if flags_of(kind) & (1 << 9):  # only types made in Python have slots of their own
             yield from slots(obj, kind)
 
-    def _where(self, holder: int, kind: str, name: str) -> str:
+    def _where(self, holder: int, held: int, kind: str, name: str) -> str:
         owner = self._objects[self.stands_for(holder)]
+        # A tensor is held by the assignment made last; a container is made once and then filled.
+        value = self.stands_for(held)
+        last = value < self._books.objects and torch._C.TensorBase in mro(type(self._objects[value]))
         if kind == "attribute" and name.startswith("."):
             filename = class_file(type(owner))
             if holder in self._kept.modules:
                 filename = owner.get("__file__") if type(owner.get("__file__")) is str else ""
-                return _line(filename, source.local_line(filename, "", name[1:])) if source.is_users(filename) else ""
+                return _line(filename, source.local_line(filename, "", name[1:], last)) if source.is_users(filename) else ""
             if source.is_users(filename):
-                return _line(filename, source.attribute_line(filename, class_qualname(type(owner)), name[1:]))
+                return _line(filename, source.attribute_line(filename, class_qualname(type(owner)), name[1:], last))
         elif kind == "local" and type(owner) is types.FrameType:
-            return _local(owner.f_code, name[6:])
+            return _local(owner.f_code, name[6:], last)
         elif kind == "closure" and type(owner) is types.FunctionType and " " in name:
             code = owner.__code__
             outer = code.co_qualname.rpartition(".<locals>.")[0]
             if source.is_users(code.co_filename) and outer:
-                return _line(code.co_filename, source.local_line(code.co_filename, outer, name.split(" ")[1]))
+                return _line(code.co_filename, source.local_line(code.co_filename, outer, name.split(" ")[1], last))
         return ""
 
 
@@ -228,10 +260,10 @@ def _items(obj: Any) -> Iterator[Named]:
         yield "attribute", f"[{key_text(key)}]", value
 
 
-def _local(code: types.CodeType, name: str) -> str:
+def _local(code: types.CodeType, name: str, last: bool) -> str:
     if not source.is_users(code.co_filename):
         return ""
-    return _line(code.co_filename, source.local_line(code.co_filename, code.co_qualname, name))
+    return _line(code.co_filename, source.local_line(code.co_filename, code.co_qualname, name, last))
 
 
 def _line(filename: str, line: int) -> str:

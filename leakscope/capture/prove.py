@@ -19,7 +19,7 @@ from leakscope.capture.census import storage_object
 from leakscope.capture.cutting import cut
 from leakscope.capture.garbage import watch_storage
 from leakscope.capture.heap import Live, inspect
-from leakscope.graph.model import HeapGraph
+from leakscope.graph.model import Crossing, HeapGraph
 from leakscope.graph.retained import kept_without
 from leakscope.record import Rank, Run
 
@@ -27,14 +27,17 @@ _PATIENCE = 60.0
 Answers = dict[str, int | str]
 
 
-def prove(run: Run, rank: Rank, step: int, hidden: Sequence[object] = (), wire: Iterable[tuple[Any, Any, str]] = ()) -> Answers:
+def prove(
+    run: Run, rank: Rank, step: int, hidden: Sequence[object] = (), wire: Iterable[tuple[Any, Any, str]] = (),
+    crossed: Mapping[int, Crossing] | None = None,
+) -> Answers:  # fmt: skip
     """Fingerprint of each leak to the bytes its cut really freed, or to the reason why it was not tried.
 
-    `run` and `rank` are what is on disk so far. Everything happens in forked children; this process only waits.
+    `run` and `rank` are what is on disk so far; `hidden`, `wire` and `crossed` are what a look is given. Everything happens in forked children; this process only waits.
     """
     if run.device != "cpu":
         return {}
-    return _in_child(lambda: _cut_each(run, rank, step, hidden, wire)) or {}
+    return _in_child(lambda: _cut_each(run, rank, step, hidden, wire, crossed)) or {}
 
 
 def _in_child(work: Any) -> Any:
@@ -68,12 +71,14 @@ def _in_child(work: Any) -> Any:
         return None
 
 
-def _cut_each(run: Run, rank: Rank, step: int, hidden: Sequence[object], wire: Iterable[tuple[Any, Any, str]]) -> Answers:
+def _cut_each(
+    run: Run, rank: Rank, step: int, hidden: Sequence[object], wire: Iterable[tuple[Any, Any, str]], crossed: Mapping[int, Crossing] | None
+) -> Answers:
     from leakscope.findings.judge import candidates_of, judged_looks
     from leakscope.findings.telling import best_cut, tell
 
     answers: Answers = {}
-    with inspect(step, "last", hidden=hidden, wire=wire) as live:
+    with inspect(step, "last", hidden=hidden, wire=wire, crossed=crossed) as live:
         earlier = [look for look in judged_looks(rank, run.warmup) if look.step < step]
         for found in candidates_of(rank, [*earlier, live.look]):
             told = tell(found, run.min_bytes)

@@ -118,9 +118,9 @@ def _without_ours(trace: TracebackType | None) -> TracebackType | None:
         if not filename.startswith(_HERE) and not filename.startswith("<frozen runpy>"):
             kept.append(trace)
         trace = trace.tb_next
-    for above, below in zip(kept, [*kept[1:], None], strict=True):
-        above.tb_next = below
-    return kept[0] if kept else None
+    for place, above in enumerate(kept):
+        above.tb_next = kept[place + 1] if place + 1 < len(kept) else None
+    return kept[0] if kept else None  # a cause that was never raised has no traceback
 
 
 def trimmed_excepthook() -> Callable[..., object]:

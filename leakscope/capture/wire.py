@@ -76,6 +76,10 @@ class Wire:
         """Reading of the clock when something last happened on the wire; 0.0 where it is not watched."""
         return self._buffers.last_event if self._buffers is not None else 0.0
 
+    def last_call(self) -> float:
+        """Reading of the clock when the wire was last called; 0.0 where it is not watched."""
+        return self._buffers.last_call if self._buffers is not None else 0.0
+
     def last_words(self) -> str:
         """The last operation, "" where there was none."""
         return self._buffers.last_words() if self._buffers is not None else ""
@@ -95,5 +99,6 @@ class Wire:
 
     def own_objects(self) -> tuple[object, ...]:
         """leakscope's objects, which no look must show."""
-        parts = [part for part in (self._buffers, self._contexts) if part is not None]
-        return (self, self.__dict__, *parts, *(part.__dict__ for part in parts))
+        buffers = () if self._buffers is None else self._buffers.own_objects()
+        contexts = () if self._contexts is None else (self._contexts, self._contexts.__dict__)
+        return (self, self.__dict__, *buffers, *contexts)

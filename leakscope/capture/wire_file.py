@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import _thread
-import functools
 import json
 import mmap
 import os
@@ -11,7 +10,7 @@ from collections import deque
 from pathlib import Path
 from typing import Any
 
-from leakscope.capture.wire_records import Operation
+from leakscope.capture.wire_records import Channel, Operation
 from leakscope.record import RankFolder
 
 FULL_STEPS = 16
@@ -20,11 +19,8 @@ LAST_STEPS = 3
 STUCK = 1.0
 """Seconds after which an operation is written although its step is not over."""
 _SLOT = 2048
+_MOST_KINDS = 4096
 
-
-@functools.lru_cache(maxsize=1024)
-def _quoted(text: str) -> str:
-    return json.dumps(text)
 
 
 class LastOperation:
@@ -40,22 +36,34 @@ class LastOperation:
         self._zero = zero
         self._size = 0
         self._told = 0
+        self._kinds: dict[tuple[Channel, int, str], bytes] = {}
 
     def say(self, operation: Operation, state: bytes) -> None:
-        """`state` is one of the six bytes below."""
+        """`state` is one of the four below, all of one length."""
         if self._told == operation.id:
             self._map[10:16] = state
             return
         o = operation
-        text = (
-            f'{{"state":"{state.decode()}","id":{o.id},"direction":"{o.direction}","peer":{_number(o.peer)},"tag":{_number(o.tag)},'
-            f'"nth":{o.nth},"step":{o.step},"microbatch":{o.microbatch},"bytes":{o.bytes},'
-            f'"issued":{o.issued - self._zero},"group":{_quoted(o.group)},"issued_at":{_quoted(o.issued_at)}}}'
-        ).encode()
+        kind = (o.channel, o.bytes, o.lines[0])
+        what = self._kinds.get(kind)  # the same operation comes again each step; only its numbers are new
+        if what is None:
+            what = self._kind(kind)
+        text = b'{"state":"%b","id":%d,"nth":%d,"step":%d,"microbatch":%d,"issued":%.6f,%b' % (
+            state, o.id, o.nth, o.step, o.microbatch, o.issued - self._zero, what,
+        )  # fmt: skip
         size = len(text)
         if size <= _SLOT:
-            self._map[: max(size, self._size)] = text.ljust(self._size)
+            self._map[: max(size, self._size)] = text if size >= self._size else text.ljust(self._size)
             self._told, self._size = o.id, size
+
+    def _kind(self, kind: tuple[Channel, int, str]) -> bytes:
+        channel, size, issued_at = kind
+        told = {"direction": channel.direction, "peer": channel.peer, "tag": channel.tag, "bytes": size,
+                "group": channel.group, "issued_at": issued_at}  # fmt: skip
+        if len(self._kinds) > _MOST_KINDS:
+            self._kinds.clear()
+        what = self._kinds[kind] = json.dumps(told)[1:].encode()
+        return what
 
     def words(self) -> str:
         """`recv from rank 0, tag 3, at train.py:40 forward: waits`."""
@@ -73,10 +81,6 @@ class LastOperation:
 
 ISSUED, WAITING, WAITED, FAILED = b"issued", b"waits ", b"waited", b"failed"
 """What a rank is doing with its last operation."""
-
-
-def _number(value: int | None) -> int | str:
-    return "null" if value is None else value
 
 
 class WireFile:
@@ -102,9 +106,10 @@ class WireFile:
         with self._writing:
             waiting: list[Operation] = []
             for operation in self._pending:
-                if operation.step >= step and not operation.settled:
+                settled = operation.settled
+                if operation.step >= step and not settled:
                     waiting.append(operation)
-                elif operation.step <= FULL_STEPS or not operation.settled or operation.dropped:
+                elif operation.step <= FULL_STEPS or not settled or operation.dropped:
                     self._write(operation)
                 else:
                     self._recent.append(operation)

@@ -8,6 +8,20 @@ from typing import Any
 from leakscope.graph.model import Crossing
 
 
+class Channel:
+    """Operations of one direction with one peer and tag of a group; it counts them."""
+
+    __slots__ = ("direction", "group", "microbatch", "nth", "peer", "step", "tag")
+
+    def __init__(self, direction: str, peer: int | None, tag: int | None, group: str) -> None:
+        self.direction, self.peer, self.tag, self.group = direction, peer, tag, group
+        self.step = 0
+        self.microbatch = -1
+        """The latest operation's place in its step."""
+        self.nth = 0
+        """Operations in all."""
+
+
 class Operation:
     """A send, a receive or a collective. Moments are readings of the clock, None for what has not happened.
 
@@ -15,8 +29,10 @@ class Operation:
     """
 
     # defaults of the class: an instance stores what differs, which halves the cost of making one
-    issued_at = called_from = failed = ""
-    bytes = buffers = microbatch = nth = 0
+    lines = ("", "")
+    """The user's line that issued it, and where that function was called from."""
+    failed = ""
+    bytes = buffers = 0
     shape: Sequence[int] = ()
     dtype: Any = ""
     on_host = True
@@ -29,6 +45,10 @@ class Operation:
     """When the same storage was given to a later operation, which follows it from then on."""
     dropped = False
     """The Work died before anybody waited for it and before it was seen completed."""
+    future = False
+    """Somebody has taken the Work's future, which outlives it and may be waited for instead."""
+    source: int | None = None
+    """Of a receive from anybody: who sent it."""
     work: Any = None
     uses = 0
     """References to the first buffer before the operation was issued."""
@@ -38,9 +58,9 @@ class Operation:
     """Python tensors and storages still to die."""
     written = False
 
-    def __init__(self, number: int, direction: str, peer: int | None, tag: int | None, group: str, step: int, issued: float) -> None:
-        self.id, self.direction, self.peer, self.tag, self.group, self.step = number, direction, peer, tag, group, step
-        self.issued = issued
+    def __init__(self, number: int, channel: Channel, step: int, issued: float) -> None:
+        self.id, self.channel, self.step, self.issued = number, channel, step, issued
+        self.microbatch, self.nth = channel.microbatch, channel.nth
         self.marks: list[Any] = []
 
     @property
@@ -49,21 +69,24 @@ class Operation:
         return self.work is None and (self.storages == 0 or self.reused is not None)
 
     def crossing(self) -> Crossing:
+        channel = self.channel
+        peer = self.source if channel.peer is None else channel.peer
         return Crossing(
-            self.direction, self.peer, self.tag, self.step, self.microbatch, self.issued_at, self.waited is not None,
+            channel.direction, peer, channel.tag, self.step, self.microbatch, self.lines[0], self.waited is not None,
             self.tensor_died is not None,
         )
 
     def row(self, zero: float) -> dict[str, Any]:
         """One line of `wire.jsonl`; moments are seconds since `zero`."""
+        channel = self.channel
         row = {
-            "id": self.id, "direction": self.direction, "peer": self.peer, "tag": self.tag, "group": self.group,
+            "id": self.id, "direction": channel.direction, "peer": channel.peer, "tag": channel.tag, "group": channel.group,
             "bytes": self.bytes, "shape": list(self.shape), "dtype": str(self.dtype).removeprefix("torch."),
             "buffers": self.buffers, "step": self.step, "microbatch": self.microbatch, "nth": self.nth,
-            "issued_at": self.issued_at, "issued": _since(zero, self.issued), **self.ends(zero),
+            "issued_at": self.lines[0], "issued": _since(zero, self.issued), **self.ends(zero),
         }  # fmt: skip
-        if self.called_from:
-            row["called_from"] = self.called_from
+        if self.lines[1]:
+            row["called_from"] = self.lines[1]
         return row
 
     def ends(self, zero: float) -> dict[str, Any]:
@@ -76,6 +99,8 @@ class Operation:
             ends["dropped"] = True
         if self.failed:
             ends["failed"] = self.failed
+        if self.source is not None:
+            ends["source"] = self.source
         return ends
 
 

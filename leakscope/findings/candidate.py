@@ -8,6 +8,7 @@ from functools import cached_property
 
 from leakscope.findings.groups import Group
 from leakscope.findings.growth import Series
+from leakscope.findings.trace import passes_through
 from leakscope.graph.model import HeapGraph, Object, Reference
 
 
@@ -27,6 +28,8 @@ class Candidate:
     """Garbage that came back after a full collection."""
     storages_at: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
     """Step of each look to the group's storages in that look's graph."""
+    roots: tuple[int, ...] = ()
+    """On how many roots of the same name the storages hang, at each look that saw any."""
 
     @cached_property
     def objects(self) -> tuple[Object, ...]:
@@ -40,8 +43,11 @@ class Candidate:
 
     @cached_property
     def tensor_at(self) -> int:
-        """Position of the first tensor on the way."""
-        return next((k for k, o in enumerate(self.objects) if o.kind in ("tensor", "parameter")), len(self.objects) - 1)
+        """Position of the first tensor on the way that is held for its own sake, not for a list it carries."""
+        way = self.group.way
+        tensors = [k for k, o in enumerate(self.objects) if o.kind in ("tensor", "parameter")]
+        held = (k for k in tensors if k == len(way) or not passes_through(self.graph, way[k]))
+        return next(held, len(self.objects) - 1)
 
     @cached_property
     def before_tensor(self) -> tuple[Object, ...]:

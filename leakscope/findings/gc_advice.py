@@ -50,7 +50,10 @@ def _programs(rank: Rank, own: Sequence[tuple[int, Collection]]) -> list[str]:
             )
     if not found:
         return []
-    return [f"the program's own collections in {len(rank.steps)} steps: {', '.join(found)}."]
+    seconds, running = sum(c.seconds for _, c in own), sum(step.seconds for step in rank.steps)
+    share = f", {seconds / running:.0%} of its time" if running else ""
+    text = f"the program's own collections in {len(rank.steps)} steps: {', '.join(found)}"
+    return [f"{text}; that is {seconds_text(seconds / len(rank.steps))} a step{share}."]
 
 
 def _measured(rank: Rank, own: Sequence[tuple[int, Collection]]) -> list[str]:
@@ -94,13 +97,18 @@ def _freeze(rank: Rank, own: Sequence[tuple[int, Collection]]) -> list[str]:
         return []
     first, last = looks[0].objects, looks[-1].objects
     once = _typical([c.seconds for c in full]) or (rank.gc_diff.seconds[FULL] if rank.gc_diff else 0.0)
-    left = max(last - first, 0) / last
     share = f", {seconds / running:.0%} of the steps' time" if wanted else ""
     text = (
-        f"a full collection takes {seconds_text(once)}{share}; {first:,} of its {last:,} objects are there since step "
-        f"{looks[0].step}: gc.freeze() after warm-up leaves them out, for about {seconds_text(once * left)} instead."
+        f"a full collection takes {seconds_text(once)}{share}; {min(first, last):,} of its {last:,} objects are there since step "
+        f"{looks[0].step}, and gc.freeze() after warm-up leaves those out"
     )
-    return [text]
+    measured = rank.extras.get("gc_freeze", ())
+    if not measured:
+        return [f"{text}; what that saves was not measured (--steps N or --gc-diff always does)."]
+    whole, frozen = (float(measured[-1][name]) for name in ("full_seconds", "frozen_seconds"))
+    left = frozen + max(whole - frozen, 0.0) * max(last - first, 0) / last
+    ends = f"{seconds_text(whole)} with every object in it, {seconds_text(frozen)} with every object frozen"
+    return [f"{text}: about {seconds_text(left)} instead (measured: {ends})."]
 
 
 def _typical(values: Sequence[float]) -> float:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from leakscope.findings.library_holds import is_librarys, owners
 from leakscope.graph.model import ROOTS, HeapGraph
 from leakscope.graph.reach import Mask, reachable
 
@@ -74,11 +75,13 @@ def grips_of(graph: HeapGraph, storage: int, users: Mask) -> Grips:
                 flags["gradient"].append(True)
             elif holder.kind == "work":
                 flags["work"].append(True)
+                if _belongs_to_library(graph, r.holder):
+                    theirs.append(reference)
             elif holder.kind in _PASSED or holder.type == "tuple":
                 if r.holder not in seen:
                     seen.add(r.holder)
                     waiting.append(r.holder)
-            elif users[r.holder] and not holder.where.startswith("<"):
+            elif users[r.holder] and not _belongs_to_library(graph, r.holder):
                 mine.append(reference)
             else:
                 theirs.append(reference)
@@ -86,3 +89,11 @@ def grips_of(graph: HeapGraph, storage: int, users: Mask) -> Grips:
         tuple(sorted(mine)), tuple(sorted(theirs)), bool(flags["native"]) or len(seen) >= _MOST, tuple(packed),
         bool(flags["gradient"]), bool(flags["work"]), bool(flags["saved"]),
     )  # fmt: skip
+
+
+def _belongs_to_library(graph: HeapGraph, index: int) -> bool:
+    """A library's own object, or a container or Work that only a library's objects and frames have."""
+    if graph.object(index).kind not in ("container", "work"):
+        return is_librarys(graph, index)
+    found = owners(graph, index)
+    return bool(found) and all(is_librarys(graph, owner) for owner in found)

@@ -6,13 +6,16 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from leakscope.findings.trace import generic, key_of
+from leakscope.findings.trace import generic, key_of, passes_through
 from leakscope.graph.cycles import Cycles, find_cycles, smallest_cycle
 from leakscope.graph.model import IMMORTAL, KINDS, REFERENCE_KINDS, HeapGraph
 from leakscope.graph.paths import Ways, ways_from, ways_from_roots
 
 _HANDLES = ("method", "function", "instance", "nn.Module", "optimizer", "exception", "frame", "generator", "future", "container")
 """Where a person would take hold of a cycle: the kinds that the user's code names, best first."""
+
+HOOKS = "hooks"
+"""Last part of the key of what is held by the hooks of a tensor, not by its holder."""
 
 
 @dataclass(frozen=True)
@@ -30,6 +33,8 @@ class Group:
     """0 for live storages; else as `HeapGraph.freed`."""
     cycles: tuple[tuple[int, ...], ...] = field(default=())
     """The smallest cycle of each instance, as references; () for live storages."""
+    roots: int = 0
+    """How many roots the ways to live storages start from: each call of one function is a root of its own."""
 
 
 def group_storages(graph: HeapGraph) -> list[Group]:
@@ -39,7 +44,7 @@ def group_storages(graph: HeapGraph) -> list[Group]:
 
 def _live(graph: HeapGraph) -> list[Group]:
     ways = ways_from_roots(graph)
-    entries, through = _entries(graph, ways)
+    entries, through, hooked, origins = _entries(graph, ways)
     keys: dict[int, tuple[str, ...]] = {}
     members: dict[tuple[str, ...], list[int]] = {}
     for storage in graph.storages.tolist():
@@ -48,7 +53,9 @@ def _live(graph: HeapGraph) -> list[Group]:
             if entry not in keys:
                 way = ways.to(graph, entry)
                 keys[entry] = key_of(graph, ways.start(graph, entry), way)
-            members.setdefault(keys[entry], []).append(storage)
+            # what a tensor's hooks hold grows by itself, though the tensor is as it was
+            key = (*keys[entry], HOOKS) if hooked[storage] else keys[entry]
+            members.setdefault(key, []).append(storage)
     groups = []
     for key, storages in members.items():
         # What hangs behind a graph and what does not may share a holder: the heavier kind tells the story.
@@ -56,27 +63,36 @@ def _live(graph: HeapGraph) -> list[Group]:
         heavier = behind if 2 * _bytes(graph, behind) > _bytes(graph, storages) else storages
         typical = _typical(graph, heavier)
         down = tuple(ways.to(graph, typical))
-        groups.append(Group(key, ways.start(graph, typical), down, tuple(storages), _bytes(graph, storages), 0))
+        roots = len({origins[s] for s in storages})
+        groups.append(Group(key, origins[typical], down, tuple(storages), _bytes(graph, storages), 0, roots=roots))
     return groups
 
 
-def _entries(graph: HeapGraph, ways: Ways) -> tuple[list[int], list[bool]]:
-    """For each object the first tensor on its way (-1 without one), and whether its way leads through a grad graph.
+def _entries(graph: HeapGraph, ways: Ways) -> tuple[list[int], list[bool], list[bool], list[int]]:
+    """For each object the first tensor on its way that is held for its own sake (-1 without one), whether its way leads
+    through a grad graph, whether through a hook of that tensor, and the root it starts from.
 
     One pass in the order of the ways' costs: a chain of a million grad nodes costs a million steps, not their square.
     """
-    tensors = np.isin(graph.kind, [KINDS.index("tensor"), KINDS.index("parameter")]).tolist()
+    of_tensor = np.isin(graph.kind, [KINDS.index("tensor"), KINDS.index("parameter")])
+    tensors = of_tensor.tolist()
+    attributes = (graph.reference_kind == REFERENCE_KINDS.index("attribute")) & of_tensor[graph.holder]
+    passing = {r for r in np.flatnonzero(attributes).tolist() if passes_through(graph, r)}
     graphs = np.isin(graph.reference_kind, [REFERENCE_KINDS.index("grad graph"), REFERENCE_KINDS.index("saved")]).tolist()
+    hooks = (graph.reference_kind == REFERENCE_KINDS.index("hook")).tolist()
     last, holder = ways.last.tolist(), graph.holder.tolist()
-    entries, through = [-1] * len(graph), [False] * len(graph)
+    entries, through, hooked, origins = [-1] * len(graph), [False] * len(graph), [False] * len(graph), list(range(len(graph)))
     for index in np.argsort(ways.cost, kind="stable").tolist():
         reference = last[index]
         if reference >= 0:
-            entries[index] = entries[holder[reference]]
-            through[index] = through[holder[reference]] or graphs[reference]
+            before = holder[reference]
+            entries[index] = -1 if entries[before] == before and reference in passing else entries[before]
+            origins[index] = origins[before]
+            through[index] = through[before] or graphs[reference]
+            hooked[index] = hooked[before] or (hooks[reference] and entries[before] >= 0 and not through[before])
         if entries[index] < 0 and tensors[index]:
             entries[index] = index
-    return entries, through
+    return entries, through, hooked, origins
 
 
 def _typical(graph: HeapGraph, storages: list[int]) -> int:
@@ -117,18 +133,25 @@ def _members(cycles: Cycles, wanted: dict[int, list[int]]) -> dict[int, list[int
 
 
 def _cycle(graph: HeapGraph, cycles: Cycles, members: list[int]) -> tuple[int, ...]:
-    """The smallest cycle through the object that a person would name."""
+    """The smallest cycle through the object that a person would name: a class, where there is one, for it holds itself
+    and all the rest whatever else is cut."""
 
-    def rank(index: int) -> tuple[int, bool, int]:
+    def rank(index: int) -> tuple[bool, bool, bool, int, int]:
         found = graph.object(index)
         order = _HANDLES.index(found.kind) if found.kind in _HANDLES else len(_HANDLES)
-        return (found.where.startswith("<"), order, index)  # type: ignore[return-value]
+        inherent = holds_itself(graph, index)
+        return (not inherent, found.where.startswith("<"), inherent and not found.where, order, index)
 
     for start in sorted(members, key=rank)[:8]:
         way = smallest_cycle(graph, cycles, start)
         if way:
             return tuple(way)
     return ()
+
+
+def holds_itself(graph: HeapGraph, index: int) -> bool:
+    """Whether an object is a class that is a cycle of its own: by its `__mro__`, and by the descriptors in its `__dict__`."""
+    return graph.kind[index] == KINDS.index("class") and bool((graph.held[graph.out_of(index)] == index).any())
 
 
 def _cycle_key(graph: HeapGraph, cycle: tuple[int, ...]) -> tuple[str, ...]:

@@ -9,14 +9,19 @@ from itertools import pairwise
 
 from leakscope.findings.candidate import Candidate
 from leakscope.findings.categories import categories, summary
+from leakscope.findings.device_failures import device_failures_told
+from leakscope.findings.device_memory import native_findings
+from leakscope.findings.drag import drag_told
 from leakscope.findings.gap import gap_findings
 from leakscope.findings.gc_advice import gc_advice
 from leakscope.findings.groups import Group, group_storages
 from leakscope.findings.growth import LEAST_LOOKS, Series, series
+from leakscope.findings.kept_by_library import kept_by_library
 from leakscope.findings.known_library import named_upstream
 from leakscope.findings.late_release import late_release_findings, late_release_unjudged
 from leakscope.findings.model import Finding, Findings, RankSummary, Sighting, Unjudged
 from leakscope.findings.out_of_memory import out_of_memory_told
+from leakscope.findings.rules.allocator import allocator_findings
 from leakscope.findings.rules.rank_skew import skew_findings
 from leakscope.findings.telling import tell
 from leakscope.findings.wire import beyond_the_wire, context_findings, wire_findings, with_contexts
@@ -43,9 +48,13 @@ def judge(
         candidates = candidates_of(rank, looks)
         told = [tell(c, run.min_bytes) for c in candidates]
         found += told
-        found += beyond_the_wire(gap_findings(rank, looks, run.min_bytes), told)
+        joined = native_findings(rank, looks, run.min_bytes)
+        found += beyond_the_wire(gap_findings(rank, looks, run.min_bytes) if joined is None else joined, told)
+        found += allocator_findings(rank, looks)
         unjudged += _unjudged(rank, looks) + late_release_unjudged(rank)
-        found += late_release_findings(rank, run.min_bytes)
+        kept = kept_by_library(rank, looks, told, run.min_bytes)
+        found += kept.values()
+        found += late_release_findings(rank, run.min_bytes, kept)
         summaries[rank.number] = summary(rank, [c for c, f in zip(candidates, told, strict=True) if f.severity == "leak"])
     found += wire_findings(run) + context_findings(run)
     merged = merge(with_contexts([named_upstream(f) for f in found], run))
@@ -64,8 +73,9 @@ def judge(
         unjudged=tuple(unjudged),
         ranks=summaries,
         listed=_listed(run),
-        out_of_memory=out_of_memory_told(run),
+        out_of_memory=(*out_of_memory_told(run), *device_failures_told(run)),
         gc_advice=gc_advice(run, shown),
+        drag=drag_told(run),
     )
 
 
@@ -96,7 +106,8 @@ def candidates_of(rank: Rank, looks: Sequence[Look]) -> list[Candidate]:
         if rate <= 0:
             continue
         storages = {there.step: other.storages for there, other in at.values()}
-        found.append(Candidate(rank.number, look.step, look.heap, group, line, rate, recreated, storages))
+        roots = tuple(at[there][1].roots for there in sorted(at))
+        found.append(Candidate(rank.number, look.step, look.heap, group, line, rate, recreated, storages, roots))
     return found
 
 

@@ -1,4 +1,4 @@
-"""Leaks that torch is known to have: what of a trace they are known by, and the upstream issue."""
+"""What torch is known to keep or to leak: by what of a trace it is known, and the upstream issue."""
 
 from __future__ import annotations
 
@@ -11,50 +11,108 @@ from leakscope.findings.model import Finding, Hop
 
 @dataclass(frozen=True)
 class Known:
-    """One leak of a library."""
+    """One leak of a library, or one thing that it keeps longer than it is needed."""
 
+    holder: str
+    """As its user would write it: `PipelineStage.fwd_cache`."""
     pattern: str
-    """Regular expression over `label, reference` of the hops, one hop a line."""
+    """Regular expression over what `spoken` makes of a trace."""
     issue: str
     """owner/repository#number."""
     said: str
+    rule: str = "late-release"
+    """Rule of a finding about what is kept from step to step without growing."""
+    off_the_wire: bool = False
+    """Only for storages that no send or receive has used, where the wire was watched."""
+    cure: str = ""
+    """What the script can do about it; "" where only the library can."""
 
 
 KNOWN = (
-    Known(r"PipelineStage[^\n]*\n[^\n]*\.fwd_cache", "pytorch/pytorch#128910", "sent outputs stay in fwd_cache until their backward"),
-    Known(r"_RecvInfo[^\n]*\.buffer[^\n]*\n(?:[^\n]*\n)*?[^\n]*(?:_backward_hooks|hook)", "pytorch/pytorch#185331",
-          "receive buffers are the same tensors every step: hooks registered on them pile up"),
-    Known(r"\.(?:args_recv_info|grad_recv_info|set_local_fwd_input|set_local_bwd_input)", "pytorch/pytorch#136380",
-          "one receive buffer for each microbatch, allocated once and alive for ever"),
-    Known(r"_RecvInfo[^\n]*\.buffer", "pytorch/pytorch#136380", "one receive buffer for each microbatch, allocated once and alive for ever"),
-    Known(r"PipelineStage[^\n]*\n?[^\n]*\.(?:bwd_cache|backward_state|dw_runner)", "pytorch/pytorch#136380",
-          "gradients and stage outputs of split backward stay in the stage's own state"),
-    Known(r"PipelineStage[^\n]*\n?[^\n]*\.output_chunks", "pytorch/pytorch#128910", "outputs of the last stage stay until the next step"),
-    Known(r"extract_tensors_with_grads", "pytorch/pytorch#136507", "a recursive closure holds all stage outputs until gc runs"),
-    Known(r"param_group[^\n]*\n(?:[^\n]*\n)*?[^\n]*intermediates|\['intermediates'\]", "pytorch/pytorch#136584",
+    Known("hooks of PipelineStage.args_recv_info[i][i].buffer", r"_RecvInfo\.buffer\.\w*hooks", "pytorch/pytorch#185331",
+          "receive buffers are the same tensors every step: hooks registered on them pile up",
+          cure="Keep the handle of each hook that is registered on a stage's input and remove it after the step."),
+    Known("PipelineStage.args_recv_info[i][i].buffer (set_local_fwd_input)", r"\.args_recv_info\S* _RecvInfo\.buffer$",
+          "pytorch/pytorch#136380", "the stage before it is on the same rank, and its outputs of all microbatches stay in the buffers",
+          off_the_wire=True),
+    Known("PipelineStage.grad_recv_info[i][i].buffer (set_local_bwd_input)", r"\.grad_recv_info\S* _RecvInfo\.buffer$",
+          "pytorch/pytorch#136380", "the stage after it is on the same rank, and its inputs' gradients of all microbatches stay in the buffers",
+          off_the_wire=True),
+    Known("PipelineStage.args_recv_info[i][i].buffer.grad", r"_RecvInfo\.buffer\.grad$", "pytorch/pytorch#164329",
+          "split backward leaves the gradient it has sent in the receive buffer's .grad until the next step begins; full backward clears it"),
+    Known("PipelineStage.args_recv_info[i][i].buffer", r"\.args_recv_info\S* _RecvInfo\.buffer", "pytorch/pytorch#136380",
+          "one receive buffer for each microbatch, allocated once and alive for ever", rule="p2p-buffer"),
+    Known("PipelineStage.grad_recv_info[i][i].buffer", r"\.grad_recv_info\S* _RecvInfo\.buffer", "pytorch/pytorch#136380",
+          "one receive buffer for each microbatch's gradients, allocated once and alive for ever", rule="p2p-buffer"),
+    Known("_RecvInfo.buffer", r"_RecvInfo\.buffer", "pytorch/pytorch#136380",
+          "one receive buffer for each microbatch, allocated once and alive for ever", rule="p2p-buffer"),
+    Known("PipelineStage.fwd_cache", r"PipelineStage\.fwd_cache", "pytorch/pytorch#128910",
+          "a stage keeps the outputs it has sent, and its inputs, until their backward"),
+    Known("PipelineStage.backward_state[i][i][i]['intermediates']", r"PipelineStage\.backward_state\S*\['intermediates'\]",
+          "pytorch/pytorch#128910", "between the two halves of a split backward the graph below each intermediate stays whole, "
+          "with what was saved for the inputs' half only"),
+    Known("PipelineStage.backward_state", r"PipelineStage\.backward_state", "pytorch/pytorch#128910",
+          "between the two halves of a split backward the stage's outputs and their gradients stay, though the outputs are detached already"),
+    Known("PipelineStage.bwd_cache", r"PipelineStage\.bwd_cache", "pytorch/pytorch#128910",
+          "nobody takes the gradients of the pipeline's own input out again: they stay until they are overwritten"),
+    Known("PipelineStage.dw_runner", r"PipelineStage\.dw_runner", "pytorch/pytorch#128910",
+          "one function for each microbatch stays, with what its closure holds"),
+    Known("PipelineStage.output_chunks", r"PipelineStage\.output_chunks", "pytorch/pytorch#159251",
+          "outputs of the last stage stay until the next step, beside the merged copy that step() returns",
+          cure="Where they are not needed, schedule.step(..., return_outputs=False) keeps none."),
+    Known("send handles of _step_microbatches()", r"_step_microbatches\S* (?:local|closure) (?:send_ops|\w*sends_to_wait)", "pytorch/pytorch#193903",
+          "the schedule waits for its sends when all microbatches are through, and each Work keeps what it sent until then"),
+    Known("extract_tensors_with_grads()", r"extract_tensors_with_grads", "pytorch/pytorch#136507",
+          "a recursive closure holds all stage outputs until gc runs"),
+    Known("param_group['intermediates']", r"param_group.*intermediates|\['intermediates'\]", "pytorch/pytorch#136584",
           "a pre-hook's closure holds the parameter group, whose intermediates hold the hook"),
 )  # fmt: skip
 """In order; the first that fits a trace names it."""
 
 
-_TYPES = "torch.distributed.pipelining."
+TYPES = "torch.distributed.pipelining."
 _FILES = "<torch/distributed/pipelining/"
 
 
-def known_leak(trace: Sequence[Hop]) -> Known | None:
+def spoken(trace: Sequence[Hop]) -> str:
+    """The references of a trace, the library's own objects and functions named between them.
+
+    `PipelineStage.args_recv_info[i][i] _RecvInfo.buffer.grad`.
+    """
+    text = ""
+    for hop in trace:
+        if hop.type.startswith(TYPES):
+            text += f" {hop.type.rpartition('.')[2]}"
+        elif hop.where.startswith(_FILES) and hop.kind in ("frame", "function", "generator"):
+            text += f" {hop.object.split()[-1]}"
+        space = "" if hop.reference.startswith((".", "[")) or not hop.reference else " "
+        text += "" if hop.reference == "storage" else space + hop.reference
+    return text.strip()
+
+
+def known_leak(trace: Sequence[Hop], crossed: bool | None = None) -> Known | None:
     """The known leak that a trace shows; None for anything else.
 
     A script's own copy of such code is the script's: at least one hop must be of torch's own type or file.
+    `crossed` says whether the storage was on the wire, None where nobody watched.
     """
-    if not any(hop.type.startswith(_TYPES) or hop.where.startswith(_FILES) for hop in trace):
+    if not any(hop.type.startswith(TYPES) or hop.where.startswith(_FILES) for hop in trace):
         return None
-    text = "\n".join(f"{hop.object}, {hop.reference}" for hop in trace)
-    return next((known for known in KNOWN if re.search(known.pattern, text)), None)
+    text = spoken(trace)
+    fitting = (known for known in KNOWN if not known.off_the_wire or crossed is False)
+    return next((known for known in fitting if re.search(known.pattern, text)), None)
 
 
 def named_upstream(finding: Finding) -> Finding:
     """The finding as the library's, with the upstream issue in its advice, where it is known there."""
-    known = known_leak(finding.trace)
+    known = None if finding.origin == "library" and finding.advice.startswith(_OPENING) else known_leak(finding.trace)
     if known is None:
         return finding
-    return replace(finding, origin="library", advice=f"Known upstream, {known.issue}: {known.said}. {finding.advice}")
+    return replace(finding, origin="library", advice=f"{upstream(known)} {known.cure or finding.advice}")
+
+
+def upstream(known: Known) -> str:
+    return f"{_OPENING} {known.issue}: {known.said}."
+
+
+_OPENING = "Known upstream,"

@@ -153,3 +153,5 @@ class Findings:
     """Where an allocation failed, and what held the memory then; a report opens with it."""
     gc_advice: tuple[str, ...] = ()
     """What collecting freed and cost, and whether less of it would do."""
+    drag: tuple[str, ...] = ()
+    """How long the memory of a watched step lay unused, and how much of its peak."""

@@ -90,6 +90,10 @@ def wire_notes(run: Run, number: int) -> tuple[str, ...]:
     last = last_operation(rank)
     if last is not None:
         notes.append(f"last on the wire: {_told(last)}")
+    if number in absent(run):
+        row, missing = absent(run)[number]
+        others = ", ".join(map(str, missing))
+        notes.append(f"in {row.get('direction')} #{row.get('nth')} of group {row.get('group')}, to which rank{'s' if len(missing) > 1 else ''} {others} never came")
     for lost in unmatched(run):
         if lost.rank != number:
             continue
@@ -113,11 +117,34 @@ def _told(row: Row, state: bool = True) -> str:
     return f"{text}, {doing.get(str(row.get('state')), 'state unknown')}"
 
 
+def absent(run: Run) -> dict[int, tuple[Row, tuple[int, ...]]]:
+    """Ranks whose last operation is a collective that has not returned, each with it and the ranks that have not come to it.
+
+    A group is known by the ranks that have used it, the default one has them all.
+    """
+    last = {rank.number: row for rank in run.ranks if (row := last_operation(rank)) is not None}
+    members: dict[str, set[int]] = defaultdict(set)
+    calls: dict[tuple[int, str, str], int] = {}
+    for rank in run.ranks:
+        for row in [*wire_rows(rank), *([last[rank.number]] if rank.number in last else [])]:
+            group, direction = str(row.get("group")), str(row.get("direction"))
+            members[group].add(rank.number)
+            key = (rank.number, group, direction)
+            calls[key] = max(calls.get(key, 0), int(row.get("nth", 0)))
+    found = {}
+    for number, row in last.items():
+        group, direction = str(row.get("group")), str(row.get("direction"))
+        if direction in _POINT_TO_POINT or row["state"] not in ("waits", "issued"):
+            continue
+        missing = tuple(m for m in sorted(members[group]) if m in last and calls.get((m, group, direction), 0) < int(row.get("nth", 0)))
+        if missing:
+            found[number] = (row, missing)
+    return found
+
+
 def first_to_blame(run: Run) -> int | None:
     """The rank that the others waited for: it owes an answer and is not itself waiting; None where that says nothing."""
-    owed = [u.peer for u in unmatched(run)]
+    owed = [u.peer for u in unmatched(run)] + [number for _, missing in absent(run).values() for number in missing]
     waiting = {rank.number for rank in run.ranks if (last_operation(rank) or {}).get("state") == "waits"}
     free = [number for number in owed if number not in waiting]
     return free[0] if free else None
-
-

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from leakscope.findings.trace import generic
-from leakscope.graph.model import HeapGraph
+from leakscope.graph.model import HeapGraph, Object
 
+SEVERAL = "more than one reference"
+"""What closes a cycle that no single cut opens."""
 _PLAIN = ("attribute", "buffer", "item", "local", "closure")
 
 
@@ -19,12 +21,17 @@ def along_way(graph: HeapGraph, way: Sequence[int], last: int) -> str:
         r = graph.reference(reference)
         if r.kind not in _PLAIN or r.name.startswith((".__", ".tb_", "key ", "(unn")) or not _is_code(r.name):
             return at_holder(graph, last)
+        if r.kind == "closure" and text:
+            return f"{generic(r.name)} of {_in(text, root)}" if reference == last else at_holder(graph, last)
         text += generic(r.name).removeprefix("local ").removeprefix("closure ")
-    if root.kind == "frame":
-        return f"{text} in {root.name}()"
+    return _in(text, root) if root.kind in ("frame", "namespace") else at_holder(graph, last)
+
+
+def _in(text: str, root: Object) -> str:
+    """An expression and the function or module it is written in."""
     if root.kind == "namespace":
         return text.removeprefix(".") if root.name == "__main__" else root.name + text
-    return at_holder(graph, last)
+    return f"{text} in {root.name}()"
 
 
 def _is_code(name: str) -> bool:

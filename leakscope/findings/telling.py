@@ -8,17 +8,20 @@ import numpy as np
 
 from leakscope.findings.candidate import Candidate
 from leakscope.findings.cures import places
+from leakscope.findings.groups import HOOKS, holds_itself
 from leakscope.findings.library import origin_of
 from leakscope.findings.model import Cut, Finding, Hop, Sighting
 from leakscope.findings.rules import ORDER
-from leakscope.findings.saying import along_way, at_holder
-from leakscope.findings.trace import fingerprint, generic, hops, key_of
+from leakscope.findings.saying import SEVERAL, along_way, at_holder
+from leakscope.findings.trace import fingerprint, generic, grouping, hops
 from leakscope.findings.wire import hint
 from leakscope.graph.model import IMMORTAL
+from leakscope.graph.paths import Ways, ways_from, ways_from_roots
 from leakscope.graph.retained import freed_storages
 
 _ENOUGH = 0.9
 _MOST_INSTANCES = 4000
+_TENSORS = ("tensor", "parameter")
 _CUT_ORDER = ("closure", "attribute", "local", "item", "buffer", "hook", "saved", "unnamed", "memory", "grad graph")
 
 
@@ -26,7 +29,7 @@ def tell(found: Candidate, min_bytes: int) -> Finding:
     """The finding of one candidate; `min_bytes` a step make it a leak rather than a note."""
     rule = next(rule for rule in ORDER if rule.applies(found))
     cut, frees, references = best_cut(found)
-    name = _said(found, references[0]) if references else "(no single reference)"
+    name = _said(found, references[0]) if references else SEVERAL if found.group.freed else "(no single reference)"
     group, line = found.group, found.series
     total = max(group.bytes, line.total)
     leak = found.per_step >= min_bytes and (total >= min_bytes * 16 or found.recreated)
@@ -60,9 +63,7 @@ def _said(found: Candidate, reference: int) -> str:
 
 
 def _fingerprint_parts(found: Candidate) -> tuple[str, ...]:
-    if found.group.freed != 0:
-        return found.group.key
-    return key_of(found.graph, found.group.start, found.group.way)
+    return found.group.key
 
 
 def _made_at(found: Candidate) -> tuple[str, ...]:
@@ -76,13 +77,18 @@ def best_cut(found: Candidate) -> tuple[Cut | None, dict[int, int], tuple[int, .
     A cycle is cut at the same place in each of its instances.
     """
     positions = _cycle_cuts(found) if found.group.freed != 0 else _way_cuts(found)
+    freed = [_freed(found, references) for references in positions]
+    if found.group.freed != 0 and not any(freed):  # it closes itself in more than one place: what it holds can still be taken away
+        positions = _down_cuts(found) or positions
+        freed = [_freed(found, references) for references in positions]
     if not positions:
         return None, {}, ()
-    freed = [_freed(found, references) for references in positions]
     most = max(freed)
     frees = {references[0]: size for references, size in zip(positions, freed, strict=True)}
+    if most == 0 and found.group.freed != 0:
+        return None, frees, ()
     if most == 0:
-        best = len(positions) - 1 if found.group.freed == 0 else 0
+        best = len(positions) - 1
     elif found.group.freed == 0:
         best = max(k for k, size in enumerate(freed) if size >= _ENOUGH * most)
     else:
@@ -102,16 +108,47 @@ def _cut_rank(found: Candidate, reference: int) -> tuple[int, int]:
 
 
 def _way_cuts(found: Candidate) -> list[tuple[int, ...]]:
-    """References from the root to the first tensor, and one more where the tensor itself is the root's."""
-    way = found.group.way[: max(found.tensor_at, 1)]
-    return [(reference,) for reference in way]
+    """References from the root to the first tensor, or to its hooks; and one more where the tensor itself is the root's.
+
+    Where calls of one function pile up, the same reference in each of them.
+    """
+    hooks = [k + 1 for k, r in enumerate(found.references) if r.kind == "hook"] if found.group.key[-1] == HOOKS else []
+    way = found.group.way[: max(found.tensor_at, 1, *hooks)]
+    if found.group.roots < 2:
+        return [(reference,) for reference in way]
+    return _same_on_ways(found, ways_from_roots(found.graph), way)
 
 
 def _cycle_cuts(found: Candidate) -> list[tuple[int, ...]]:
-    """For each place on the cycle, that reference in every instance of the same cycle."""
+    """For each place on the cycle, that reference in every instance of the same cycle; none where a class holds itself."""
     first = found.group.cycles[0] if found.group.cycles else ()
+    if not first or holds_itself(found.graph, int(found.graph.holder[first[0]])):
+        return []
     same = [c for c in found.group.cycles if len(c) == len(first)][:_MOST_INSTANCES]
     return [tuple(cycle[k] for cycle in same) for k in range(len(first))]
+
+
+def _down_cuts(found: Candidate) -> list[tuple[int, ...]]:
+    """For each place on the way from the cycle to the first tensor, that reference in every instance."""
+    around = np.asarray([r for cycle in found.group.cycles[:_MOST_INSTANCES] for r in cycle], dtype=np.int64)
+    if len(around) == 0:
+        return []
+    ways = ways_from(found.graph, np.unique(found.graph.holder[around]))
+    down = ways.to(found.graph, int(found.graph.held[found.group.way[-1]]))
+    tensor = next((k for k, r in enumerate(down) if found.graph.object(int(found.graph.held[r])).kind in _TENSORS), len(down) - 1)
+    return _same_on_ways(found, ways, down[: tensor + 1])
+
+
+def _same_on_ways(found: Candidate, ways: Ways, first: Sequence[int]) -> list[tuple[int, ...]]:
+    """For each reference of one way, that reference on one way of the same names from every other start."""
+    graph = found.graph
+    names = [grouping(graph.reference(r).name) for r in first]
+    same = {int(graph.holder[first[0]]): first}
+    for storage in found.group.storages[-_MOST_INSTANCES:]:
+        way = ways.to(graph, storage)[: len(first)]
+        if [grouping(graph.reference(r).name) for r in way] == names:
+            same.setdefault(int(graph.holder[way[0]]), way)
+    return [tuple(way[k] for way in same.values()) for k in range(len(first))]
 
 
 def _freed(found: Candidate, references: Sequence[int]) -> int:
@@ -132,7 +169,7 @@ def _trace(found: Candidate, cut: Cut | None, frees: dict[int, int]) -> tuple[Ho
     told = hops(graph, start, around, 0, frees, reasons)
     down = hops(graph, group.start, group.way, 0, frees, ("", "held by the cycle"))
     on_cycle = {int(graph.held[r]) for r in around}
-    storage_in_reach = group.start in on_cycle and len(group.way) <= 1
+    storage_in_reach = group.start in on_cycle and (len(group.way) <= 1 or len(around) == 1)
     return told[:-1] + down if storage_in_reach and around and group.start == start else told + down
 
 

@@ -11,6 +11,7 @@ from leakscope.findings.model import Hop
 from leakscope.graph.model import HeapGraph
 
 _TENSORS = ("tensor", "parameter")
+_OF_TENSORS = (*_TENSORS, "grad node", "storage")
 
 
 def generic(name: str) -> str:
@@ -25,6 +26,12 @@ def grouping(name: str) -> str:
     return "[...]" if name.startswith("[") else re.sub(r"key .*", "key ...", generic(name))
 
 
+def passes_through(graph: HeapGraph, reference: int) -> bool:
+    """Whether a way goes through a tensor as through any instance: by an attribute that is no tensor, a list it carries."""
+    r = graph.reference(reference)
+    return r.kind == "attribute" and graph.object(r.holder).kind in _TENSORS and graph.object(r.held).kind not in _OF_TENSORS
+
+
 def key_of(graph: HeapGraph, start: int, way: Sequence[int], names: bool = False) -> tuple[str, ...]:
     """What holds a storage, up to the last container on the way: the same for every item of one container.
 
@@ -32,9 +39,9 @@ def key_of(graph: HeapGraph, start: int, way: Sequence[int], names: bool = False
     graphs) count once.
     """
     kinds = [graph.object(int(graph.holder[reference])).kind for reference in way]
-    before = next((k for k, kind in enumerate(kinds) if kind in _TENSORS), len(kinds))
+    before = next((k for k, kind in enumerate(kinds) if kind in _TENSORS and not passes_through(graph, way[k])), len(kinds))
     items = [k for k in range(before) if kinds[k] == "container"]
-    parts = [_who(graph, start)]
+    parts = [_who(graph, start) + _native_type(graph, start)]
     for reference in way[: items[-1] + 1 if items else before]:
         r = graph.reference(reference)
         step = f"{generic(r.name) if names else grouping(r.name)} {_who(graph, r.held)}"
@@ -46,6 +53,13 @@ def key_of(graph: HeapGraph, start: int, way: Sequence[int], names: bool = False
 def _who(graph: HeapGraph, index: int) -> str:
     found = graph.object(index)
     return "tensor" if found.kind in _TENSORS else f"{found.kind}:{found.name}"
+
+
+def _native_type(graph: HeapGraph, start: int) -> str:
+    """` float32`, the one thing known for good of a tensor that native code holds: its size may change from run to run."""
+    found = graph.object(start)
+    held = found.root == "native" and found.kind in _TENSORS
+    return f" {found.label.split()[-1].partition('[')[0]}" if held and "[" in found.label else ""
 
 
 def fingerprint(parts: Sequence[str]) -> str:

@@ -15,6 +15,7 @@ from leakscope.report import marks, wording
 from leakscope.report.drawings import draw
 from leakscope.report.per_rank import RankStory, rank_stories
 from leakscope.report.plots import categories_plot, categories_shown, category_series, memory_plot
+from leakscope.report.snapshot_section import device_section
 from leakscope.report.timeline import Timeline, timeline
 from leakscope.units import bytes_text
 
@@ -84,6 +85,7 @@ def render(run: Run, findings: Findings) -> str:
         sections=[(head, about, [_finding(run, f, id(f) in drawn) for f in found]) for head, about, found in sections],
         ranks=_ranks(run, findings),
         ranks_drawn=RANKS_DRAWN,
+        device=device_section(run),
         steps=wording.steps_of(run),
         next=wording.next_text(run, findings),
         absolute=_absolute(run),

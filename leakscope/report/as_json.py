@@ -28,6 +28,9 @@ def as_data(run: Run, findings: Findings) -> dict[str, Any]:
         "findings": [_finding(finding) for finding in findings.findings],
         "suppressed": [_finding(finding) for finding in findings.suppressed],
         "unjudged": [asdict(item) for item in findings.unjudged],
+        "out_of_memory": list(findings.out_of_memory),
+        "gc_advice": list(findings.gc_advice),
+        "drag": list(findings.drag),
         "ranks": {str(number): _rank(findings.ranks[number]) for number in sorted(findings.ranks)},
     }
 

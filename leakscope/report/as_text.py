@@ -9,6 +9,7 @@ from leakscope.findings.model import Finding, Findings, Hop
 from leakscope.record import Run
 from leakscope.report.marks import NO_TRACE, closes_cycle, cut_hop, makers, new_reasons, source_line, suspects
 from leakscope.report.per_rank import RankStory, rank_stories
+from leakscope.report.snapshot_section import device_lines
 from leakscope.report.wording import (
     cleaned,
     cycle_text,
@@ -42,6 +43,8 @@ def render(run: Run, findings: Findings) -> str:
             for number, finding in enumerate(found, 1):
                 lines += [*_finding(run, finding, number), ""]
     lines += [*_ranks(run, findings), ""]
+    if device := list(device_lines(run)):
+        lines += [*(line for text in device for line in _wrapped(text, "", "  ")), ""]
     lines += _lists(findings)
     return "\n".join(line.rstrip() for line in lines).rstrip() + "\n"
 
@@ -232,6 +235,7 @@ def _lists(findings: Findings) -> Iterator[str]:
     for title, items in (
         ("Not judged", unjudged),
         ("Suppressed", suppressed),
+        ("Memory that lay unused", findings.drag),
         ("What collecting would do", findings.gc_advice),
         ("Alive after the script's main code had returned (listed, never judged)", listed),
     ):

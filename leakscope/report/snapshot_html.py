@@ -6,7 +6,7 @@ from leakscope.allocator.figures import DeviceReport, SnapshotReport
 from leakscope.allocator.judging import SnapshotsReport
 from leakscope.report.snapshot_plot import Curve, memory_curves
 from leakscope.report.snapshot_text import signed
-from leakscope.report.snapshot_wording import concern_text, facts, failure_texts, title, verdict_line
+from leakscope.report.snapshot_wording import concern_text, facts, failure_texts, host_text, title, verdict_line
 from leakscope.report.wording import cleaned
 from leakscope.units import bytes_text
 
@@ -55,8 +55,7 @@ tr { border-bottom: 1px solid #e5e7eb } .n { text-align: right; white-space: now
 <h3>Alive at the end, by first user frame</h3>{{ places(device.end_sites) }}
 {% if device.peak_event >= 0 %}<h3>Alive at the peak, by first user frame</h3>{{ places(device.peak_sites) }}{% endif %}
 {% if device.pending.sites %}<h3>Waiting for another stream</h3>{{ places(device.pending.sites) }}{% endif %}
-{% endfor %}{% if snapshot.host %}<p>Pinned host memory: {{ snapshot.host.active_bytes|size }} active of
-{{ snapshot.host.reserved_bytes|size }} in {{ snapshot.host.segments }} segments</p>{% endif %}
+{% endfor %}{% if snapshot.host %}<p>{{ snapshot.host|host }}</p>{% endif %}
 {% endfor %}</body></html>
 """
 
@@ -68,7 +67,7 @@ def snapshot_html(report: SnapshotsReport) -> str:
     report = cleaned(report)
     environment = Environment(autoescape=True, trim_blocks=True)
     environment.filters.update(
-        size=bytes_text, signed=signed, title=title, facts=facts, failures=failure_texts, plot=_plot
+        size=bytes_text, signed=signed, title=title, facts=facts, failures=failure_texts, host=host_text, plot=_plot
     )  # fmt: skip
     several = len(report.snapshots) > 1
     page = environment.from_string(_PAGE).render(

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from leakscope.allocator.figures import DeviceReport, SiteBytes, SnapshotReport
 from leakscope.allocator.judging import Comparison, SnapshotsReport
-from leakscope.report.snapshot_wording import concern_text, facts, failure_texts, title, verdict_line
+from leakscope.report.snapshot_wording import concern_text, facts, failure_texts, host_text, title, verdict_line
 from leakscope.report.wording import cleaned, one_line
 from leakscope.units import bytes_text
 
@@ -33,11 +33,7 @@ def snapshot_text(report: SnapshotsReport) -> str:
         for device in snapshot.devices:
             lines += _device(device, len(snapshot.devices) > 1)
         if snapshot.host is not None:
-            host = snapshot.host
-            lines.append(
-                f"  pinned host memory: {bytes_text(host.active_bytes)} active of {bytes_text(host.reserved_bytes)} "
-                f"in {host.segments} segments"
-            )
+            lines.append(f"  {host_text(snapshot.host)}")
     return "\n".join(lines) + "\n"
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from leakscope.allocator.figures import DeviceReport, SnapshotReport
+from leakscope.allocator.figures import DeviceReport, HostReport, SnapshotReport
 from leakscope.allocator.judging import Concern, SnapshotsReport
 from leakscope.allocator.layout import Fragmentation, Pool
 from leakscope.units import bytes_text, seconds_text
@@ -43,6 +43,15 @@ def concern_text(concern: Concern, several: bool) -> str:
     if concern.kind == "pending-frees":
         return f"{amount} of dead tensors wait for another stream{origin} (record_stream{made})"
     return f"{amount} of {of} reserved is stuck between live blocks{origin}"
+
+
+def host_text(host: HostReport) -> str:
+    """Pinned host memory, which torch 2.14 and later may record."""
+    unknown = f", and {host.unknown} whose size this file gives under an unknown name" if host.unknown else ""
+    return (
+        f"pinned host memory: {bytes_text(host.active_bytes)} active of {bytes_text(host.reserved_bytes)} "
+        f"in {host.segments} segments{unknown}"
+    )
 
 
 def title(snapshot: SnapshotReport) -> str:

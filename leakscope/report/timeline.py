@@ -132,7 +132,7 @@ def _bars(row: Row, y: float, end: float, across: Any) -> str:
 
 
 def _label(row: Row) -> str:
-    peer = row.get("peer")
+    peer = row.get("source") if row.get("peer") is None else row["peer"]  # of a receive from anybody: who sent it
     direction = one_line(str(row.get("direction", "?")))[:12]
     towards = "" if peer is None else f" {'from' if direction.startswith(('recv', 'irecv')) else 'to'} {peer}"[:10]
     tag = f" tag {row['tag']}"[:12] if row.get("tag") not in (None, "") else ""

@@ -9,6 +9,7 @@ from dataclasses import fields, is_dataclass, replace
 from typing import Any, TypeVar
 
 from leakscope.findings.model import Finding, Findings
+from leakscope.findings.pairs import first_to_blame, last_operation
 from leakscope.graph.model import HeapGraph
 from leakscope.record import Rank, Run, Step
 from leakscope.report.marks import closes_cycle
@@ -162,18 +163,28 @@ def was_text(rank: Rank) -> str:
     return f"{'was ' if rank.ended.how in ('killed', 'lost', 'stopped') else ''}{ended_text(rank)}"
 
 
+_GAVE_UP = (124, 130)
+"""Statuses of ranks that `--hang-timeout` or Ctrl-C ended: no rank failed before the others."""
+
+
 def first_to_fail(run: Run) -> Rank | None:
     """The rank to look at first: one killed from outside, else the failing one that got least far.
 
-    A rank that died of SIGTERM is taken for one that the launcher ended because a peer had failed.
+    A rank that died of SIGTERM is taken for one that the launcher ended because a peer had failed, and one whose last
+    operation on the wire raised for one whose peer had gone away. Where all were ended because nothing moved, it is
+    the one that the others waited for.
     """
     failed = [rank for rank in run.ranks if ended_badly(rank)]
+    if failed and all(rank.ended.status in _GAVE_UP for rank in failed):
+        blamed = first_to_blame(run)
+        failed = [rank for rank in failed if rank.number == blamed] or failed
     return min(failed, key=_suspicion, default=None)
 
 
 def _suspicion(rank: Rank) -> tuple[int, int, int]:
     terminated = rank.ended.how == "killed" and status_text(rank.ended.status) == "SIGTERM"
-    order = 2 if terminated else {"killed": 0, "raised": 1, "exited": 1}.get(rank.ended.how, 3)
+    lost_its_peer = rank.ended.how == "raised" and (last_operation(rank) or {}).get("state") == "failed"
+    order = 3 if terminated else 2 if lost_its_peer else {"killed": 0, "raised": 1, "exited": 1}.get(rank.ended.how, 4)
     return order, rank.ended.steps, rank.number
 
 
@@ -195,7 +206,8 @@ def next_text(run: Run, findings: Findings) -> str:
     if culprit is not None:
         error = f", {culprit.ended.error}" if culprit.ended.error else ""
         log = f" (its log: {culprit.ended.log})" if culprit.ended.log else ""
-        first = f"Look at rank {culprit.number} first: it {was_text(culprit)}{error}{log}. "
+        waited = "the others waited for it; " if culprit.ended.status in _GAVE_UP and first_to_blame(run) == culprit.number else ""
+        first = f"Look at rank {culprit.number} first: {waited}it {was_text(culprit)}{error}{log}. "
     if told:
         return first + _cut_first(told)
     if first:

@@ -178,6 +178,7 @@ def step_of_last_rank(pipeline: Pipeline, seed: int) -> float | None:
     input_grads: Pair = ()
     for _ in range(MICROBATCHES):
         received = pipeline.exchange(send=input_grads, receive=True)
+        input_grads = ()
         outputs = pipeline.forward(received)
         loss, output_grads = loss_and_grads(outputs)
         del received, outputs

@@ -47,6 +47,19 @@ def command() -> click.Command:
     return found
 
 
+def test_a_runs_folder_stands_for_the_newest_snapshot_of_each_rank(tmp_path: Path) -> None:
+    for rank, name in ((0, "cuda_step_000003"), (0, "cuda_step_000012"), (1, "cuda_last_000012")):
+        folder = tmp_path / f"rank_{rank:04d}"
+        folder.mkdir(exist_ok=True)
+        written(folder / f"{name}.pickle", training(10, keeps=rank == 1))
+    told = CliRunner().invoke(command(), [str(tmp_path), "--as", "json"])
+    snapshots = json.loads(told.stdout)["snapshots"]
+    assert [(report["rank"], report["name"]) for report in snapshots] == [(0, "cuda_step_000012.pickle"), (1, "cuda_last_000012.pickle")]
+    (tmp_path / "empty").mkdir()
+    refused = CliRunner().invoke(command(), [str(tmp_path / "empty")])
+    assert isinstance(refused.exception, LeakscopeError) and "holds no allocator snapshot" in str(refused.exception)
+
+
 def test_text_opens_with_the_verdict(leaking: Path) -> None:
     lines = snapshot_text(examine([leaking])).splitlines()
     assert lines[0] == (

@@ -17,9 +17,11 @@ import pytest
 from snapshot_building import OTHER, START, TRAIN, block, event, frame, freed, segment, snapshot, training
 
 from leakscope.allocator import read_bytes, read_snapshots
+from leakscope.allocator.analysis import analyse
 from leakscope.allocator.ranks import rank_in
 from leakscope.allocator.snapshot import NOT_RECORDED, Snapshot
 from leakscope.errors import Unreadable
+from leakscope.report.snapshot_wording import host_text
 
 Read = Callable[[Any], Snapshot]
 
@@ -157,6 +159,14 @@ def test_host_segments_of_either_spelling(read: Read) -> None:
         (100, 0, 40),
     ]
     assert len(told.host_traces[0]) == 3
+
+
+def test_pinned_blocks_of_an_unknown_form_are_counted_and_cost_nothing_else(read: Read) -> None:
+    data = snapshot([segment(block(0, 512))]) | {"host_segments": [{"address": 1, "nbytes": 4096}, {"address": 2, "size": 8}]}
+    report = analyse(read(data))
+    assert report.host is not None and (report.host.segments, report.host.unknown, report.host.reserved_bytes) == (1, 1, 8)
+    assert report.devices[0].active_bytes == 512
+    assert host_text(report.host).endswith("8 B in 1 segments, and 1 whose size this file gives under an unknown name")
 
 
 @pytest.mark.parametrize(

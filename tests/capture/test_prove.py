@@ -67,6 +67,23 @@ def behind_a_finalizer(keeper: Keeper, tensor: Tensor) -> None:
     keeper.objects.append(WithFinalizer(tensor.detach()))
 
 
+def class_each_step(keeper: Keeper, tensor: Tensor) -> None:
+    class Local:
+        table = tensor.detach()
+
+
+def records_of_a_tensor(keeper: Keeper, tensor: Tensor) -> None:
+    if not keeper.objects:
+        keeper.objects.append(torch.ones(1))
+        keeper.objects[0].records = []
+    keeper.objects[0].records.append(tensor.detach())
+
+
+def later_tensor_in_hook(keeper: Keeper, tensor: Tensor) -> None:
+    later = tensor.exp()
+    tensor.register_hook(lambda grad: grad * later)
+
+
 def metadata(keeper: Keeper, tensor: Tensor) -> None:
     assert tensor.grad_fn is not None
     tensor.grad_fn.metadata["output"] = tensor
@@ -104,8 +121,12 @@ def proved(leak: Leak) -> list[tuple[str, int, int | None, str]]:
 
 
 @pytest.mark.parametrize(
-    "leak", [in_list, in_dict, recursive_closure, attribute_of_itself, hook_over_itself, stored_exception, metadata]
-)
+    "leak",
+    [
+        in_list, in_dict, recursive_closure, attribute_of_itself, hook_over_itself, stored_exception, metadata, class_each_step,
+        records_of_a_tensor, later_tensor_in_hook,
+    ],
+)  # fmt: skip
 def test_prediction_and_proof_agree_to_the_byte(leak: Leak) -> None:
     ((_, predicted, measured, why),) = proved(leak)
     assert (predicted % SIZE, measured, why) == (0, predicted, "")

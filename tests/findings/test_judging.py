@@ -126,3 +126,59 @@ def test_garbage_that_comes_back_after_a_full_collection_is_a_leak_and_old_garba
     again = judge(run(rank(0, [CYCLE] * len(STEPS), full=(4, 8))))
     assert (again.verdict, [f.rule for f in again.findings]) == ("leaks", ["tensor-cycle"])
     assert judge(run(rank(0, [CYCLE] * len(STEPS)))).findings == ()
+
+
+def waiting(calls: int, each: int = 1) -> str:
+    text = ""
+    for call in range(calls):
+        text += f"frame wait#{call} -> local rows -> list rows{call}\n"
+        for k in range(each):
+            text += f"list rows{call} -> [{k}] -> tensor t{call}x{k}\ntensor t{call}x{k} -> storage -> storage s{call}x{k} {TENSOR}\n"
+    return text
+
+
+def test_calls_that_pile_up_are_cut_in_every_call() -> None:
+    (finding,) = judge(run(rank(0, [waiting(s) for s in STEPS]))).findings
+    assert (finding.rule, finding.title) == ("frame-hold", "10 calls of wait() run at once, more at each look, and each keeps local rows")
+    assert finding.cut is not None and finding.cut.frees_bytes == 10 * TENSOR
+
+
+def test_a_fixed_number_of_calls_whose_lists_grow_piles_nothing_up() -> None:
+    (finding,) = judge(run(rank(0, [waiting(3, each=s) for s in STEPS]))).findings
+    assert finding.rule == "step-growth"
+    assert finding.cut is not None and (finding.cut.reference, finding.cut.frees_bytes) == ("local rows", 30 * TENSOR)
+
+
+def test_a_fixed_number_of_calls_is_no_leak() -> None:
+    assert judge(run(rank(0, [waiting(3, each=2) for _ in STEPS]))).findings == ()
+
+
+def of_state(records: int) -> str:
+    text = "module train -> .state -> tensor state\ntensor state -> storage -> storage own 8\ntensor state -> .records -> list records\n"
+    for k in range(records):
+        text += f"list records -> [{k}] -> tensor t{k}\ntensor t{k} -> storage -> storage s{k} {TENSOR}\n"
+    return text
+
+
+def test_a_list_on_a_tensor_grows_and_not_the_tensor() -> None:
+    (finding,) = judge(run(rank(0, [of_state(s) for s in STEPS]))).findings
+    assert (finding.rule, finding.count, finding.retained_bytes) == ("step-growth", 10, 10 * TENSOR)
+    assert finding.cut is not None and (finding.cut.reference, finding.cut.frees_bytes) == (".records", 10 * TENSOR)
+
+
+def hooked(outputs: int, hooks: int) -> str:
+    text = "module train -> .outputs -> list outputs\n"
+    for k in range(outputs):
+        text += f"list outputs -> [{k}] -> tensor o{k}\n"
+        text += f"tensor o{k} -> hook -> dict hooks{k} {hooks}\n"
+        for n in range(hooks):
+            text += f"dict hooks{k} -> [{n}] -> function f{k}x{n}\nfunction f{k}x{n} -> closure scale -> tensor t{k}x{n}\n"
+            text += f"tensor t{k}x{n} -> storage -> storage s{k}x{n} {TENSOR}\n"
+    return text
+
+
+def test_one_hook_on_each_of_many_tensors_is_no_pileup_and_many_on_one_are() -> None:
+    (many_tensors,) = judge(run(rank(0, [hooked(s, 1) for s in STEPS]))).findings
+    (many_hooks,) = judge(run(rank(0, [hooked(1, s) for s in STEPS]))).findings
+    assert (many_tensors.rule, many_hooks.rule) == ("step-growth", "hook-pileup")
+    assert many_tensors.cut is not None and many_tensors.cut.reference == ".outputs"

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from leakscope.capture.out_of_memory import HostLimit, failure, host_limit
+from leakscope.capture.out_of_memory import failure
 from leakscope.findings import judge
 from leakscope.record import read_run
 from leakscope.report import FORMATS
@@ -51,6 +51,7 @@ def test_an_uncaught_failure_is_told_with_its_holders(
     told = judge(run).out_of_memory
     assert "out of memory in step 3 at train.py:10 forward: 4096.00 TiB were wanted" in told[0]
     assert "4.00 MiB in 1 storage: hidden in forward(), train.py:8" in told[2]
+    assert "is caught by the script is not seen" in told[-1]
     text = FORMATS["text"](run, judge(run))
     assert text.index("out of memory in step 3") < text.index("Ranks")
 
@@ -81,8 +82,106 @@ def test_an_accelerators_failure_is_one_too() -> None:
     assert found["wanted_bytes"] == 2 << 30
 
 
-def test_the_hosts_limit_is_said_once() -> None:
-    assert host_limit() > 0
-    near = HostLimit(limit=1)
-    assert (near.reached(), near.reached()) == (True, False)
-    assert not HostLimit(limit=1 << 60).reached()
+CAUGHT = """
+    import sys, traceback
+    import torch
+
+    torch.set_num_threads(1)
+    failing = int(sys.argv[1])
+
+    def forward(net, step):
+        if step == failing:
+            torch.empty(1 << 50)
+        return net(torch.ones(8, 64)).sum()
+
+    def main():
+        net = torch.nn.Linear(64, 64)
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        for step in range(6):
+            optimizer.zero_grad()
+            try:
+                forward(net, step).backward()
+            except RuntimeError as error:
+                print(type(error), error, traceback.format_exc())
+                raise
+            optimizer.step()
+
+    main()
+"""
+
+
+@pytest.mark.parametrize("step", [1, 3, 4], ids=["while makers are watched", "first watched step", "second watched step"])
+def test_the_error_reaches_the_script_as_it_is(
+    step: int, script: Callable[[str], Path], leakscope: Callable[..., subprocess.CompletedProcess[str]]
+) -> None:
+    path = script(CAUGHT)
+    plain = subprocess.run([sys.executable, path, str(step)], capture_output=True, text=True, check=False)
+    recorded = leakscope("run", "-q", "-o", "run", path, step)
+    assert recorded.returncode == plain.returncode == 1
+    assert plain.stdout.count("File ") == 2, plain.stdout
+    assert recorded.stdout.startswith(plain.stdout), "type, message and traceback as the script sees them"
+    assert plain.stderr in recorded.stderr, "and as python prints them"
+
+
+def test_a_caught_failure_is_not_seen(
+    script: Callable[[str], Path], leakscope: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path
+) -> None:
+    path = script(CAUGHT.replace("                raise\n", "                continue\n"))
+    assert leakscope("run", "-q", "-o", "run", "--no-lifetimes", path, 3).returncode == 0
+    run = read_run(tmp_path / "run")
+    assert judge(run).out_of_memory == ()
+    assert not any(look.occasion == "memory" for look in run.ranks[0].looks)
+
+
+TWO = """
+    import torch
+    import torch.distributed as dist
+
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo")
+
+    def train(net, optimizer):
+        for step in range(4):
+            loss = net(torch.ones(8, 64)).sum()
+            loss.backward()
+            mine = torch.ones(1 << (18 + 2 * dist.get_rank()))
+            if step == 2 and dist.get_rank() == 1:
+                torch.empty(1 << 50)
+            dist.all_reduce(net.weight.grad)
+            optimizer.step()
+            optimizer.zero_grad()
+
+    net = torch.nn.Linear(64, 64)
+    train(net, torch.optim.SGD(net.parameters(), lr=0.1))
+"""
+
+
+def test_the_peers_of_a_failing_rank_are_looked_at_too(
+    script: Callable[[str], Path], leakscope: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path
+) -> None:
+    recorded = leakscope("run", "-q", "-o", "run", "--ranks", "2", "--no-lifetimes", script(TWO))
+    assert recorded.returncode == 1
+    run = read_run(tmp_path / "run")
+    assert run.ranks[0].ended.how in ("killed", "raised"), "by the launcher, or of the wire that rank 1 left"
+    told = judge(run).out_of_memory
+    assert "Rank 1: out of memory in step 3 at train.py:14 train: 4096.00 TiB were wanted" in told[0]
+    assert "4.00 MiB in 1 storage: mine in train(), train.py:12" in told[2]
+    place = next(k for k, text in enumerate(told) if text.startswith("Rank 0: "))
+    assert told[place].startswith("Rank 0: when rank 1's allocation failed, storages of ")
+    assert told[place + 1] == "Rank 0: 1.00 MiB in 1 storage: mine in train(), train.py:12"
+    assert not any(text.startswith("Rank 1: ") for text in told[place:]), "the failing rank first"
+
+
+ALONE = TWO.replace('dist.init_process_group("gloo")', 'import os, time; rank = int(os.environ["RANK"])').replace(
+    "dist.get_rank()", "rank"
+).replace("dist.all_reduce(net.weight.grad)", "time.sleep(1.0 * (step == 2) * (rank == 0))").replace("range(4)", "range(400000)")
+
+
+def test_a_peer_that_never_waits_is_looked_at_at_the_end_of_its_step(
+    script: Callable[[str], Path], leakscope: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path
+) -> None:
+    assert leakscope("run", "-q", "-o", "run", "--ranks", "2", "--no-lifetimes", script(ALONE)).returncode == 1
+    (rank, _) = read_run(tmp_path / "run").ranks
+    (row,) = rank.extras["short_of_memory"]
+    assert (row["kind"], row["of"]) == ("peer", 1)
+    assert [look.step for look in rank.looks if look.occasion == "memory"] == [row["step"]]

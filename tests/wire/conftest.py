@@ -20,8 +20,8 @@ class Pair:
     lines: tuple[list[dict[str, Any]], list[dict[str, Any]]]
 
 
-def _pair(folder: Path, watched: str) -> Pair:
-    script = Path(__file__).with_name("two_ranks.py")
+def _pair(folder: Path, watched: str, name: str = "two_ranks.py") -> Pair:
+    script = Path(__file__).with_name(name)
     ranks = [
         subprocess.Popen(
             [sys.executable, str(script), str(rank), str(folder / f"store_{watched}"), str(folder), watched],
@@ -39,6 +39,16 @@ def _pair(folder: Path, watched: str) -> Pair:
 @pytest.fixture(scope="session")
 def watched(tmp_path_factory: pytest.TempPathFactory) -> Pair:
     return _pair(tmp_path_factory.mktemp("watched"), "watched")
+
+
+@pytest.fixture(scope="session")
+def every_way(tmp_path_factory: pytest.TempPathFactory) -> Pair:
+    return _pair(tmp_path_factory.mktemp("every_way"), "watched", "every_way.py")
+
+
+@pytest.fixture(scope="session")
+def every_way_unwatched(tmp_path_factory: pytest.TempPathFactory) -> Pair:
+    return _pair(tmp_path_factory.mktemp("every_way_unwatched"), "unwatched", "every_way.py")
 
 
 @pytest.fixture(scope="session")

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -17,6 +21,8 @@ SCRIPT = """
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
     rank, how = dist.get_rank(), sys.argv[1]
+    if rank == 0:
+        open("sender.pid", "w").write(str(os.getpid()))
     net = nn.Linear(8, 8)
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
 
@@ -33,6 +39,12 @@ SCRIPT = """
             os.kill(os.getpid(), 9)
         if how == "raise":
             raise ValueError("stage backward failed")
+        if how == "sender":  # rank 0 is in the middle of its send, which nobody receives
+            time.sleep(0.5)
+            os.kill(int(open("sender.pid").read()), 9)
+            dist.recv(torch.empty(1 << 20), 0)
+        if how == "both":
+            dist.recv(torch.empty(3), 0, tag=9)
         while True:
             time.sleep(0.1)
 
@@ -54,10 +66,88 @@ def test_the_report_says_who_waited_for_whom(
     assert time.monotonic() - began < 60
     told = " ".join(done.stdout.split())  # type: ignore[attr-defined]
     assert "never received by rank 1: send #3 to rank 1" in told
-    assert "recv #2 from rank 0 (step 2, microbatch 0, at train.py:18 exchange), done" in told
+    assert "recv #2 from rank 0 (step 2, microbatch 0, at train.py:20 exchange), done" in told
     ended = json.loads((tmp_path / "run" / "rank_0001" / "ended.json").read_text())
+    assert "Look at rank 1 first" in told
     stack = "\n".join(ended["stack"])
     if how == "kill":
         assert ended["how"] == "killed"
     else:
         assert "spoil" in stack and ("stage backward failed" in ended["error"] or "stack" in stack.lower() or "hung" in ended["error"])
+
+
+def test_a_sender_killed_in_the_middle_is_told_first(
+    script: Callable[[str], Path], leakscope: Callable[..., object], tmp_path: Path
+) -> None:
+    done = leakscope("run", "-q", "--ranks", 2, "-o", tmp_path / "run", script(SCRIPT), "sender")
+    told = " ".join(done.stdout.split())  # type: ignore[attr-defined]
+    assert done.returncode == 137, told  # type: ignore[attr-defined]
+    assert "Look at rank 0 first: it was killed by SIGKILL after 2 steps" in told
+    assert "last on the wire: send #3 to rank 1 (step 3, microbatch 0, at train.py:16 exchange), still waiting" in told
+
+
+def interrupted(path: Path, folder: Path, how: str) -> tuple[int, str, float]:
+    """(status, what was told, seconds) of a run that is told to end once both ranks hang in their third step."""
+    command = [sys.executable, "-m", "leakscope", "run", "-q", "--ranks", "2", "-o", str(folder), str(path), how]
+    with subprocess.Popen(
+        command, cwd=path.parent, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, start_new_session=True
+    ) as running:
+        lasts = [folder / f"rank_{rank:04d}" / "wire_last.jsonl" for rank in (0, 1)]
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline and not hanging(lasts, how):
+            time.sleep(0.02)
+        began = time.monotonic()
+        os.killpg(running.pid, signal.SIGINT)
+        told = running.communicate(timeout=60)[0]
+    return running.returncode, " ".join(told.split()), time.monotonic() - began
+
+
+def hanging(lasts: list[Path], how: str) -> bool:
+    """Rank 0 waits for its third send to be received; rank 1 does not, or waits for something else."""
+    if not all(path.exists() for path in lasts):
+        return False
+    sender, receiver = (json.loads(path.read_text() or "{}") for path in lasts)
+    if (sender.get("step"), sender.get("state")) != (3, "waits "):
+        return False
+    return receiver.get("state") == "waits " and receiver.get("tag") == 9 if how == "both" else receiver.get("step") == 2
+
+
+@pytest.mark.parametrize("how", ["never", "both"])
+def test_ctrl_c_tells_who_waited_for_whom(script: Callable[[str], Path], tmp_path: Path, how: str) -> None:
+    status, told, seconds = interrupted(script(SCRIPT), tmp_path / "run", how)
+    assert status == 130
+    assert seconds < 20  # the launcher alone needs 30 to end two ranks that are stuck in native code
+    assert "last on the wire: send #3 to rank 1 (step 3, microbatch 0, at train.py:16 exchange), still waiting" in told
+    if how == "never":
+        assert "Look at rank 1 first: the others waited for it" in told
+        assert "recv #2 from rank 0 (step 2, microbatch 0, at train.py:20 exchange), done" in told
+    else:
+        assert "never sent by rank 0: recv #1 from rank 0, tag 9" in told
+    for rank, function in ((0, "exchange"), (1, "spoil")):
+        ended = json.loads((tmp_path / "run" / f"rank_{rank:04d}" / "ended.json").read_text())
+        assert ended["status"] == 130 and any(function in line for line in ended["stack"]), ended
+
+
+NEVER_WAITED = """
+    import torch, torch.distributed as dist
+    import torch.distributed._functional_collectives as functions
+    from torch import nn
+
+    dist.init_process_group("gloo")
+    net = nn.Linear(8, 8)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    for step in range(12):
+        functions.all_reduce(torch.ones(1 << 16), "sum", dist.group.WORLD)
+        net(torch.ones(1, 8)).sum().backward()
+        optimizer.step()
+"""
+
+
+def test_results_of_functional_collectives_that_nobody_waits_for_are_a_leak(
+    script: Callable[[str], Path], leakscope: Callable[..., object], tmp_path: Path
+) -> None:
+    done = leakscope("run", "-q", "--ranks", 2, "--steps", 12, "-o", tmp_path / "run", script(NEVER_WAITED))
+    assert done.returncode == 23, done.stdout + done.stderr  # type: ignore[attr-defined]
+    (finding,) = json.loads((tmp_path / "run" / "findings.json").read_text())["findings"]
+    assert finding["rule"] == "p2p-buffer" and finding["severity"] == "leak" and finding["ranks"] == [0, 1]
+    assert "nobody has waited for" in finding["title"] and "12 of all_reduce, at train.py:10" in finding["title"]

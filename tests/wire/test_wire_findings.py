@@ -6,10 +6,11 @@ from wire_examples import rank_with, row, run_of
 
 from leakscope.findings.known_library import known_leak
 from leakscope.findings.model import Finding, Hop, RankSummary, Sighting
-from leakscope.findings.pairs import first_to_blame, unmatched, wire_notes
+from leakscope.findings.pairs import absent, first_to_blame, unmatched, wire_notes
 from leakscope.findings.rules.rank_skew import skew_findings
 from leakscope.findings.wire import context_findings, wire_findings, wire_rows
 from leakscope.record import Ended
+from leakscope.report.wording import first_to_fail
 
 KILLED = Ended("killed", 137, 2, error="killed by SIGKILL")
 
@@ -48,6 +49,30 @@ def test_a_send_without_its_receive_is_named_with_the_peers_last_operation() -> 
     assert last_said == "last on the wire: send #2 to rank 1 (step 2, microbatch 0, at train.py:12 exchange), still waiting"
     assert never.startswith("never received by rank 1: send #2") and never.endswith("recv #1 from rank 0 (step 1, microbatch 0, at train.py:15 exchange), done")
     assert first_to_blame(run) == 1
+
+
+def test_a_collective_that_a_rank_never_came_to_is_named() -> None:
+    waits = {**row(9, "allreduce", None, 3), "tag": None, "state": "waits "}
+    done = {**row(8, "allreduce", None, 2), "tag": None, "state": "waited"}
+    hung = Ended("raised", 124, 2, error="hung")
+    run = run_of(rank_with(0, hung, wire_last=[waits]), rank_with(1, hung, wire_last=[done]), rank_with(2, hung, wire_last=[waits]))
+    assert absent(run) == {0: ({**waits, "state": "waits"}, (1,)), 2: ({**waits, "state": "waits"}, (1,))}
+    assert "in allreduce #3 of group default, to which rank 1 never came" in wire_notes(run, 0)
+    assert first_to_blame(run) == 1 and first_to_fail(run) is run.ranks[1]
+
+
+def test_a_rank_whose_peer_went_away_is_told_after_it() -> None:
+    failed = {**row(9, "send", 1, 3), "state": "failed"}
+    done = {**row(8, "recv", 0, 2), "state": "waited"}
+    run = run_of(rank_with(0, Ended("raised", 1, 2), wire_last=[failed]), rank_with(1, Ended("raised", 1, 2), wire_last=[done]))
+    assert first_to_fail(run) is run.ranks[1]
+
+
+def test_a_rank_that_failed_of_itself_is_told_before_the_one_waited_for() -> None:
+    waits = {**row(9, "allreduce", None, 3), "tag": None, "state": "waits "}
+    done = {**row(8, "allreduce", None, 2), "tag": None, "state": "waited"}
+    run = run_of(rank_with(0, Ended("raised", 1, 2), wire_last=[waits]), rank_with(1, Ended("raised", 124, 2), wire_last=[done]))
+    assert first_to_fail(run) is run.ranks[0]
 
 
 def test_a_receive_from_any_rank_leaves_its_channel_unjudged() -> None:

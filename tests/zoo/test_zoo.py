@@ -24,21 +24,6 @@ SMALL = 16.0
 """Bytes a step that a leak may have beside its own tensors: the loss itself, a child's one number."""
 OTHER_THREAD = {"FutureResults"}
 """Made in threads that the outside view of births does not see."""
-KNOWN_WRONG: dict[str, str] = {
-    "ClassPerStep": "a class holds itself in many ways: no single cut, and the title names a tuple",
-    "BlockedThreads": "the frame of a waiting thread is a root, so frame-hold does not see it",
-    "CheckpointedGraph": "the pack hook's references cannot be read: its closure looks held by native code",
-    "GrowingTensorAttribute": "view-hold compares a tensor with a storage that hangs on its attribute",
-    "TensorHookOnLaterTensor": "the hook dict of a tensor that is gone can be read from no node",
-}
-"""Animal to why it is not yet told rightly."""
-
-
-def _expected(names: list[str]) -> list[object]:
-    return [
-        pytest.param(name, marks=pytest.mark.xfail(reason=KNOWN_WRONG[name], strict=True)) if name in KNOWN_WRONG else name
-        for name in names
-    ]
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -81,7 +66,7 @@ def test_there_are_at_least_forty_animals_over_all_rules_of_one_rank() -> None:
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", _expected(list(ANIMALS)))
+@pytest.mark.parametrize("name", list(ANIMALS))
 def test_a_leak_is_found_and_told(name: str, leaks: Callable[[str], Watched]) -> None:
     kind, seen = ANIMALS[name], leaks(name)
     (finding,) = seen.of(name)

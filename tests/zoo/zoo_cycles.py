@@ -413,6 +413,42 @@ class ClassPerStep(Cyclic):
         assert table is not None
 
 
+class Sized:
+    """A base that outlives the classes made of it."""
+
+    def size(self) -> int:
+        return 1
+
+
+def _sized(table: torch.Tensor | None) -> type[Sized]:
+    class Table(Sized):
+        __slots__ = ("rows",)
+        held = table
+
+        def size(self) -> int:
+            return super().size() + 1
+
+    return Table
+
+
+@animal
+class SlottedClassPerStep(Cyclic):
+    """No `__dict__` to lead back, but slots, a `super()` and a base that knows its subclasses."""
+
+    tells = r"class Table is made anew in \S*_sized\(\)"
+    cut = r"\.held"
+
+    def begin(self) -> None:
+        self.once: Any = _sized(None)
+
+    def leak(self) -> None:
+        assert _sized(self.tensor())().size() == 2
+
+    def clean(self) -> None:
+        self.once.held = self.tensor()
+        assert self.once().size() == 2
+
+
 @animal
 class ParamGroupHooks(Cyclic):
     """The 2024 stage backward: hook -> cell -> param_group -> intermediates -> grad node -> hook."""

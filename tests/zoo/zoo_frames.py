@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import concurrent.futures
+import queue
 import sys
 import threading
 from typing import Any
@@ -261,7 +262,8 @@ class FutureResults(HeldFrame):
 
 @animal
 class BlockedThreads(HeldFrame):
-    tells = r"_wait_with.*local batch"
+    tells = r"calls of _wait_with\(\).*local batch.*frame of _wait_with @\S*zoo_frames.py:\d+ local batch"
+    frees = False  # the thread holds its arguments as well
 
     def begin(self) -> None:
         self.gate = threading.Event()
@@ -284,6 +286,58 @@ class BlockedThreads(HeldFrame):
         self.gate.set()
         for worker in self.running:
             worker.join()
+
+
+@animal
+class CallsThatWait(HeldFrame):
+    """What came through a queue is held by the waiting call alone; its twin is a pool of two that always wait."""
+
+    tells = r"calls of _take_and_wait\(\).*local batch.*frame of _take_and_wait @\S*zoo_frames.py:\d+ local batch"
+    cut = "local batch"
+
+    def begin(self) -> None:
+        self.inbox: queue.Queue[Any] = queue.Queue()
+        self.done: queue.Queue[Any] = queue.Queue()
+        self.gate = threading.Event()
+        self.pool = [threading.Thread(target=_serve, args=(self.inbox, self.done), daemon=True) for _ in range(2)]
+        self.started: list[threading.Thread] = []
+
+    def leak(self) -> None:
+        worker = threading.Thread(target=_take_and_wait, args=(self.inbox, self.done, self.gate), daemon=True)
+        worker.start()
+        self._hand_over()
+        self.started.append(worker)
+
+    def clean(self) -> None:
+        if not self.started:
+            self.started = self.pool
+            for worker in self.pool:
+                worker.start()
+        self._hand_over()
+
+    def _hand_over(self) -> None:
+        self.inbox.put(self.tensor())
+        self.done.get()
+
+    def end(self) -> None:
+        self.gate.set()
+        for _ in self.started:
+            self.inbox.put(None)
+        for worker in self.started:
+            worker.join()
+
+
+def _take_and_wait(inbox: queue.Queue[Any], done: queue.Queue[Any], gate: threading.Event) -> None:
+    batch = inbox.get()
+    done.put(batch.numel())
+    gate.wait()
+
+
+def _serve(inbox: queue.Queue[Any], done: queue.Queue[Any]) -> None:
+    batch = inbox.get()
+    while batch is not None:
+        done.put(batch.numel())
+        batch = inbox.get()
 
 
 def _wait_with(batch: torch.Tensor, ready: threading.Event, gate: threading.Event) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
+import torch._dynamo  # checkpoint imports it when it first runs, and that import keeps the frames that led to it
 from torch.utils.checkpoint import checkpoint
 from zoo_cage import Animal, animal
 
@@ -109,6 +111,64 @@ class CheckpointedGraph(HeldGraph):
     def _forward(self) -> torch.Tensor:
         made: torch.Tensor = checkpoint(_twice, self.leaf(), use_reentrant=False, preserve_rng_state=False)
         return made
+
+
+@animal
+class CheckpointedTraining(HeldGraph):
+    """A pack hook that holds what the checkpointed function closes over; its twin trains."""
+
+    tells = r"CheckpointedTraining.*\.losses"
+    cut = r"\.losses"
+
+    def begin(self) -> None:
+        self.weight = self.leaf()
+        self.optimizer = torch.optim.SGD([self.weight], lr=0.1)
+        self.losses: list[Any] = []
+
+    def leak(self) -> None:
+        self.losses.append(self._loss())
+
+    def clean(self) -> None:
+        loss = self._loss()
+        loss.backward()
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        self.losses.append(loss.item())
+
+    def _loss(self) -> torch.Tensor:
+        scale = self.tensor()
+        made: torch.Tensor = checkpoint(self._scaled(scale), self.weight, use_reentrant=False, preserve_rng_state=False)
+        return made
+
+    def _scaled(self, scale: torch.Tensor) -> Callable[[torch.Tensor], torch.Tensor]:
+        return lambda weight: (weight * scale).exp().sum()
+
+
+@animal
+class HookOfATensorThatIsGone(HeldGraph):
+    """One hook on each graph piles up nowhere: the graphs do."""
+
+    tells = r"HookOfATensorThatIsGone.*\.outputs"
+    cut = r"\.outputs"
+
+    def begin(self) -> None:
+        self.outputs: list[Any] = []
+
+    def leak(self) -> None:
+        made, _ = self._forward()
+        self.outputs.append(made)
+
+    def clean(self) -> None:
+        made, handle = self._forward()
+        made.backward()
+        handle.remove()
+        self.outputs.append(made.item())
+
+    def _forward(self) -> tuple[torch.Tensor, Any]:
+        seen = self.tensor()
+        middle = self.leaf() * 2
+        handle = middle.register_hook(lambda grad: grad * seen)
+        return middle.sum(), handle
 
 
 def _twice(given: torch.Tensor) -> torch.Tensor:

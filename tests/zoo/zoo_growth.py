@@ -289,6 +289,24 @@ class GrowingTensorAttribute(Growing):
 
 
 @animal
+class GrowingParameterRecords(Growing):
+    """An object on a parameter that keeps records of it."""
+
+    tells = r"Parameter.*\.records"
+    cut = r"\.rows"
+
+    def begin(self) -> None:
+        self.weight = nn.Parameter(torch.ones(2))
+        self.weight.records = _Slotted()  # type: ignore[attr-defined]
+
+    def leak(self) -> None:
+        self.weight.records.rows.append(self.tensor())  # type: ignore[attr-defined]
+
+    def clean(self) -> None:
+        self.weight.records.rows = [self.tensor()]  # type: ignore[attr-defined]
+
+
+@animal
 class GrowingQueue(Growing):
     tells = r"GrowingQueue.*\.waiting"
     cut = r"\.queue|\.waiting"

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 from leakscope.findings.candidate import Candidate
+from leakscope.findings.growth import LEAST_LOOKS
 
 NAME = "frame-hold"
 CURE = ""
@@ -10,10 +13,22 @@ _KINDS = ("frame", "traceback", "exception", "generator", "thread", "future")
 
 
 def applies(found: Candidate) -> bool:
-    return found.group.freed == 0 and found.through(*_KINDS) is not None
+    return found.group.freed == 0 and (found.through(*_KINDS) is not None or _piles_up(found))
+
+
+def _piles_up(found: Candidate) -> bool:
+    """More calls of one function run at each look: threads that wait and do not end, or a recursion that goes deeper."""
+    more = len(found.roots) >= LEAST_LOOKS and all(a < b for a, b in pairwise(found.roots))
+    return more and found.objects[0].root == "frame"
+
+
+def _kept(found: Candidate) -> str:
+    return next((r.name for r in found.references if r.kind == "local" and r.holder == found.objects[0].index), "its locals")
 
 
 def title(found: Candidate, cut: str) -> str:
+    if found.through(*_KINDS) is None:
+        return f"{found.roots[-1]} calls of {found.objects[0].name}() run at once, more at each look, and each keeps {_kept(found)}"
     holder = found.through(*_KINDS)
     frame = next((o for o in reversed(found.before_tensor) if o.kind in ("frame", "generator")), holder)
     local = next((r.name for r in found.references if r.kind == "local" and frame and r.holder == frame.index), "")
@@ -24,6 +39,8 @@ def title(found: Candidate, cut: str) -> str:
 
 def advice(found: Candidate, cut: str) -> str:
     holder = found.through(*_KINDS)
+    if holder is None:
+        return f"Let the threads that run {found.objects[0].name}() end, or start a fixed number of them once (concurrent.futures.ThreadPoolExecutor): a call that waits keeps its locals and its thread the arguments. Where it is a recursion, return before the next step."
     assert holder is not None
     if holder.kind in ("exception", "traceback", "frame"):
         return f"Keep str(error) or traceback.format_exc() in {cut}, not the exception: its traceback holds every frame it went through and all their locals. Or clear it with error.with_traceback(None)."

@@ -10,10 +10,12 @@ _HOOK_DICTS = ("_hooks", "_hooks_with_kwargs", "_grad_hooks")
 
 
 def _position(found: Candidate) -> int | None:
+    """Where on the way more than one hook is registered on the same object: one hook alone does not pile up."""
     for k, reference in enumerate(found.references):
         if reference.kind == "hook" or reference.name.endswith(_HOOK_DICTS):
             after = found.objects[k + 1 :]
-            if after and after[0].kind == "container" and len(after) > 1 and after[1].kind in ("function", "method", "instance"):
+            several = bool(after) and after[0].kind == "container" and after[0].size != 1
+            if several and len(after) > 1 and after[1].kind in ("function", "method", "instance"):
                 return k
     return None
 

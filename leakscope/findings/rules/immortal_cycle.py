@@ -15,11 +15,12 @@ def applies(found: Candidate) -> bool:
 
 def hidden_by(found: Candidate) -> str:
     """The C++ reference on the cycle that gc does not follow."""
-    cycle = found.group.cycles[0] if found.group.cycles else ()
-    for reference in map(found.graph.reference, cycle):
-        holder = found.graph.object(reference.holder)
-        if holder.kind == "grad node" and reference.kind in ("hook", "saved", "grad graph"):
-            return f"{reference.name} of {holder.label}"
+    cycle = [found.graph.reference(r) for r in (found.group.cycles[0] if found.group.cycles else ())]
+    for kinds in (("hook", "saved"), ("grad graph",)):  # what the user's code put there is named before autograd's own
+        for reference in cycle:
+            holder = found.graph.object(reference.holder)
+            if holder.kind == "grad node" and reference.kind in kinds:
+                return f"{reference.name} of {holder.label}"
     return ".grad_fn of a tensor that C++ owns too"
 
 

@@ -1,0 +1,188 @@
+"""Which accelerator does this torch know, and what can its allocator be asked?"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+Call = Callable[..., Any]
+
+_OBSERVE = ("_{kind}_attach_out_of_memory_observer", "_attach_out_of_memory_observer", "attach_out_of_memory_observer")
+_ENABLED = ("_{kind}_isHistoryEnabled", "_{kind}_is_history_enabled")
+
+
+@dataclass(frozen=True)
+class Accelerator:
+    """One kind of device, with those calls of torch's that it has; None for each that it lacks.
+
+    The calls are found by what the device's module offers, so that `torch.cuda`, `torch.xpu`, `torch_npu` and any other
+    backend with the same ones are treated alike.
+    """
+
+    kind: str
+    """`cuda` (which ROCm is too), `xpu`, `npu`, ..."""
+    in_use: Callable[[], bool]
+    """Whether the process has put it to use; asking does not."""
+    count: Callable[[], int]
+    when_in_use: Call | None
+    """Calls back as soon as the device is in use, or at once."""
+    stats: Call | None
+    """The allocator's counters of one device as nested dictionaries."""
+    record: Call | None
+    """Switches memory history on and off, for all devices."""
+    recorder_name: tuple[Any, str] | None
+    """Where users find `record`: (module, name)."""
+    is_recording: Call | None
+    """Whether history is on, whoever switched it."""
+    snapshot: Call | None
+    """Everything: segments, blocks, events, annotations."""
+    segments: Call | None
+    """Segments and blocks alone, without converting the events."""
+    free_and_total: Call | None
+    """The driver's (free, total) bytes of one device, all processes together."""
+    observe_failures: Call | None
+    """Attaches a function of (device, wanted, limit, free) for good: there is no way to detach it."""
+    is_capturing: Call | None
+    """Whether a graph is being captured, when the driver must not be asked."""
+    queue: list[Any] | None = field(repr=False)
+    """What waits for the device to be put to use, entry by entry: (function, stack)."""
+
+    def record_arguments(self, entries: int) -> dict[str, Any]:
+        """What history is switched on with: a bounded ring, Python stacks, those of allocations only."""
+        return _accepted(
+            self.record, {"enabled": "all", "context": "alloc", "stacks": "python", "max_entries": entries}
+        )
+
+
+def find() -> Accelerator | None:
+    """The accelerator that this torch was built for or that a backend has registered; asking initialises nothing."""
+    torch = sys.modules.get("torch")
+    kind = None if torch is None else _kind(torch)
+    module = getattr(torch, kind, None) if kind else None
+    if torch is None or kind is None or module is None:
+        return None
+    foreign = getattr(sys.modules.get(f"torch_{kind}"), "_C", None)
+    return described(kind, module, (torch._C, foreign))
+
+
+def _kind(torch: Any) -> str | None:
+    """What kind of device this torch has.
+
+    A torch built for CUDA is not asked for its accelerator: in older ones that initialises the device (pytorch#145752),
+    and a fork of the process can then use none.
+    """
+    backend = torch._C._get_privateuse1_backend_name()
+    if hasattr(torch, backend):
+        return str(backend)
+    built = next((kind for kind in ("cuda", "xpu") if hasattr(torch._C, f"_{kind}_init")), None)
+    if built is not None:
+        return built
+    current = torch.accelerator.current_accelerator() if hasattr(torch, "accelerator") else None
+    return None if current is None else str(current.type)
+
+
+def described(kind: str, module: Any, natives: Sequence[Any] = ()) -> Accelerator:
+    """What a device's module offers, and the C modules behind it."""
+    memory = getattr(module, "memory", module)
+    holders = (memory, module)
+    recorder = _first((memory, module), ("_record_memory_history", "record_memory_history"))
+    record = None if recorder is None else getattr(*recorder)
+    listed = _call(holders, ("memory_snapshot",))
+    without = listed is not None and "include_traces" in _parameters(listed)
+    return Accelerator(
+        kind=kind,
+        in_use=getattr(module, "is_initialized", lambda: False),
+        count=getattr(module, "device_count", lambda: 1),
+        when_in_use=getattr(module, "_lazy_call", None),
+        stats=_call(holders, ("memory_stats_as_nested_dict",)),
+        record=record,
+        recorder_name=recorder,
+        is_recording=_call(natives, tuple(name.format(kind=kind) for name in _ENABLED)),
+        snapshot=_call(holders, ("_snapshot", "snapshot")),
+        segments=_without_events(listed) if without and listed is not None else None,
+        free_and_total=_call(holders, ("mem_get_info",)),
+        observe_failures=_call((*natives, *holders), tuple(name.format(kind=kind) for name in _OBSERVE)),
+        is_capturing=_call((module,), ("is_current_stream_capturing",)),
+        queue=getattr(module, "_queued_calls", None),
+    )
+
+
+def _without_events(listed: Call) -> Call:
+    return lambda: listed(include_traces=False)
+
+
+def _first(holders: Sequence[Any], names: Sequence[str]) -> tuple[Any, str] | None:
+    for name in names:
+        for holder in holders:
+            if callable(getattr(holder, name, None)):
+                return holder, name
+    return None
+
+
+def _call(holders: Sequence[Any], names: Sequence[str]) -> Call | None:
+    found = _first(holders, names)
+    call: Call | None = None if found is None else getattr(*found)
+    return call
+
+
+def _parameters(call: Call) -> Mapping[str, inspect.Parameter]:
+    try:
+        return inspect.signature(call).parameters
+    except (TypeError, ValueError):  # a function of C without a signature
+        return {}
+
+
+def _accepted(call: Call | None, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Those arguments that the function takes; all where it does not say."""
+    known = {} if call is None else _parameters(call)
+    if not known or any(p.kind is inspect.Parameter.VAR_KEYWORD for p in known.values()):
+        return dict(arguments)
+    return {name: value for name, value in arguments.items() if name in known}
+
+
+@dataclass(frozen=True)
+class Figures:
+    """One device's counters."""
+
+    device: int
+    allocated: int
+    active: int
+    """Allocated, or dead and waited for by another stream."""
+    reserved: int
+    peak: int
+    """The highest `allocated` since somebody reset it."""
+    stuck: int
+    """Reserved and unused in segments that something live keeps."""
+    retries: int
+    """Times the allocator had to give back its cache and ask the driver again."""
+    failures: int
+    """Times memory ran out."""
+
+
+def figures(device: int, stats: Mapping[str, Any]) -> Figures:
+    """One device's counters out of the allocator's nested dictionaries; what is missing is 0."""
+
+    def bytes_of(name: str, which: str = "current") -> int:
+        return int(stats.get(name, {}).get("all", {}).get(which, 0))
+
+    return Figures(
+        device=device,
+        allocated=bytes_of("allocated_bytes"),
+        active=bytes_of("active_bytes"),
+        reserved=bytes_of("reserved_bytes"),
+        peak=bytes_of("allocated_bytes", "peak"),
+        stuck=bytes_of("inactive_split_bytes"),
+        retries=int(stats.get("num_alloc_retries", 0)),
+        failures=int(stats.get("num_ooms", 0)),
+    )
+
+
+def read_figures(accelerator: Accelerator) -> tuple[Figures, ...]:
+    """Counters of every device that this process has memory on or had; () where nothing can be asked."""
+    if accelerator.stats is None or not accelerator.in_use():
+        return ()
+    found = [figures(device, accelerator.stats(device)) for device in range(accelerator.count())]
+    return tuple(f for f in found if f.reserved or f.peak)

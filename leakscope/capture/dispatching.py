@@ -1,0 +1,105 @@
+"""Every operation that torch's dispatcher runs, seen from a mode that changes none of them."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch._ops import OpOverload
+from torch.utils._python_dispatch import TorchDispatchMode
+
+Dispatched = Callable[[Any, Any, Any, Any], None]
+"""Called after each operation with the operator, its arguments, its keyword arguments and what it returned."""
+
+
+_OFF = "watching would switch compiling off"
+
+
+def watching_mode(dispatched: Dispatched) -> TorchDispatchMode:
+    """A mode to be entered with `enter` and left with `left`."""
+    plain: dict[type, bool] = {}
+
+    class Watching(TorchDispatchMode):  # type: ignore[no-untyped-call]
+        # a mode that does not say so makes torch.cond and flex_attention raise (torch/_ops.py, HigherOrderOperator.dispatch)
+        supports_higher_order_operators = True
+
+        @classmethod
+        def _should_skip_dynamo(cls) -> bool:
+            return False  # torch would wrap every call in torch._disable_dynamo, a third of a mode's cost; nothing is compiled here
+
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            for kind in types:  # usually none, but `.data` inside a custom Function names torch.Tensor itself
+                if kind not in plain:
+                    plain[kind] = _is_plain(kind)
+                if not plain[kind]:  # a subclass with a dispatch of its own runs it with this mode on: what it does inside is seen
+                    return NotImplemented
+            try:
+                out = (func._op if type(func) is OpOverload else func)(*args, **(kwargs or {}))
+            except BaseException as error:
+                # A bare `raise` adds no entry for this frame (ceval.c, RAISE_VARARGS): the script sees the traceback it
+                # would have seen without the mode.
+                assert error.__traceback__ is not None
+                error.__traceback__ = error.__traceback__.tb_next
+                raise
+            dispatched(func, args, kwargs, out)
+            return out
+
+    return Watching()  # type: ignore[no-untyped-call]
+
+
+def left(mode: TorchDispatchMode) -> bool:
+    """Leave the mode; False while a mode of the script's own stands above it, which must not be popped."""
+    stack = torch._C._len_torch_dispatch_stack()
+    if stack == 0 or torch._C._get_dispatch_stack_at(stack - 1) is not mode:
+        return False
+    mode.__exit__(None, None, None)
+    return True
+
+
+def why_not(compile_called: bool) -> str:
+    """Why a mode would change what runs, "" where it would not."""
+    if not _is_of_python():
+        return "steps end on threads that C++ has started, as those of RPC are, and the next may end on another one"
+    if torch._C._len_torch_dispatch_stack() > 0:
+        return "the script runs under a dispatch mode of its own"
+    # a dispatch mode makes compiled callables run eager (measured on torch 2.13)
+    regions = compiled_regions()
+    if regions:
+        return f"the script uses torch.compile: {regions} compiled region{'s' * (regions != 1)} cannot be seen into, and {_OFF}"
+    if compile_called:
+        return f"the script calls torch.compile, itself or through torch: compiled regions cannot be seen into, and {_OFF}"
+    return ""
+
+
+def _is_of_python() -> bool:
+    """Whether Python has started this thread: a mode belongs to a thread, and must be left where it was entered."""
+    own = threading.get_ident()
+    return any(thread.ident == own and not isinstance(thread, threading._DummyThread) for thread in threading.enumerate())
+
+
+def compiled_regions() -> int:
+    """How many frames of Python torch.compile has compiled so far."""
+    utils = sys.modules.get("torch._dynamo.utils")
+    return 0 if utils is None else int(utils.counters.get("frames", {}).get("ok", 0))
+
+
+def _is_plain(kind: type) -> bool:
+    """Whether a tensor type has no dispatch of its own."""
+    for base in type.__dict__["__mro__"].__get__(kind):
+        found = type.__dict__["__dict__"].__get__(base).get("__torch_dispatch__")
+        if found is not None:
+            own = getattr(found, "__func__", found)
+            return own is _NO_DISPATCH or base is torch.Tensor
+    return True
+
+
+_NO_DISPATCH: Any = torch._C._disabled_torch_dispatch_impl
+
+
+def name_of(func: Any) -> str:
+    """`aten::add`, without the overload."""
+    schema = getattr(func, "_schema", None)
+    return str(func.name()) if schema is None else str(schema.name)

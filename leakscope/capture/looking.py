@@ -1,0 +1,94 @@
+"""One look at a time, written to the rank's folder."""
+
+from __future__ import annotations
+
+import _thread
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any
+
+from leakscope.capture.collecting import freezing
+from leakscope.capture.device import Counter
+from leakscope.capture.device_memory import DeviceMemory
+from leakscope.capture.garbage import Watched, real_diff
+from leakscope.capture.heap import Live
+from leakscope.capture.heap import inspect as inspect_heap
+from leakscope.capture.heap import look as look_at_heap
+from leakscope.capture.host_memory import HostLimits
+from leakscope.capture.makers import Makers
+from leakscope.capture.options import Options
+from leakscope.capture.wire import Wire
+from leakscope.record import RankFolder, read_run
+
+NO_ROOM = "it would have come too near to the memory that the host lets this process have"
+
+
+class Looks:
+    """Takes the looks of one rank; whoever calls holds `lock`."""
+
+    def __init__(
+        self, options: Options, folder: RankFolder, counter: Counter, makers: Makers, own: Callable[[], tuple[object, ...]]
+    ) -> None:  # fmt: skip
+        self.lock = _thread.allocate_lock()
+        self.wire: Wire | None = None
+        self.device: DeviceMemory | None = None
+        self._options, self._folder, self._counter, self._makers = options, folder, counter, makers
+        self._own = own
+        self.limits = HostLimits()
+
+    def take(self, step: int, occasion: str, collect: bool) -> float:
+        """One look, and the real gc diff after it where asked; what fails is a note, the script goes on. Gives the seconds."""
+        began = time.perf_counter()
+        if not self.limits.room_for_a_look():
+            self._folder.note(f"the look at step {step} was left out: {NO_ROOM}")
+            return 0.0
+        try:
+            self._take(step, occasion, collect)
+        except Exception as error:  # noqa: BLE001 - told as a note: the user's script must not fail of our looking
+            self._folder.note(f"the look at step {step} failed: {type(error).__name__}: {error}")
+        return time.perf_counter() - began
+
+    def _take(self, step: int, occasion: str, collect: bool) -> None:
+        watched: Watched = []
+        look = look_at_heap(step, occasion, **self._known(), watched=watched if collect else None)
+        self._folder.look(look)
+        if occasion == "last" and self._options.prove:
+            self._prove(step)
+        if collect:
+            predicted = int(look.heap.bytes[look.heap.freed > 0].sum())
+            del look
+            self._folder.gc_diff(real_diff(predicted, watched))
+            measured = freezing()
+            if measured is not None:
+                self._folder.append("gc_freeze", measured)
+
+    def inspect(self, step: int, occasion: str) -> AbstractContextManager[Live]:
+        """The live heap, for as long as the block runs; raises MemoryError where there is no room for it."""
+        if not self.limits.room_for_a_look():
+            raise MemoryError(NO_ROOM)
+        return inspect_heap(step, occasion, **self._known())
+
+    def _known(self) -> dict[str, Any]:
+        wire = self.wire
+        return {
+            "counted_bytes": self._counter.read().bytes,
+            "hidden": self.own_objects(),
+            "made_at": self._makers.made_at,
+            "wire": () if wire is None else wire.holds(),
+            "crossed": {} if wire is None else wire.crossed(),
+            "device": None if self.device is None else self.device.one_look(),
+        }
+
+    def _prove(self, step: int) -> None:
+        from leakscope.capture.prove import prove
+
+        run = read_run(self._options.folder)
+        mine = next(rank for rank in run.ranks if rank.number == self._options.rank)
+        known = self._known()
+        self._folder.proved(prove(run, mine, step, known["hidden"], known["wire"], known["crossed"]))
+
+    def own_objects(self) -> tuple[object, ...]:
+        """leakscope's objects, which no look must show."""
+        wire = () if self.wire is None else self.wire.own_objects()
+        return (self, *self.__dict__.values(), self.__dict__, *self._own(), *wire)

@@ -1,0 +1,41 @@
+"""Which of a call's arguments are tensors with memory of their own?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+
+PLAIN: dict[type, bool] = {torch.Tensor: True, torch.nn.Parameter: True}
+"""Type to whether it is a tensor with memory of its own, as far as is known; `is_plain` finds out."""
+_NO_DISPATCH: Any = torch._C._disabled_torch_dispatch_impl
+_dict_of = type.__dict__["__dict__"].__get__
+_mro = type.__dict__["__mro__"].__get__
+
+
+def argument(args: tuple[Any, ...], kwargs: dict[str, Any], place: int, name: str, missing: Any) -> Any:
+    """The argument at this place or of this name."""
+    return args[place] if place < len(args) else kwargs.get(name, missing)
+
+
+def is_plain(value: Any) -> bool:
+    """Whether this is a tensor with memory of its own: not one of a type that answers for others, as a DTensor does."""
+    kind = type(value)
+    plain = PLAIN.get(kind)
+    if plain is None:
+        kinds = _mro(kind)
+        own = next((_dict_of(k)["__torch_dispatch__"] for k in kinds if "__torch_dispatch__" in _dict_of(k)), None)
+        plain = PLAIN[kind] = torch._C.TensorBase in kinds and own is _NO_DISPATCH
+    return plain
+
+
+def tensors_among(values: Iterable[Any]) -> list[Any]:
+    """Plain tensors among arguments and in lists of them, each once, in order."""
+    found: dict[int, Any] = {}
+    for value in values:
+        for item in value if type(value) in (list, tuple) else (value,):
+            for tensor in item if type(item) in (list, tuple) else (item,):
+                if is_plain(tensor):
+                    found[id(tensor)] = tensor
+    return list(found.values())

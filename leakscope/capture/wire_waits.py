@@ -1,0 +1,103 @@
+"""Stands where a Work or its future is waited for, asked or handed on."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+from leakscope.capture.wire_ledger import Ledger
+
+Call = Callable[..., Any]
+
+
+class Waits:
+    """Wrappers for the methods of a Work and of a future; each takes the method and gives what stands in its place."""
+
+    def __init__(self, ledger: Ledger, pid: int) -> None:
+        self._ledger, self._pid = ledger, pid
+
+    def wait(self, called: Call) -> Call:
+        ledger, pid, getpid, works = self._ledger, self._pid, os.getpid, self._ledger.works
+
+        def wrapper(*args: Any, **kwargs: Any) -> Any:
+            work = args[0]
+            handle = works.get(id(work))
+            if handle is None or handle() is not work or getpid() != pid:
+                del work
+                return called(*args, **kwargs)
+            operations = handle.operations
+            ledger.waiting(operations)
+            try:
+                result = called(*args, **kwargs)
+            except BaseException as error:
+                ledger.failed(operations, error)
+                del work, args, kwargs
+                raise
+            if operations[0].channel.peer is None and operations[0].channel.direction == "recv":
+                ledger.came_from(operations[0], work)
+            ledger.waited(operations)
+            return result
+
+        return wrapper
+
+    def ask(self, called: Call) -> Call:
+        """`is_completed`: true once is true for ever."""
+        return self._answered(called, self._ledger.works)
+
+    def ask_future(self, called: Call) -> Call:
+        return self._answered(called, self._ledger.futures)
+
+    def _answered(self, called: Call, handles: dict[int, Any]) -> Call:
+        ledger = self._ledger
+
+        def wrapper(*args: Any, **kwargs: Any) -> Any:
+            answer = called(*args, **kwargs)
+            if answer and (operations := _of(handles, args[0])):
+                ledger.completed(operations)
+            return answer
+
+        return wrapper
+
+    def take_future(self, called: Call) -> Call:
+        return self._followed_by_future(called, self._ledger.works)
+
+    def go_on(self, called: Call) -> Call:
+        """`future.then(...)` gives a future that is done later than its own."""
+        return self._followed_by_future(called, self._ledger.futures)
+
+    def _followed_by_future(self, called: Call, handles: dict[int, Any]) -> Call:
+        ledger = self._ledger
+
+        def wrapper(*args: Any, **kwargs: Any) -> Any:
+            future = called(*args, **kwargs)
+            if operations := _of(handles, args[0]):
+                ledger.future_taken(operations, future)
+            return future
+
+        return wrapper
+
+    def wait_for_future(self, called: Call) -> Call:
+        ledger = self._ledger
+
+        def wrapper(*args: Any, **kwargs: Any) -> Any:
+            operations = _of(ledger.futures, args[0])
+            if not operations or os.getpid() != self._pid:
+                return called(*args, **kwargs)
+            ledger.waiting(operations)
+            try:
+                result = called(*args, **kwargs)
+            except BaseException as error:
+                ledger.failed(operations, error)
+                del args, kwargs
+                raise
+            ledger.waited(operations)
+            return result
+
+        return wrapper
+
+
+def _of(handles: dict[int, Any], handle_of: Any) -> Any:
+    """The operations of a Work or future; None for one that is not known."""
+    handle = handles.get(id(handle_of))
+    return handle.operations if handle is not None and handle() is handle_of else None

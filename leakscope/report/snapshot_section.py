@@ -1,0 +1,131 @@
+"""What the accelerator's allocator had out at each look, and what the run's own snapshots say."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from leakscope.allocator.figures import SnapshotReport
+from leakscope.allocator.judging import SnapshotsReport, judge
+from leakscope.findings.device_memory import DeviceLook, device_looks
+from leakscope.record import Rank, Run
+from leakscope.report.snapshot_plot import Curve, memory_curves
+from leakscope.report.snapshot_wording import facts, failure_texts, title, verdict_line
+from leakscope.report.wording import cleaned, one_line, plural
+from leakscope.units import bytes_text
+
+if TYPE_CHECKING:
+    from markupsafe import Markup
+
+LOOKS_SHOWN = 8
+_SITES_SHOWN = 6
+_HEADS = ("step", "device", "reserved", "active", "held", "for gc", "native", "pending", "outside")
+_LEGEND = (
+    "active = held by something alive + for gc (nothing alive holds it) + native (no storage found) + pending (dead, "
+    "another stream has it); outside: used on the device and not reserved here, other "
+    "processes included"
+)
+
+
+def device_lines(run: Run) -> Iterator[str]:
+    """For the terminal; nothing where no accelerator's allocator was looked at."""
+    stories = [(rank, cleaned(device_looks(rank))) for rank in run.ranks]
+    if not any(looks or rank.snapshots for rank, looks in stories):
+        return
+    yield "Device memory"
+    yield "============="
+    for rank, looks in stories:
+        if looks:
+            yield f"rank {rank.number}"
+            yield from _table([_HEADS, *(_cells(look) for look in looks[-LOOKS_SHOWN:])])
+            yield from (f"    {text}" for text in _native(looks))
+        for text in _snapshot_texts(rank):
+            yield f"  {one_line(text)}"
+    if any(looks for _, looks in stories):
+        yield f"({_LEGEND})"
+
+
+def _table(rows: list[tuple[str, ...]]) -> Iterator[str]:
+    widths = [max(len(row[i]) for row in rows) for i in range(len(_HEADS))]
+    for row in rows:
+        yield "  " + "  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True))
+
+
+def _cells(look: DeviceLook) -> tuple[str, ...]:
+    step = str(look.step) if look.occasion == "step" else f"{look.step} ({look.occasion})"
+    sizes = (look.reserved, look.active, look.held, look.waiting, look.native, look.pending)
+    outside = "-" if look.outside is None else bytes_text(look.outside)
+    return (step, f"{look.kind}:{look.device}", *(bytes_text(size) for size in sizes), outside)
+
+
+def _native(looks: tuple[DeviceLook, ...]) -> tuple[str, ...]:
+    """Where the last look's native blocks were made."""
+    sites = [
+        site
+        for look in looks
+        if (look.step, look.occasion) == (looks[-1].step, looks[-1].occasion)
+        for site in look.sites
+    ]
+    return tuple(
+        f"native: {bytes_text(s.bytes)} in {plural(s.count, 'block')}, made at {one_line(s.where)}"
+        for s in sites[:_SITES_SHOWN]
+    )
+
+
+def _snapshot_texts(rank: Rank) -> tuple[str, ...]:
+    """The verdict on each snapshot that was analysed, and how to read it in full."""
+    return tuple(
+        f"snapshot {report.name}: {verdict_line(SnapshotsReport((report,), judge([report])))}"
+        for report in rank.snapshots
+    )
+
+
+_SECTION = """{% for rank, looks, natives, snapshots in told %}
+{% if looks %}<h4>rank {{ rank.number }}</h4>
+<div class="scroll"><table class="figures"><tr>{% for head in heads %}<th>{{ head }}</th>{% endfor %}</tr>
+{% for cells in looks %}<tr>{% for cell in cells %}<td>{{ cell }}</td>{% endfor %}</tr>
+{% endfor %}</table></div>
+{% if natives %}<ul class="plain">{% for text in natives %}<li>{{ text }}</li>{% endfor %}</ul>{% endif %}
+{% endif %}
+{% for report, verdict, devices in snapshots %}
+<details><summary>{{ report }}: {{ verdict }}</summary>
+{% for curve, rows, failures, sites in devices %}{{ curve or "" }}
+<div class="scroll"><table>{% for label, text in rows %}<tr><th>{{ label }}</th><td>{{ text }}</td></tr>{% endfor %}</table></div>
+{% for text in failures %}<p>Out of memory at {{ text }}</p>{% endfor %}
+<h4>Alive at its end, by first user frame</h4>
+<div class="scroll"><table class="figures">{% for entry in sites %}<tr><td>{{ entry.bytes|bytes }}</td><td>{{ entry.count }}&times;</td>
+<td class="words">{{ entry.site.where }}</td></tr>{% endfor %}</table></div>
+{% endfor %}</details>
+{% endfor %}
+{% endfor %}
+{% if any_looks %}<p class="faint">{{ legend }}</p>{% endif %}
+"""
+
+
+def device_section(run: Run) -> Markup | None:
+    """For the page, everything escaped; None where there is nothing to say. `run` is cleaned already."""
+    from jinja2 import Environment
+    from markupsafe import Markup
+
+    told = []
+    for rank in run.ranks:
+        looks = cleaned(device_looks(rank))
+        snapshots = [_report(report) for report in rank.snapshots]
+        if looks or snapshots:
+            told.append((rank, [_cells(look) for look in looks], _native(looks) if looks else (), snapshots))
+    if not told:
+        return None
+    environment = Environment(autoescape=True, trim_blocks=True)
+    environment.filters["bytes"] = bytes_text
+    any_looks = any(looks for _, looks, _, _ in told)
+    return Markup(
+        environment.from_string(_SECTION).render(told=told, heads=_HEADS, legend=_LEGEND, any_looks=any_looks)
+    )
+
+
+def _report(report: SnapshotReport) -> tuple[str, str, list[tuple[object, ...]]]:
+    devices: list[tuple[object, ...]] = [
+        (memory_curves([Curve(title(report), d.timeline)]), facts(d), failure_texts(d), d.end_sites[: 2 * _SITES_SHOWN])
+        for d in report.devices
+    ]
+    return report.name, verdict_line(SnapshotsReport((report,), judge([report]))), devices

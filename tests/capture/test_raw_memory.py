@@ -1,0 +1,118 @@
+"""Is what is read from C++ memory what stands there, and does a wrong address do no harm?"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch.autograd.graph import saved_tensors_hooks
+
+from leakscope.capture import heap
+from leakscope.capture.raw_memory import own_memory, pack_hook_at, pre_hooks_word, tensor_hooks_of
+from leakscope.graph.model import HeapGraph
+
+
+def pack(tensor: torch.Tensor) -> tuple[str, torch.Tensor]:
+    return "kept", tensor.detach()
+
+
+def unpack(packed: tuple[str, torch.Tensor]) -> torch.Tensor:
+    return packed[1]
+
+
+class Doubled(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, given: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(given)
+        return given * 2
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        return grads[0] * 2
+
+
+def leaf() -> torch.Tensor:
+    return torch.ones(3, requires_grad=True)
+
+
+def changed_view() -> torch.Tensor:
+    whole = leaf() * 1
+    whole[:2].mul_(2)
+    return whole
+
+
+MADE: dict[str, Callable[[], torch.Tensor]] = {
+    "built in": lambda: leaf() * 2,
+    "saving nothing": lambda: leaf().sum(),
+    "custom": lambda: Doubled.apply(leaf()),
+    "changed view": changed_view,
+    "many inputs": lambda: torch.stack([leaf() for _ in range(40)]),
+}
+
+
+@pytest.mark.parametrize("name", list(MADE))
+def test_the_hooks_of_a_tensor_are_found_on_its_node_when_it_is_gone(name: str) -> None:
+    made = MADE[name]()
+    made.register_hook(lambda grad: grad)
+    node, hooks = made.grad_fn, made._backward_hooks
+    del made
+    other = leaf().exp()
+    other.register_hook(lambda grad: grad)
+    with own_memory() as words:
+        place = pre_hooks_word(words)
+        assert tensor_hooks_of(node, place, words) == [id(hooks)]
+        assert tensor_hooks_of(other.grad_fn, place, words) == [id(other._backward_hooks)]
+        assert tensor_hooks_of((leaf() * 2).grad_fn, place, words) == []
+
+
+def test_a_pack_hook_is_found_and_no_other() -> None:
+    with saved_tensors_hooks(pack, unpack):
+        built_in = leaf().exp().grad_fn
+        custom = Doubled.apply(leaf()).grad_fn
+    plain: Any = leaf().exp().grad_fn
+    assert built_in is not None
+    with own_memory() as words:
+        for saved in (built_in._raw_saved_result, custom._raw_saved_tensors[0]):
+            assert pack_hook_at(saved, saved.data, unpack, words) == id(pack)
+            assert pack_hook_at(saved, saved.data, pack, words) == 0
+        assert pack_hook_at(plain._raw_saved_result, None, None, words) == 0
+
+
+def test_what_cannot_be_read_is_an_answer() -> None:
+    before = os.listdir("/proc/self/fd")
+    with own_memory() as words:
+        assert words(0, 1) == words(8, 4) == words(id(pack) + 1, 1) == words(1 << 60, 2) == words((1 << 64) - 8, 2) == ()
+        assert words(id(pack), 2)[1] == id(type(pack))
+    assert os.listdir("/proc/self/fd") == before
+
+
+def _unexplained(graph: HeapGraph, name: str) -> list[int]:
+    objects = [graph.object(k) for k in range(len(graph))]
+    return [o.unexplained for o in objects if name in o.name]
+
+
+def test_every_reference_to_a_pack_hook_is_counted() -> None:
+    heavy = torch.ones(50)
+
+    def packs_with_heavy(tensor: torch.Tensor) -> torch.Tensor:
+        return tensor.detach() * heavy.sum()
+
+    with saved_tensors_hooks(packs_with_heavy, unpack):
+        losses = [leaf().exp().tanh().sum() for _ in range(3)]
+    assert _unexplained(heap.look(1, "step").heap, "packs_with_heavy") == [0]
+    assert losses
+
+
+def test_a_node_made_to_learn_from_is_gone_after_the_look() -> None:
+    made = leaf() * 2
+    later = made.exp()
+    made.register_hook(lambda grad: grad * later)
+    del made
+    heap.look(1, "step")
+    second, third = heap.look(2, "step").types, heap.look(3, "step").types
+    kinds = {"collections.OrderedDict", "OrderedDict", "DelayedError", "torch.utils.hooks.RemovableHandle", "RemovableHandle"}
+    assert "OrderedDict" in " ".join(second)
+    assert {k: n for k, n in second.items() if k in kinds} == {k: n for k, n in third.items() if k in kinds}

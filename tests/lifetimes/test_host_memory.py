@@ -1,0 +1,192 @@
+"""How near is the limit? Real processes under real limits, and the kernel's files as it writes them."""
+
+from __future__ import annotations
+
+import os
+import re
+import resource
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from leakscope.capture.host_memory import ControlGroup, HostLimits, control_groups
+from leakscope.findings import judge
+from leakscope.record import read_run
+
+MIB = 1 << 20
+Command = Callable[..., "subprocess.CompletedProcess[str]"]
+
+GROWING = """
+    import resource, sys
+    import torch
+
+    torch.set_num_threads(1)
+    kept = []
+
+    def limit(name):
+        pages = open("/proc/self/statm").read().split()
+        now = int(pages[0 if name == "RLIMIT_AS" else 5]) * resource.getpagesize()
+        resource.setrlimit(getattr(resource, name), (now + (600 << 20), resource.RLIM_INFINITY))
+
+    def main():
+        net = torch.nn.Linear(64, 64)
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        for step in range(100):
+            net(torch.ones(8, 64)).sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            if step == 1 and sys.argv[1] != "none":
+                limit(sys.argv[1])
+            kept.append(torch.ones(8 << 20))
+
+    main()
+"""
+
+
+@pytest.mark.parametrize("name", ["RLIMIT_AS", "RLIMIT_DATA"])
+def test_a_limit_that_comes_near_is_told_before_an_allocation_fails(
+    name: str, script: Callable[[str], Path], leakscope: Command, tmp_path: Path
+) -> None:
+    recorded = leakscope("run", "-q", "-o", "run", "--no-lifetimes", script(GROWING), name)
+    assert recorded.returncode == 1
+    assert "you tried to allocate 33554432 bytes" in recorded.stderr
+    (rank,) = read_run(tmp_path / "run").ranks
+    (near,) = rank.extras["short_of_memory"]
+    (failed,) = rank.extras["out_of_memory"]
+    assert near["limit"] == f"the process's {name}"
+    assert 0.75 * near["limit_bytes"] <= near["used_bytes"] <= near["limit_bytes"]
+    assert 5 < near["step"] < failed["step"]
+    assert [look.step for look in rank.looks if look.occasion == "memory"] == [near["step"], failed["step"]]
+    told = judge(read_run(tmp_path / "run")).out_of_memory
+    (text,) = [text for text in told if name in text]
+    assert text.startswith(f"Rank 0: after step {near['step']}, ")
+    held = [text for text in told if ": kept[i]" in text]
+    sizes = [int(re.findall(r"in (\d+) storages", text)[0]) for text in held]
+    assert sizes == [failed["step"] - 1, near["step"] - 1], "as many storages as the list held each time, the failure first"
+
+
+def test_far_from_every_limit_nothing_is_said(script: Callable[[str], Path], leakscope: Command, tmp_path: Path) -> None:
+    assert leakscope("run", "-q", "-o", "run", "--steps", "6", "--no-lifetimes", script(GROWING), "none").returncode in (0, 23)
+    assert "short_of_memory" not in read_run(tmp_path / "run").ranks[0].extras
+
+
+@pytest.fixture
+def group() -> Iterator[Path]:
+    """A control group of version 1 below this process's own; it goes when what ran in it has ended."""
+    found = list(_own_memory_group())
+    if not found:
+        pytest.skip("no version 1 memory controller is mounted here")
+    folder = found[0] / f"leakscope_test_{os.getpid()}"
+    try:
+        folder.mkdir()
+        (folder / "memory.limit_in_bytes").write_text(str(1024 * MIB))
+    except OSError as error:
+        pytest.skip(f"no control group can be made here: {error}")
+    yield folder
+    folder.rmdir()
+
+
+def _own_memory_group() -> Iterator[Path]:
+    for line in Path("/proc/self/cgroup").read_text().splitlines():
+        _, controllers, path = line.split(":", 2)
+        if "memory" in controllers.split(",") and Path("/sys/fs/cgroup/memory").is_dir():
+            yield Path("/sys/fs/cgroup/memory") / path.lstrip("/")
+
+
+def test_the_limit_of_a_real_control_group_comes_near(script: Callable[[str], Path], group: Path, tmp_path: Path) -> None:
+    path = script(GROWING)
+    inside = f"import os, sys; open({str(group / 'cgroup.procs')!r}, 'w').write('0'); os.execv(sys.executable, [sys.executable, *sys.argv[1:]])"
+    command = ["-m", "leakscope", "run", "-q", "-o", "run", "--no-lifetimes", str(path), "none"]
+    done = subprocess.run([sys.executable, "-c", inside, *command], cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 137, done.stderr
+    (rank,) = read_run(tmp_path / "run").ranks
+    (near,) = rank.extras["short_of_memory"]
+    assert len(rank.steps) >= near["step"] + 3, "the look was not what the kernel ended it for"
+    assert [look.step for look in rank.looks if look.occasion == "memory"] == [near["step"]]
+    assert all(look.step <= near["step"] for look in rank.looks), "no look where there is no room for one"
+    assert near["limit"] == "its control group's memory limit"
+    assert near["limit_bytes"] == 1024 * MIB
+    assert 0.75 * 1024 * MIB <= near["used_bytes"] <= 1024 * MIB
+
+
+def kernel(folder: Path, files: dict[str, str]) -> Path:
+    for name, text in files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return folder
+
+
+def test_groups_of_version_2_with_a_limit_are_found_up_to_the_top(tmp_path: Path) -> None:
+    top = kernel(
+        tmp_path,
+        {
+            "self/cgroup": "0::/user.slice/job 7\n",
+            "self/mountinfo": f"30 23 0:26 / {tmp_path}/fs rw,nosuid shared:4 - cgroup2 cgroup2 rw\n",
+            "fs/user.slice/job 7/memory.max": "max\n",
+            "fs/user.slice/memory.max": "1000\n",
+            "fs/user.slice/memory.current": "950\n",
+            "fs/user.slice/memory.stat": "anon 1\ninactive_file 49\n",
+            "fs/memory.max": "5000\n",
+            "fs/memory.current": "200\n",
+            "fs/memory.stat": "",
+        },
+    )
+    found = list(control_groups(top / "self"))
+    assert [(one.limit_bytes, one.used()) for one in found] == [(1000, 901), (5000, 200)]
+
+
+def test_a_container_sees_its_own_group_at_the_mount(tmp_path: Path) -> None:
+    top = kernel(
+        tmp_path,
+        {
+            "self/cgroup": "4:memory:/docker/abc\n1:cpu:/docker/abc\n",
+            "self/mountinfo": f"41 32 0:29 /docker/abc {tmp_path}/fs ro - cgroup cgroup rw,memory\n42 32 0:30 / /other rw - cgroup cgroup rw,cpu\n",
+            "fs/memory.limit_in_bytes": "1000\n",
+            "fs/memory.usage_in_bytes": "990\n",
+            "fs/memory.stat": "cache 900\ntotal_inactive_file 800\n",
+        },
+    )
+    assert list(control_groups(top / "self")) == [
+        ControlGroup(1000, tmp_path / "fs/memory.usage_in_bytes", tmp_path / "fs/memory.stat", "total_inactive_file")
+    ]
+    assert next(iter(control_groups(top / "self"))).used() == 190, "page cache that the kernel drops first is not in the way"
+
+
+def test_a_group_without_a_limit_is_none(tmp_path: Path) -> None:
+    top = kernel(
+        tmp_path,
+        {
+            "self/cgroup": "4:memory:/\n",
+            "self/mountinfo": f"41 32 0:29 / {tmp_path}/fs rw - cgroup cgroup rw,memory\n",
+            "fs/memory.limit_in_bytes": "9223372036854771712\n",
+        },
+    )
+    assert list(control_groups(top / "self")) == []
+
+
+@pytest.mark.parametrize(
+    ("available", "resident", "told"),
+    [(90, 91, True), (90, 89, False), (101, 400, False)],
+    ids=["near and by this process", "near by others", "not near"],
+)
+def test_the_machine_is_told_where_this_process_is_in_it(available: int, resident: int, told: bool, tmp_path: Path) -> None:
+    gib = 1024 * MIB
+    pages = gib // resource.getpagesize()
+    files = {
+        "self/statm": f"{resident * pages} {resident * pages} 0 0 0 0 0\n",
+        "meminfo": f"MemTotal: {1000 * gib // 1024} kB\nMemFree: 1 kB\nMemAvailable: {available * gib // 1024} kB\n",
+    }
+    limits = HostLimits(kernel(tmp_path, files))
+    near = limits.near()
+    assert (near is not None) == told
+    if near is not None:
+        assert (near.limit, near.limit_bytes, near.used_bytes) == ("the machine's memory", 1000 * gib, (1000 - available) * gib)
+        assert limits.near() is None, "once"
+
+
+def test_without_the_kernels_files_nothing_is_said(tmp_path: Path) -> None:
+    assert HostLimits(tmp_path).near() is None

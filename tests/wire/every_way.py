@@ -1,0 +1,247 @@
+"""Run by the tests as two processes: every way to send, receive, reduce and wait, a step for each; answers as JSON.
+
+    python every_way.py RANK STORE FOLDER WATCHED
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+import warnings
+import weakref
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+warnings.simplefilter("ignore")  # torch deprecates half of what is called here
+rank, store, folder, watched = int(sys.argv[1]), sys.argv[2], Path(sys.argv[3]), sys.argv[4] == "watched"
+other = 1 - rank
+torch.set_num_threads(1)
+deaths: list[str] = []
+"""Tensors and storages in the order of their deaths."""
+sums: dict[str, float] = {}
+problems: list[str] = []
+
+
+def made(name: str, *shape: int) -> Tensor:
+    """A tensor of ones whose two deaths are told."""
+    tensor = torch.ones(*shape)
+    weakref.finalize(tensor, deaths.append, f"tensor {name}")
+    weakref.finalize(tensor.untyped_storage(), deaths.append, f"storage {name}")
+    return tensor
+
+
+def settle(*names: str) -> None:
+    """gloo's own thread lets go of a tensor a moment after wait() has returned; what comes next must not overtake it."""
+    deadline = time.monotonic() + 10
+    while not all(f"storage {name}" in deaths for name in names):
+        if time.monotonic() > deadline:
+            problems.append(f"{names} did not die")
+            return
+        time.sleep(0.002)
+
+
+def send_and_recv() -> None:
+    buffer = made("sent", 4)
+    (dist.send if rank == 0 else dist.recv)(buffer, other, tag=1)
+    sums["sent"] = float(buffer.sum())
+    del buffer
+    settle("sent")
+
+
+def with_works() -> None:
+    buffer = made("isent", 4)
+    work = (dist.isend if rank == 0 else dist.irecv)(buffer, other, tag=2)
+    del buffer
+    deaths.append("before wait")
+    work.wait()
+    deaths.append("after wait")
+    del work
+    settle("isent")
+
+
+def batched() -> None:
+    out, got = made("out", 2, 3), made("got", 2, 3)
+    works = dist.batch_isend_irecv([dist.P2POp(dist.isend, out, other, tag=3), dist.P2POp(dist.irecv, got, other, tag=3)])
+    del out
+    for work in works:
+        work.wait()
+    del got
+    deaths.append("before the works")
+    del works, work
+    settle("out", "got")
+
+
+def reused() -> None:
+    buffer = made("reused", 8)
+    for _ in range(3):
+        (dist.send if rank == 0 else dist.recv)(buffer, other, tag=4)
+    del buffer
+    settle("reused")
+
+
+def of_a_pair() -> None:
+    buffer = made("of a pair", 4)
+    if rank == 0:
+        dist.send(buffer, group=pair, group_dst=1, tag=5)
+    else:
+        dist.recv(buffer, group=pair, group_src=0, tag=5)
+    work = dist.isend(buffer, group=pair, group_dst=1) if rank == 0 else dist.irecv(buffer, group=pair, group_src=0)
+    work.wait()
+    del buffer, work
+    settle("of a pair")
+
+
+def from_anybody() -> None:
+    buffer = made("anybody's", 4)
+    if rank == 0:
+        dist.send(buffer, other, tag=6)
+    else:
+        sums["source"] = float(dist.recv(buffer, tag=6))
+    del buffer
+    settle("anybody's")
+
+
+def objects() -> None:
+    items = [{"a": rank}]
+    dist.send_object_list(items, other) if rank == 0 else dist.recv_object_list(items, other)
+    dist.broadcast_object_list(items, src=1)
+    everything = [None, None]
+    dist.all_gather_object(everything, rank)
+    gathered = [None, None] if rank == 0 else None
+    dist.gather_object(rank, gathered, dst=0)
+    got: list[object] = [None]
+    dist.scatter_object_list(got, [1, 2] if rank == 0 else None, src=0)
+    sums["objects"] = float(items[0]["a"] + sum(everything) + got[0])  # type: ignore[arg-type,operator]
+
+
+def collectives() -> None:
+    for name, call in (
+        ("all_reduce", lambda t: dist.all_reduce(t, async_op=True)),
+        ("broadcast", lambda t: dist.broadcast(t, 0, async_op=True)),
+        ("reduce", lambda t: dist.reduce(t, 0, async_op=True)),
+        ("all_gather", lambda t: dist.all_gather([torch.empty(4), torch.empty(4)], t, async_op=True)),
+        ("all_gather_into_tensor", lambda t: dist.all_gather_into_tensor(torch.empty(8), t, async_op=True)),
+        ("reduce_scatter", lambda t: dist.reduce_scatter(torch.empty(4), [t, torch.ones(4)], async_op=True)),
+        ("reduce_scatter_tensor", lambda t: dist.reduce_scatter_tensor(torch.empty(2), t, async_op=True)),
+        ("all_to_all_single", lambda t: dist.all_to_all_single(torch.empty(4), t, async_op=True)),
+        ("gather", lambda t: dist.gather(t, [torch.empty(4), torch.empty(4)] if rank == 0 else None, async_op=True)),
+        ("scatter", lambda t: dist.scatter(t, [torch.ones(4), torch.ones(4)] if rank == 0 else None, async_op=True)),
+    ):
+        buffer = made(name, 4)
+        work = call(buffer)
+        work.wait()
+        sums[name] = float(buffer.sum())
+        del buffer, work
+        settle(name)
+
+
+def barriers() -> None:
+    dist.monitored_barrier()
+    dist.barrier(async_op=True).wait()
+
+
+def until_completed() -> None:
+    buffer = made("asked", 4)
+    work = dist.all_reduce(buffer, async_op=True)
+    while not work.is_completed():
+        time.sleep(0.001)
+    del work, buffer
+    settle("asked")
+
+
+def by_future() -> None:
+    buffer = made("by future", 4)
+    future = dist.all_reduce(buffer, async_op=True).get_future()
+    future.wait()
+    del future, buffer
+    settle("by future")
+    buffer = made("by then", 4)
+    future = dist.all_reduce(buffer, async_op=True).get_future().then(lambda done: 3)
+    sums["then"] = float(future.wait())
+    del future, buffer
+    settle("by then")
+
+
+def coalesced() -> None:
+    parts = [made("first part", 3), made("second part", 5)]
+    with dist.distributed_c10d._coalescing_manager(async_ops=True) as manager:
+        for part in parts:
+            dist.all_reduce(part)
+    manager.wait()
+    sums["coalesced"] = float(parts[0].sum() + parts[1].sum())
+    del parts, part, manager
+    settle("first part", "second part")
+
+
+def directly() -> None:
+    buffer = made("direct", 4)
+    dist.group.WORLD._get_backend(torch.device("cpu")).allreduce([buffer]).wait()  # type: ignore[union-attr]
+    del buffer
+    settle("direct")
+
+
+def functional() -> None:
+    import torch.distributed._functional_collectives as functions
+
+    world = dist.group.WORLD
+    total = functions.all_reduce(made("functional", 4), "sum", world)
+    weakref.finalize(total.elem.untyped_storage(), deaths.append, "storage result")
+    settle("functional")
+    sums["functional"] = float((total + 1).sum())
+    del total
+    settle("result")
+    gathered = functions.all_gather_tensor(made("shard", 4), 0, world)
+    sums["gathered"] = float(functions.wait_tensor(gathered).sum())
+    del gathered
+    settle("shard")
+    name = world.group_name  # type: ignore[union-attr]
+    operators = torch.ops._c10d_functional
+    if rank == 0:  # the sender's buffer stays in torch's registry of Works: `isend` enters it twice and is waited for once
+        operators.wait_tensor.default(operators.isend(torch.ones(4), other, 7, name))
+        for waiting in operators.batch_p2p_ops(["isend", "isend"], [1, 1], [8, 9], [torch.ones(2), torch.ones(3)], name):
+            operators.wait_tensor(waiting)
+    else:
+        buffer = made("functional receive", 4)
+        operators.wait_tensor.default(operators.irecv(buffer, other, 7, name))
+        del buffer
+        settle("functional receive")
+        for waiting in operators.batch_p2p_ops(["irecv", "irecv"], [0, 0], [8, 9], [torch.empty(2), torch.empty(3)], name):
+            operators.wait_tensor(waiting)
+
+
+def never_waited() -> None:
+    import torch.distributed._functional_collectives as functions
+
+    functions.all_reduce(torch.ones(4), "sum", dist.group.WORLD)
+
+
+PARTS: Sequence[Callable[[], None]] = (
+    send_and_recv, with_works, batched, reused, of_a_pair, from_anybody, objects, collectives, barriers, until_completed,
+    by_future, coalesced, directly, functional, never_waited,
+)  # fmt: skip
+
+if __name__ == "__main__":
+    if watched:
+        from leakscope.capture.p2p import watch
+        from leakscope.record import RankFolder
+
+        written = RankFolder(folder, rank)
+        wire = watch(written)
+    dist.init_process_group("gloo", store=dist.FileStore(store, 2), rank=rank, world_size=2)
+    pair = dist.new_group([0, 1])
+    for number, do in enumerate(PARTS, 1):
+        deaths.append(do.__name__)
+        do()
+        dist.barrier()
+        if watched:
+            wire.step_ended(number)
+    if watched:
+        wire.remove()
+        written.close()
+    print(json.dumps({"deaths": deaths, "sums": sums, "problems": problems, "parts": [do.__name__ for do in PARTS]}))
+    dist.destroy_process_group()
