@@ -7,6 +7,7 @@ import sys
 import tokenize
 from collections.abc import Sequence
 from contextlib import redirect_stdout
+from dataclasses import replace
 from datetime import UTC, datetime
 from importlib.machinery import PathFinder
 from importlib.metadata import version
@@ -130,8 +131,7 @@ def record_and_tell(
         say(_failure(plan, outcome))
     if plan.node_rank > 0:
         return outcome.status
-    leaks = _tell(plan, judging, quiet, as_json)
-    return outcome.status or (leak_exit_code if leaks else 0)
+    return _tell(plan, judging, quiet, as_json, outcome.status)
 
 
 def _plan(words: list[str], as_json: bool, options: dict[str, Any]) -> tuple[Plan, Any]:
@@ -217,13 +217,14 @@ def _failure(plan: Plan, outcome: Outcome) -> str:
     return f"{who} failed with status {outcome.status}{': ' + outcome.error if outcome.error else ''}{log}"
 
 
-def _tell(plan: Plan, judging: dict[str, Any], quiet: bool, as_json: bool) -> bool:
-    """Judge, write findings.json and report.html, print; returns whether there are leaks."""
+def _tell(plan: Plan, judging: dict[str, Any], quiet: bool, as_json: bool, status: int = 0) -> int:
+    """Judge, write findings.json and report.html, print; returns the command's exit status, a failed script's own first."""
     from leakscope.report import FORMATS, write
 
     recorded, findings = judged(plan.folder, **judging)
+    findings = replace(findings, exit_status=status or findings.exit_status)
     write(recorded, findings, plan.folder)
     click.echo(FORMATS["json" if as_json else "text"](recorded, findings), nl=False)
     if not quiet:
         say(f"report: {plan.folder / 'report.html'}")
-    return bool(findings.verdict == "leaks")
+    return int(findings.exit_status)

@@ -200,6 +200,7 @@ class Profiler:
         assert self._recorder is not None
         how, status = ("finished", 0) if kind is None else ("raised", 1)
         text = "" if kind is None else f"{kind.__name__}: {error}"
+        self._recorder.failed(error)
         self._recorder.finish(lambda steps: Ended(how, status, steps, text), look=False)
         self._recorder = None
         self.run = read_run(self._folder(), snapshots=True)

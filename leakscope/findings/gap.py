@@ -23,11 +23,12 @@ def gap_findings(rank: Rank, looks: Sequence[Look], min_bytes: int) -> list[Find
     if not line.grows or not line.is_leak(min_bytes) or line.total <= _OVERHEAD * explained.total:
         return []
     grown = line.bytes[-1] - line.bytes[0]
+    how = f" by {bytes_text(line.per_step)} a step" if line.steady else f", not steadily, by {bytes_text(grown)} in all"
     finding = Finding(
         rule="native-hold",
-        title=f"memory that no Python object and no autograd path explains grows by {bytes_text(line.per_step)} a step",
+        title=f"memory that no Python object and no autograd path explains grows{how}",
         fingerprint=fingerprint(("native-hold", "gap")),
-        severity="leak",
+        severity="leak" if line.steady else "note",  # what compiles, or first uses a library, rises once
         freed_by="program",
         retained_bytes=grown,
         bytes_per_step=line.per_step,

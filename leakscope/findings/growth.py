@@ -10,6 +10,8 @@ LEAST_LOOKS = 3
 """Fewer looks after warm-up say nothing about growth."""
 LEAST_TOTAL_FACTOR = 16
 """A leak has grown by this many times `min_bytes` in all (64 KiB a step, 1 MiB in all)."""
+STEADY_SHARE = 0.25
+"""The slowest stretch of a steady growth is at least this share of the fastest."""
 
 
 @dataclass(frozen=True)
@@ -27,14 +29,20 @@ class Series:
     @property
     def per_step(self) -> float:
         """Bytes a step: the median slope between looks that grew; gc may have emptied it in between."""
-        slopes = [
+        return float(median(self._slopes)) if self._slopes else 0.0
+
+    @property
+    def steady(self) -> bool:
+        """No stretch between two looks that grew far less than the others: not one rise, at a compilation say, and then rest."""
+        return bool(self._slopes) and min(self._slopes) >= STEADY_SHARE * max(self._slopes)
+
+    @property
+    def _slopes(self) -> list[float]:
+        return [
             (b - a) / (t - s)
             for s, t, a, b in zip(self.steps, self.steps[1:], self.bytes, self.bytes[1:], strict=False)
             if b > a and t > s
         ]
-        if slopes:
-            return float(median(slopes))
-        return 0.0
 
     @property
     def total(self) -> int:

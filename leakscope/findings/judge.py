@@ -231,7 +231,8 @@ def _verdict(run: Run, shown: Sequence[Finding], unjudged: Sequence[Unjudged]) -
         return "inconclusive", f"too few steps to judge: {short[0].why}; run at least {run.warmup + 8} steps"
     notes = len(shown)
     extra = f"; {notes} note{'s' if notes != 1 else ''} below" if notes else ""
-    return "clean", f"nothing grew over the looks taken{extra}"
+    grew = "enough to be a leak" if any(f.bytes_per_step > 0 for f in shown) else "over the looks taken"
+    return "clean", f"nothing grew {grew}{extra}"
 
 
 def _listed(run: Run) -> tuple[str, ...]:

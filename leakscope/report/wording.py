@@ -219,6 +219,10 @@ def next_text(run: Run, findings: Findings) -> str:
         )
     if findings.verdict == "inconclusive":
         return "Run it for longer (at least 10 steps), or mend what kept the rules from judging, listed below."
+    small = [f for f in notes(findings) if f.bytes_per_step > 0]
+    if small:
+        rate = bytes_text(sum(f.bytes_per_step for f in small))
+        return f"Look at what is listed below: it grows by {rate} a step, too little for a verdict (--min-bytes), as long as the run goes on."
     extra = notes(findings) or library(findings)
     return "Nothing to mend." + (" What is listed below is worth a glance." if extra else "")
 

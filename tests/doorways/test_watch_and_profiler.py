@@ -139,3 +139,14 @@ print(sorted({"torch", "matplotlib"} & set(sys.modules)))
 """
     told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert told.endswith("[]\n")
+
+
+def test_a_profiled_loop_that_runs_out_of_memory_tells_what_was_alive() -> None:
+    kept = []
+    profiler = leakscope.Profiler()
+    with pytest.raises(RuntimeError, match="allocate"), profiler, profiler.step():
+        kept.append(torch.ones(1 << 20))
+        torch.empty(1 << 50)
+    told = "\n".join(profiler.findings.out_of_memory)
+    assert "Rank 0: out of memory in step 1" in told
+    assert kept and "kept in test_a_profiled_loop_that_runs_out_of_memory_tells_what_was_alive()" in told

@@ -182,3 +182,15 @@ def test_one_hook_on_each_of_many_tensors_is_no_pileup_and_many_on_one_are() -> 
     (many_hooks,) = judge(run(rank(0, [hooked(1, s) for s in STEPS]))).findings
     assert (many_tensors.rule, many_hooks.rule) == ("step-growth", "hook-pileup")
     assert many_tensors.cut is not None and many_tensors.cut.reference == ".outputs"
+
+
+@pytest.mark.parametrize(
+    ("counted", "severity"),
+    [((10, 12, 16, 17), "leak"), ((10, 17.5, 17.8, 17.9), "note"), ((10, 10.3, 10.9, 30), "note")],
+)
+def test_a_gap_that_rises_once_is_a_note_and_one_that_goes_on_is_a_leak(counted: tuple[float, ...], severity: str) -> None:
+    looks = tuple(Look(s, "step", heap_from("module train -> .x -> tensor x"), int(c * TENSOR), 0) for s, c in zip(STEPS, counted, strict=True))
+    done = tuple(Step(k, 0.1, None, None, ()) for k in range(1, 11))
+    (finding,) = judge(run(Rank(0, done, looks, Ended("finished", 0, 10)))).findings
+    assert (finding.rule, finding.severity) == ("native-hold", severity)
+    assert ("not steadily" in finding.title) is (severity == "note")
