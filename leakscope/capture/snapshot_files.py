@@ -15,7 +15,7 @@ MOST_FILES = {"auto": 4, "always": 16}
 MOST_BYTES = 512 << 20
 """All files of one rank together."""
 FROM = 1 << 20
-"""Bytes by which the device's memory has grown over the looks, or that nothing alive holds, worth a file."""
+"""Growth over the looks, of the device's memory or of what nothing alive holds, that is worth a file."""
 
 
 class SnapshotFiles:
@@ -26,6 +26,7 @@ class SnapshotFiles:
         self._written: list[tuple[Path, int]] = []
         self._lowest: int | None = None
         self._highest = 0
+        self._least_left: int | None = None
 
     def is_due(self, occasion: str, counted: int | None, heap: HeapGraph) -> bool:
         """Whether this look deserves a file: each with `always`; with `auto` where something was found."""
@@ -37,7 +38,9 @@ class SnapshotFiles:
         self._lowest = counted if lowest is None else min(lowest, counted)
         self._highest = max(highest, counted)
         grew = lowest is not None and counted > highest and counted - lowest >= FROM
-        return grew or left_about(heap) >= FROM
+        left = left_about(heap)
+        self._least_left = min(left, self._least_left if self._least_left is not None else left)
+        return grew or left - self._least_left >= FROM
 
     def write(self, snapshot: Mapping[str, Any], step: int, occasion: str) -> None:
         """One file, whole or not at all; older ones go where there are too many."""

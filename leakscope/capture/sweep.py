@@ -136,10 +136,14 @@ def counts_of(objects: list[Any]) -> Ints:
 
 
 def addresses_of(objects: Iterable[Any], count: int) -> Ints:
-    """Address of each object; an array of objects is an array of pointers (numpy's NPY_OBJECT), read as numbers."""
-    pointers = np.fromiter(objects, dtype=object, count=count)
-    memory = pointers.__array_interface__["data"]
-    return np.array(_Memory({"data": memory, "shape": (count,), "typestr": np.dtype(np.int64).str, "version": 3}))
+    """Address of each object."""
+    return _addresses_in(np.fromiter(objects, dtype=object, count=count))
+
+
+def _addresses_in(objects: NDArray[np.object_]) -> Ints:
+    """Address of each object of an array, which is an array of pointers (numpy's NPY_OBJECT), read as numbers."""
+    memory = objects.__array_interface__["data"]
+    return np.array(_Memory({"data": memory, "shape": objects.shape, "typestr": np.dtype(np.int64).str, "version": 3}))
 
 
 @dataclass(frozen=True)
@@ -163,14 +167,14 @@ def sweep() -> Sweep:
     for start in range(0, n, _CHUNK):
         lists = list(map(gc.get_referents, objects[start : start + _CHUNK]))
         lengths = np.fromiter(map(len, lists), dtype=np.int64, count=len(lists))
-        flat = list(chain.from_iterable(lists))
+        flat = np.fromiter(chain.from_iterable(lists), dtype=object, count=int(lengths.sum()))
         del lists
         holder = np.repeat(np.arange(start, start + len(lengths), dtype=np.int32), lengths)
-        held = book.find(addresses_of(flat, len(flat)))
+        held = book.find(_addresses_in(flat))
         known = held >= 0
         holders.append(holder[known])
         helds.append(held[known])
-        strangers.meet(list(compress(flat, (~known).tolist())), holder[~known])
+        strangers.meet(flat[~known].tolist(), holder[~known])
         del flat
     result = Sweep(objects, addresses, types, counts, np.concatenate(holders), np.concatenate(helds), n, book)
     _add_bridges(result, book, strangers.bridges, strangers.references)
