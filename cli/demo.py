@@ -7,7 +7,7 @@ from importlib.resources import as_file, files
 from pathlib import Path
 
 import click
-from leakscope_cli.run import record_and_tell
+from leakscope_cli.run import record_and_tell, run
 from leakscope_cli.shared import LEAKS, say, sentences
 
 STEPS = 12
@@ -23,11 +23,9 @@ def demo(ctx: click.Context, output: Path | None, force: bool, quiet: bool) -> N
     """Run a small two-rank pipeline with a planted leak; exit status 0 when leakscope finds it."""
     output = output or Path("leakscope_runs") / f"demo_{datetime.now(UTC):%Y%m%d_%H%M%S}"
     with sentences(), as_file(files("leakscope.samples") / "p2p_pipeline" / "train.py") as script:
-        status = record_and_tell(
-            words=[str(script), "--leak", LEAK], module=None, ranks=2, output=output, force=force, steps=STEPS, warmup=2,
-            budget=0.02, min_bytes=64 * 1024, gc_diff="auto", prove=False, leak_exit_code=LEAKS, baseline=None, suppress=None, nnodes=1, node_rank=0,
-            rdzv_endpoint="", rdzv_id="", quiet=quiet, as_json=False,
-        )  # fmt: skip
+        words = ["--steps", str(STEPS), "--ranks", "2", "-o", str(output), *["-f"] * force, *["-q"] * quiet]
+        with run.make_context("run", [*words, str(script), "--leak", LEAK], parent=ctx) as as_typed:
+            status = record_and_tell(**as_typed.params)
     if status == LEAKS:
         say("the planted leak was found")
         ctx.exit(0)

@@ -147,3 +147,13 @@ def test_a_failed_scripts_own_status_is_the_one_written_and_told(leakscope: Comm
     assert done.returncode == 7, done.stderr
     assert "(exit status 7)" in done.stdout
     assert json.loads((tmp_path / "failed" / "findings.json").read_text())["exit_status"] == 7
+
+
+def test_the_demo_finds_its_planted_leak(leakscope: Command, tmp_path: Path) -> None:
+    done = leakscope("demo", "-o", "shown")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "the planted leak was found" in done.stderr
+    assert "closure collect" in done.stdout and "proved" not in done.stdout
+    assert (tmp_path / "shown" / "report.html").exists()
+    again = leakscope("demo", "-o", "shown")
+    assert again.returncode == 2 and "shown" in again.stderr
