@@ -18,7 +18,7 @@ test: $(READY)
 check: $(READY)
 	$(BIN)/ruff check leakscope cli tests benchmarks
 	$(BIN)/mypy
-	$(BIN)/mypy --strict --ignore-missing-imports -p leakscope_cli
+	$(BIN)/mypy --strict --ignore-missing-imports cli/*.py
 
 bench: $(READY)
 	$(BIN)/python benchmarks/overhead.py
