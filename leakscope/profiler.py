@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, ParamSpec, Self, TypeVar
 from leakscope.units import bytes_text, parse_bytes
 
 if TYPE_CHECKING:
+    from leakscope.capture.device import Counter
     from leakscope.capture.recorder import Recorder
     from leakscope.findings.model import Finding, Findings
     from leakscope.record import Look, Rank, Run
@@ -78,11 +79,14 @@ class watch:
             raise LeaksFound(leaks_text(self.run, self.findings, self._allowance), self.findings)
 
 
-def _look(step: int, occasion: str = "block") -> Look:
+def _look(step: int, occasion: str = "block", counter: Counter | None = None) -> Look:
     from leakscope.capture.device import Counter
     from leakscope.capture.heap import look
 
-    return look(step, occasion, counted_bytes=Counter().read().bytes)
+    counter = counter or Counter()
+    counted = counter.read().bytes
+    with counter.ours():
+        return look(step, occasion, counted_bytes=counted)
 
 
 def _run_of(rank: Rank) -> Run:
@@ -240,6 +244,7 @@ def check(train_step: Callable[[], object], repeats: int = 7, *, warmup: int = 2
 
 def checked(train_step: Callable[[], object], repeats: int, warmup: int, min_bytes: int) -> tuple[Run, Findings]:
     """`check`, with the run it judged."""
+    from leakscope.capture.device import Counter
     from leakscope.findings import judge
     from leakscope.record import Ended, Rank, Step
 
@@ -247,12 +252,12 @@ def checked(train_step: Callable[[], object], repeats: int, warmup: int, min_byt
         raise ValueError(f"repeats={repeats} is too few to tell growth; give 3 or more")
     for _ in range(warmup):
         train_step()
-    steps, looks = [], []
+    steps, looks, counter = [], [], Counter()
     for number in range(warmup + 1, warmup + repeats + 1):
         began = time.perf_counter()
         train_step()
         seconds = time.perf_counter() - began
-        look = _look(number, "step")
+        look = _look(number, "step", counter)
         # on CPU the counted bytes hold leakscope's own as well: too coarse for small allowances
         looks.append(look if min_bytes >= _COUNTED_FROM else replace(look, counted_bytes=None))
         steps.append(Step(number, seconds, looks[-1].counted_bytes, None))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import _thread
 import time
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from leakscope.capture.collecting import freezing
@@ -51,8 +51,9 @@ class Looks:
 
     def _take(self, step: int, occasion: str, collect: bool) -> None:
         watched: Watched = []
-        look = look_at_heap(step, occasion, **self._known(), watched=watched if collect else None)
-        self._folder.look(look)
+        with self._counter.ours():
+            look = look_at_heap(step, occasion, **self._known(), watched=watched if collect else None)
+            self._folder.look(look)
         if occasion == "last" and self._options.prove:
             self._prove(step)
         if collect:
@@ -63,11 +64,13 @@ class Looks:
             if measured is not None:
                 self._folder.append("gc_freeze", measured)
 
-    def inspect(self, step: int, occasion: str) -> AbstractContextManager[Live]:
+    @contextmanager
+    def inspect(self, step: int, occasion: str) -> Iterator[Live]:
         """The live heap, for as long as the block runs; raises MemoryError where there is no room for it."""
         if not self.limits.room_for_a_look():
             raise MemoryError(NO_ROOM)
-        return inspect_heap(step, occasion, **self._known())
+        with self._counter.ours(), inspect_heap(step, occasion, **self._known()) as live:
+            yield live
 
     def _known(self) -> dict[str, Any]:
         wire = self.wire
