@@ -5,7 +5,8 @@ from __future__ import annotations
 import gc
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from leakscope.record import Collection
@@ -40,10 +41,12 @@ class CollectionWatch:
         self._pid = os.getpid()
         self._began: tuple[float, int | None] | None = None
         self._seen: list[Collection] = []
-        self.deaf = False
+        self.over = False
+        """Nothing more is to be noted."""
+        self._own_blocks = 0
 
     def __call__(self, phase: str, info: Mapping[str, Any]) -> None:
-        if self.deaf or os.getpid() != self._pid:
+        if self.over or self._own_blocks or os.getpid() != self._pid:
             return
         if phase == "start":
             self._began = (time.perf_counter(), self._counted())
@@ -57,6 +60,15 @@ class CollectionWatch:
         after = self._counted()
         freed = None if before is None or after is None else max(0, before - after)
         self._seen.append(Collection(generation, time.perf_counter() - began, collected, freed))
+
+    @contextmanager
+    def not_listening(self) -> Iterator[None]:
+        """Collections while the block runs are leakscope's own doing; blocks of several threads may overlap."""
+        self._own_blocks += 1
+        try:
+            yield
+        finally:
+            self._own_blocks -= 1
 
     def taken(self) -> tuple[Collection, ...]:
         """The collections since the last call."""

@@ -88,9 +88,8 @@ class Recorder:
                 self._told_to_end = EndClock(self._folder.path / STACKS, self._home, self._wire.last_call)
                 if options.hang_timeout is not None:
                     self._hang = HangClock(options.hang_timeout, self._wire.last_event)
-            if options.world > 1 or options.steps is not None:
-                self._watchdog.start()
-                self.installed.add("watchdog thread", self._watchdog.end)
+            self._watchdog.start()
+            self.installed.add("watchdog thread", self._watchdog.end)
         if options.lifetimes:
             self._lifetimes.install(self.installed, wire=self._wire is not None)
         self.installed.wrap(torch, "compile", self._before_compile)
@@ -121,10 +120,10 @@ class Recorder:
 
         Raises Stop where a run with `steps` is over.
         """
-        self._collections.deaf = True
         try:
             if self.options.steps is None or self.steps < self.options.steps:
-                self._step()
+                with self._collections.not_listening():
+                    self._step()
         except Exception as error:  # noqa: BLE001 - told as a note where it can be: the script must not fail of our recording
             with suppress(OSError):
                 self._folder.note(f"recording ended at step {self.steps}: {type(error).__name__}: {error}")
@@ -134,8 +133,6 @@ class Recorder:
             self._makers.leave()
             self._lifetimes.leave()
             return
-        finally:
-            self._collections.deaf = False
         try:
             if self.is_over():
                 self._stop()
@@ -156,10 +153,7 @@ class Recorder:
             self._wire.step_ended(self.steps)
         self._watch_makers()
         self._watch_lifetimes()
-        near = self._looks.limits.near()
-        if near is not None:
-            self._folder.append("short_of_memory", {"kind": "near", "step": self.steps, **asdict(near)})
-            self._look(self.steps, "memory")
+        self._look_if_short(inside=False)
         self._peers.answer_if_one_failed()
         if self.steps == self.options.steps:
             self._finish_looking()
@@ -214,34 +208,36 @@ class Recorder:
             self._watchdog.extend(seconds)
             self._board.say(state=places.RUNNING)
 
+    def _look_if_short(self, inside: bool) -> None:
+        """A limit has come near, at the end of a step or `inside` the next one."""
+        near = self._looks.limits.near()
+        if near is None:
+            return
+        with self._collections.not_listening():
+            self._folder.append("short_of_memory", {"kind": "near", "step": self.steps, "inside": inside, **asdict(near)})
+            self._look(self.steps, "memory")
+
     def _look_as_peer(self, step: int) -> None:
         if self._wire is not None:
             self._wire.step_ended(step)
-        self._collections.deaf = True
-        try:
+        with self._collections.not_listening():
             self._look(step, "peer")
-        finally:
-            self._collections.deaf = False
 
     def _look_for_failing_peer(self, failing: int) -> None:
-        deaf, self._collections.deaf = self._collections.deaf, True
-        try:
+        with self._collections.not_listening():
             self._folder.append("short_of_memory", {"kind": "peer", "step": self.steps, "of": failing})
             self._look(self.steps, "memory")
-        finally:
-            self._collections.deaf = deaf
 
     def _look_at_failure(self) -> bool:
         """Memory ran out on the device, on whichever thread: look before the stack unwinds, unless a look is under way."""
         if self.lost or not self._looks.lock.acquire(blocking=False):
             return False
-        deaf, self._collections.deaf = self._collections.deaf, True
         try:
-            self._board.say(state=places.LOOKING)
-            self._watchdog.extend(self._looks.take(self.steps, "oom", False))
-            self._board.say(state=places.RUNNING)
+            with self._collections.not_listening():
+                self._board.say(state=places.LOOKING)
+                self._watchdog.extend(self._looks.take(self.steps, "oom", False))
+                self._board.say(state=places.RUNNING)
         finally:
-            self._collections.deaf = deaf
             self._looks.lock.release()
         return True
 
@@ -273,14 +269,21 @@ class Recorder:
 
     def _from_aside(self) -> None:
         """Called by the watchdog's thread."""
-        if self._wire is not None:
+        try:
+            self._beat()
+        except OSError:  # the disk is full or the folder gone: the script goes on, unrecorded
+            self.lost = True
+
+    def _beat(self) -> None:
+        if self._wire is not None and not self.lost:
             self._wire.beat()
         if self._told_to_end is not None and self._told_to_end.is_over():
             leave_now(128 + signal.SIGINT)
         if self._hang is not None and self._hang.is_over(self._looks.lock.locked() or self._peers.somebody_looks()):
             self._leave_hung()
-        if self._looks.lock.locked():
+        if self._looks.lock.locked() or self.lost:
             return
+        self._look_if_short(inside=True)
         if not self.steps:
             self._peers.look_from_aside()
         self._peers.answer_from_aside()
@@ -309,7 +312,7 @@ class Recorder:
         found = None if self._is_elsewhere() or self.lost else allocation_failure(error)
         if found is None:
             return
-        self._collections.deaf = True
+        self._collections.over = True
         with suppress(OSError, MemoryError):  # no room to tell of it, on disk or here: the script's own error is what counts
             self._board.say(failed=True)
             self._folder.append("out_of_memory", {"step": self.steps, "time": time.time(), **found})
@@ -334,7 +337,7 @@ class Recorder:
             self._board.close()
 
     def _write_the_end(self, ended: Callable[[int], Ended], look: bool) -> None:
-        self._collections.deaf = True
+        self._collections.over = True
         if not look:  # written again below; a peer that fails of this may have us ended before we get there
             self._folder.ended(ended(self.steps))
         self._makers.leave()

@@ -56,8 +56,9 @@ def _of_limit(rank: Rank) -> Iterator[str]:
     for row in rank.extras.get("short_of_memory", ()):
         if row["kind"] == "near":
             # a look later in the same step has taken the place of this one
+            when = f"in step {row['step'] + 1}" if row["inside"] else f"after step {row['step']}"
             yield (
-                f"after step {row['step']}, {bytes_text(row['used_bytes'])} of {row['limit']} of "
+                f"{when}, {bytes_text(row['used_bytes'])} of {row['limit']} of "
                 f"{bytes_text(row['limit_bytes'])} were in use."
             )
             look = None if row["step"] in later else _look_at(rank, row["step"])

@@ -62,10 +62,52 @@ def test_a_limit_that_comes_near_is_told_before_an_allocation_fails(
     assert [look.step for look in rank.looks if look.occasion == "memory"] == [near["step"], failed["step"]]
     told = judge(read_run(tmp_path / "run")).out_of_memory
     (text,) = [text for text in told if name in text]
-    assert text.startswith(f"Rank 0: after step {near['step']}, ")
+    when = f"in step {near['step'] + 1}" if near["inside"] else f"after step {near['step']}"
+    assert text.startswith(f"Rank 0: {when}, ")
     held = [text for text in told if ": kept[i]" in text]
     sizes = [int(re.findall(r"in (\d+) storages", text)[0]) for text in held]
-    assert sizes == [failed["step"] - 1, near["step"] - 1], "as many storages as the list held each time, the failure first"
+    assert sizes[0] == failed["step"] - 1, "as many storages as the list held, the failure first"
+    assert sizes[1] in ((near["step"] - 1, near["step"]) if near["inside"] else (near["step"] - 1,))
+
+
+INSIDE = """
+    import resource, time
+    import torch
+
+    torch.set_num_threads(1)
+    kept = []
+
+    def fill():
+        for _ in range(60):
+            kept.append(torch.ones(2 << 20))
+            time.sleep(0.05)
+
+    def main():
+        net = torch.nn.Linear(64, 64)
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        for step in range(3):
+            net(torch.ones(8, 64)).sum().backward()
+            if step == 2:
+                pages = int(open("/proc/self/statm").read().split()[0])
+                resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + (600 << 20), resource.RLIM_INFINITY))
+                fill()
+            optimizer.step()
+
+    main()
+"""
+
+
+def test_a_limit_that_comes_near_in_the_middle_of_a_step_is_told(
+    script: Callable[[str], Path], leakscope: Command, tmp_path: Path
+) -> None:
+    """No step ends any more: whoever fills the memory is seen from aside."""
+    assert leakscope("run", "-q", "-o", "run", "--no-lifetimes", script(INSIDE)).returncode == 0
+    (rank,) = read_run(tmp_path / "run").ranks
+    (near,) = rank.extras["short_of_memory"]
+    assert (near["step"], near["inside"]) == (2, True)
+    text, _, holder = judge(read_run(tmp_path / "run")).out_of_memory[:3]
+    assert text.startswith("Rank 0: in step 3, ")
+    assert ": kept[i]" in holder and 2 <= int(re.findall(r"in (\d+) storages", holder)[0]) < 60
 
 
 def test_far_from_every_limit_nothing_is_said(script: Callable[[str], Path], leakscope: Command, tmp_path: Path) -> None:
