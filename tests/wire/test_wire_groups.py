@@ -16,6 +16,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from leakscope.capture import wire_functional
 from leakscope.capture.p2p import Watch, watch
+from leakscope.capture.wire_file import FULL_STEPS
 from leakscope.record import RankFolder
 
 CPU = torch.device("cpu")
@@ -69,6 +70,29 @@ def test_a_coalesced_group_that_nobody_waits_for_was_dropped(seen: Seen) -> None
         dist.isend(torch.ones(3), 2)
     del manager
     assert [row.get("dropped") for row in seen.rows()] == [True, True]
+
+
+def test_every_operation_of_a_group_is_late_while_its_work_lives(seen: Seen) -> None:
+    """In the steps of which only what is late is written."""
+    for step in range(1, FULL_STEPS + 1):
+        seen.watch.step_ended(step)
+    with dist.distributed_c10d._coalescing_manager(device=CPU, async_ops=True) as manager:
+        dist.isend(torch.ones(3), 0)
+        dist.isend(torch.ones(3), 2)
+    manager.wait()
+    for step in range(FULL_STEPS + 1, FULL_STEPS + 8):
+        seen.watch.step_ended(step)
+    rows = seen.rows()
+    assert [(row["peer"], row["step"], row["work_died"]) for row in rows] == [(p, FULL_STEPS + 1, None) for p in (0, 2)]
+    assert all(row["storage_died"] is not None for row in rows)
+
+
+def test_a_batch_of_tensors_without_memory_was_never_on_the_wire(seen: Seen) -> None:
+    """As tracing hands them in."""
+    group = dist.distributed_c10d._get_default_group().group_name
+    torch.ops._c10d_functional.batch_p2p_ops(["isend"], [0], [0], [torch.ones(3, device="meta")], group)
+    dist.isend(torch.ones(2), 3).wait()
+    assert [row["peer"] for row in seen.rows()] == [3]
 
 
 def test_a_coalesced_block_that_raises_ends_with_its_step(seen: Seen) -> None:
