@@ -85,9 +85,9 @@ def memory_plot(rank: Rank, absolute: bool) -> str:
 
 
 def categories_plot(number: int, summary: RankSummary) -> str:
-    """Bytes of rank `number` by category at each look, stacked; "" where fewer than two looks were sorted."""
+    """Bytes of rank `number` by category at each look, stacked; "" where looks at fewer than two steps were sorted."""
     looks: Sequence[tuple[int, Mapping[str, int]]] = summary.categories_by_step
-    if len(looks) < 2 or not categories_shown(summary):
+    if len({step for step, _ in looks}) < 2 or not categories_shown(summary):
         return ""
     series = category_series(categories_shown(summary))
     unit, name = _unit(max(sum(sizes.values()) for _, sizes in looks))
