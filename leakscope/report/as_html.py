@@ -75,7 +75,7 @@ def render(run: Run, findings: Findings) -> str:
     run, findings = wording.cleaned(run), wording.cleaned(findings)
     sections = (
         ("Leaks", "", wording.leaks(findings)),
-        ("Known leaks of libraries", "Not yours to mend, and no reason to fail.", wording.library(findings)),
+        ("Held by libraries", "Not yours to mend, and no reason to fail.", wording.library(findings)),
         ("Notes", "Too small to judge, or no leak by themselves.", wording.notes(findings)),
     )
     drawn = {id(f) for f in (*sections[0][2], *sections[1][2], *sections[2][2])[:DRAWINGS]}

@@ -68,7 +68,7 @@ def _verdict(run: Run, findings: Findings) -> Iterator[str]:
 def _heading(section: str, count: int) -> tuple[str, str]:
     title = {
         "leak": "Leaks",
-        "library": "Known leaks of libraries: not yours to mend, and no reason to fail",
+        "library": "Held by libraries: not yours to mend, and no reason to fail",
         "note": "Notes: too small to judge, or no leak by themselves",
     }[section]
     line = f"{title} ({count})"

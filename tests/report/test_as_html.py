@@ -75,7 +75,7 @@ def test_page_tells_what_was_found() -> None:
     words = " ".join(" ".join(Page(text).words).split())
     for said in (
         "2 distinct leaks", "768.00 KiB would be freed", "closure extract", "cut here", "self.losses.append(loss)",
-        "stage.py:41 forward (aten::addmm)", "Known leaks of libraries", "rank 1", "optimizer state 4.00 MiB",
+        "stage.py:41 forward (aten::addmm)", "Held by libraries", "rank 1", "optimizer state 4.00 MiB",
         "lifetimes were not recorded", "stopped by leakscope after 12 steps",
     ):  # fmt: skip
         assert said in words, said

@@ -70,7 +70,7 @@ def test_memory_that_nothing_explains_says_so() -> None:
 
 def test_sections_follow_the_leaks() -> None:
     text = FORMATS["text"](*examples.leaking())
-    places = [text.index(word) for word in ("Leaks (2)", "Known leaks of libraries", "Notes: too small", "Ranks\n")]
+    places = [text.index(word) for word in ("Leaks (2)", "Held by libraries", "Notes: too small", "Ranks\n")]
     assert places == sorted(places)
 
 
