@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import torch
 from wire_examples import rank_with, row, run_of
 
+from leakscope.capture.heap import look
+from leakscope.findings.categories import summary
 from leakscope.findings.known_library import known_leak
 from leakscope.findings.model import Finding, Hop, RankSummary, Sighting
 from leakscope.findings.pairs import absent, first_to_blame, unmatched, wire_notes
 from leakscope.findings.rules.rank_skew import skew_findings
 from leakscope.findings.wire import context_findings, wire_findings, wire_rows
-from leakscope.record import Ended
+from leakscope.record import Ended, Rank
 from leakscope.report.wording import first_to_fail
 
 KILLED = Ended("killed", 137, 2, error="killed by SIGKILL")
@@ -111,6 +114,21 @@ def test_a_rank_that_keeps_what_its_peers_let_go_is_a_note() -> None:
     summaries = {0: _summary(100 * mib, 20 * mib), 1: _summary(200 * mib, 40 * mib), 2: _summary(100 * mib, 90 * mib)}
     (finding,) = skew_findings(run, summaries, ())
     assert finding.ranks == (2,) and finding.severity == "note" and finding.retained_bytes == 70 * mib
+
+
+def test_a_skewed_rank_is_told_with_the_reference_that_holds_most() -> None:
+    torch.set_num_threads(1)
+    stash = {"logits": [torch.ones(2 << 20) for _ in range(4)]}
+    looks = [look(9, "step")]
+    del stash["logits"]
+    looks.append(look(9, "step"))
+    run = run_of(*(Rank(n, (), (found,), Ended("finished", 0, 9)) for n, found in enumerate(looks)))
+    summaries = {rank.number: summary(rank, ()) for rank in run.ranks}
+    (finding,) = skew_findings(run, summaries, ())
+    assert (finding.rule, finding.ranks, finding.severity, finding.count) == ("rank-skew", (0,), "note", 4)
+    assert finding.cut is not None and finding.cut.frees_bytes == 32 << 20
+    assert finding.cut.reference == "['logits']" and finding.title.endswith("the largest holder is ['logits']")
+    assert finding.trace[0].object == "frame of test_a_skewed_rank_is_told_with_the_reference_that_holds_most"
 
 
 def test_a_larger_stage_may_hold_more_and_what_is_named_is_no_skew() -> None:

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from statistics import median
 
+from leakscope.findings.candidate import Candidate
+from leakscope.findings.groups import Group, group_storages
+from leakscope.findings.growth import Series
 from leakscope.findings.model import Finding, RankSummary, Sighting
+from leakscope.findings.telling import tell
 from leakscope.findings.trace import fingerprint
-from leakscope.record import Run
+from leakscope.graph.model import HeapGraph
+from leakscope.record import Look, Rank, Run
 from leakscope.units import bytes_text
 
 NAME = "rank-skew"
@@ -37,6 +43,38 @@ def skew_findings(run: Run, summaries: Mapping[int, RankSummary], told: Sequence
     return found
 
 
+def _holder(run: Run, rank: int) -> Finding | None:
+    """What holds most of what a rank holds and its peers do not, or less of; the model is left out."""
+    looks = {r.number: look for r in run.ranks if (look := _last_look(r)) is not None}
+    if rank not in looks:
+        return None
+    look = looks[rank]
+    groups = {number: {g.key: g for g in group_storages(found.heap) if not g.freed} for number, found in looks.items()}
+    peers = [found for number, found in groups.items() if number != rank]
+    over = {
+        key: group.bytes - median(found[key].bytes if key in found else 0 for found in peers)
+        for key, group in groups[rank].items()
+        if not _is_model(look.heap, group)
+    }
+    most = max(over, key=lambda key: over[key], default=None)
+    if most is None or over[most] <= 0:
+        return None
+    group = groups[rank][most]
+    alone = Candidate(rank, look.step, look.heap, group, Series((look.step,), (group.bytes,)), 0.0, False)
+    return tell(alone, run.min_bytes)
+
+
+def _last_look(rank: Rank) -> Look | None:
+    looks = [look for look in rank.looks if look.occasion not in ("end", "peak")] or list(rank.looks)
+    return looks[-1] if looks else None
+
+
+def _is_model(graph: HeapGraph, group: Group) -> bool:
+    """A parameter, what hangs on one, or an optimizer's state."""
+    on_the_way = [group.start, *(int(graph.held[reference]) for reference in group.way)]
+    return any(graph.object(index).kind in ("parameter", "optimizer") for index in on_the_way)
+
+
 def _model(summary: RankSummary) -> int:
     return sum(summary.categories.get(name, 0) for name in _OWN)
 
@@ -54,10 +92,16 @@ def _named(rank: int, told: Sequence[Finding]) -> int:
 
 
 def _finding(run: Run, rank: int, over: int, held: int, expected: int) -> Finding:
-    step = next((r.looks[-1].step for r in run.ranks if r.number == rank and r.looks), 0)
-    return Finding(
+    step = next((look.step for r in run.ranks if r.number == rank and (look := _last_look(r)) is not None), 0)
+    holder = _holder(run, rank)
+    largest = "" if holder is None or holder.cut is None else f"; the largest holder is {holder.cut.reference}"
+    advice = (
+        f"Compare what rank {rank} holds at its last look with a peer's, by category. In a pipeline the first stages keep more "
+        "microbatches in flight; the last stage keeps logits, losses and what a logged metric holds."
+    )
+    found = Finding(
         rule=NAME,
-        title=f"rank {rank} holds {bytes_text(held)} beside its model where its peers' share would be {bytes_text(expected)}",
+        title=f"rank {rank} holds {bytes_text(held)} beside its model where its peers' share would be {bytes_text(expected)}{largest}",
         fingerprint=fingerprint((NAME,)),
         severity="note",
         freed_by="program",
@@ -65,9 +109,10 @@ def _finding(run: Run, rank: int, over: int, held: int, expected: int) -> Findin
         bytes_per_step=0.0,
         trace=(),
         cut=None,
-        advice=(
-            f"Compare what rank {rank} holds at its last look with a peer's, by category. In a pipeline the first stages keep more "
-            "microbatches in flight; the last stage keeps logits, losses and what a logged metric holds."
-        ),
+        advice=advice,
         sightings=(Sighting(rank, step, over),),
     )
+    if holder is None:
+        return found
+    own = fingerprint((NAME, holder.fingerprint))
+    return replace(found, fingerprint=own, trace=holder.trace, cut=holder.cut, made_at=holder.made_at, count=holder.count)
