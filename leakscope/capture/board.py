@@ -35,6 +35,7 @@ class Board:
         self._rank, self._world = rank, world
         self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         self._mine = Slot(0, RUNNING, 0.0)
+        self._read: tuple[bytes, tuple[Slot, ...]] = (b"", ())
         self._write()
 
     @property
@@ -63,10 +64,18 @@ class Board:
             os.pwrite(self._file, packed, self._rank * _SLOT.size)
 
     def slots(self) -> tuple[Slot, ...]:
-        """One slot for each rank; this rank's own for all once the board is closed."""
+        """One slot for each rank; this rank's own for all once the board is closed.
+
+        The same tuple as long as nobody says anything new: it is asked for ahead of every operation on the wire.
+        """
         if self._file < 0:
             return (self._mine,) * self._world
-        return _unpack(os.pread(self._file, self._world * _SLOT.size, 0), self._world)
+        data = os.pread(self._file, self._world * _SLOT.size, 0)
+        before, slots = self._read
+        if data != before:
+            slots = _unpack(data, self._world)
+            self._read = data, slots
+        return slots
 
     def close(self) -> None:
         file, self._file = self._file, -1  # the watchdog's thread may still ask

@@ -30,6 +30,8 @@ class Peers:
         self._steps = options.steps
         self._by_hand = options.by_hand
         self._began = time.perf_counter()
+        self._judged: tuple[tuple[places.Slot, ...], bool] = ((), False)
+        """What stood on the board when it was last asked whether the run is over, and the answer."""
         self._seen = 0
         """The peers' latest step that needs no look any more."""
         self._waiting_since: float | None = None
@@ -43,7 +45,10 @@ class Peers:
         """Has a run with `steps` come to its end?"""
         if self._steps is None or self._by_hand:
             return False
-        return places.all_there(self._board.slots(), self._steps)
+        slots = self._board.slots()
+        if slots is not self._judged[0]:
+            self._judged = slots, places.all_there(slots, self._steps)
+        return self._judged[1]
 
     def somebody_looks(self) -> bool:
         return any(slot.state == places.LOOKING for slot in self._board.slots())
