@@ -43,7 +43,7 @@ class Hop:
 
 @dataclass(frozen=True)
 class Cut:
-    """The one reference whose removal frees the storage."""
+    """The reference whose removal frees the storage."""
 
     reference: str
     where: str
@@ -52,6 +52,8 @@ class Cut:
     """What went free when a forked copy of the process made the cut; None where it was not tried."""
     unproved: str = ""
     """Why it was not tried."""
+    also: tuple[str, ...] = ()
+    """Further references, as the user would write them, that hold the same memory and must be cut as well."""
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from leakscope.findings.library import origin_of
 from leakscope.findings.model import Cut, Finding, Hop, Sighting
 from leakscope.findings.rules import ORDER
 from leakscope.findings.saying import SEVERAL, along_way, at_holder
+from leakscope.findings.together import cut_together
 from leakscope.findings.trace import fingerprint, generic, grouping, hops
 from leakscope.findings.wire import hint
 from leakscope.graph.model import IMMORTAL
@@ -76,6 +77,9 @@ def best_cut(found: Candidate) -> tuple[Cut | None, dict[int, int], tuple[int, .
 
     A cycle is cut at the same place in each of its instances.
     """
+    together, held_by = cut_together(found, lambda references: _freed(found, references))
+    if together:
+        return _cut_of(found, together, held_by)
     positions = _cycle_cuts(found) if found.group.freed != 0 else _way_cuts(found)
     freed = [_freed(found, references) for references in positions]
     if found.group.freed != 0 and not any(freed):  # it closes itself in more than one place: what it holds can still be taken away
@@ -99,6 +103,16 @@ def best_cut(found: Candidate) -> tuple[Cut | None, dict[int, int], tuple[int, .
     if reference.kind == "memory" and reference.name == "storage":
         return None, frees, ()  # nothing but the tensor itself: who holds the tensor could not be found
     return Cut(generic(reference.name), reference.where or holder.where, freed[best]), frees, positions[best]
+
+
+def _cut_of(
+    found: Candidate, references: tuple[int, ...], held_by: Sequence[Candidate]
+) -> tuple[Cut, dict[int, int], tuple[int, ...]]:
+    """As `best_cut`, for references that must be cut together."""
+    first, total = found.graph.reference(references[0]), _freed(found, references)
+    also = tuple(along_way(other.graph, other.group.way, r) for other, r in zip(held_by[1:], references[1:], strict=True))
+    where = first.where or found.graph.object(first.holder).where
+    return Cut(generic(first.name), where, total, also=also), {references[0]: total}, references
 
 
 def _cut_rank(found: Candidate, reference: int) -> tuple[int, int]:
@@ -162,7 +176,8 @@ def _trace(found: Candidate, cut: Cut | None, frees: dict[int, int]) -> tuple[Ho
     if group.freed == 0:
         place = next((k + 1 for k, r in enumerate(group.way) if cut and generic(graph.reference(r).name) == cut.reference
                       and frees.get(r) == cut.frees_bytes), found.tensor_at)  # fmt: skip
-        return hops(graph, group.start, group.way, place, frees, ("held on the way from a root", "only the cut reference keeps it"))
+        kept = "only the references to cut together keep it" if cut and cut.also else "only the cut reference keeps it"
+        return hops(graph, group.start, group.way, place, frees, ("held on the way from a root", kept))
     reasons = ("", "no root leads here: the cycle keeps itself")
     around = group.cycles[0] if group.cycles else ()
     start = int(graph.holder[around[0]]) if around else group.start

@@ -78,7 +78,7 @@ def _hop(hop: Hop) -> dict[str, Any]:
 
 def _cut(cut: Cut) -> dict[str, Any]:
     return {
-        "reference": cut.reference,
+        "reference": ", ".join((cut.reference, *cut.also)),
         "where": cut.where,
         "frees_bytes": cut.frees_bytes,
         "proved_bytes": cut.proved_bytes,

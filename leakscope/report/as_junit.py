@@ -6,7 +6,7 @@ from xml.etree import ElementTree
 
 from leakscope.findings.model import Finding, Findings
 from leakscope.record import Rank, Run
-from leakscope.report.wording import cleaned, ended_badly, ended_text, freed_text, held_text, seen_text
+from leakscope.report.wording import also_text, cleaned, ended_badly, ended_text, freed_text, held_text, seen_text
 from leakscope.units import bytes_text
 
 
@@ -64,7 +64,7 @@ def _details(finding: Finding) -> str:
     lines = [f"{hop.object} ({status}) {hop.reference}" for hop, status in zip(finding.trace, statuses, strict=True)]
     if finding.cut is not None:
         where = f" at {finding.cut.where}" if finding.cut.where else ""
-        lines.append(f"cut {finding.cut.reference}{where}: {bytes_text(finding.cut.frees_bytes)} would be freed")
+        lines.append(f"cut {finding.cut.reference}{where}{also_text(finding.cut)}: {bytes_text(finding.cut.frees_bytes)} would be freed")
     lines.append(f"freed by {freed_text(finding)}")
     lines += [f"made at {place}" for place in finding.made_at]
     return "\n".join(line.rstrip() for line in (*lines, finding.advice) if line)

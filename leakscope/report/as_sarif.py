@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 from leakscope.findings.model import RULES, Finding, Findings
 from leakscope.record import Run
-from leakscope.report.wording import cleaned, ended_badly, ended_text, freed_text, held_text, seen_text
+from leakscope.report.wording import also_text, cleaned, ended_badly, ended_text, freed_text, held_text, seen_text
 from leakscope.units import bytes_text
 
 SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
@@ -111,7 +111,7 @@ def _level(finding: Finding) -> str:
 def _message(finding: Finding) -> str:
     parts = [finding.title, held_text(finding), seen_text(finding), f"freed by {freed_text(finding)}"]
     if finding.cut is not None:
-        parts.append(f"cut `{finding.cut.reference}`: {bytes_text(finding.cut.frees_bytes)} would be freed")
+        parts.append(f"cut `{finding.cut.reference}`{also_text(finding.cut)}: {bytes_text(finding.cut.frees_bytes)} would be freed")
     return ". ".join(part.rstrip(".") for part in (*parts, finding.advice) if part) + "."
 
 

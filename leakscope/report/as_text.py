@@ -11,6 +11,7 @@ from leakscope.report.marks import NO_TRACE, closes_cycle, cut_hop, makers, new_
 from leakscope.report.per_rank import RankStory, rank_stories
 from leakscope.report.snapshot_section import device_lines
 from leakscope.report.wording import (
+    also_text,
     cleaned,
     cycle_text,
     freed_text,
@@ -126,7 +127,7 @@ def _reference(finding: Finding, hop: Hop, stem: str, at_fault: bool, is_cut: bo
     name = one_line(hop.reference)
     mark = ""
     if is_cut and finding.cut is not None:
-        mark = f"   <- cut here: {bytes_text(finding.cut.frees_bytes)} would be freed"
+        mark = f"   <- cut here{also_text(finding.cut)}: {bytes_text(finding.cut.frees_bytes)} would be freed"
     elif at_fault and hop.frees_bytes:
         mark = f"   (cutting it would free {bytes_text(hop.frees_bytes)})"
     lead = f"   {stem}↓ "
@@ -149,7 +150,7 @@ def _cut(run: Run, finding: Finding) -> Iterator[str]:
         yield from _field("cut", "no single reference frees it", "   ", 10)
         return
     where = f" at {cut.where}" if cut.where else ""
-    text = f"`{one_line(cut.reference)}`{where}: {bytes_text(cut.frees_bytes)} would be freed"
+    text = f"`{one_line(cut.reference)}`{where}{also_text(cut)}: {bytes_text(cut.frees_bytes)} would be freed"
     yield from _field("cut", text, "   ", 10)
     yield from _source(source_line(run, cut.where))
     if proof := proved_text(finding):

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import fields, is_dataclass, replace
 from typing import Any, TypeVar
 
-from leakscope.findings.model import Finding, Findings
+from leakscope.findings.model import Cut, Finding, Findings
 from leakscope.findings.pairs import first_to_blame, last_operation
 from leakscope.graph.model import HeapGraph
 from leakscope.record import Rank, Run, Step
@@ -227,6 +227,11 @@ def next_text(run: Run, findings: Findings) -> str:
     return "Nothing to mend." + (" What is listed below is worth a glance." if extra else "")
 
 
+def also_text(cut: Cut) -> str:
+    """` together with log.last in main()`: what else must be cut; "" where one cut is enough."""
+    return f" together with {' and '.join(f'`{one_line(reference)}`' for reference in cut.also)}" if cut.also else ""
+
+
 def _cut_first(told: tuple[Finding, ...]) -> str:
     finding = told[0]
     others = ("", ", then the other leak", f", then the other {len(told) - 1} leaks")[min(len(told), 3) - 1]
@@ -234,4 +239,4 @@ def _cut_first(told: tuple[Finding, ...]) -> str:
         return f"Read the first leak below{others}, and run the same command again."
     where = f" at {finding.cut.where}" if finding.cut.where else ""
     freed = bytes_text(finding.cut.frees_bytes)
-    return f"Cut `{finding.cut.reference}`{where}: {freed} would be freed{others}. Then run the same command again."
+    return f"Cut `{finding.cut.reference}`{where}{also_text(finding.cut)}: {freed} would be freed{others}. Then run the same command again."

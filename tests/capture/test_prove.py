@@ -43,6 +43,16 @@ def in_dict(keeper: Keeper, tensor: Tensor) -> None:
     keeper.by_step[len(keeper.by_step)] = tensor.detach()
 
 
+def in_list_and_dict(keeper: Keeper, tensor: Tensor) -> None:
+    in_list(keeper, tensor)
+    keeper.by_step[len(keeper.by_step)] = keeper.outputs[-1]
+
+
+def in_three_places_through_two_tensors(keeper: Keeper, tensor: Tensor) -> None:
+    in_list_and_dict(keeper, tensor)
+    keeper.objects.append(tensor.detach())
+
+
 def recursive_closure(keeper: Keeper, tensor: Tensor) -> None:
     def walk(depth: int) -> Tensor:
         return walk(depth - 1) if depth else tensor
@@ -123,7 +133,7 @@ def proved(leak: Leak) -> list[tuple[str, int, int | None, str]]:
 @pytest.mark.parametrize(
     "leak",
     [
-        in_list, in_dict, recursive_closure, attribute_of_itself, hook_over_itself, stored_exception, metadata, class_each_step,
+        in_list, in_dict, in_list_and_dict, in_three_places_through_two_tensors, recursive_closure, attribute_of_itself, hook_over_itself, stored_exception, metadata, class_each_step,
         records_of_a_tensor, later_tensor_in_hook,
     ],
 )  # fmt: skip

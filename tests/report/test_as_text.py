@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -66,6 +68,17 @@ def test_memory_that_nothing_explains_says_so() -> None:
     assert "No trace: nothing that Python or autograd knows leads to this memory." in text
     assert "whoever holds it in native code" in text and "no single reference frees it" in text
     assert "Read the first leak below, and run" in text.replace("\n         ", " ")
+
+
+def test_every_format_names_all_references_that_must_be_cut_together() -> None:
+    run, findings = examples.leaking()
+    leak = examples.growth_finding()
+    assert leak.cut is not None
+    told = replace(findings, findings=(replace(leak, cut=replace(leak.cut, also=("log.last in main()", "seen"))),))
+    for name in ("text", "html", "sarif", "junit"):
+        flat = " ".join(re.sub("</?code>|&#96;|`", "", FORMATS[name](run, told)).split())
+        assert "together with log.last in main() and seen: 1.50 MiB would be freed" in re.sub("</?b>", "", flat), name
+    assert json.loads(FORMATS["json"](run, told))["findings"][0]["cut"]["reference"] == f"{leak.cut.reference}, log.last in main(), seen"
 
 
 def test_sections_follow_the_leaks() -> None:

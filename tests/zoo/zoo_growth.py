@@ -57,6 +57,26 @@ class GrowingDict(Growing):
 
 
 @animal
+class HeldInTwoPlaces(Growing):
+    """Neither cut alone frees anything; of the twin's two places one is emptied, and the other has a bound."""
+
+    tells = r"HeldInTwoPlaces.*(\.rows|\.by_step)"
+    cut = r"^(\.rows|\.by_step)$"
+
+    def begin(self) -> None:
+        self.rows: list[Any] = []
+        self.by_step: dict[int, Any] = {}
+
+    def leak(self) -> None:
+        self.rows.append(self.tensor())
+        self.by_step[len(self.rows)] = self.rows[-1]
+
+    def clean(self) -> None:
+        self.rows[:] = [self.tensor()]
+        self.by_step[0] = self.rows[-1]
+
+
+@animal
 class GrowingSet(Growing):
     tells = r"GrowingSet.*\.seen"
     cut = r"\.seen"
