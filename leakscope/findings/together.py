@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
@@ -9,13 +10,16 @@ import numpy as np
 
 from leakscope.findings.candidate import Candidate
 from leakscope.findings.groups import HOOKS
+from leakscope.findings.trace import generic
 from leakscope.graph.model import HeapGraph, Ints
 from leakscope.graph.paths import ways_from_roots
 
 _MOST = 4
 """References that a person can be asked to cut together."""
+_MOST_ASKED = 200
+"""Storages whose ways are compared."""
 _HELD_ELSEWHERE = 0.5
-"""A cut next to the tensors that frees less than this share of them: something else holds the rest."""
+"""A cut that frees less than this share of the memory: something else holds the rest."""
 _ENOUGH = 0.9
 
 Freed = Callable[[Sequence[int]], int]
@@ -28,33 +32,44 @@ def cut_together(found: Candidate, freed: Freed) -> tuple[tuple[int, ...], tuple
     else is found to hold the memory, or where cutting a few does not free it: each step's tensor may have a holder of its own.
     """
     group = found.group
-    if group.freed != 0 or group.roots > 1 or group.key[-1] == HOOKS or not group.way:
+    if group.freed != 0 or group.roots > 1 or group.key[-1] == HOOKS or not _names_more(found, freed):
         return (), ()
-    first = _grip(found)
-    if first is None or freed([first]) >= _HELD_ELSEWHERE * group.bytes:
-        return (), ()
-    cuts, held_by = [first], [found]
+    cuts: list[int] = []
+    held_by: list[Candidate] = []
     typical = group.storages[len(group.storages) // 2]  # the last one made may still be in use
     while len(cuts) < _MOST:
         rest, kept = _without(found.graph, cuts)
-        way = [int(kept[reference]) for reference in ways_from_roots(rest).to(rest, typical)]
-        other = replace(found, group=replace(group, start=int(found.graph.holder[way[0]]), way=tuple(way))) if way else None
-        grip = None if other is None else _grip(other)
-        if other is None or grip is None:
+        ways = ways_from_roots(rest)
+        way = [int(kept[reference]) for reference in ways.to(rest, typical)]
+        if not way:
+            return (), ()
+        holder = replace(found, group=replace(group, start=int(found.graph.holder[way[0]]), way=tuple(way)))
+        grip = _grip(holder, Counter(int(kept[r]) for storage in _some(group.storages) for r in ways.to(rest, storage)))
+        if grip is None:
             return (), ()
         cuts.append(grip)
-        held_by.append(other)
+        held_by.append(holder)
         if freed(cuts) >= _ENOUGH * group.bytes:
-            return tuple(cuts), tuple(held_by)
+            return (tuple(cuts), tuple(held_by)) if len(cuts) > 1 else ((), ())
     return (), ()
 
 
-def _grip(found: Candidate) -> int | None:
-    """The reference to the container whose items are the tensors; None where they are held by something else."""
-    place = found.tensor_at - 1
-    if place < 1 or found.objects[place].kind != "container":
-        return None
-    return found.group.way[place - 1]
+def _names_more(found: Candidate, freed: Freed) -> bool:
+    """Whether a name stands on the way below the last reference whose cut frees the memory: `.rows`, not `[i]`."""
+    upto = found.group.way[: found.tensor_at]
+    named = [k for k, r in enumerate(upto) if generic(found.graph.reference(r).name) != "[i]"]
+    return bool(named) and freed([upto[named[-1]]]) < _HELD_ELSEWHERE * found.group.bytes
+
+
+def _grip(found: Candidate, ways: Counter[int]) -> int | None:
+    """The last reference before the first tensor that most of the group's ways share; None where they share none."""
+    shared = [r for r in found.group.way[: found.tensor_at] if 2 * ways[r] > len(_some(found.group.storages))]
+    return shared[-1] if shared else None
+
+
+def _some(storages: Sequence[int]) -> Sequence[int]:
+    """Not more than `_MOST_ASKED` of them, evenly."""
+    return storages[:: -(-len(storages) // _MOST_ASKED)]
 
 
 def _without(graph: HeapGraph, references: Sequence[int]) -> tuple[HeapGraph, Ints]:
