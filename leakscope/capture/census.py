@@ -21,8 +21,8 @@ _KEPT_TYPES = 40
 
 
 def storage_of(tensor: Any) -> int | None:
-    """Address of the tensor's StorageImpl; None where it has none (sparse, meta, wrapper subclasses)."""
-    if not has_storage(tensor) or TensorBase.is_meta.__get__(tensor):
+    """Address of the tensor's StorageImpl; None where it has none of its own (sparse, meta, wrappers)."""
+    if not has_storage(tensor):
         return None
     try:
         return int(storage_address(tensor)) if _owns_memory(tensor) else None
@@ -31,25 +31,36 @@ def storage_of(tensor: Any) -> int | None:
 
 
 def _owns_memory(tensor: Any) -> bool:
-    """False for wrapper subclasses and fake tensors, whose storage only says how many bytes the shape would take.
+    """False for meta tensors and wrappers, whose storage only says how many bytes the shape would take.
 
-    Only tensors that dispatch to Python can be such, and only those are asked for their data pointer.
+    Only wrappers are asked for their data pointer, and none for its device: a subclass may answer that with its own code.
     """
-    if not torch._C._dispatch_keys(tensor).has(torch._C.DispatchKey.Python):
-        return True
+    keys = torch._C._dispatch_keys(tensor)
+    if not (keys.has(_PYTHON) or keys.has(_FUNCTIONALIZE) or keys.has(_LAZY)):
+        return not TensorBase.is_meta.__get__(tensor)
     storage = _untyped_storage(tensor)
-    if StorageBase.device.__get__(storage).type == "meta":
+    if is_meta(storage):
         return False
     try:
-        StorageBase.data_ptr(storage)
+        return bool(StorageBase.data_ptr(storage))
     except RuntimeError:
         return False
-    return True
+
+
+_PYTHON, _FUNCTIONALIZE, _LAZY = torch._C.DispatchKey.Python, torch._C.DispatchKey.Functionalize, torch._C.DispatchKey.Lazy
+
+
+def is_meta(storage: Any) -> bool:
+    """Whether a storage has a size only, which may be a symbol."""
+    return bool(StorageBase.device.__get__(storage).type == "meta")
 
 
 def storage_object(obj: Any) -> Any:
     """The Python storage of a tensor, or the storage itself."""
-    return _untyped_storage(obj) if TensorBase in mro(type(obj)) else obj
+    if TensorBase not in mro(type(obj)):
+        return obj
+    with torch._C.DisableTorchFunctionSubclass():  # an uninitialized parameter of a lazy module refuses; a user's class runs code
+        return _untyped_storage(obj)
 
 
 def storage_bytes(tensor: Any) -> int:
@@ -64,13 +75,16 @@ def storage_uses(address: int) -> int:
 
 
 def tensor_bytes(tensor: Any) -> int:
-    """Bytes that the tensor itself needs, whatever its storage owns; what `expand` repeats counts once."""
+    """Bytes that the tensor itself needs, whatever its storage owns; what `expand` repeats counts once; -1 for symbolic sizes."""
     item = int(TensorBase.element_size(tensor))
-    if TensorBase.layout.__get__(tensor) is not torch.strided:
-        return int(TensorBase.numel(tensor)) * item
+    if TensorBase.layout.__get__(tensor) is not torch.strided or TensorBase.is_nested.__get__(tensor):
+        count = TensorBase.numel(tensor)
+        return count * item if type(count) is int else -1
     count = 1
     for size, stride in zip(TensorBase.size(tensor), TensorBase.stride(tensor), strict=True):
-        count *= int(size) if stride or not size else 1
+        if type(size) is not int or type(stride) is not int:
+            return -1  # int() and bool() of a symbol would fix its value in what is being compiled
+        count *= size if stride or not size else 1
     return count * item
 
 

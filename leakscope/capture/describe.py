@@ -38,7 +38,16 @@ _GENERATORS = {types.GeneratorType: "gi", types.CoroutineType: "cr", types.Async
 
 
 def describe(obj: Any, known: Types) -> Described:
-    """Looks only at C slots; the user's code does not run."""
+    """Looks only at C slots; the user's code does not run. What an object does not tell is missing in its own label only."""
+    try:
+        return _described(obj, known)
+    except Exception:  # noqa: BLE001 - one object must not cost the look
+        name, short = qualified_name(type(obj)), type_name(type(obj))
+        word, label = ("tensor", short) if known.role(type(obj)) == "tensor" else _instance_kind(mro(type(obj)), short)
+        return Described(word, name, label, name, "")
+
+
+def _described(obj: Any, known: Types) -> Described:
     kind = type(obj)
     role = known.role(kind)
     if role == "tensor":
@@ -114,13 +123,26 @@ def _instance_kind(bases: tuple[type, ...], short: str) -> tuple[str, str]:
 
 def _tensor(obj: Any, kind: type) -> Described:
     base = TensorBase
-    shape = ", ".join(map(str, base.size(obj)))
     dtype = str(base.dtype.__get__(obj)).removeprefix("torch.")
     # Parameter() of a tensor subclass marks the instance (torch/nn/parameter.py, `_is_param`): DTensor, quantized weights.
     parameter = torch.nn.Parameter in mro(kind) or (kind is not torch.Tensor and _marked(obj, kind))
     word = type_name(kind)
     name = qualified_name(kind)
-    return Described("parameter" if parameter else "tensor", name, f"{word} {dtype}[{shape}]", name, "", tensor_bytes(obj))
+    return Described("parameter" if parameter else "tensor", name, f"{word} {dtype}[{_shape(obj)}]", name, "", _bytes(obj))
+
+
+def _shape(tensor: Any) -> str:
+    try:
+        return ", ".join(map(str, TensorBase.size(tensor)))
+    except Exception:  # noqa: BLE001 - nested tensors have no one size; a wrapper subclass may answer with code of its own
+        return "?"
+
+
+def _bytes(tensor: Any) -> int:
+    try:
+        return tensor_bytes(tensor)
+    except Exception:  # noqa: BLE001 - as for the shape
+        return -1
 
 
 def _marked(obj: Any, kind: type) -> bool:

@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 
 from leakscope.capture.autograd import SAVED_TENSOR, Held, Types, node_holds, saved_holds, tensor_holds
-from leakscope.capture.census import StorageBase, has_storage, storage_address, storage_bytes, storage_of
+from leakscope.capture.census import StorageBase, has_storage, is_meta, storage_address, storage_bytes, storage_of
 from leakscope.capture.raw_memory import Words, own_memory
 from leakscope.capture.readers import frame_locals
 from leakscope.capture.sweep import Sweep, counts_of, extend
@@ -111,7 +111,7 @@ class Explorer:
             elif type(obj) is SAVED_TENSOR:
                 for held in saved_holds(obj, "saved tensor", words):
                     self._hold(index, held)
-            elif role == "storage":
+            elif role == "storage" and not is_meta(obj):
                 address = int(obj._cdata)
                 entry = self.storages.setdefault(address, Storage(address, _nbytes(obj)))
                 entry.holders.append(index)

@@ -43,17 +43,17 @@ class Looks:
         if not self.limits.room_for_a_look():
             self._folder.note(f"the look at step {step} was left out: {NO_ROOM}")
             return 0.0
-        try:
-            self._take(step, occasion, collect)
-        except Exception as error:  # noqa: BLE001 - told as a note: the user's script must not fail of our looking
-            self._folder.note(f"the look at step {step} failed: {type(error).__name__}: {error}")
+        with self._counter.ours():  # outside of the `try`: what an error's frames hold is gone when it is left
+            try:
+                self._take(step, occasion, collect)
+            except Exception as error:  # noqa: BLE001 - told as a note: the user's script must not fail of our looking
+                self._folder.note(f"the look at step {step} failed: {type(error).__name__}: {error}")
         return time.perf_counter() - began
 
     def _take(self, step: int, occasion: str, collect: bool) -> None:
         watched: Watched = []
-        with self._counter.ours():
-            look = look_at_heap(step, occasion, **self._known(), watched=watched if collect else None)
-            self._folder.look(look)
+        look = look_at_heap(step, occasion, **self._known(), watched=watched if collect else None)
+        self._folder.look(look)
         if occasion == "last" and self._options.prove:
             self._prove(step)
         if collect:

@@ -123,7 +123,8 @@ def _own_nodes(scope: ast.AST) -> Iterator[ast.AST]:
 
 
 def _names(target: ast.AST, name: str) -> bool:
-    return any(isinstance(n, ast.Name) and n.id == name for n in ast.walk(target))
+    # `x.grad = ...` and `x[i] = ...` read x: only a name that is stored to is bound
+    return any(isinstance(n, ast.Name) and n.id == name and isinstance(n.ctx, ast.Store) for n in ast.walk(target))
 
 
 def _targets(node: ast.AST) -> list[ast.AST]:

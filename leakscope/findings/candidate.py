@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -10,6 +11,7 @@ from leakscope.findings.groups import Group
 from leakscope.findings.growth import Series
 from leakscope.findings.trace import passes_through
 from leakscope.graph.model import HeapGraph, Object, Reference
+from leakscope.graph.paths import ways_from_roots
 
 
 @dataclass(frozen=True)
@@ -30,6 +32,8 @@ class Candidate:
     """Step of each look to the group's storages in that look's graph."""
     roots: tuple[int, ...] = ()
     """On how many roots of the same name the storages hang, at each look that saw any."""
+    confirmed: bool = False
+    """It had grown on, as fast, when the main code had returned."""
 
     @cached_property
     def objects(self) -> tuple[Object, ...]:
@@ -59,9 +63,43 @@ class Candidate:
         places = [k for k, o in enumerate(self.before_tensor) if o.kind == "container"]
         return (places[-1], self.objects[places[-1]]) if places else None
 
-    def through(self, *kinds: str) -> Object | None:
-        """The first object of one of these kinds before the first tensor, roots left out."""
-        return next((o for k, o in enumerate(self.before_tensor) if o.kind in kinds and not (k == 0 and o.root)), None)
+    def through(self, *kinds: str) -> int | None:
+        """Position of the first object of one of these kinds before the first tensor, roots and what is above left out."""
+        places = (k for k, o in enumerate(self.before_tensor) if o.kind in kinds and not (k == 0 and o.root))
+        return next((k for k in places if not self.is_above(k)), None)
+
+    def is_above(self, position: int) -> bool:
+        """Whether the object is one for all the storages and has what gains them: a thread that owns a queue, not one of many threads."""
+        below = self.objects[position + 1 : self.tensor_at + 1]
+        return any(self.is_for_all(o) for o in below)
+
+    def is_for_all(self, one: Object) -> bool:
+        """Whether more than half of the storages hang on this one object."""
+        return 2 * self.storages_below[one.index] > len(self.group.storages)
+
+    @cached_property
+    def storages_below(self) -> Counter[int]:
+        """Objects on the ways from the roots to the storages, each with how many of those ways go through it."""
+        ways = ways_from_roots(self.graph)
+        last, holder = ways.last.tolist(), self.graph.holder.tolist()
+        found = Counter(self.group.storages)
+        on_the_way: set[int] = set()
+        for index in found:
+            while index not in on_the_way:
+                on_the_way.add(index)
+                if last[index] >= 0:
+                    index = holder[last[index]]
+        # farthest first: each object has been given all its own before it hands them up
+        for index in sorted(on_the_way, key=ways.cost.__getitem__, reverse=True):
+            if last[index] >= 0:
+                found[holder[last[index]]] += found[index]
+        return found
+
+    @property
+    def keeps_its_number(self) -> int:
+        """How many storages there were at every look, 0 where there were more at one than at another."""
+        counts = {len(storages) for storages in self.storages_at.values()}
+        return counts.pop() if len(counts) == 1 and len(self.storages_at) > 1 else 0
 
     def reference_through(self, *kinds: str) -> Reference | None:
         return next((r for r in self.references if r.kind in kinds), None)

@@ -13,12 +13,10 @@ from leakscope.graph.paths import ways_from_roots
 from leakscope.units import bytes_text
 
 NAME = "late-release"
-MATERIAL_SHARE = 0.05
-"""Share of the step's own peak, above what was alive when it began, from which avoidable bytes are a leak."""
-MATERIAL_FACTOR = 4
+_WORTH_SHARE = 0.05
+"""Share of the step's own peak, above what was alive when it began, from which what somebody else holds is worth a note."""
+_WORTH_FACTOR = 16
 """And at least this many times `min_bytes`."""
-_OTHERS_FACTOR = 4
-"""What somebody else holds is worth a note from this many times as much."""
 _SAID = {
     "library": (
         "libraries and running calls keep {size} through the step's peak that nothing uses again",
@@ -40,10 +38,6 @@ _SAID = {
 """Who could let go to title and advice."""
 
 
-def is_material(peak: PeakOfStep, size: int, min_bytes: int) -> bool:
-    return size >= MATERIAL_FACTOR * min_bytes and size >= MATERIAL_SHARE * peak.rise and size > 0
-
-
 def others_findings(peak: PeakOfStep, min_bytes: int, told: Collection[str]) -> list[Finding]:
     """Notes: one for each holder of a library that is known, but for those `told` already, then one for each other sort."""
     by_storage = {int(idle.row["storage"]): idle for idle in peak.held_by("library")}
@@ -58,7 +52,7 @@ def others_findings(peak: PeakOfStep, min_bytes: int, told: Collection[str]) -> 
         idle = [one for one in peak.held_by(who) if int(one.row["storage"]) not in named]
         if who == "gradient" and peak.row["peak_phase"] == "optimizer":
             continue  # the optimizer itself still holds them: no zero_grad could come before
-        if is_material(peak, _bytes(idle), _OTHERS_FACTOR * min_bytes):
+        if _bytes(idle) >= max(_WORTH_FACTOR * min_bytes, _WORTH_SHARE * peak.rise, 1):
             found.append(_unknown(peak, who, idle))
     return found
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from leakscope.findings.model import Finding
 from leakscope.record import Collection, Rank, Run
@@ -33,6 +34,8 @@ def gc_advice(run: Run, findings: Sequence[Finding]) -> tuple[str, ...]:
 
 
 def _of_rank(rank: Rank) -> list[str]:
+    # what came before the end of the first step is mostly imports
+    rank = replace(rank, steps=rank.steps[1:])
     own = [(step.number, c) for step in rank.steps for c in step.collections]
     return [f"Rank {rank.number}: {text}" for text in (*_programs(rank, own), *_measured(rank, own), *_freeze(rank, own))]
 
@@ -52,7 +55,7 @@ def _programs(rank: Rank, own: Sequence[tuple[int, Collection]]) -> list[str]:
         return []
     seconds, running = sum(c.seconds for _, c in own), sum(step.seconds for step in rank.steps)
     share = f", {seconds / running:.0%} of its time" if running else ""
-    text = f"the program's own collections in {len(rank.steps)} steps: {', '.join(found)}"
+    text = f"the program's own collections in the {len(rank.steps)} steps after the first: {', '.join(found)}"
     return [f"{text}; that is {seconds_text(seconds / len(rank.steps))} a step{share}."]
 
 

@@ -168,7 +168,7 @@ def _cycle_key(graph: HeapGraph, cycle: tuple[int, ...]) -> tuple[str, ...]:
         step = f"{generic(r.name)} {name}"
         if step not in parts:
             parts.append(step)
-    return tuple(parts)
+    return tuple(sorted(parts))  # wherever on the cycle the walk began
 
 
 def _garbage_group(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from statistics import median
 
 LEAST_LOOKS = 3
@@ -23,13 +24,34 @@ class Series:
 
     @property
     def grows(self) -> bool:
-        """More bytes at each of at least three looks."""
-        return len(self.bytes) >= LEAST_LOOKS and all(a < b for a, b in zip(self.bytes, self.bytes[1:], strict=False))
+        """Never less, and more at two of the last looks at least: at each of them, or every few steps and still going on.
+
+        What came to rest has a bound: a pause at the end that is longer than all before it is no growth.
+        """
+        if len(self.bytes) < LEAST_LOOKS or any(b < a for a, b in pairwise(self.bytes)):
+            return False
+        *between, last = self._pauses
+        return len(self._slopes) >= LEAST_LOOKS - 1 and last <= max(between)
 
     @property
     def per_step(self) -> float:
-        """Bytes a step: the median slope between looks that grew; gc may have emptied it in between."""
-        return float(median(self._slopes)) if self._slopes else 0.0
+        """Bytes a step: the median slope between looks that grew, as gc may have emptied it in between; over all steps
+        where it grows every few of them."""
+        if not self._slopes:
+            return 0.0
+        if self.grows and self.pauses:
+            return (self.bytes[-1] - self.bytes[0]) / (self.steps[-1] - self.steps[0])
+        return float(median(self._slopes))
+
+    @property
+    def pauses(self) -> bool:
+        """It did not grow at each look."""
+        return any(self._pauses)
+
+    @property
+    def certain(self) -> bool:
+        """It grew at each look, or at three of them where it pauses in between."""
+        return not self.pauses or len(self._slopes) >= LEAST_LOOKS
 
     @property
     def steady(self) -> bool:
@@ -43,6 +65,17 @@ class Series:
             for s, t, a, b in zip(self.steps, self.steps[1:], self.bytes, self.bytes[1:], strict=False)
             if b > a and t > s
         ]
+
+    @property
+    def _pauses(self) -> list[int]:
+        """Steps without growth before each rise, and after the last."""
+        found = [0]
+        for s, t, a, b in zip(self.steps, self.steps[1:], self.bytes, self.bytes[1:], strict=False):
+            if b > a:
+                found.append(0)
+            else:
+                found[-1] += t - s
+        return found
 
     @property
     def total(self) -> int:

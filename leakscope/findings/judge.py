@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
+from statistics import median
 
 from leakscope.findings.candidate import Candidate
 from leakscope.findings.categories import categories, summary
@@ -31,6 +32,10 @@ from leakscope.units import bytes_text
 JUDGED = ("step", "last", "peer", "block")
 """Occasions whose looks count; what is seen after the main code has returned is only listed."""
 LEAKS_FOUND = 23
+_RESTED = 3
+"""Steps after the last judged look over which what has not grown at all is taken to have come to rest."""
+_AS_FAST = 0.5
+"""Share of its rate at which something has grown on."""
 
 
 def judge(
@@ -46,7 +51,7 @@ def judge(
     for rank in run.ranks:
         looks = judged_looks(rank, run.warmup)
         candidates = candidates_of(rank, looks)
-        told = [tell(c, run.min_bytes) for c in candidates]
+        told = [_doubted(tell(c, run.min_bytes), c) for c in candidates]
         found += told
         joined = native_findings(rank, looks, run.min_bytes)
         found += beyond_the_wire(gap_findings(rank, looks, run.min_bytes) if joined is None else joined, told)
@@ -81,7 +86,10 @@ def judge(
 
 def judged_looks(rank: Rank, warmup: int) -> tuple[Look, ...]:
     """The looks that growth is read from: after warm-up, while the script's main code ran."""
-    return tuple(look for look in rank.looks if look.occasion in JUDGED and (look.step > warmup or look.occasion != "step"))
+    looks = [look for look in rank.looks if look.occasion in JUDGED and (look.step > warmup or look.occasion != "step")]
+    # a rank without steps may not have run at all between two looks that its peers' steps brought about in a row
+    hurried = {id(a) for a, b in pairwise(looks) if a.occasion == b.occasion == "peer" and b.step - a.step < 2}
+    return tuple(look for look in looks if id(look) not in hurried)
 
 
 def candidates_of(rank: Rank, looks: Sequence[Look]) -> list[Candidate]:
@@ -94,21 +102,40 @@ def candidates_of(rank: Rank, looks: Sequence[Look]) -> list[Candidate]:
             seen[group.key][place] = (look, group)
             garbage[place] += group.bytes if group.freed else 0
     found = []
-    for at in seen.values():
+    end, at_the_end = _at_the_end(rank, steps)
+    for key, at in seen.items():
         line = series(steps, {place: group.bytes for place, (_, group) in at.items()})
         place = _telling_look(at)
         look, group = at[place]
-        rate, recreated = _rate(rank, line, group, at, garbage)
+        rate, recreated = _rate(rank, line, group, garbage)
         if look.occasion == "block":  # one look after a block of code: whatever it left unreachable is its own
             rate = float(group.bytes) if group.freed else 0.0
-        elif group.freed == 0 and not (line.grows and not _bounded(look, group)):
+        elif group.freed == 0 and (not line.grows or _bounded(look, group) or at_the_end.get(key) == line.bytes[-1]):
             continue
         if rate <= 0:
             continue
         storages = {there.step: other.storages for there, other in at.values()}
         roots = tuple(at[there][1].roots for there in sorted(at))
-        found.append(Candidate(rank.number, look.step, look.heap, group, line, rate, recreated, storages, roots))
+        confirmed = at_the_end.get(key, 0) - line.bytes[-1] >= _AS_FAST * rate * (end - steps[-1]) > 0
+        found.append(Candidate(rank.number, look.step, look.heap, group, line, rate, recreated, storages, roots, confirmed))
     return found
+
+
+def _at_the_end(rank: Rank, steps: Sequence[int]) -> tuple[int, dict[tuple[str, ...], int]]:
+    """The step at which the main code returned, and each live group's bytes then; none where that was soon after the last of `steps`.
+
+    They acquit what came to rest and confirm what was seen to grow; they accuse nothing.
+    """
+    end = next((look for look in rank.looks if look.occasion == "end"), None)
+    if end is None or not steps or end.step < steps[-1] + _RESTED:
+        return 0, {}
+    return end.step, {group.key: group.bytes for group in group_storages(end.heap) if not group.freed}
+
+
+def _doubted(finding: Finding, candidate: Candidate) -> Finding:
+    """A note where what grows every few steps was seen to grow at two looks only."""
+    certain = candidate.group.freed != 0 or candidate.series.certain or candidate.confirmed
+    return finding if certain else replace(finding, severity="note")
 
 
 def _telling_look(at: Mapping[int, tuple[Look, Group]]) -> int:
@@ -126,9 +153,7 @@ def _clock(looks: Sequence[Look]) -> list[int]:
     return found
 
 
-def _rate(
-    rank: Rank, line: Series, group: Group, at: Mapping[int, tuple[Look, Group]], garbage: Mapping[int, int]
-) -> tuple[float, bool]:
+def _rate(rank: Rank, line: Series, group: Group, garbage: Mapping[int, int]) -> tuple[float, bool]:
     """Bytes a step, and whether garbage came back after the program's own gc had freed some.
 
     What the program's collections freed between two looks is added to the growth, in this group's share of
@@ -136,22 +161,27 @@ def _rate(
     """
     if group.freed == 0:
         return line.per_step, False
-    rates = [line.per_step] if line.per_step > 0 else []
+    rates: list[float] = []
     recreated = False
-    places = [0, *sorted(at)]
-    for before, after in pairwise(places):
-        held = at[after][1].bytes
+    looks = list(zip(line.steps, line.bytes, strict=True))
+    for (before, had), (after, held) in pairwise(looks):
         share = held / garbage[after] if garbage[after] else 0.0
         freed = sum(c.freed_bytes or 0 for s in rank.steps if before < s.number <= after for c in s.collections)
         full = [s.number for s in rank.steps if before < s.number <= after for c in s.collections if c.generation == 2]
         # Garbage that stands as it stood, with no full collection between, is old: what went was not it.
-        if before and (full or held != at[before][1].bytes):
-            rates.append(max(held - at[before][1].bytes + share * freed, 0.0) / (after - before))
-            if full and held:
-                recreated = True
-                if not freed:  # nobody counted what went; all that is here has come since
-                    rates.append(held / max(after - full[-1], 1))
-    return (max(rates), recreated) if rates else (0.0, recreated)
+        come = 0.0 if not full and held == had else max(held - had + share * freed, 0.0) / (after - before)
+        if full and held:
+            recreated = True
+            if not freed:  # nobody counted what went; all that is here has come since
+                come = max(come, held / max(after - full[-1], 1))
+        rates.append(come)
+    risen = [rate for rate in rates if rate > 0]
+    if len(risen) < 2 and not recreated:
+        return 0.0, False  # it came once
+    if len(risen) == len(rates):
+        return float(median(risen)), recreated
+    come_in_all = sum(rate * (after - before) for rate, (before, after) in zip(rates, pairwise(line.steps), strict=True))
+    return come_in_all / (line.steps[-1] - line.steps[0]), recreated
 
 
 def _bounded(look: Look, group: Group) -> bool:
@@ -225,6 +255,9 @@ def _verdict(run: Run, shown: Sequence[Finding], unjudged: Sequence[Unjudged]) -
         return "clean", "the block left no tensor memory behind"
     if not any(rank.steps for rank in ranks):
         return "inconclusive", "no step was seen: no torch optimizer stepped; mark steps with leakscope.Profiler, or see what was alive at the end"
+    killed = [rank for rank in run.ranks if rank.ended.how == "killed"]
+    if killed:
+        return "inconclusive", f"rank {killed[0].number} was killed after {killed[0].ended.steps} steps; nothing grew until then"
     short = [u for u in unjudged if u.rule == "step-growth"]
     stepped = {rank.number for rank in ranks if rank.steps}
     if short and all(number in {u.rank for u in short} for number in stepped):

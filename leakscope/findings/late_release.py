@@ -8,7 +8,7 @@ from collections.abc import Collection, Sequence
 import numpy as np
 
 from leakscope.findings.cures import places
-from leakscope.findings.drag_of_others import NAME, is_material, others_findings
+from leakscope.findings.drag_of_others import NAME, others_findings
 from leakscope.findings.idle_at_peak import Idle, PeakOfStep, arguments_cut, peak_of
 from leakscope.findings.model import Cut, Finding, Hop, Sighting, Unjudged
 from leakscope.findings.saying import along_way
@@ -20,17 +20,26 @@ from leakscope.graph.retained import freed_storages
 from leakscope.record import Rank
 from leakscope.units import bytes_text
 
+LEAK_SHARE = 0.2
+"""Share of the step's peak from which what could be let go is a leak: a variable that lives on is in every plain script."""
+_LEAK_FACTOR = 4
+"""And at least this many times `min_bytes`."""
 _CONTAINERS = ("container",)
 _NAMES_SHOWN = 6
 
 
-def late_release_findings(rank: Rank, min_bytes: int, told: Collection[str] = ()) -> list[Finding]:
-    """A leak where the user could save a material part of this rank's peak, else notes.
+def late_release_findings(
+    rank: Rank, min_bytes: int, told: Collection[str] = (), leak_share: float = LEAK_SHARE
+) -> list[Finding]:
+    """A leak where the user could save `leak_share` of this rank's peak, else notes.
 
     `told` are holders of a library that have findings of their own, as `PipelineStage.output_chunks`.
     """
     peak = peak_of(rank)
-    return [] if peak is None else _users_findings(peak, min_bytes) + others_findings(peak, min_bytes, told)
+    if peak is None:
+        return []
+    least = max(_LEAK_FACTOR * min_bytes, leak_share * int(peak.row["peak_bytes"]), 1)
+    return _users_findings(peak, min_bytes, least) + others_findings(peak, min_bytes, told)
 
 
 def late_release_unjudged(rank: Rank) -> list[Unjudged]:
@@ -45,7 +54,7 @@ def avoidable_peak_bytes(rank: Rank) -> int | None:
     return None if peak is None else peak.avoidable_bytes
 
 
-def _users_findings(peak: PeakOfStep, min_bytes: int) -> list[Finding]:
+def _users_findings(peak: PeakOfStep, min_bytes: int, least: float) -> list[Finding]:
     graph = peak.graph
     ways = ways_from_roots(graph)
     idle = peak.held_by("user")
@@ -63,7 +72,7 @@ def _users_findings(peak: PeakOfStep, min_bytes: int) -> list[Finding]:
         groups[_owner(graph, ways, cuts[0])].append((one, tuple(cuts)))
     # Where another moment is as high, letting go of these alone would gain nothing worth a line.
     worth = [members for members in groups.values() if peak.fall([one for one, _ in members]) >= max(min_bytes, 1)]
-    return [_finding(peak, ways, members, min_bytes) for members in worth]
+    return [_finding(peak, ways, members, least) for members in worth]
 
 
 def _climb(graph: HeapGraph, reference: int, idle: frozenset[int]) -> int:
@@ -104,8 +113,9 @@ def _spoken(graph: HeapGraph, ways: Ways, reference: int) -> str:
 
 
 def _finding(
-    peak: PeakOfStep, ways: Ways, members: Sequence[tuple[Idle, tuple[int, ...]]], min_bytes: int
+    peak: PeakOfStep, ways: Ways, members: Sequence[tuple[Idle, tuple[int, ...]]], least: float
 ) -> Finding:  # fmt: skip
+    """A leak from `least` bytes on, else a note."""
     graph = peak.graph
     size = sum(int(one.row["bytes"]) for one, _ in members)
     # what the running statement itself used a moment ago, as `logits` in loss.backward(), every plain script holds: a note
@@ -125,7 +135,7 @@ def _finding(
         title=f"{names}{', ' + where if where else ''}, keep{'s' * (len(spoken) == 1)} {bytes_text(size)} through the step's "
         "peak that nothing uses again",
         fingerprint=fingerprint((NAME, *sorted(spoken))),
-        severity="leak" if is_material(peak, min(size - passing, fall), min_bytes) else "note",
+        severity="leak" if min(size - passing, fall) >= least else "note",
         freed_by="program",
         retained_bytes=size,
         bytes_per_step=0.0,

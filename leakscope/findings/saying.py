@@ -21,7 +21,7 @@ def along_way(graph: HeapGraph, way: Sequence[int], last: int) -> str:
         r = graph.reference(reference)
         if r.kind not in _PLAIN or r.name.startswith((".__", ".tb_", "key ", "(unn")) or not _is_code(r.name):
             return at_holder(graph, last)
-        if r.kind == "closure" and text:
+        if r.kind in ("closure", "local") and text:
             return f"{generic(r.name)} of {_in(text, root)}" if reference == last else at_holder(graph, last)
         text += generic(r.name).removeprefix("local ").removeprefix("closure ")
     return _in(text, root) if root.kind in ("frame", "namespace") else at_holder(graph, last)

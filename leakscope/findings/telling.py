@@ -11,7 +11,7 @@ from leakscope.findings.cures import places
 from leakscope.findings.groups import HOOKS, holds_itself
 from leakscope.findings.library import origin_of
 from leakscope.findings.model import Cut, Finding, Hop, Sighting
-from leakscope.findings.rules import ORDER
+from leakscope.findings.rules import ORDER, step_growth
 from leakscope.findings.saying import SEVERAL, along_way, at_holder
 from leakscope.findings.together import cut_together
 from leakscope.findings.trace import fingerprint, generic, grouping, hops
@@ -34,6 +34,7 @@ def tell(found: Candidate, min_bytes: int) -> Finding:
     group, line = found.group, found.series
     total = max(group.bytes, line.total)
     leak = found.per_step >= min_bytes and (total >= min_bytes * 16 or found.recreated)
+    leak = leak and not (rule is step_growth and step_growth.bounded_by(found))
     gc = group.freed > 0
     return Finding(
         rule=rule.NAME,

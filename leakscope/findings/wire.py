@@ -18,6 +18,8 @@ Row = Mapping[str, Any]
 CONTEXT = "dist_autograd context"
 """Direction of a crossing that is a gradient in a distributed-autograd context."""
 CUT = "the open context"
+_SIGHTINGS_A_RANK = 20
+"""The latest steps at which a rank dropped Works; earlier ones are in the count alone."""
 
 
 def wire_rows(rank: Rank) -> tuple[Row, ...]:
@@ -109,7 +111,10 @@ def _sightings(rows: Sequence[tuple[int, Row]]) -> list[Sighting]:
     seen: dict[tuple[int, int], int] = defaultdict(int)
     for rank, row in rows:
         seen[rank, int(row.get("step", 0))] += int(row.get("bytes", 0))
-    return [Sighting(rank, step, size) for (rank, step), size in sorted(seen.items())][:20]
+    of_rank: dict[int, list[Sighting]] = defaultdict(list)
+    for (rank, step), size in sorted(seen.items()):
+        of_rank[rank].append(Sighting(rank, step, size))
+    return [sighting for told in of_rank.values() for sighting in told[-_SIGHTINGS_A_RANK:]]
 
 
 def context_findings(run: Run) -> list[Finding]:

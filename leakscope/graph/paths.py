@@ -14,7 +14,7 @@ from leakscope.graph.model import REFERENCE_KINDS, ROOTS, HeapGraph, Ints
 
 _REFERENCE_COST = {"unnamed": 6.0, "grad graph": 1.2, "saved": 1.2, "hook": 1.5, "memory": 1.0}
 _ROOT_COST = {"frame": 1.0, "module": 1.5, "thread": 2.0, "interpreter": 30.0, "native": 60.0}
-_LIBRARY_MODULE_COST = 8.0
+_LIBRARY_COST = 8.0
 _FAR = 1e9
 
 
@@ -41,13 +41,21 @@ class Ways:
 
 
 def ways_from_roots(graph: HeapGraph) -> Ways:
-    """From the root that a person would name first: a frame or the user's module before native code."""
+    """From the root that a person would name first: a frame or module of the user's before a library's and native code."""
     cost = np.array([_ROOT_COST.get(name, _FAR) for name in ROOTS])[graph.root]
     for index in np.flatnonzero(graph.root == ROOTS.index("module")).tolist():
         name = graph.object(index).name
         if name.partition(".")[0] in _LIBRARIES:
-            cost[index] = _LIBRARY_MODULE_COST
+            cost[index] = _LIBRARY_COST
+    for index in np.flatnonzero(graph.root == ROOTS.index("frame")).tolist():
+        if _is_of_library(graph.object(index).where):
+            cost[index] = _LIBRARY_COST
     return _ways(graph, graph.roots, cost[graph.roots])
+
+
+def _is_of_library(where: str) -> bool:
+    """Whether a line is a library's, `<torch/optim/optimizer.py>:538`; `<<string>>:1` is code of the user's that has no file."""
+    return where.startswith("<") and not where.startswith("<<")
 
 
 def ways_from(graph: HeapGraph, starts: Ints) -> Ways:

@@ -6,7 +6,17 @@ from xml.etree import ElementTree
 
 from leakscope.findings.model import Finding, Findings
 from leakscope.record import Rank, Run
-from leakscope.report.wording import also_text, cleaned, ended_badly, ended_text, freed_text, held_text, seen_text
+from leakscope.report.wording import (
+    also_text,
+    cleaned,
+    ended_badly,
+    ended_text,
+    error_text,
+    freed_text,
+    held_text,
+    holds_nothing,
+    seen_text,
+)
 from leakscope.units import bytes_text
 
 
@@ -43,8 +53,9 @@ def _verdict(suite: ElementTree.Element, findings: Findings) -> None:
 def _rank(suite: ElementTree.Element, rank: Rank) -> None:
     case = _case(suite, "rank", f"rank {rank.number} ended well")
     if ended_badly(rank):
-        details = "\n".join((*rank.ended.stack, rank.ended.error, rank.ended.log)).strip()
-        _told(case, "error", ended_text(rank), rank.ended.how, details)
+        ended = ended_text(rank)
+        details = "\n".join((*rank.ended.stack, error_text(ended, rank.ended.error), rank.ended.log)).strip()
+        _told(case, "error", ended, ended.split()[0], details)
 
 
 def _case(suite: ElementTree.Element, group: str, name: str) -> ElementTree.Element:
@@ -65,7 +76,8 @@ def _details(finding: Finding) -> str:
     if finding.cut is not None:
         where = f" at {finding.cut.where}" if finding.cut.where else ""
         lines.append(f"cut {finding.cut.reference}{where}{also_text(finding.cut)}: {bytes_text(finding.cut.frees_bytes)} would be freed")
-    lines.append(f"freed by {freed_text(finding)}")
+    if not holds_nothing(finding):
+        lines.append(f"freed by {freed_text(finding)}")
     lines += [f"made at {place}" for place in finding.made_at]
     return "\n".join(line.rstrip() for line in (*lines, finding.advice) if line)
 

@@ -8,7 +8,17 @@ from urllib.parse import quote
 
 from leakscope.findings.model import RULES, Finding, Findings
 from leakscope.record import Run
-from leakscope.report.wording import also_text, cleaned, ended_badly, ended_text, freed_text, held_text, seen_text
+from leakscope.report.wording import (
+    also_text,
+    cleaned,
+    ended_badly,
+    ended_text,
+    error_text,
+    freed_text,
+    held_text,
+    holds_nothing,
+    seen_text,
+)
 from leakscope.units import bytes_text
 
 SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
@@ -66,7 +76,7 @@ def _driver(run: Run, rules: list[str]) -> dict[str, Any]:
 
 def _invocation(run: Run, findings: Findings) -> dict[str, Any]:
     notices = [
-        {"level": "error", "message": {"text": f"rank {rank.number} {ended_text(rank)} {rank.ended.error}".strip()}}
+        {"level": "error", "message": {"text": f"rank {rank.number} {ended_text(rank)} {error_text(ended_text(rank), rank.ended.error)}".strip()}}
         for rank in run.ranks
         if ended_badly(rank)
     ]
@@ -109,7 +119,8 @@ def _level(finding: Finding) -> str:
 
 
 def _message(finding: Finding) -> str:
-    parts = [finding.title, held_text(finding), seen_text(finding), f"freed by {freed_text(finding)}"]
+    parts = [finding.title, held_text(finding), seen_text(finding)]
+    parts += [] if holds_nothing(finding) else [f"freed by {freed_text(finding)}"]
     if finding.cut is not None:
         parts.append(f"cut `{finding.cut.reference}`{also_text(finding.cut)}: {bytes_text(finding.cut.frees_bytes)} would be freed")
     return ". ".join(part.rstrip(".") for part in (*parts, finding.advice) if part) + "."

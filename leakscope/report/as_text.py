@@ -14,8 +14,10 @@ from leakscope.report.wording import (
     also_text,
     cleaned,
     cycle_text,
+    error_text,
     freed_text,
     held_text,
+    holds_nothing,
     leaks,
     library,
     next_text,
@@ -80,18 +82,24 @@ def _finding(run: Run, finding: Finding, number: int) -> Iterator[str]:
     yield from _wrapped(f"{number}. {finding.title}", "", "   ")
     yield from _wrapped(f"{finding.rule} [{finding.fingerprint}]; {held_text(finding)}; {seen_text(finding)}", "   ")
     yield ""
-    yield from _trace(finding)
-    yield ""
-    yield from _cut(run, finding)
-    if cycle := cycle_text(finding):
-        yield from _field("cycle", cycle, "   ", 10)
-    yield from _field("freed by", freed_text(finding), "   ", 10)
+    if not holds_nothing(finding):
+        yield from _held(run, finding)
     yield from _made_at(run, finding)
     yield from _field("seen", _sightings(finding), "   ", 10)
     if finding.advice:
         yield from _field("advice", finding.advice, "   ", 10)
     for index, place in enumerate(finding.see):
         yield from _field("see" if index == 0 else "", place, "   ", 10)
+
+
+def _held(run: Run, finding: Finding) -> Iterator[str]:
+    """What holds the memory, what to cut, and who frees it."""
+    yield from _trace(finding)
+    yield ""
+    yield from _cut(run, finding)
+    if cycle := cycle_text(finding):
+        yield from _field("cycle", cycle, "   ", 10)
+    yield from _field("freed by", freed_text(finding), "   ", 10)
 
 
 def _made_at(run: Run, finding: Finding) -> Iterator[str]:
@@ -182,8 +190,8 @@ def _ranks(run: Run, findings: Findings) -> Iterator[str]:
 def _ended(story: RankStory) -> Iterator[str]:
     mark = "!" if story.badly else " "
     yield from _wrapped(f"{mark} rank {story.number} {story.ended}", "", "    ")
-    if story.error:
-        yield from _wrapped(story.error, "    error: ", "           ")
+    if error := error_text(story.ended, story.error):
+        yield from _wrapped(error, "    error: ", "           ")
     for line in story.stack:
         yield from _wrapped(line, "    | ", "    | ")
     if story.log and (story.badly or story.error):

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import fields, is_dataclass, replace
 from typing import Any, TypeVar
 
+from leakscope.findings.growth import LEAST_TOTAL_FACTOR
 from leakscope.findings.model import Cut, Finding, Findings
 from leakscope.findings.pairs import first_to_blame, last_operation
 from leakscope.graph.model import HeapGraph
@@ -87,10 +88,17 @@ def steps_of(run: Run) -> int:
 
 
 def held_text(finding: Finding) -> str:
-    """`960.00 KiB held by 5 storages at the last look, +192.00 KiB a step`."""
+    """`960.00 KiB held in 5 storages at the last look, growing 192.00 KiB a step`."""
+    if holds_nothing(finding):
+        return f"no memory held, {plural(finding.count, 'time')} seen" if finding.count else "no memory held"
     storages = f" in {plural(finding.count, 'storage')}" if finding.count else ""
     growth = f", growing {bytes_text(finding.bytes_per_step)} a step" if finding.bytes_per_step else ""
     return f"{bytes_text(finding.retained_bytes)} held{storages} at the last look{growth}"
+
+
+def holds_nothing(finding: Finding) -> bool:
+    """Whether it is about what happened and keeps no memory: who would free what is no question then."""
+    return not finding.retained_bytes and not finding.trace and finding.cut is None
 
 
 def seen_text(finding: Finding) -> str:
@@ -141,6 +149,8 @@ def ended_text(rank: Rank) -> str:
     """`killed by SIGKILL after 5 steps`."""
     ended = rank.ended
     after = "before its first step" if ended.steps == 0 else f"after {plural(ended.steps, 'step')}"
+    if _hung(rank):
+        return f"hung {after}"
     words = {
         "finished": "finished",
         "stopped": "stopped by leakscope",
@@ -152,6 +162,19 @@ def ended_text(rank: Rank) -> str:
     if ended.how == "finished" and ended.steps == 0:
         return "finished, no step seen"
     return f"{words.get(ended.how, ended.how)} {after}"
+
+
+_HUNG = "hung: "
+"""How the error of a rank begins that `--hang-timeout` ended; it raised nothing."""
+
+
+def _hung(rank: Rank) -> bool:
+    return rank.ended.status == 124 and rank.ended.error.startswith(_HUNG)
+
+
+def error_text(ended: str, error: str) -> str:
+    """An error without what `ended` (an `ended_text`) says already; "" where that is all of it."""
+    return "" if ended.startswith(error) else error.removeprefix(_HUNG if ended.startswith("hung ") else "")
 
 
 def ended_badly(rank: Rank) -> bool:
@@ -204,7 +227,8 @@ def next_text(run: Run, findings: Findings) -> str:
     culprit = first_to_fail(run)
     first = ""
     if culprit is not None:
-        error = f", {culprit.ended.error}" if culprit.ended.error else ""
+        error = error_text(ended_text(culprit), culprit.ended.error)
+        error = f"{': ' if _hung(culprit) else ', '}{error}" if error else ""
         log = f" (its log: {culprit.ended.log})" if culprit.ended.log else ""
         waited = "the others waited for it; " if culprit.ended.status in _GAVE_UP and first_to_blame(run) == culprit.number else ""
         first = f"Look at rank {culprit.number} first: {waited}it {was_text(culprit)}{error}{log}. "
@@ -219,12 +243,18 @@ def next_text(run: Run, findings: Findings) -> str:
         )
     if findings.verdict == "inconclusive":
         return "Run it for longer (at least 10 steps), or mend what kept the rules from judging, listed below."
-    small = [f for f in notes(findings) if f.bytes_per_step > 0]
-    if small:
-        rate = bytes_text(sum(f.bytes_per_step for f in small))
-        return f"Look at what is listed below: it grows by {rate} a step, too little for a verdict (--min-bytes), as long as the run goes on."
+    growing = [f for f in notes(findings) if f.bytes_per_step > 0]
+    if growing:
+        small = not any(_is_large(f, run.min_bytes) for f in growing)
+        more = ", too little for a verdict (--min-bytes), as long as the run goes on" if small else ""
+        return f"Look at what is listed below: it grows by {bytes_text(sum(f.bytes_per_step for f in growing))} a step{more}."
     extra = notes(findings) or library(findings)
     return "Nothing to mend." + (" What is listed below is worth a glance." if extra else "")
+
+
+def _is_large(finding: Finding, min_bytes: int) -> bool:
+    """Whether it is a note for another reason than its size."""
+    return finding.bytes_per_step >= min_bytes and finding.retained_bytes >= min_bytes * LEAST_TOTAL_FACTOR
 
 
 def also_text(cut: Cut) -> str:

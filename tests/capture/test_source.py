@@ -29,6 +29,14 @@ def other(batch):
         state = batch
 for _ in range(3):
     state = outer()
+
+def fill(rows):
+    rows[0] = rows
+    batch, (rows.grad, *rest) = rows
+    state.grad = rows
+    state += [rows]
+    for rows[1] in rest:
+        batch = rows
 """
 
 
@@ -48,6 +56,10 @@ def script(tmp_path: Path) -> str:
         ("other", "state", 18, 18),
         ("other", "batch", 17, 17),
         ("other", "kept", 16, 16),
+        ("fill", "rows", 22, 22),
+        ("fill", "batch", 24, 28),
+        ("fill", "rest", 24, 24),
+        ("fill", "state", 26, 26),
         ("", "outer", 1, 1),
         ("", "kept", 16, 16),
         ("", "missing", 0, 0),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent.parent / "graph"))
 from heap_text import heap_from
 
+from leakscope.findings.groups import group_storages
 from leakscope.findings.growth import series
 from leakscope.findings.judge import judge
 from leakscope.record import Collection, Ended, Look, Rank, Run, Step
@@ -43,6 +45,55 @@ def run(*ranks: Rank, min_bytes: int = 64 * 1024) -> Run:
 def test_growth_is_more_at_each_of_three_looks(sizes: tuple[int, ...], grows: bool) -> None:
     steps = STEPS[: len(sizes)]
     assert series(steps, dict(zip(steps, sizes, strict=True))).grows is grows
+
+
+@pytest.mark.parametrize(
+    ("sizes", "grows", "certain"),
+    [
+        ((1, 1, 2, 3, 3, 4), True, True),  # an evaluation every three steps
+        ((1, 1, 2, 3), True, False),
+        ((0, 0, 1, 2, 3), True, True),  # begins late and goes on
+        ((1, 2, 3, 4, 4, 4), False, True),  # a cache that is full
+        ((1, 1, 2, 2, 2), False, False),
+        ((1, 2, 3, 2, 3, 4), False, True),
+    ],
+)
+def test_what_grows_every_few_steps_grows_and_what_came_to_rest_does_not(sizes: tuple[int, ...], grows: bool, certain: bool) -> None:
+    line = series((3, 5, 7, 9, 11, 12)[: len(sizes)], dict(zip((3, 5, 7, 9, 11, 12), sizes, strict=False)))
+    assert line.grows is grows and (not grows or line.certain is certain)
+
+
+def test_growth_every_few_steps_is_spread_over_all_of_them() -> None:
+    found = judge(run(rank(0, [losses(s // 3) for s in (3, 5, 7, 9, 11, 12)], steps=(3, 5, 7, 9, 11, 12))))
+    (finding,) = found.findings
+    assert found.verdict == "leaks" and finding.bytes_per_step == TENSOR / 3
+    assert "gains tensors every few steps" in finding.title
+    seen_twice = judge(run(rank(0, [losses(s // 3) for s in (3, 5, 7, 9)], steps=(3, 5, 7, 9))))
+    assert [f.severity for f in seen_twice.findings] == ["note"]
+    assert (seen_twice.verdict, seen_twice.why) == ("clean", "nothing grew enough to be a leak; 1 note below")
+    ended = Look(24, "end", heap_from(losses(8)), None, 0)
+    one = rank(0, [losses(s // 3) for s in (3, 5, 7, 9)], steps=(3, 5, 7, 9))
+    assert judge(run(replace(one, looks=(*one.looks, ended)))).verdict == "leaks"
+
+
+def test_what_is_no_larger_at_the_end_has_come_to_rest() -> None:
+    one = rank(0, [losses(s) for s in STEPS])
+    ended = Look(16, "end", heap_from(losses(10)), None, 0)
+    assert judge(run(replace(one, looks=(*one.looks, ended)))).verdict == "clean"
+    for later in (replace(ended, heap=heap_from(losses(16))), replace(ended, heap=heap_from("")), replace(ended, step=11)):
+        assert judge(run(replace(one, looks=(*one.looks, later)))).verdict == "leaks"
+
+
+def test_a_rank_without_steps_may_rest_between_two_looks_that_its_peers_brought_about() -> None:
+    one = rank(0, [losses(s) for s in (3, 5, 9, 9)])
+    peer = replace(one, steps=(), looks=tuple(replace(look, occasion="peer") for look in one.looks))
+    assert judge(run(peer, rank(1, [losses(1)] * 4))).verdict == "leaks"
+
+
+def test_a_rank_that_was_killed_is_no_clean_run() -> None:
+    one = replace(rank(0, [losses(1)] * 4), ended=Ended("killed", 137, 10, "killed by SIGKILL"))
+    found = judge(run(one, rank(1, [losses(1)] * 4)))
+    assert (found.verdict, found.why) == ("inconclusive", "rank 0 was killed after 10 steps; nothing grew until then")
 
 
 def test_bytes_a_step_follow_the_steps_between_looks() -> None:
@@ -135,6 +186,21 @@ def waiting(calls: int, each: int = 1) -> str:
         for k in range(each):
             text += f"list rows{call} -> [{k}] -> tensor t{call}x{k}\ntensor t{call}x{k} -> storage -> storage s{call}x{k} {TENSOR}\n"
     return text
+
+
+def test_garbage_that_came_once_and_stands_is_no_growth() -> None:
+    for heaps in (["", CYCLE, CYCLE, CYCLE], ["", "", CYCLE, CYCLE], ["", "", "", CYCLE]):
+        assert judge(run(rank(0, heaps))).findings == ()
+
+
+def test_a_cycle_is_the_same_wherever_the_walk_began() -> None:
+    def keys(text: str) -> set[tuple[str, ...]]:
+        return {group.key for group in group_storages(heap_from(text))}
+
+    edges = ["object A freed=1 -> .b -> object B freed=1", "object B freed=1 -> .a -> object A freed=1", "object B freed=1 -> .t -> tensor t freed=1"]
+    memory = "tensor t -> storage -> storage s 64 freed=1"
+    one, other = ("\n".join([*edges[k:], *edges[:k], memory]) for k in (0, 1))
+    assert keys(one) == keys(other)
 
 
 def test_calls_that_pile_up_are_cut_in_every_call() -> None:

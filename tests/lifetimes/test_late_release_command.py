@@ -38,6 +38,14 @@ SCRIPT = """
 Command = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
+def test_a_variable_that_is_a_small_part_of_the_peak_is_a_note(script: Callable[[str], Path], leakscope: Command) -> None:
+    larger = SCRIPT.replace("net = ", "others = torch.ones(8 << 20)\n        net = ", 1)
+    done = leakscope("run", "-q", "--json", "-o", "run", script(larger))
+    assert done.returncode == 0, done.stderr
+    (finding,) = json.loads(done.stdout)["findings"]
+    assert (finding["rule"], finding["severity"]) == ("late-release", "note")
+
+
 def test_the_batch_is_found_and_named(script: Callable[[str], Path], leakscope: Command) -> None:
     done = leakscope("run", "-q", "--json", "-o", "run", script(SCRIPT))
     assert done.returncode == 23, done.stderr

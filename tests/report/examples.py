@@ -254,6 +254,21 @@ def killed() -> tuple[Run, Findings]:
     )
 
 
+def failed_as(ended: Ended) -> tuple[Run, Findings]:
+    """One rank that ended so."""
+    return run(rank(0, ended.steps, ended=ended)), Findings(verdict="inconclusive", why="It ended early.", exit_status=ended.status)
+
+
+def of_a_dropped_work() -> tuple[Run, Findings]:
+    """A note on what happened on the wire: it keeps no memory."""
+    note = Finding(
+        rule="p2p-buffer", title="the Work of 116 send operations was dropped", fingerprint="00000001", severity="note",
+        freed_by="program", retained_bytes=0, bytes_per_step=0.0, trace=(), cut=None, advice="Keep the Work.",
+        sightings=tuple(Sighting(r, s, KIB) for r in (0, 1) for s in (3, 5)), count=116,
+    )
+    return run(rank(0, growth=0), rank(1, growth=0)), Findings(verdict="clean", why="Nothing grew.", exit_status=0, findings=(note,))
+
+
 def no_step() -> tuple[Run, Findings]:
     only = Rank(0, (), (look(0, 2 * MIB, 90 * MIB),), Ended("finished", 0, 0), notes=("no step was seen",))
     return run(only), Findings(

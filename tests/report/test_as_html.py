@@ -12,6 +12,7 @@ from pathlib import Path
 import examples
 import pytest
 
+from leakscope.record import Ended
 from leakscope.report import FORMATS
 
 VOID = {"meta", "br", "img", "link", "hr", "input"}
@@ -102,6 +103,18 @@ def test_every_rank_and_how_it_ended_is_named() -> None:
     assert "killed by SIGKILL after 5 steps" in words
     assert "RuntimeError: Connection closed by peer" in words
     assert "lost without a word before its first step" in words
+
+
+def test_a_note_that_holds_nothing_names_no_holder() -> None:
+    words = " ".join(Page(FORMATS["html"](*examples.of_a_dropped_work())).words)
+    assert "no memory held, 116 times seen" in words
+    assert not any(said in words for said in ("No trace", "freed by", "down to the memory"))
+
+
+def test_a_rank_that_hung_has_raised_nothing() -> None:
+    page_of = Page(FORMATS["html"](*examples.failed_as(Ended("raised", 124, 8, error="hung: nothing happened for 8 s"))))
+    words = " ".join(" ".join(page_of.words).split())
+    assert "Rank 0 hung after 8 steps nothing happened for 8 s" in words and "raised" not in words
 
 
 def test_hundred_ranks_fold_away() -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 import examples
 import pytest
 
+from leakscope.record import Ended
 from leakscope.report import FORMATS
 from leakscope.report.as_text import WIDTH
 
@@ -93,6 +94,24 @@ def test_a_killed_rank_is_named_before_the_peer_that_raised_because_of_it() -> N
     assert "! rank 0 raised after 5 steps" in text
     assert "error: RuntimeError: Connection closed by peer" in text
     assert "! rank 2 lost without a word before its first step" in text
+
+
+def test_an_error_that_only_repeats_the_end_is_left_out() -> None:
+    text = FORMATS["text"](*examples.failed_as(Ended("killed", 137, 5, error="killed by SIGKILL", log="logs/rank_0.log")))
+    assert "it was killed by SIGKILL after 5 steps (its log: logs/rank_0.log)" in " ".join(text.split())
+    assert text.count("killed by SIGKILL") == 2 and "error:" not in text
+
+
+def test_a_rank_that_hung_has_raised_nothing() -> None:
+    text = FORMATS["text"](*examples.failed_as(Ended("raised", 124, 8, error="hung: nothing happened on the wire for 8 s; last recv")))
+    assert "it hung after 8 steps: nothing happened on the wire for 8 s; last recv." in " ".join(text.split())
+    assert "! rank 0 hung after 8 steps\n    error: nothing happened on the wire" in text and "raised" not in text
+
+
+def test_a_note_that_holds_nothing_names_no_holder() -> None:
+    text = FORMATS["text"](*examples.of_a_dropped_work())
+    assert "p2p-buffer [00000001]; no memory held, 116 times seen; ranks 0, 1; steps 3 to 5" in text
+    assert not any(words in text for words in ("0 B held", "No trace", "freed by", "no single reference"))
 
 
 def test_a_script_without_steps_is_told_how_to_mark_them() -> None:

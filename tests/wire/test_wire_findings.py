@@ -34,6 +34,14 @@ def test_dropped_works_are_one_note_for_each_line() -> None:
     assert "train.py:9 go" in finding.title and finding.ranks == (0,)
 
 
+def test_of_each_rank_the_latest_steps_are_told() -> None:
+    ranks = [rank_with(n, wire=[row(s, "send", 1, s, dropped=True, issued_at="train.py:9 go") for s in range(1, 31)]) for n in range(3)]
+    (finding,) = wire_findings(run_of(*ranks))
+    assert finding.ranks == (0, 1, 2) and finding.count == 90
+    assert {(r, max(s.step for s in finding.sightings if s.rank == r)) for r in finding.ranks} == {(0, 30), (1, 30), (2, 30)}
+    assert len(finding.sightings) == 60
+
+
 def test_matched_channels_say_nothing() -> None:
     run = run_of(rank_with(0, KILLED, wire=[row(1, "send", 1, 1)]), rank_with(1, wire=[row(1, "recv", 0, 1)]))
     assert unmatched(run) == () and wire_notes(run, 0) == ()

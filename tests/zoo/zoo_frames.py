@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import concurrent.futures
 import queue
 import sys
@@ -191,6 +192,42 @@ class SuspendedAsyncGenerators(HeldFrame):
             one.aclose().send(None)
         except StopIteration:
             pass
+
+
+async def _upload(batch: torch.Tensor, told: asyncio.Event) -> float:
+    await told.wait()
+    return float(batch.sum())
+
+
+@animal
+class WaitingTasks(HeldFrame):
+    tells = r"each Task object, \d+ in all, keeps .*\(local batch in _upload\); .*\.pending.* collects them.*WaitingTasks.*cancel\(\)"
+    cut = "local batch"
+    frees = False  # each task has a cut of its own: what it waits for holds it too
+
+    def begin(self) -> None:
+        self.loop = asyncio.new_event_loop()
+        self.never, self.now = asyncio.Event(), asyncio.Event()
+        self.now.set()
+        self.pending: set[asyncio.Task[float]] = set()
+
+    def leak(self) -> None:
+        self._start(self.never)
+
+    def clean(self) -> None:
+        self._start(self.now)
+
+    def _start(self, told: asyncio.Event) -> None:
+        task = self.loop.create_task(_upload(self.tensor(), told))
+        self.pending.add(task)
+        task.add_done_callback(self.pending.discard)
+        self.loop.run_until_complete(asyncio.sleep(0))
+
+    def end(self) -> None:
+        self.never.set()
+        for task in list(self.pending):
+            self.loop.run_until_complete(task)
+        self.loop.close()
 
 
 class _Summing(threading.Thread):

@@ -18,7 +18,7 @@ class HeldGraph(Animal):
 
 @animal
 class LoggedLoss(HeldGraph):
-    tells = r"LoggedLoss.*\.losses"
+    tells = r"and the activations saved for it.*LoggedLoss.*\.losses"
     cut = r"\.losses"
 
     def begin(self) -> None:
@@ -29,6 +29,28 @@ class LoggedLoss(HeldGraph):
 
     def clean(self) -> None:
         self.losses.append(self.leaf().exp().sum().item())
+
+
+@animal
+class LossAfterBackward(HeldGraph):
+    """Backward has freed what was saved: the leaf and its gradient are all that the graph keeps."""
+
+    tells = r"keeps its graph and the leaf tensors \(and their \.grad\).*LossAfterBackward.*\.losses"
+    cut = r"\.losses"
+    per_step = 2
+
+    def begin(self) -> None:
+        self.losses: list[Any] = []
+
+    def leak(self) -> None:
+        loss = self.leaf().exp().sum()
+        loss.backward()
+        self.losses.append(loss)
+
+    def clean(self) -> None:
+        loss = self.leaf().exp().sum()
+        loss.backward()
+        self.losses.append(loss.detach())
 
 
 @animal

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextvars
 import functools
 import queue
+import threading
 from collections import OrderedDict, defaultdict, deque, namedtuple
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -343,6 +344,107 @@ class GrowingQueue(Growing):
 
 
 _ROWS: contextvars.ContextVar[Any] = contextvars.ContextVar("rows")
+
+
+def _collect(rows: list[Any]) -> Any:
+    while True:
+        rows.append((yield))
+
+
+@animal
+class GrowingInGenerator(Growing):
+    """One generator that always waits, and whose list grows: no generators pile up."""
+
+    tells = r"local rows of .*\.collector in watch\(\) gains tensors each step.*GrowingInGenerator"
+    cut = "local rows"
+
+    def begin(self) -> None:
+        self.collector = _collect([])
+        next(self.collector)
+
+    def leak(self) -> None:
+        self.collector.send(self.tensor())
+
+    def clean(self) -> None:
+        self.collector.close()
+        self.collector = _collect([])
+        next(self.collector)
+        self.collector.send(self.tensor())
+
+
+class _Writer(threading.Thread):
+    def __init__(self) -> None:
+        super().__init__(daemon=True)
+        self.waiting: queue.Queue[Any] = queue.Queue()
+        self.over, self.runs = threading.Event(), threading.Event()
+
+    def run(self) -> None:
+        self.runs.set()
+        self.over.wait()
+
+
+@animal
+class GrowingInThread(Growing):
+    """One thread that lives and owns what grows: no threads pile up."""
+
+    tells = r"\.waiting\.queue.* gains tensors each step"
+    cut = r"\.queue|\.waiting"
+
+    def begin(self) -> None:
+        self.writer = _Writer()
+        self.writer.start()
+        self.writer.runs.wait()
+
+    def leak(self) -> None:
+        self.writer.waiting.put(self.tensor())
+
+    def clean(self) -> None:
+        self.writer.waiting.put(self.tensor())
+        self.writer.waiting.get()
+
+    def end(self) -> None:
+        self.writer.over.set()
+        self.writer.join()
+
+
+@animal
+class GrowingTensor(Growing):
+    tells = r"the tensor in .*\.seen.* is larger at each look.*GrowingTensor.*torch\.cat"
+    cut = r"\.seen"
+
+    def begin(self) -> None:
+        self.seen = self.tensor()
+
+    def leak(self) -> None:
+        self.seen = torch.cat([self.seen, self.tensor()])
+
+    def clean(self) -> None:
+        self.seen = torch.cat([self.seen, self.tensor()])[-self.prime :].clone()
+
+
+@animal
+class GrowingOptimizerState(Growing):
+    """State of parameters that are gone; the twin is a history that the optimizer itself keeps and bounds."""
+
+    tells = r"SGD optimizer.*\.state"
+    cut = r"\.state"
+
+    def begin(self) -> None:
+        self.optimizer = torch.optim.SGD([nn.Parameter(torch.ones(1))], lr=0.1)
+        self.weight = nn.Parameter(torch.zeros(self.prime))
+        self.with_history = torch.optim.LBFGS([self.weight], lr=1e-3, max_iter=1)
+
+    def leak(self) -> None:
+        self.optimizer.state[nn.Parameter(torch.ones(1))] = {"momentum_buffer": self.tensor()}
+
+    def clean(self) -> None:
+        self.with_history.step(self._loss)
+
+    def _loss(self) -> torch.Tensor:
+        self.with_history.zero_grad()
+        loss = (self.weight * torch.linspace(0.5, 1.5, self.prime)).exp().sum()
+        loss.backward()
+        return loss
 
 
 @animal

@@ -6,6 +6,8 @@ from itertools import pairwise
 
 from leakscope.findings.candidate import Candidate
 from leakscope.findings.growth import LEAST_LOOKS
+from leakscope.findings.saying import along_way
+from leakscope.graph.model import Object
 
 NAME = "frame-hold"
 CURE = ""
@@ -26,26 +28,57 @@ def _kept(found: Candidate) -> str:
     return next((r.name for r in found.references if r.kind == "local" and r.holder == found.objects[0].index), "its locals")
 
 
-def title(found: Candidate, cut: str) -> str:
-    if found.through(*_KINDS) is None:
-        return f"{found.roots[-1]} calls of {found.objects[0].name}() run at once, more at each look, and each keeps {_kept(found)}"
-    holder = found.through(*_KINDS)
-    frame = next((o for o in reversed(found.before_tensor) if o.kind in ("frame", "generator")), holder)
+def _waits(found: Candidate, position: int) -> bool:
+    """Whether a future is a task whose coroutine has not ended: a coroutine that has ended holds nothing."""
+    return any(o.kind == "generator" for o in found.before_tensor[position + 1 :])
+
+
+def _locals(found: Candidate, position: int) -> str:
+    """`the locals of a function that has ended or waits (local batch in load)`, of the last frame below this position."""
+    frame = next((o for o in reversed(found.before_tensor[position:]) if o.kind in ("frame", "generator")), None)
+    if frame is None and found.objects[position].kind in ("thread", "future"):
+        return "what it was given or has returned"
     local = next((r.name for r in found.references if r.kind == "local" and frame and r.holder == frame.index), "")
-    assert holder is not None and frame is not None
-    inside = f" ({local} in {frame.name})" if local else ""
-    return f"{holder.label} keeps the locals of a function that has ended or waits{inside}; held by {cut}"
+    inside = f" ({local} in {frame.name})" if local and frame else ""
+    return f"the locals of a function that has ended or waits{inside}"
+
+
+def _alike(found: Candidate, holder: Object) -> int:
+    """How many objects like the holder keep storages of the group."""
+    alike = (found.graph.object(index) for index in found.storages_below)
+    return sum((o.kind, o.name) == (holder.kind, holder.name) for o in alike)
+
+
+def _collector(found: Candidate, position: int, cut: str) -> str:
+    """What collects the objects like the one at this position, as its user would write it; the cut where nothing is known to."""
+    graph, way = found.graph, found.group.way
+    if all(cut != along_way(graph, way, reference) for reference in way[position : found.tensor_at]):
+        return cut
+    containers = (k for k in range(position - 1, 0, -1) if found.objects[k].kind == "container")
+    return next((along_way(graph, way, way[k - 1]) for k in containers), cut)
+
+
+def title(found: Candidate, cut: str) -> str:
+    place = found.through(*_KINDS)
+    if place is None:
+        return f"{found.roots[-1]} calls of {found.objects[0].name}() run at once, more at each look, and each keeps {_kept(found)}"
+    holder, collector = found.objects[place], _collector(found, place, cut)
+    if collector == cut:
+        return f"{holder.label} keeps {_locals(found, place)}; held by {cut}"
+    return f"each {holder.label}, {_alike(found, holder)} in all, keeps {_locals(found, place)}; {collector} collects them"
 
 
 def advice(found: Candidate, cut: str) -> str:
-    holder = found.through(*_KINDS)
-    if holder is None:
+    place = found.through(*_KINDS)
+    if place is None:
         return f"Let the threads that run {found.objects[0].name}() end, or start a fixed number of them once (concurrent.futures.ThreadPoolExecutor): a call that waits keeps its locals and its thread the arguments. Where it is a recursion, return before the next step."
-    assert holder is not None
+    holder, collector = found.objects[place], _collector(found, place, cut)
     if holder.kind in ("exception", "traceback", "frame"):
-        return f"Keep str(error) or traceback.format_exc() in {cut}, not the exception: its traceback holds every frame it went through and all their locals. Or clear it with error.with_traceback(None)."
+        return f"Keep str(error) or traceback.format_exc() in {collector}, not the exception: its traceback holds every frame it went through and all their locals. Or clear it with error.with_traceback(None)."
     if holder.kind == "generator":
-        return f"Run the generator to its end or close() it, and drop it from {cut}: suspended, it holds all its locals."
+        return f"Run the generator to its end or close() it, and drop it from {collector}: suspended, it holds all its locals."
+    if holder.kind == "future" and _waits(found, place):
+        return f"Let these tasks end or cancel() them, or start fewer: a task that waits keeps all locals of its coroutine, and whatever it waits for keeps the task, also when it is dropped from {collector}."
     if holder.kind == "future":
-        return f"Drop finished futures from {cut}: each keeps its result."
-    return f"Drop the finished thread from {cut}: it keeps its attributes and arguments."
+        return f"Drop finished futures from {collector}: each keeps its result."
+    return f"Drop the finished thread from {collector}: it keeps its attributes and arguments."

@@ -17,7 +17,16 @@ def _holder(found: Candidate) -> str:
 
 
 def title(found: Candidate, cut: str) -> str:
-    return f"{_holder(found)} with a grad_fn in {cut} keeps its whole graph and the activations saved for it"
+    return f"{_holder(found)} with a grad_fn in {cut} keeps {_kept(found)}"
+
+
+def _kept(found: Candidate) -> str:
+    """What the way to the bytes leads through: backward frees what was saved, never the leaves that a graph ends at."""
+    if found.reference_through("saved") is not None:
+        return "its whole graph and the activations saved for it"
+    if any(o.kind == "grad node" and o.name.endswith("AccumulateGrad") for o in found.objects):
+        return "its graph and the leaf tensors (and their .grad) that the graph ends at"
+    return "its whole graph"
 
 
 def advice(found: Candidate, cut: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from leakscope.findings.candidate import Candidate
+from leakscope.graph.model import Object
 
 NAME = "step-growth"
 CURE = ""
@@ -12,12 +13,36 @@ def applies(found: Candidate) -> bool:
     return found.group.freed == 0
 
 
+def bounded_by(found: Candidate) -> Object | None:
+    """The optimizer of a library in whose state of one parameter it all hangs: its own options bound that.
+
+    A state that gains parameters is nobody's plan, nor is what an optimizer of the user's own collects.
+    """
+    for place, (obj, reference) in enumerate(zip(found.objects, found.references, strict=False)):
+        of_library = not obj.where and not obj.type.startswith("__main__.")
+        if obj.kind == "optimizer" and of_library and reference.name == ".state":
+            entries = found.objects[place + 2 : place + 3]
+            return obj if entries and entries[0].kind == "container" and found.is_for_all(entries[0]) else None
+    return None
+
+
 def title(found: Candidate, cut: str) -> str:
-    return f"{cut} gains tensors each step and lets none go"
+    optimizer = bounded_by(found)
+    if optimizer is not None:
+        return f"the {optimizer.label}'s own state of one parameter grows: {cut}"
+    if found.keeps_its_number == 1:
+        return f"the tensor in {cut} is larger at each look"
+    if found.keeps_its_number:
+        return f"the {found.keeps_its_number} tensors in {cut} are larger at each look"
+    return f"{cut} gains tensors {'every few steps' if found.series.pauses else 'each step'} and lets none go"
 
 
 def advice(found: Candidate, cut: str) -> str:
     place = found.container
+    if bounded_by(found) is not None:
+        return "A history that the optimizer keeps by design, up to a bound among its own options (history_size of LBFGS): no leak. Give it a smaller bound where that is too much memory."
+    if found.keeps_its_number:
+        return f"Nothing is added to it: see why {cut} is made larger each step (a torch.cat of all so far, a size that counts the steps), and keep a part of fixed size."
     if place and "dict" in place[1].type.lower():
         return f"Bound {cut} or clear it: each step adds an entry under a new key (an lru_cache(maxsize=...) or one entry per real need)."
     if place:

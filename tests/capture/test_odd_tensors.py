@@ -1,0 +1,133 @@
+"""Does a look survive every kind of tensor that torch has, and count only the memory that is there?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch._subclasses import FakeTensorMode
+
+from leakscope.capture import heap
+from leakscope.capture.autograd import Types
+from leakscope.capture.describe import describe
+from leakscope.capture.garbage import Watched
+from leakscope.findings.categories import categories
+from leakscope.record import Look
+
+pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")  # prototype, beta, deprecated
+
+FLOAT, COMPLEX, LONG = 4, 8, 8
+_PARTS = (3, 4)
+
+
+class Refuses(torch.Tensor):
+    """Asks itself for its sizes, layout and device, and does not answer."""
+
+    @staticmethod
+    def __new__(cls, inner: torch.Tensor) -> Any:
+        made = torch.Tensor._make_wrapper_subclass(  # type: ignore[attr-defined]
+            cls, inner.shape, dtype=inner.dtype, dispatch_sizes_strides_policy="sizes", dispatch_device=True, dispatch_layout=True
+        )
+        made._inner_tensor = inner
+        return made
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        raise NotImplementedError(func)
+
+
+def _nested(layout: torch.layout) -> torch.Tensor:
+    return torch.nested.nested_tensor([torch.ones(part, 5) for part in _PARTS], layout=layout)
+
+
+def _seen_by(transform: Callable[[Any], Any]) -> list[torch.Tensor]:
+    seen: list[torch.Tensor] = []
+
+    def keep(x: torch.Tensor) -> torch.Tensor:
+        seen.append(x)
+        return x.sum()
+
+    transform(keep)(torch.ones(5, 3))
+    return seen
+
+
+ODD: dict[str, tuple[Callable[[], Any], int]] = {
+    "nested": (lambda: _nested(torch.strided), sum(_PARTS) * 5 * FLOAT),
+    "jagged": (lambda: _nested(torch.jagged), sum(_PARTS) * 5 * FLOAT + (len(_PARTS) + 1) * LONG),
+    "coo": (lambda: torch.eye(10).to_sparse(), 0),  # what sparse tensors are made of has no Python object
+    "csr": (lambda: torch.eye(10).to_sparse_csr(), 0),
+    "mkldnn": (lambda: torch.ones(4, 4).to_mkldnn(), 0),
+    "quantized": (lambda: torch.quantize_per_tensor(torch.ones(10, 10), 0.1, 0, torch.qint8), 100),
+    "meta": (lambda: torch.empty(10, device="meta"), 0),
+    "meta storage": (lambda: torch.empty(10, device="meta").untyped_storage(), 0),
+    "empty": (lambda: torch.empty(3, 0), 0),
+    "uninitialized": (lambda: nn.LazyLinear(3).weight, 0),
+    "fake": (lambda: FakeTensorMode().from_tensor(torch.ones(10)), 0),
+    "conjugate": (lambda: torch.ones(4, dtype=torch.cfloat).conj(), 4 * COMPLEX),
+    "negative": (lambda: torch.ones(4, dtype=torch.cfloat).conj().imag, 4 * COMPLEX),
+    "functional": (lambda: torch._to_functional_tensor(torch.ones(10)), 10 * FLOAT),
+    "wrapper": (lambda: Refuses(torch.ones(10)), 10 * FLOAT),
+    "vmap": (lambda: _seen_by(torch.func.vmap), 15 * FLOAT),
+    "grad": (lambda: _seen_by(torch.func.grad), 15 * FLOAT),
+}
+
+
+def _look() -> Look:
+    watched: Watched = []
+    look = heap.look(1, "last", watched=watched)
+    assert len(watched) == len(look.heap.storages)
+    assert sum(categories(look.heap).values()) == look.explained_bytes
+    return look
+
+
+@pytest.mark.parametrize("kind", ODD)
+def test_its_own_memory_is_counted_once(kind: str) -> None:
+    make, own = ODD[kind]
+    make()  # what torch makes at the first use of a kind stays
+    before = _look().explained_bytes
+    kept = make()
+    assert _look().explained_bytes - before == own
+    assert kept is not None
+
+
+def test_one_look_at_all_of_them_loses_nothing_else() -> None:
+    kept = [make() for make, _ in ODD.values()]
+    plain = [torch.ones(12345)]
+    seen = _look().heap
+    assert [seen.strings[k] for k in seen.label].count("Tensor float32[12345]") == 1
+    assert len(kept) == len(ODD)
+    assert plain
+
+
+def test_what_a_tensor_does_not_tell_is_missing_in_its_own_label() -> None:
+    known = Types()
+    nested = describe(_nested(torch.strided), known)
+    assert (nested.kind, nested.label, nested.size) == ("tensor", "Tensor float32[?]", sum(_PARTS) * 5 * FLOAT)
+    refuses = describe(Refuses(torch.ones(10)), known)
+    assert (refuses.kind, refuses.label, refuses.size) == ("tensor", "Refuses float32[?]", -1)
+
+
+def test_an_object_that_cannot_be_described_has_its_type(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: Any) -> Any:
+        raise RuntimeError("no such thing")
+
+    monkeypatch.setattr("leakscope.capture.describe._container", fails)
+    assert describe([1], Types()).label == "list object"
+    assert describe({1}, Types()).type == "set"
+
+
+def test_symbolic_sizes_stay_symbols() -> None:
+    from torch.fx.experimental.symbolic_shapes import ShapeEnv
+
+    shapes = ShapeEnv()
+    tensor = FakeTensorMode(shape_env=shapes).from_tensor(torch.ones(10, 7))
+    storage = tensor.untyped_storage()
+    told = describe(tensor, Types())
+    assert told.size == -1
+    assert told.label.startswith("FakeTensor float32[s")
+    _look()
+    assert shapes.guards == []
+    assert storage is not None
