@@ -63,12 +63,19 @@ class CollectionWatch:
 
     @contextmanager
     def not_listening(self) -> Iterator[None]:
-        """Collections while the block runs are leakscope's own doing; blocks of several threads may overlap."""
+        """Collections while the block runs are leakscope's own doing; blocks of several threads may overlap.
+
+        Automatic gc waits: what leakscope allocates must not be what frees the program's garbage, unseen.
+        """
+        collecting = gc.isenabled()
+        gc.disable()
         self._own_blocks += 1
         try:
             yield
         finally:
             self._own_blocks -= 1
+            if collecting:
+                gc.enable()
 
     def taken(self) -> tuple[Collection, ...]:
         """The collections since the last call."""

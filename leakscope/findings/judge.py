@@ -161,27 +161,28 @@ def _rate(rank: Rank, line: Series, group: Group, garbage: Mapping[int, int]) ->
     """
     if group.freed == 0:
         return line.per_step, False
-    rates: list[float] = []
+    stretches: list[tuple[float, int]] = []
+    """Bytes a step that came between two looks, and how many steps that were."""
     recreated = False
     looks = list(zip(line.steps, line.bytes, strict=True))
     for (before, had), (after, held) in pairwise(looks):
         share = held / garbage[after] if garbage[after] else 0.0
         freed = sum(c.freed_bytes or 0 for s in rank.steps if before < s.number <= after for c in s.collections)
         full = [s.number for s in rank.steps if before < s.number <= after for c in s.collections if c.generation == 2]
-        # Garbage that stands as it stood, with no full collection between, is old: what went was not it.
-        come = 0.0 if not full and held == had else max(held - had + share * freed, 0.0) / (after - before)
+        if held == had and freed and not full:
+            continue  # old, and what went was not it; or as much came as went
+        come = max(held - had + share * freed, 0.0) / (after - before) if full or held != had else 0.0
         if full and held:
             recreated = True
             if not freed:  # nobody counted what went; all that is here has come since
                 come = max(come, held / max(after - full[-1], 1))
-        rates.append(come)
-    risen = [rate for rate in rates if rate > 0]
+        stretches.append((come, after - before))
+    risen = [come for come, _ in stretches if come > 0]
     if len(risen) < 2 and not recreated:
         return 0.0, False  # it came once
-    if len(risen) == len(rates):
+    if len(risen) == len(stretches):
         return float(median(risen)), recreated
-    come_in_all = sum(rate * (after - before) for rate, (before, after) in zip(rates, pairwise(line.steps), strict=True))
-    return come_in_all / (line.steps[-1] - line.steps[0]), recreated
+    return sum(come * steps for come, steps in stretches) / sum(steps for _, steps in stretches), recreated
 
 
 def _bounded(look: Look, group: Group) -> bool:

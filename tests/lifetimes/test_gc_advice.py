@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 from dataclasses import replace
 
-from leakscope.capture.collecting import freezing
+from leakscope.capture.collecting import CollectionWatch, freezing
 from leakscope.findings.gc_advice import gc_advice
 from leakscope.findings.model import Cut, Finding
 from leakscope.graph.model import build
@@ -70,6 +70,27 @@ def test_freezing_is_measured_and_undone() -> None:
     assert measured is not None and kept
     assert measured["frozen_seconds"] < measured["full_seconds"] / 3
     assert (gc.get_freeze_count(), gc.isenabled()) == before == (0, gc.isenabled())
+
+
+def test_what_leakscope_allocates_frees_none_of_the_programs_garbage() -> None:
+    watch, collected = CollectionWatch(lambda: 0), []
+    gc.enable()
+    gc.callbacks.append(lambda phase, info: collected.append(phase))
+    try:
+        with watch.not_listening():
+            kept = [[number] for number in range(20_000)]
+            with watch.not_listening():
+                kept += [[number] for number in range(20_000)]
+            kept += [[number] for number in range(20_000)]
+            assert not collected and not gc.isenabled()
+        assert gc.isenabled() and kept
+        gc.disable()
+        with watch.not_listening():
+            pass
+        assert not gc.isenabled(), "as the script has it"
+    finally:
+        gc.callbacks.pop()
+        gc.enable()
 
 
 def test_a_script_that_freezes_is_left_alone() -> None:
