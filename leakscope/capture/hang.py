@@ -14,6 +14,8 @@ from leakscope.capture.installed import Installed
 
 STACKS = "stack.txt"
 _LONGEST_BEAT = 0.5
+_COARSE = 0.1
+"""Seconds by which a file may seem to have been written too early: file systems go by the kernel's last tick."""
 _ANSWER = 3.0
 """Seconds in which a rank that was told to end is expected to do something about it."""
 _NOT_TOLD = ("/leakscope/capture/", "<frozen ")
@@ -83,7 +85,7 @@ class EndClock:
         """To be asked at every beat."""
         told = _last_written(self._stacks)
         now = time.perf_counter()
-        return told is not None and now - told > _ANSWER and self._called() < told and self._is_in_a_call()
+        return told is not None and now - told > _ANSWER and self._called() < told + _COARSE and self._is_in_a_call()
 
     def _is_in_a_call(self) -> bool:
         frame = sys._current_frames().get(self._ident)

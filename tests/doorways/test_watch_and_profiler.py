@@ -12,6 +12,7 @@ import pytest
 import torch
 
 import leakscope
+from leakscope.capture.device import Counter
 
 
 def leave_a_cycle() -> None:
@@ -96,6 +97,21 @@ def test_what_a_look_leaves_in_a_threads_cache_is_not_taken_for_the_programs_own
     # a thread costs 47 KiB by itself, and 230 KiB with what a look leaves
     assert rose < 100 * 1024 * (looks[-1].step - looks[0].step)
     assert profiler.findings.verdict == "clean"
+
+
+def test_what_others_free_during_a_look_is_no_growth_afterwards() -> None:
+    counter, kept = Counter(), [torch.ones(1 << 20)]
+    with counter.ours():
+        pass
+    before = counter.read().bytes
+    with counter.ours():
+        kept.clear()
+    after = counter.read().bytes
+    assert before is not None and after is not None and before - after > 3 << 20
+    with counter.ours():
+        kept.append(torch.ones(1 << 20))
+    again = counter.read().bytes
+    assert again is not None and again - after > 3 << 20, "a look leaves less than that: it is the program's"
 
 
 def test_check_tells_growth_from_what_stays_the_same() -> None:
