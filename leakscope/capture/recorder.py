@@ -37,6 +37,8 @@ from leakscope.record import Ended, RankFolder, Step, write_json
 
 HUNG = 124
 """Exit status of a rank that `--hang-timeout` has ended, as of `timeout`."""
+LONG_STEP = 1.0
+"""Seconds after which limits are asked for in the middle of a step."""
 
 class Recorder:
     """Attached once torch is there; everything it puts into the process is in `installed` and taken out at the end."""
@@ -210,12 +212,12 @@ class Recorder:
 
     def _look_if_short(self, inside: bool) -> None:
         """A limit has come near, at the end of a step or `inside` the next one."""
-        near = self._looks.limits.near()
+        near, step = self._looks.limits.near(), self.steps
         if near is None:
             return
         with self._collections.not_listening():
-            self._folder.append("short_of_memory", {"kind": "near", "step": self.steps, "inside": inside, **asdict(near)})
-            self._look(self.steps, "memory")
+            self._folder.append("short_of_memory", {"kind": "near", "step": step, "inside": inside, **asdict(near)})
+            self._look(step, "memory")
 
     def _look_as_peer(self, step: int) -> None:
         if self._wire is not None:
@@ -283,7 +285,9 @@ class Recorder:
             self._leave_hung()
         if self._looks.lock.locked() or self.lost:
             return
-        self._look_if_short(inside=True)
+        # a step that is soon over looks by itself, while the script allocates nothing
+        if time.perf_counter() - self._began > LONG_STEP:
+            self._look_if_short(inside=True)
         if not self.steps:
             self._peers.look_from_aside()
         self._peers.answer_from_aside()
