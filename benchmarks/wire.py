@@ -6,9 +6,9 @@ First one process, gloo, an operation and its wait(); the best of several rounds
 steady state (the first steps, of which every operation is written, are over). Times are those of the main thread's
 processor, so that a busy machine does not spoil them. Then two ranks train the clean pipeline of
 `sample_runs/p2p_pipeline` (16 operations a step on each rank), nothing else of leakscope running. There a watched step
-and an unwatched one differ by less than two equal ones do, so the ledger's own calls are timed one by one, finalizers
-and the end of the step among them; the median over the steps stands beside a step by the clock. A ledger that only has
-the weak references and the moments, and tells nothing of them, is timed in the same way: less than that it cannot be.
+and an unwatched one differ by less than two equal ones do, so each call that is wrapped is timed from outside, less
+what the method of torch takes inside it; the end of the step comes on top. The median over the steps stands beside a
+step by the clock. Wrappers that do nothing are timed in the same way: that much is the measuring itself.
 """
 
 from __future__ import annotations
@@ -22,16 +22,14 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from statistics import median
-from types import FrameType
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
 from leakscope.capture.p2p import Watch, watch
+from leakscope.capture.wire_calls import Calls
 from leakscope.capture.wire_file import FULL_STEPS
-from leakscope.capture.wire_ledger import Handle, Ledger, Mark
-from leakscope.capture.wire_records import Channel, Operation
 from leakscope.record import RankFolder
 
 PIPELINE = Path(__file__).resolve().parent.parent / "sample_runs" / "p2p_pipeline" / "train.py"
@@ -42,9 +40,6 @@ ROUNDS = 9
 LIMIT_MICROSECONDS = 20.0
 PIPELINE_STEPS = 200
 LIMIT_SHARE = 0.01
-LEDGER_CALLS = (
-    "begin", "issued", "waiting", "waited", "completed", "step_ended", "latest_of", "_tensor_died", "_storage_died", "_work_died",
-)  # fmt: skip
 
 
 def same_buffer() -> Callable[[], None]:
@@ -86,65 +81,45 @@ def compare(make: Callable[[], Callable[[], None]], folder: Path) -> tuple[float
 
 
 class Spent:
-    """Seconds spent in the ledger's own calls, those that run inside another counted once."""
+    """Seconds spent in wrappers and at step ends, without those of the methods that are wrapped."""
 
     def __init__(self) -> None:
         self.seconds = 0.0
-        self._inside = False
 
-    def time(self, name: str) -> None:
-        called = getattr(Ledger, name)
+    def outside(self, called: Callable[..., Any]) -> Callable[..., Any]:
+        return self._timed(called, 1)
 
-        def timed(*args: Any) -> Any:
-            if self._inside:
-                return called(*args)
-            self._inside = True
+    def inside(self, called: Callable[..., Any]) -> Callable[..., Any]:
+        return self._timed(called, -1)
+
+    def _timed(self, called: Callable[..., Any], sign: int) -> Callable[..., Any]:
+        def timed(*args: Any, **kwargs: Any) -> Any:
             began = time.perf_counter()
             try:
-                return called(*args)
+                return called(*args, **kwargs)
             finally:
-                self.seconds += time.perf_counter() - began
-                self._inside = False
+                self.seconds += sign * (time.perf_counter() - began)
 
-        setattr(Ledger, name, timed)
+        return timed
 
+    def time_wrappers(self, empty: bool) -> None:
+        """From now on what is wrapped is timed; with `empty` nothing stands between the two clocks."""
+        replace = Calls._replace
 
-def keep_moments_only() -> None:
-    """Leave of the ledger what no watcher in Python can do without: three weak references and the moment of each event."""
-    moments: list[Any] = []
-    nothing = Operation(0, Channel("", 0, None, ""), 0, 0.0)
+        def timed(calls: Calls, owner: type, name: str, make: Any) -> None:
+            def between(called: Callable[..., Any]) -> Callable[..., Any]:
+                method = self.inside(called)
+                return self.outside(method if empty else make(method))
 
-    def begin(self: Ledger, direction: str, group: Any, other: Any, tag: Any, buffers: Any, frame: FrameType) -> Any:
-        moments.append((direction, other, tag, frame.f_code, frame.f_lasti, time.perf_counter()))
-        return nothing
+            replace(calls, owner, name, between)
 
-    def issued(self: Ledger, operation: Any, work: Any, buffers: Any) -> None:
-        for tensor in buffers:
-            storage = tensor.untyped_storage()
-            self.storages[id(tensor)] = Mark(tensor, self._tensor_died)
-            self.storages[storage._cdata] = Mark(storage, self._storage_died)
-        handle = Handle(work, self._work_died)
-        handle.operations = (operation,)
-        self.works[id(work)] = handle
-
-    def happened(self: Ledger, what: Any) -> None:
-        moments.append((what, time.perf_counter()))
-
-    least = {name: happened for name in ("waiting", "waited", "_tensor_died", "_storage_died", "_work_died")}
-    never = {"latest_of": lambda self, tensor: None, "forget": lambda self: None}
-    over = {"step_ended": lambda self, step: moments.clear()}
-    for name, method in {"begin": begin, "issued": issued, **least, **never, **over}.items():
-        setattr(Ledger, name, method)
-    Watch._poll = lambda self: None  # type: ignore[method-assign]
+        Calls._replace = timed  # type: ignore[method-assign]
 
 
-def train_in_blocks(rank: int, store: str, folder: Path, least: bool) -> dict[str, float]:
-    """Median seconds of a step by the clock, and of the ledger's calls in it; run by each of two ranks."""
-    if least:
-        keep_moments_only()
+def pipeline(rank: int, store: str, folder: Path, empty: bool) -> dict[str, float]:
+    """Median seconds of a step by the clock, and of watching in it; run by each of two ranks."""
     spent = Spent()
-    for name in LEDGER_CALLS:
-        spent.time(name)
+    spent.time_wrappers(empty)
     spec = importlib.util.spec_from_file_location("train", PIPELINE)
     assert spec is not None and spec.loader is not None
     train = importlib.util.module_from_spec(spec)
@@ -157,6 +132,7 @@ def train_in_blocks(rank: int, store: str, folder: Path, least: bool) -> dict[st
     new_context, backward, train_step = train.choose("none", rank)
     context = new_context(peer=1 - rank)
     wire = watch(RankFolder(folder, rank))
+    step_ended = spent.outside(wire.step_ended)
     steps: list[tuple[float, float]] = []
     for step in range(1, FULL_STEPS + PIPELINE_STEPS):
         dist.barrier()
@@ -164,7 +140,8 @@ def train_in_blocks(rank: int, store: str, folder: Path, least: bool) -> dict[st
         train_step(stage, context, backward, train.microbatches(seed=step))
         optimizer.step()
         optimizer.zero_grad()
-        wire.step_ended(step)
+        if not empty:
+            step_ended(step)
         steps.append((time.perf_counter() - began, spent.seconds - before))
     wire.remove()
     dist.destroy_process_group()
@@ -172,10 +149,10 @@ def train_in_blocks(rank: int, store: str, folder: Path, least: bool) -> dict[st
     return {"clock": clock, "own": own}
 
 
-def of_the_pipeline(folder: Path, least: bool) -> None:
-    """Print each rank's share; `least` is for the ledger that tells nothing."""
+def of_the_pipeline(folder: Path, empty: bool) -> None:
+    """Print each rank's share; `empty` is for wrappers that do nothing."""
     folder.mkdir()
-    command = [sys.executable, __file__, "least" if least else "whole", str(folder)]
+    command = [sys.executable, __file__, "empty" if empty else "whole", str(folder)]
     ranks = [subprocess.Popen([*command, str(rank)], stdout=subprocess.PIPE, text=True) for rank in (0, 1)]
     for rank, process in enumerate(ranks):
         told = json.loads(process.communicate()[0])
@@ -183,7 +160,7 @@ def of_the_pipeline(folder: Path, least: bool) -> None:
         verdict = "within" if share <= LIMIT_SHARE else "ABOVE"
         print(
             f"pipeline, rank {rank}: {told['own'] * 1000:.2f} ms of a step of {told['clock'] * 1000:.1f} ms are "
-            f"{'the least there can be' if least else 'the ledger'}: {share:.2%} ({verdict} {LIMIT_SHARE:.0%})"
+            f"{'the measuring alone' if empty else 'watching'}: {share:.2%} ({verdict} {LIMIT_SHARE:.0%})"
         )
 
 
@@ -200,14 +177,14 @@ def main() -> None:
                 f"{make.__name__}: {plain * 1e6:.1f} us plain, {watched * 1e6:.1f} us watched: {cost:.1f} us an operation "
                 f"({verdict} {LIMIT_MICROSECONDS:g} us), {step:.2f} ms for the {OPERATIONS_A_STEP} operations of a sample step"
             )
-        for least in (False, True):
-            of_the_pipeline(Path(name) / f"pipeline_{least}", least)
+        for empty in (False, True):
+            of_the_pipeline(Path(name) / f"pipeline_{empty}", empty)
     dist.destroy_process_group()
 
 
 if __name__ == "__main__":
     if len(sys.argv) > 1:
         how, where, rank = sys.argv[1:]
-        print(json.dumps(train_in_blocks(int(rank), f"{where}/store", Path(where), how == "least")))
+        print(json.dumps(pipeline(int(rank), f"{where}/store", Path(where), how == "empty")))
     else:
         main()

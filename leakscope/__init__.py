@@ -11,7 +11,7 @@ The map of the house; data flows launch -> capture -> record -> graph -> finding
 
     launch          starts N ranks, each under a recorder
     capture/        the live process, turned into plain data and left as it was
-    record          a run and its folder on disk
+    record          a run and its folder on disk; wire_last its one packed file
     graph/          the heap as plain data: what holds itself, who holds this, what would go free
     findings/       one rule per file, verdicts, advice
     report/         the same story as text, JSON, HTML, SARIF and JUnit

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from leakscope.errors import LeakscopeError, Unreadable
 from leakscope.graph.model import HeapGraph, from_json, to_json
+from leakscope.wire_last import NAME as WIRE_LAST
+from leakscope.wire_last import unpack
 
 if TYPE_CHECKING:
     from leakscope.allocator.figures import SnapshotReport
@@ -242,6 +244,12 @@ def _read_rank(folder: Path, number: int, snapshots: bool) -> Rank:
     path = folder / f"rank_{number:04d}"
     notes: list[str] = []
     lines = {p.stem: _read_lines(p, notes) for p in sorted(path.glob("*.jsonl"))}
+    last = path / WIRE_LAST
+    if last.exists():
+        try:
+            lines["wire_last"] = unpack(last.read_bytes())
+        except ValueError as error:
+            notes.append(f"what the rank did last on the wire cannot be told: {error}")
     steps = tuple(_step_from_json(line) for line in lines.pop("steps", ()))
     looks = sorted((_read_look(p) for p in path.glob("heap_*.json")), key=lambda look: (look.step, look.occasion != "step"))
     notes += [str(line["note"]) for line in lines.pop("notes", ())]

@@ -56,11 +56,13 @@ class Watch:
         """The step of this number is over; what follows belongs to the next."""
         if self._ledger.used:  # a script that has not used the wire yet is not waiting for it
             self._ledger.last_event = time.perf_counter()
+        self._ledger.settle()
         self._poll()
         self._ledger.step_ended(step)
 
     def beat(self) -> None:
         """Called from the watchdog's thread: what is stuck gets on disk."""
+        self._ledger.settle()
         self._file.beat(time.perf_counter())
 
     @property
@@ -69,7 +71,7 @@ class Watch:
         return self._ledger.last_call
 
     def last_words(self) -> str:
-        """The last operation and what is being done with it, as `wire_last.jsonl` has it."""
+        """The last operation and what is being done with it, as `wire_last.bin` has it."""
         return self._file.last.words()
 
     def holds(self) -> Iterator[tuple[Any, Any, str]]:
@@ -78,6 +80,7 @@ class Watch:
 
     def crossed(self) -> dict[int, Crossing]:
         """Address of each storage alive to the last operation that used it."""
+        self._ledger.settle()
         alive = [(address, mark) for address, mark in list(self._ledger.storages.items()) if mark() is not None]
         return {address: mark.operation.crossing() for address, mark in alive}
 
@@ -99,10 +102,10 @@ class Watch:
             if work is not None and type(work).is_completed is asked and work.is_completed():
                 ledger.completed(handle.operations)
             del work
-        for handle in futures:
-            future = handle()
+        for followed in futures:
+            future = followed()
             if type(future) is torch._C.Future and future.done():
-                ledger.completed(handle.operations)
+                ledger.completed(followed.operations)
             del future
 
 

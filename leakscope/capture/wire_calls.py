@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import os
 import sys
 import types
 from _thread import get_ident
@@ -12,6 +11,7 @@ from typing import Any
 
 import torch
 
+from leakscope.capture.forks import FORKS
 from leakscope.capture.installed import Installed
 from leakscope.capture.wire_arguments import PLAIN, argument, is_plain, tensors_among
 from leakscope.capture.wire_ledger import Ledger
@@ -24,6 +24,8 @@ COLLECTIVES = (
     "reduce_scatter_tensor_coalesced", "all_to_all_single", "alltoall_base", "alltoall", "barrier", "monitored_barrier",
 )  # fmt: skip
 """Methods of a process group that move tensors among all its ranks, or hold them back."""
+_ONE_LIST = ("allreduce", "broadcast", "reduce")
+"""Those of them that have all their tensors in the first argument."""
 _POINT_TO_POINT = {"send": "send", "recv": "recv", "recv_anysource": "recv"}
 _mro = type.__dict__["__mro__"].__get__
 
@@ -36,11 +38,11 @@ class Calls:
 
     def __init__(self, ledger: Ledger, installed: Installed) -> None:
         self._ledger, self._installed = ledger, installed
-        self._pid = os.getpid()
+        self._born = FORKS[0]
         self.inside: set[int] = set()
         """Threads in a call that is noted already; what it calls in turn is part of it."""
         self._met: set[type] = set()
-        self._waits = Waits(ledger, self._pid)
+        self._waits = Waits(ledger)
 
     def install(self) -> None:
         from torch._C import _distributed_c10d as c10d
@@ -90,13 +92,13 @@ class Calls:
 
     def passes(self) -> bool:
         """Whether a call is to go through unnoted: a forked child's, or part of one that is noted."""
-        return os.getpid() != self._pid or get_ident() in self.inside
+        return FORKS[0] != self._born or get_ident() in self.inside
 
     # classes written in Python: their own methods hide those that are wrapped
 
     def _begin_own(self, called: Call) -> Call:
         def wrapper(*args: Any, **kwargs: Any) -> Any:
-            if os.getpid() == self._pid:
+            if FORKS[0] == self._born:
                 for kind in _mro(type(args[0])):
                     if kind in self._met:
                         break
@@ -136,13 +138,14 @@ class Calls:
     # operations
 
     def _point_to_point(self, called: Call, name: str) -> Call:
-        ledger, pid, inside, getpid = self._ledger, self._pid, self.inside, os.getpid
+        begin, issued, refused = self._ledger.begin, self._ledger.issued, self._ledger.refused
+        inside, born, forks = self.inside, self._born, FORKS
         direction, anybody = _POINT_TO_POINT[name], name == "recv_anysource"
         rank_name, tag_place = "dstRank" if direction == "send" else "srcRank", 2 if anybody else 3
         plain = PLAIN
 
         def wrapper(*args: Any, **kwargs: Any) -> Any:
-            if getpid() != pid or (inside and get_ident() in inside):
+            if forks[0] != born or (inside and get_ident() in inside):
                 return called(*args, **kwargs)
             if len(args) == 4 and not anybody:
                 group, tensors, other, tag = args
@@ -150,37 +153,44 @@ class Calls:
                 group, tensors = args[0], argument(args, kwargs, 1, "tensors", ())
                 other = None if anybody else argument(args, kwargs, 2, rank_name, None)
                 tag = argument(args, kwargs, tag_place, "tag", 0)
-            buffers = [t for t in tensors if plain.get(type(t)) or is_plain(t)] if type(tensors) in (list, tuple) else []
+            if type(tensors) is list and len(tensors) == 1 and plain.get(type(tensors[0])):
+                buffers = tensors
+            else:
+                buffers = list(filter(is_plain, tensors)) if type(tensors) in (list, tuple) else []
             del tensors
-            operation = ledger.begin(direction, group, other, tag, buffers, sys._getframe().f_back)
+            operation = begin(direction, group, other, tag, buffers, sys._getframe(1))
             del group
             try:
                 work = called(*args, **kwargs)
             except BaseException as error:
-                ledger.refused(operation, error)
+                refused(operation, error)
                 del args, kwargs, buffers
                 raise
-            ledger.issued(operation, work, buffers)
+            issued(operation, work, buffers)
             return work
 
         return wrapper
 
     def _collective(self, called: Call, name: str) -> Call:
-        ledger, pid, inside, getpid = self._ledger, self._pid, self.inside, os.getpid
-        direction = name.strip("_")
+        begin, issued, refused = self._ledger.begin, self._ledger.issued, self._ledger.refused
+        inside, born, forks = self.inside, self._born, FORKS
+        direction, alone, plain = name.strip("_"), name in _ONE_LIST, PLAIN
 
         def wrapper(*args: Any, **kwargs: Any) -> Any:
-            if getpid() != pid or (inside and get_ident() in inside):
+            if forks[0] != born or (inside and get_ident() in inside):
                 return called(*args, **kwargs)
-            buffers = tensors_among((*args[1:], *kwargs.values()))
-            operation = ledger.begin(direction, args[0], None, None, buffers, sys._getframe().f_back)
+            if alone and len(args) > 1 and type(args[1]) is list and len(args[1]) == 1 and plain.get(type(args[1][0])):
+                buffers = args[1]
+            else:
+                buffers = tensors_among((*args[1:], *kwargs.values()))
+            operation = begin(direction, args[0], None, None, buffers, sys._getframe(1))
             try:
                 work = called(*args, **kwargs)
             except BaseException as error:
-                ledger.refused(operation, error)
+                refused(operation, error)
                 del args, kwargs, buffers
                 raise
-            ledger.issued(operation, work, buffers)
+            issued(operation, work, buffers)
             return work
 
         return wrapper
@@ -188,7 +198,7 @@ class Calls:
     def _start(self, called: Call) -> Call:
         def wrapper(*args: Any, **kwargs: Any) -> Any:
             result = called(*args, **kwargs)
-            if os.getpid() == self._pid:
+            if FORKS[0] == self._born:
                 self._ledger.start_coalescing(args[0])
             return result
 
@@ -197,7 +207,7 @@ class Calls:
     def _end(self, called: Call) -> Call:
         def wrapper(*args: Any, **kwargs: Any) -> Any:
             work = called(*args, **kwargs)
-            if os.getpid() == self._pid:
+            if FORKS[0] == self._born:
                 self._ledger.end_coalescing(args[0], work)
             return work
 

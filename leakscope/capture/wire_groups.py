@@ -47,12 +47,13 @@ class Groups:
     """All groups that have been used."""
 
     def __init__(self) -> None:
-        self._by_id: dict[int, Group] = {}
+        self.by_id: dict[int, Group] = {}
+        """Address to group, right where `seen` still is the one that is asked about."""
         self._by_name: dict[str, Group] = {}
 
     def of(self, group: Any) -> Group:
         """The group of a ProcessGroup, or of one of its backends."""
-        known = self._by_id.get(id(group))
+        known = self.by_id.get(id(group))
         if known is not None and known.seen() is group:
             return known
         name = _name_of(group)
@@ -61,10 +62,10 @@ class Groups:
         known = self._by_name.get(name)
         if known is None or (ranks and known.ranks != ranks):  # a group made after destroy_process_group may have an old name
             known = self._by_name[name] = Group(name, ranks)
-        if len(self._by_id) > _MOST_GROUPS:
-            self._by_id.clear()
+        if len(self.by_id) > _MOST_GROUPS:
+            self.by_id.clear()
         known.seen = weakref.ref(group)
-        self._by_id[id(group)] = known
+        self.by_id[id(group)] = known
         return known
 
     def named(self, name: Any) -> Group:

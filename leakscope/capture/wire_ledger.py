@@ -2,44 +2,31 @@
 
 from __future__ import annotations
 
+import _thread
 import itertools
 import time
-import weakref
+from collections import deque
 from collections.abc import Iterator, Sequence
 from types import FrameType
 from typing import Any
 
 import torch
 
-from leakscope.capture.wire_file import FAILED, ISSUED, WAITED, WAITING, WireFile
+from leakscope.capture.wire_deaths import Deaths, FutureHandle, Handle, Mark, StorageMark
+from leakscope.capture.wire_file import WireFile, text_of
 from leakscope.capture.wire_groups import Groups
 from leakscope.capture.wire_places import users_lines
 from leakscope.capture.wire_records import Operation
+from leakscope.wire_last import FAILED, ISSUED, WAITED, WAITING
 
 _clock = time.perf_counter
 _MOST_BUFFERS = 8
 """Buffers of one collective that are followed; its bytes count them all."""
 _MOST_OWNERS = 8
 
-_nbytes = torch._C.TensorBase.nbytes.__get__  # type: ignore[attr-defined]
-_storage = torch._C.TensorBase.untyped_storage
-_uses = torch._C.TensorBase._use_count  # type: ignore[attr-defined]
-
-
-class Mark(weakref.ref):  # type: ignore[type-arg]
-    """A weak reference that knows the operation of a tensor or a storage; the operation or the book keeps it."""
-
-    __slots__ = ("address", "operation")
-    address: int
-    operation: Operation
-
-
-class Handle(weakref.ref):  # type: ignore[type-arg]
-    """A weak reference to a Work or a future that knows its operations: one, or all of a coalesced group."""
-
-    __slots__ = ("address", "operations")
-    address: int
-    operations: tuple[Operation, ...]
+_Tensor: Any = torch._C.TensorBase
+_nbytes, _shape, _dtype, _is_cpu = (getattr(_Tensor, name).__get__ for name in ("nbytes", "shape", "dtype", "is_cpu"))
+_storage, _uses = _Tensor.untyped_storage, _Tensor._use_count
 
 
 class Ledger:
@@ -47,6 +34,7 @@ class Ledger:
 
     def __init__(self, file: WireFile, zero: float) -> None:
         self.file = file
+        self.last, self._pending = file.last, file.pending
         self.step = 1
         """The step that is running."""
         self.last_event = zero
@@ -54,11 +42,16 @@ class Ledger:
         self.last_call = zero
         """When something was last issued, or somebody began to wait."""
         self.works: dict[int, Handle] = {}
-        self.futures: dict[int, Handle] = {}
-        self.storages: dict[int, Mark] = {}
+        self.futures: dict[int, FutureHandle] = {}
+        self.storages: dict[int, StorageMark] = {}
+        self.waits: deque[tuple[Handle, float]] = deque()
+        """Works that have been waited for, and when the wait returned; not entered yet."""
+        self._deaths = Deaths()
+        self._settling = _thread.RLock()
         self.used = False
         """Something has been issued."""
         self._groups = Groups()
+        self._seen = self._groups.by_id
         self._coalescing: dict[str, list[Operation]] = {}
         self._numbers = itertools.count(1)
 
@@ -73,7 +66,8 @@ class Ledger:
             known = self._groups.named(group)
             other = known.place(other)
         else:
-            known = self._groups.of(group)
+            met = self._seen.get(id(group))
+            known = met if met is not None and met.seen() is group else self._groups.of(group)
         channel = known.channels.get((direction, other, tag))
         if channel is None:
             channel = known.open(direction, other, tag)
@@ -83,30 +77,39 @@ class Ledger:
         else:
             channel.microbatch += 1
         channel.nth += 1
-        operation = Operation(next(self._numbers), channel, step, _clock())
-        operation.lines = users_lines(frame)
+        # much is written out from here to `waited`: with the caches cold after a step's work each call costs a microsecond
+        lines = users_lines(frame)
+        operation = Operation(next(self._numbers), channel, step, lines)
         if buffers:
-            _measure(operation, buffers)
-            operation.uses = _uses(buffers[0])
+            first = buffers[0]
+            operation.shape, operation.dtype, operation.on_host = _shape(first), _dtype(first), _is_cpu(first)
+            operation.bytes = _nbytes(first) if len(buffers) == 1 else sum(map(_nbytes, buffers))
+            operation.buffers = len(buffers)
+            operation.uses = _uses(first)
         if self._coalescing and known.name in self._coalescing:
             self._coalescing[known.name].append(operation)
-        self.file.last.say(operation, ISSUED)
-        self.last_event = self.last_call = operation.issued
+        self.last_event = self.last_call = operation.issued = now = _clock()
+        last = self.last
+        pack, text = channel.texts.get((lines[0], operation.bytes)) or text_of(channel, lines[0], operation.bytes)
+        pack(last.map, 0, ISSUED, operation.id, channel.nth, step, channel.microbatch, now - last.zero, len(text), text)
+        last.told = operation.id
         self.used = True
         return operation
 
     def issued(self, operation: Operation, work: Any, buffers: Sequence[Any]) -> None:
         """It was handed over and this is its Work: None where it is done already, or is part of a coalesced group."""
         if buffers:
-            _count_owners(operation, buffers[0])
-            for buffer in buffers[:_MOST_BUFFERS]:
-                self._follow(operation, buffer)
-        if not (self._coalescing and operation.channel.group in self._coalescing):
-            if work is None:
-                self.waited((operation,))
-            else:
-                self._attach(work, (operation,))
-        self.file.issued(operation)
+            taken = _uses(buffers[0]) - operation.uses
+            if taken > 1:
+                operation.owners = min(taken, _MOST_OWNERS)
+            self._follow(operation, buffers if len(buffers) <= _MOST_BUFFERS else buffers[:_MOST_BUFFERS])
+        if self._coalescing and operation.channel.group in self._coalescing:
+            pass
+        elif work is None:
+            self.waited((operation,))
+        else:
+            self._attach(work, (operation,))
+        self._pending.append(operation)
 
     def returned(self, operation: Operation, buffers: Sequence[Any], made: Sequence[Any] = ()) -> None:
         """A functional operator has returned: these are its buffers, and its Work stays in C++.
@@ -114,15 +117,15 @@ class Ledger:
         `made` are other tensors that stand for it when it is waited for.
         """
         if buffers:
-            _measure(operation, buffers)
-        for buffer in (*buffers[:_MOST_BUFFERS], *made):
-            self._follow(operation, buffer)
-        self.file.issued(operation)
+            operation.shape, operation.dtype, operation.on_host = buffers[0].shape, buffers[0].dtype, buffers[0].is_cpu
+            operation.bytes, operation.buffers = sum(map(_nbytes, buffers)), len(buffers)
+        self._follow(operation, (*buffers[:_MOST_BUFFERS], *made))
+        self._pending.append(operation)
 
     def refused(self, operation: Operation, error: BaseException) -> None:
         """Handing it over raised."""
         self.failed((operation,), error)
-        self.file.issued(operation)
+        self._pending.append(operation)
 
     def start_coalescing(self, group: Any) -> None:
         """From now on operations of this group have one Work together."""
@@ -142,61 +145,73 @@ class Ledger:
         if handle is not None and handle() is work:  # a backend that gives the same Work twice
             handle.operations += operations
         else:
-            handle = Handle(work, self._work_died)
+            handle = self.works[address] = Handle(work, self._deaths.note)
             handle.address, handle.operations = address, operations
-            self.works[address] = handle
+        handle.number = operations[-1].id
+        channel = operations[0].channel
+        handle.asks = channel.tag is None or channel.peer is None
         for operation in operations:
             operation.work = handle
 
-    def _follow(self, operation: Operation, tensor: Any) -> None:
-        """Hear of the deaths of a tensor and of its storage; a storage is followed for its latest operation."""
-        # torch.utils.swap_tensors refuses a tensor that has weak references, and is meant for parameters
-        if type(tensor) is torch.Tensor:
-            mark = Mark(tensor, self._tensor_died)
-            mark.operation = operation
-            operation.marks.append(mark)
-            operation.tensors += 1
-        storage = _storage(tensor)
-        address = storage._cdata
-        known = self.storages.get(address)
-        if known is not None and known() is not None:
-            before = known.operation
-            if before is operation:  # another view of a storage that it has already
-                return
-            before.reused = operation.issued
-            before.marks = [m for m in before.marks if m() is None or m() is not tensor]
-            self.changed(before)
-        else:
-            known = Mark(storage, self._storage_died)
-            known.address = address
-            self.storages[address] = known
-        known.operation = operation
-        operation.storages += 1
+    def _follow(self, operation: Operation, tensors: Sequence[Any]) -> None:
+        """Hear of the deaths of tensors and of their storages; a storage is followed for its latest operation."""
+        note = self._deaths.note
+        for tensor in tensors:
+            # torch.utils.swap_tensors refuses a tensor that has weak references, and is meant for parameters
+            if type(tensor) is torch.Tensor:
+                mark = Mark(tensor, note)
+                mark.operation = operation
+                operation.marks.append(mark)
+                operation.tensors += 1
+            storage = _storage(tensor)
+            address = storage._cdata
+            known = self.storages.get(address)
+            if known is not None and known() is not None:
+                before = known.operation
+                if before is operation:  # another view of a storage that it has already
+                    continue
+                before.reused = operation.issued
+                before.marks = [m for m in before.marks if m() is None or m() is not tensor]
+                self.changed(before)
+            else:
+                known = self.storages[address] = StorageMark(storage, note)
+                known.address = address
+            known.operation = operation
+            operation.storages += 1
 
     # while somebody waits
 
     def waiting(self, operations: Sequence[Operation]) -> None:
         """A wait has begun."""
         self.last_call = _clock()
-        self.file.last.say(operations[-1], WAITING)
+        self.last.say(operations[-1], WAITING)
 
     def waited(self, operations: Sequence[Operation]) -> None:
         """A wait has returned."""
-        now = self.last_event = _clock()
+        self.last_event = _clock()
+        self._enter_wait(operations, self.last_event)
+        self.last.say(operations[-1], WAITED)
+
+    def _enter_wait(self, operations: Sequence[Operation], moment: float) -> None:
         for operation in operations:
-            if operation.waited is not None:
-                continue
-            if operation.channel.tag is None and operation.marks:  # a collective's result is one more reference, taken when it completes
-                first = operation.marks[0]()
-                if first is not None:
-                    _count_owners(operation, first)
-                del first
-            operation.waited = now
-            if operation.on_host and operation.completed is None:
-                operation.completed = now
-            if operation.written:
-                self.file.amend(operation)
-        self.file.last.say(operations[-1], WAITED)
+            if operation.waited is None:
+                operation.waited = moment
+                if operation.on_host and operation.completed is None:
+                    operation.completed = moment
+                if operation.written:
+                    self.file.amend(operation)
+
+    def ask(self, handle: Handle, work: Any) -> None:
+        """A wait for this Work has returned: who answered a receive from anybody, and what does a collective's result hold?"""
+        first = handle.operations[0]
+        if first.channel.direction == "recv":
+            self._came_from(first, work)
+        for operation in handle.operations:
+            if operation.waited is None and operation.channel.tag is None and operation.marks:
+                tensor = operation.marks[0]()
+                if tensor is not None:  # the result is one more reference, taken when it completes
+                    operation.owners = max(operation.owners, min(_uses(tensor) - operation.uses, _MOST_OWNERS))
+                del tensor
 
     def latest_of(self, tensor: Any) -> Operation | None:
         """The operation that used a tensor's storage last; None where it was never on the wire."""
@@ -207,7 +222,7 @@ class Ledger:
         for operation in operations:
             operation.failed = type(error).__name__
             self.changed(operation)
-        self.file.last.say(operations[-1], FAILED)
+        self.last.say(operations[-1], FAILED)
 
     def completed(self, operations: Sequence[Operation]) -> None:
         """A Work or a future has been seen completed."""
@@ -216,7 +231,7 @@ class Ledger:
                 operation.completed = self.last_event = _clock()
                 self.changed(operation)
 
-    def came_from(self, operation: Operation, work: Any) -> None:
+    def _came_from(self, operation: Operation, work: Any) -> None:
         """A receive from anybody was answered: by whom?"""
         try:
             place = torch._C._distributed_c10d.Work._source_rank(work)
@@ -228,45 +243,58 @@ class Ledger:
         """Whoever has the future can wait for the operations without their Work."""
         for operation in operations:
             operation.future = True
-        handle = Handle(future, self._future_died)
+        handle = FutureHandle(future, self._deaths.note)
         handle.address, handle.operations = id(future), operations
         self.futures[handle.address] = handle
 
-    # the deaths; called by finalizers, at any moment and in any thread
+    # what has happened since
 
-    def _tensor_died(self, mark: Mark) -> None:
-        operation = mark.operation
-        operation.tensors -= 1
-        if operation.tensors <= 0 and operation.tensor_died is None:
-            operation.tensor_died = _clock()
-            operation.marks.clear()
-            if operation.written:
-                self.file.amend(operation)
+    def settle(self) -> None:
+        """Enter the waits and the deaths since the last time; goes before every question what has become of an operation."""
+        more, latest, storages = self._deaths.more, self._deaths.latest, self.storages
+        with self._settling:
+            while self.waits:
+                handle, moment = self.waits.popleft()
+                self._enter_wait(handle.operations, moment)
+            while more():
+                died, moment = latest()
+                if isinstance(died, Mark):
+                    operation = died.operation
+                    operation.tensors -= 1
+                    if operation.tensors:
+                        operation.tensors_latest = max(moment, operation.tensors_latest)
+                        continue
+                    operation.tensor_died = max(moment, operation.tensors_latest)
+                    operation.marks.clear()
+                elif isinstance(died, StorageMark):
+                    if storages.get(died.address) is died:
+                        del storages[died.address]
+                    operation = died.operation
+                    operation.storages -= 1
+                    if operation.storages or operation.reused is not None:
+                        operation.storages_latest = max(moment, operation.storages_latest)
+                        continue
+                    operation.storage_died = max(moment, operation.storages_latest)
+                elif isinstance(died, Handle):
+                    self._work_died(died, moment)
+                    continue
+                else:
+                    if self.futures.get(died.address) is died:
+                        del self.futures[died.address]
+                    continue
+                if operation.written:
+                    self.file.amend(operation)
 
-    def _storage_died(self, mark: Mark) -> None:
-        if self.storages.get(mark.address) is mark:
-            del self.storages[mark.address]
-        operation = mark.operation
-        operation.storages -= 1
-        if operation.storages <= 0 and operation.reused is None:
-            operation.storage_died = _clock()
-            if operation.written:
-                self.file.amend(operation)
-
-    def _work_died(self, handle: Handle) -> None:
+    def _work_died(self, handle: Handle, moment: float) -> None:
         if self.works.get(handle.address) is handle:
             del self.works[handle.address]
         for operation in handle.operations:
             operation.work = None
-            operation.work_died = _clock()
+            operation.work_died = moment
             over = operation.future or operation.failed or operation.completed is not None
-            operation.dropped = operation.waited is None and not over
+            operation.dropped = (operation.waited is None or operation.waited > moment) and not over
             if operation.written:
                 self.file.amend(operation)
-
-    def _future_died(self, handle: Handle) -> None:
-        if self.futures.get(handle.address) is handle:
-            del self.futures[handle.address]
 
     def changed(self, operation: Operation) -> None:
         if operation.written:
@@ -276,6 +304,7 @@ class Ledger:
 
     def holds(self) -> Iterator[tuple[Any, Any, str]]:
         """(Work, tensor, name) for each buffer that a Work alive keeps in C++, once for each reference it took."""
+        self.settle()
         for handle in list(self.works.values()):
             work = handle()
             if work is None:
@@ -297,6 +326,7 @@ class Ledger:
 
     def forget(self) -> None:
         """Let go of every weak reference."""
+        self.settle()
         for handle in self.works.values():
             for operation in handle.operations:
                 operation.work = None
@@ -305,16 +335,3 @@ class Ledger:
         self.works.clear()
         self.futures.clear()
         self.storages.clear()
-
-
-def _measure(operation: Operation, buffers: Sequence[Any]) -> None:
-    first = buffers[0]
-    operation.bytes = sum(map(_nbytes, buffers)) if len(buffers) > 1 else _nbytes(first)
-    operation.shape, operation.dtype, operation.on_host = first.shape, first.dtype, first.is_cpu
-    operation.buffers = len(buffers)
-
-
-def _count_owners(operation: Operation, first: Any) -> None:
-    more = _uses(first) - operation.uses
-    if more > operation.owners:
-        operation.owners = min(more, _MOST_OWNERS)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from leakscope.graph.model import Crossing
@@ -11,7 +11,7 @@ from leakscope.graph.model import Crossing
 class Channel:
     """Operations of one direction with one peer and tag of a group; it counts them."""
 
-    __slots__ = ("direction", "group", "microbatch", "nth", "peer", "step", "tag")
+    __slots__ = ("direction", "group", "microbatch", "nth", "peer", "step", "tag", "texts")
 
     def __init__(self, direction: str, peer: int | None, tag: int | None, group: str) -> None:
         self.direction, self.peer, self.tag, self.group = direction, peer, tag, group
@@ -20,6 +20,8 @@ class Channel:
         """The latest operation's place in its step."""
         self.nth = 0
         """Operations in all."""
+        self.texts: dict[tuple[str, int], tuple[Callable[..., None], bytes]] = {}
+        """(line, bytes) to what the file of the last operation says of such an operation, and what packs it."""
 
 
 class Operation:
@@ -29,8 +31,6 @@ class Operation:
     """
 
     # defaults of the class: an instance stores what differs, which halves the cost of making one
-    lines = ("", "")
-    """The user's line that issued it, and where that function was called from."""
     failed = ""
     bytes = buffers = 0
     shape: Sequence[int] = ()
@@ -56,11 +56,15 @@ class Operation:
     """References that C++ took to a buffer for the operation."""
     tensors = storages = 0
     """Python tensors and storages still to die."""
+    tensors_latest = storages_latest = 0.0
+    """Of several: when the last that is known died."""
     written = False
 
-    def __init__(self, number: int, channel: Channel, step: int, issued: float) -> None:
-        self.id, self.channel, self.step, self.issued = number, channel, step, issued
-        self.microbatch, self.nth = channel.microbatch, channel.nth
+    def __init__(self, number: int, channel: Channel, step: int, lines: tuple[str, str]) -> None:
+        self.id, self.channel, self.step, self.microbatch, self.nth = number, channel, step, channel.microbatch, channel.nth
+        self.lines = lines
+        """The user's line that issued it, and where that function was called from."""
+        self.issued = 0.0
         self.marks: list[Any] = []
 
     @property

@@ -2,41 +2,54 @@
 
 from __future__ import annotations
 
-import os
+import time
 from collections.abc import Callable
 from typing import Any
 
+from leakscope.capture.forks import FORKS
 from leakscope.capture.wire_ledger import Ledger
+from leakscope.wire_last import WAITED, WAITING
 
+_clock = time.perf_counter
 Call = Callable[..., Any]
 
 
 class Waits:
     """Wrappers for the methods of a Work and of a future; each takes the method and gives what stands in its place."""
 
-    def __init__(self, ledger: Ledger, pid: int) -> None:
-        self._ledger, self._pid = ledger, pid
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger, self._born = ledger, FORKS[0]
 
     def wait(self, called: Call) -> Call:
-        ledger, pid, getpid, works = self._ledger, self._pid, os.getpid, self._ledger.works
+        ledger, works, last, waits = self._ledger, self._ledger.works, self._ledger.last, self._ledger.waits
+        born, forks = self._born, FORKS
 
+        # written out, as what follows a wait runs with the caches as cold as they get
         def wrapper(*args: Any, **kwargs: Any) -> Any:
             work = args[0]
             handle = works.get(id(work))
-            if handle is None or handle() is not work or getpid() != pid:
+            if handle is None or handle() is not work or forks[0] != born:
                 del work
                 return called(*args, **kwargs)
-            operations = handle.operations
-            ledger.waiting(operations)
+            ledger.last_call = _clock()
+            if last.told == handle.number:
+                last.map[:6] = WAITING
+            else:
+                last.say(handle.operations[-1], WAITING)
             try:
                 result = called(*args, **kwargs)
             except BaseException as error:
-                ledger.failed(operations, error)
+                ledger.failed(handle.operations, error)
                 del work, args, kwargs
                 raise
-            if operations[0].channel.peer is None and operations[0].channel.direction == "recv":
-                ledger.came_from(operations[0], work)
-            ledger.waited(operations)
+            if handle.asks:
+                ledger.ask(handle, work)
+            ledger.last_event = now = _clock()
+            waits.append((handle, now))
+            if last.told == handle.number:
+                last.map[:6] = WAITED
+            else:
+                last.say(handle.operations[-1], WAITED)
             return result
 
         return wrapper
@@ -82,7 +95,7 @@ class Waits:
 
         def wrapper(*args: Any, **kwargs: Any) -> Any:
             operations = _of(ledger.futures, args[0])
-            if not operations or os.getpid() != self._pid:
+            if not operations or FORKS[0] != self._born:
                 return called(*args, **kwargs)
             ledger.waiting(operations)
             try:

@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from leakscope.wire_last import NAME, SIZE, unpack
+
 SCRIPT = """
     import os, sys, time
     import torch, torch.distributed as dist
@@ -92,7 +94,7 @@ def interrupted(path: Path, folder: Path, how: str) -> tuple[int, str, float]:
     with subprocess.Popen(
         command, cwd=path.parent, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, start_new_session=True
     ) as running:
-        lasts = [folder / f"rank_{rank:04d}" / "wire_last.jsonl" for rank in (0, 1)]
+        lasts = [folder / f"rank_{rank:04d}" / NAME for rank in (0, 1)]
         deadline = time.monotonic() + 60
         while time.monotonic() < deadline and not hanging(lasts, how):
             time.sleep(0.02)
@@ -104,12 +106,12 @@ def interrupted(path: Path, folder: Path, how: str) -> tuple[int, str, float]:
 
 def hanging(lasts: list[Path], how: str) -> bool:
     """Rank 0 waits for its third send to be received; rank 1 does not, or waits for something else."""
-    if not all(path.exists() for path in lasts):
+    if not all(path.exists() and path.stat().st_size == SIZE for path in lasts):
         return False
-    sender, receiver = (json.loads(path.read_text() or "{}") for path in lasts)
-    if (sender.get("step"), sender.get("state")) != (3, "waits "):
+    sender, receiver = ((unpack(path.read_bytes()) or [{}])[0] for path in lasts)
+    if (sender.get("step"), sender.get("state")) != (3, "waits"):
         return False
-    return receiver.get("state") == "waits " and receiver.get("tag") == 9 if how == "both" else receiver.get("step") == 2
+    return receiver.get("state") == "waits" and receiver.get("tag") == 9 if how == "both" else receiver.get("step") == 2
 
 
 @pytest.mark.parametrize("how", ["never", "both"])

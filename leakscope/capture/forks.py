@@ -1,0 +1,15 @@
+"""Has this process been forked since? A wrapper asks on every call, and the kernel's answer costs more than the rest of it."""
+
+from __future__ import annotations
+
+import os
+
+FORKS = [0]
+"""How many forks lie between this process and the one that first imported leakscope; differs in a child."""
+
+
+def _count() -> None:
+    FORKS[0] += 1
+
+
+os.register_at_fork(after_in_child=_count)

@@ -1,0 +1,37 @@
+"""The small file that says what a rank was doing on the wire last: one packed record, right even after SIGKILL."""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Callable, Mapping
+from typing import Any
+
+NAME = "wire_last.bin"
+SIZE = 2048
+_HEAD = struct.Struct("<8s4qdI")
+"""State, id, nth, step, microbatch, seconds since the start at its issue, length of the JSON of the rest, which follows."""
+ISSUED, WAITING, WAITED, FAILED = b"issued", b"waits ", b"waited", b"failed"
+"""What a rank is doing with its last operation, all of one length."""
+
+
+def packer(text: bytes) -> Callable[..., None]:
+    """What packs operations of which `text` tells the rest: (buffer, 0, *head without the length, length, text).
+
+    It writes no byte more than it has to; text that is too long is left out.
+    """
+    return struct.Struct(f"{_HEAD.format}{min(len(text), SIZE - _HEAD.size)}s").pack_into
+
+
+def unpack(data: bytes) -> list[Mapping[str, Any]]:
+    """The one row of `wire_last.bin`, as `Rank.extras` has it; none before the first operation.
+
+    Raises ValueError for what is no such file, or was being written at the very moment when the rank was killed.
+    """
+    if len(data) != SIZE:
+        raise ValueError(f"{NAME} has {len(data)} bytes, not {SIZE}")
+    state, number, nth, step, microbatch, issued, length = _HEAD.unpack_from(data)
+    if number == 0 or length > SIZE - _HEAD.size:
+        return []
+    numbers = {"id": number, "nth": nth, "step": step, "microbatch": microbatch, "issued": round(issued, 6)}
+    return [{"state": state.rstrip(b"\0 ").decode(), **numbers, **json.loads(data[_HEAD.size : _HEAD.size + length])}]

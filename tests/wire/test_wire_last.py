@@ -1,0 +1,76 @@
+"""Does the packed file tell what a rank did last, whatever state it was left in, and are deaths noted without Python?"""
+
+from __future__ import annotations
+
+import gc
+import threading
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from leakscope.capture.wire_deaths import Deaths, Mark, Noted, StorageMark
+from leakscope.capture.wire_file import LastOperation
+from leakscope.capture.wire_records import Channel, Operation
+from leakscope.record import read_run, write_run
+from leakscope.wire_last import NAME, SIZE, WAITED, unpack
+
+
+def operation(channel: Channel, number: int, line: str) -> Operation:
+    channel.nth, channel.microbatch = 7, 2
+    made = Operation(number, channel, 5, (line, ""))
+    made.issued, made.bytes = 1.25, 4096
+    return made
+
+
+@given(line=st.text(max_size=3000), peer=st.none() | st.integers(0, 10**6), tag=st.none() | st.integers(0, 2**31))
+def test_what_was_said_last_is_read_back(tmp_path_factory: pytest.TempPathFactory, line: str, peer: int | None, tag: int | None) -> None:
+    path = tmp_path_factory.mktemp("last") / NAME
+    last = LastOperation(path, 1.0)
+    assert unpack(path.read_bytes()) == []
+    last.say(operation(Channel("send", peer, tag, "default"), 3, "a longer line than the next: train.py:1 forward"), WAITED)
+    last.say(operation(Channel("send", peer, tag, "default"), 4, line), WAITED)
+    rows = unpack(path.read_bytes())
+    last.close()
+    told = {"direction": "send", "peer": peer, "tag": tag, "bytes": 4096, "group": "default", "issued_at": line}
+    numbers = {"state": "waited", "id": 4, "nth": 7, "step": 5, "microbatch": 2, "issued": 0.25}
+    assert rows == [{**numbers, **told}] or (rows == [] and len(line) > 200)
+    last.say(operation(Channel("send", peer, tag, "default"), 5, line), WAITED)  # another thread that waits on is not disturbed
+
+
+@pytest.mark.parametrize("left", [b"", b"x", b"\xff" * SIZE, b"waits\0\0\0" + b"\1" * 8 + bytes(SIZE - 16)])
+def test_a_file_left_half_written_costs_a_note_at_most(tmp_path: Path, left: bytes) -> None:
+    write_run(tmp_path, {"ranks": 1, "command": ["train.py"], "torch": "", "leakscope": ""})
+    (tmp_path / "rank_0000").mkdir()
+    (tmp_path / "rank_0000" / NAME).write_bytes(left)
+    (rank,) = read_run(tmp_path).ranks
+    assert not rank.extras.get("wire_last")
+    assert not rank.notes or "what the rank did last on the wire cannot be told" in rank.notes[0]
+
+
+def test_deaths_have_their_moments_in_any_thread_and_in_gc() -> None:
+    deaths = Deaths()
+    kept: list[Noted] = []
+
+    def let_go(cyclic: bool) -> None:
+        for _ in range(200):
+            tensor = torch.empty(1)
+            kept.append(Mark(tensor, deaths.note))
+            kept.append(StorageMark(tensor.untyped_storage(), deaths.note))
+            if cyclic:
+                tensor.itself = tensor  # type: ignore[attr-defined]
+
+    threads = [threading.Thread(target=let_go, args=(cyclic,)) for cyclic in (False, True)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    gc.collect()
+    moments = {}
+    while deaths.more():
+        reference, moment = deaths.latest()
+        moments[id(reference)] = moment
+    assert moments.keys() == {id(reference) for reference in kept}
+    assert all(moment > 0 for moment in moments.values())
