@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from types import FrameType
+from types import CodeType, FrameType
 
 from leakscope.capture.source import at, is_users
 
 _DEEPEST = 60
-_MOST = 8192
-_USERS: dict[str, bool] = {}
-"""File to whether it is the user's; a plain dict is twice as fast as a cached function here."""
-_PLACES: dict[tuple[str, int, int, str], str] = {}
-"""(file, first line of the function, instruction, function) to `train.py:41 forward`; the line itself costs more to ask."""
+_MOST = 4096
+_CODES: dict[int, tuple[CodeType, dict[int, str] | None]] = {}
+"""Address of a code object, which is kept here so that it stays its own, to (it, places by instruction); None for a
+library's. Finding the line of an instruction costs more than all the rest."""
 
 
 def users_lines(frame: FrameType | None) -> tuple[str, str]:
@@ -21,19 +20,24 @@ def users_lines(frame: FrameType | None) -> tuple[str, str]:
         if frame is None:
             break
         code = frame.f_code
-        filename = code.co_filename
-        users = _USERS.get(filename)
-        if users is None:
-            users = _USERS[filename] = is_users(filename)
-        if users:
-            key = (filename, code.co_firstlineno, frame.f_lasti, code.co_name)
-            place = _PLACES.get(key)
+        known = _CODES.get(id(code))
+        if known is None:
+            known = _meet(code)
+        places = known[1]
+        if places is not None:
+            instruction = frame.f_lasti
+            place = places.get(instruction)
             if place is None:
-                if len(_PLACES) > _MOST:
-                    _PLACES.clear()
-                place = _PLACES[key] = f"{at(filename, frame.f_lineno)} {code.co_name}"
+                place = places[instruction] = f"{at(code.co_filename, frame.f_lineno)} {code.co_name}"
             if found:
                 return found, place
             found = place
         frame = frame.f_back
     return found, ""
+
+
+def _meet(code: CodeType) -> tuple[CodeType, dict[int, str] | None]:
+    if len(_CODES) > _MOST:
+        _CODES.clear()
+    known = _CODES[id(code)] = code, {} if is_users(code.co_filename) else None
+    return known
