@@ -12,7 +12,7 @@ import torch
 from leakscope.allocator.joining import Joined, Placed, join, layouts
 from leakscope.allocator.snapshot import PENDING_FREE, Snapshot, Stack
 from leakscope.capture.autograd import mro
-from leakscope.capture.census import StorageBase, TensorBase
+from leakscope.capture.census import StorageBase, TensorBase, tensor_over
 from leakscope.capture.explore import Storage
 from leakscope.capture.source import at, is_users
 from leakscope.record import Look
@@ -37,7 +37,7 @@ class Blocks(Protocol):
 def placed(storage: Storage, objects: Sequence[Any], kind: str) -> Placed | None:
     """Where the storage's memory begins; None where it is not on this kind of device or does not say."""
     for index in storage.holders:
-        holder = objects[index]
+        holder = tensor_over(objects[index], storage.address)
         try:
             if TensorBase not in mro(type(holder)):
                 return _of_storage(holder, kind, storage.bytes)

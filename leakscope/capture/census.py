@@ -30,6 +30,36 @@ def storage_of(tensor: Any) -> int | None:
         return None
 
 
+def sparse_parts(tensor: Any) -> list[tuple[str, Any]]:
+    """(name, tensor) for each that a sparse one is made of; nothing of any other tensor.
+
+    They are views that share the storages: what C++ itself keeps has no Python object and gets none, but for a tensor
+    made in inference mode, which hands out its own. Neither autograd nor a dispatch mode of the script's hears of it.
+    """
+    getters = _PARTS.get(TensorBase.layout.__get__(tensor))
+    if getters is None or torch._C._dispatch_keys(tensor).has(_PYTHON):
+        return []
+    with torch._C._ForceDispatchKeyGuard(*_OUTSIDE), torch._C._DisableTorchDispatch(), torch.no_grad():
+        return [(f".{getter.__name__}()", getter(tensor)) for getter in getters]
+
+
+_OUTSIDE = torch._C._dispatch_tls_local_include_set(), torch._C._dispatch_tls_local_exclude_set()
+"""What dispatching looks like outside of any mode: within one's handler a sparse tensor would hand out its own parts."""
+_ROWS = (TensorBase.crow_indices, TensorBase.col_indices, TensorBase.values)
+_COLUMNS = (TensorBase.ccol_indices, TensorBase.row_indices, TensorBase.values)
+_PARTS = {
+    torch.sparse_coo: (TensorBase._indices, TensorBase._values),
+    torch.sparse_csr: _ROWS, torch.sparse_bsr: _ROWS, torch.sparse_csc: _COLUMNS, torch.sparse_bsc: _COLUMNS,
+}  # fmt: skip
+
+
+def tensor_over(obj: Any, address: int) -> Any:
+    """A tensor or storage that has the storage at `address`: the object itself, or the part of it that does."""
+    if TensorBase not in mro(type(obj)) or has_storage(obj):
+        return obj
+    return next((part for _, part in sparse_parts(obj) if storage_of(part) == address), obj)
+
+
 def _owns_memory(tensor: Any) -> bool:
     """False for meta tensors and wrappers, whose storage only says how many bytes the shape would take.
 
@@ -76,6 +106,8 @@ def storage_uses(address: int) -> int:
 
 def tensor_bytes(tensor: Any) -> int:
     """Bytes that the tensor itself needs, whatever its storage owns; what `expand` repeats counts once; -1 for symbolic sizes."""
+    if parts := sparse_parts(tensor):
+        return sum(tensor_bytes(part) for _, part in parts)
     item = int(TensorBase.element_size(tensor))
     if TensorBase.layout.__get__(tensor) is not torch.strided or TensorBase.is_nested.__get__(tensor):
         count = TensorBase.numel(tensor)

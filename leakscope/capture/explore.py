@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 
 from leakscope.capture.autograd import SAVED_TENSOR, Held, Types, node_holds, saved_holds, tensor_holds
-from leakscope.capture.census import StorageBase, has_storage, is_meta, storage_address, storage_bytes, storage_of
+from leakscope.capture.census import StorageBase, TensorBase, has_storage, is_meta, sparse_parts, storage_address, storage_bytes, storage_of
 from leakscope.capture.raw_memory import Words, own_memory
 from leakscope.capture.readers import frame_locals
 from leakscope.capture.sweep import Sweep, counts_of, extend
@@ -125,10 +125,19 @@ class Explorer:
 
     def _storage(self, index: int, tensor: Any) -> None:
         address = storage_of(tensor)
-        if address is None:
-            if has_storage(tensor):
-                self._hollow.add(int(storage_address(tensor)))
-            return
+        if address is not None:
+            self._has(index, address, tensor)
+        elif has_storage(tensor):
+            self._hollow.add(int(storage_address(tensor)))
+        else:
+            for name, part in sparse_parts(tensor):
+                address = storage_of(part)
+                if TensorBase._use_count(part) > 1:  # the tensor's own
+                    self.extra.add(index, self.index_of(part), "attribute", name, 0)
+                elif address is not None:
+                    self._has(index, address, part)
+
+    def _has(self, index: int, address: int, tensor: Any) -> None:
         entry = self.storages.get(address)
         if entry is None:
             entry = self.storages[address] = Storage(address, storage_bytes(tensor))

@@ -14,9 +14,9 @@ import numpy as np
 from leakscope.capture.accounting import Account, account
 from leakscope.capture.asking import ask_nodes
 from leakscope.capture.blocks import Blocks
-from leakscope.capture.census import storage_object, type_counts
+from leakscope.capture.census import storage_object, tensor_over, type_counts
 from leakscope.capture.columns import columns
-from leakscope.capture.explore import Explorer
+from leakscope.capture.explore import Explorer, Storage
 from leakscope.capture.garbage import Watched, freed_by, watch_storage
 from leakscope.capture.naming import Names
 from leakscope.capture.prune import prune
@@ -130,9 +130,13 @@ def _live(seen: Look, found: Explorer, order: Sequence[int]) -> Live:
     first = len(objects)
     return Live(
         look=seen,
-        objects=[objects[k] if k < first else objects[entries[k - first].holders[0]] for k in order],
+        objects=[objects[k] if k < first else _over(objects, entries[k - first]) for k in order],
         holding=(objects, found.new),
     )
+
+
+def _over(objects: Sequence[Any], storage: Storage) -> Any:
+    return tensor_over(objects[storage.holders[0]], storage.address)
 
 
 def _own(found: Explorer, frames: Sequence[FrameType], hidden: Sequence[object]) -> set[int]:

@@ -54,11 +54,18 @@ def _seen_by(transform: Callable[[Any], Any]) -> list[torch.Tensor]:
     return seen
 
 
+def _in_inference_mode() -> torch.Tensor:
+    with torch.inference_mode():
+        return torch.eye(4).to_sparse()
+
+
 ODD: dict[str, tuple[Callable[[], Any], int]] = {
     "nested": (lambda: _nested(torch.strided), sum(_PARTS) * 5 * FLOAT),
     "jagged": (lambda: _nested(torch.jagged), sum(_PARTS) * 5 * FLOAT + (len(_PARTS) + 1) * LONG),
-    "coo": (lambda: torch.eye(10).to_sparse(), 0),  # what sparse tensors are made of has no Python object
-    "csr": (lambda: torch.eye(10).to_sparse_csr(), 0),
+    "coo": (lambda: torch.eye(10).to_sparse(), 2 * 10 * LONG + 10 * FLOAT),
+    "csr": (lambda: torch.sparse_csr_tensor(torch.arange(11), torch.arange(10), torch.ones(10)), 21 * LONG + 10 * FLOAT),
+    "coo of inference": (_in_inference_mode, 2 * 4 * LONG + 4 * FLOAT),
+    "bsc": (lambda: torch.eye(10).to_sparse_csr().to_sparse_bsc((2, 2)), 6 * LONG + 5 * LONG + 5 * 4 * FLOAT),
     "mkldnn": (lambda: torch.ones(4, 4).to_mkldnn(), 0),
     "quantized": (lambda: torch.quantize_per_tensor(torch.ones(10, 10), 0.1, 0, torch.qint8), 100),
     "meta": (lambda: torch.empty(10, device="meta"), 0),
