@@ -13,7 +13,16 @@ import torch
 from numpy.typing import NDArray
 
 from leakscope.capture.autograd import SAVED_TENSOR, Held, Types, node_holds, saved_holds, tensor_holds
-from leakscope.capture.census import StorageBase, TensorBase, has_storage, is_meta, sparse_parts, storage_address, storage_bytes, storage_of
+from leakscope.capture.census import (
+    StorageBase,
+    TensorBase,
+    has_storage,
+    is_meta,
+    sparse_parts,
+    storage_address,
+    storage_bytes,
+    storage_of,
+)
 from leakscope.capture.raw_memory import Words, own_memory
 from leakscope.capture.readers import frame_locals
 from leakscope.capture.sweep import Sweep, counts_of, extend

@@ -73,7 +73,8 @@ def unseen() -> str:
     utils, config = (sys.modules.get(f"torch.{name}") for name in ("_dynamo.utils", "_inductor.config"))
     if utils is None or config is None or not utils.counters.get("frames"):
         return ""
-    ways = [("a C++ wrapper", config.cpp_wrapper), ("CUDA graphs", config.triton.cudagraphs)]
+    # an option may be gone from a later torch
+    ways = [("a C++ wrapper", getattr(config, "cpp_wrapper", False)), ("CUDA graphs", getattr(getattr(config, "triton", None), "cudagraphs", False))]
     found = " and ".join(name for name, on in ways if on)
     return f"torch.compile was set to {found}: what compiled code sent, received and reduced is not on record" if found else ""
 
@@ -194,8 +195,8 @@ def _others(result: Any, buffers: Sequence[Any]) -> list[Any]:
 
 def _real(values: Sequence[Any]) -> list[Any]:
     """The tensors among them that have memory; tracing hands in others."""
-    return [tensor for tensor in tensors_among(values) if not tensor.is_meta]
+    return [tensor for tensor in tensors_among(values) if _is_real(tensor)]
 
 
 def _is_real(value: Any) -> bool:
-    return is_plain(value) and not value.is_meta
+    return is_plain(value) and value.layout is torch.strided and not value.is_meta

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from leakscope.capture.census import tensor_bytes
 from leakscope.capture.wire_deaths import Deaths, FutureHandle, Handle, Mark, StorageMark
 from leakscope.capture.wire_file import WireFile, text_of
 from leakscope.capture.wire_groups import Groups
@@ -48,6 +49,8 @@ class Ledger:
         """Works that have been waited for, and when the wait returned; not entered yet."""
         self._deaths = Deaths()
         self._settling = _thread.RLock()
+        self.missed, self.why = 0, ""
+        """Notes that could not be made, and the reason for the latest."""
         self.used = False
         """Something has been issued."""
         self._groups = Groups()
@@ -57,73 +60,97 @@ class Ledger:
 
     # while an operation is issued
 
-    def begin(self, direction: str, group: Any, other: Any, tag: Any, buffers: Sequence[Any], frame: FrameType | None) -> Operation:
+    def begin(self, direction: str, group: Any, other: Any, tag: Any, buffers: Sequence[Any], frame: FrameType | None) -> Operation | None:
         """Note an operation that is about to be handed to C++; `other` is a rank of the group, `frame` its caller's.
 
-        A functional operator gives the group's name, and then `other` is a rank of the world.
+        A functional operator gives the group's name, and then `other` is a rank of the world. None where noting it
+        failed, which is told at the end: the call goes through all the same.
         """
-        if type(group) is str:
-            known = self._groups.named(group)
-            other = known.place(other)
-        else:
-            met = self._seen.get(id(group))
-            known = met if met is not None and met.seen() is group else self._groups.of(group)
-        channel = known.channels.get((direction, other, tag))
-        if channel is None:
-            channel = known.open(direction, other, tag)
-        step = self.step
-        if channel.step != step:
-            channel.step, channel.microbatch = step, 0
-        else:
-            channel.microbatch += 1
-        channel.nth += 1
-        # much is written out from here to `waited`: with the caches cold after a step's work each call costs a microsecond
-        lines = users_lines(frame)
-        operation = Operation(next(self._numbers), channel, step, lines)
-        if buffers:
-            first = buffers[0]
-            operation.shape, operation.dtype, operation.on_host = _shape(first), _dtype(first), _is_cpu(first)
-            operation.bytes = _nbytes(first) if len(buffers) == 1 else sum(map(_nbytes, buffers))
-            operation.buffers = len(buffers)
-            operation.uses = _uses(first)
-        if self._coalescing and known.name in self._coalescing:
-            self._coalescing[known.name].append(operation)
-        self.last_event = self.last_call = operation.issued = now = _clock()
-        last = self.last
-        pack, text = channel.texts.get((lines[0], operation.bytes)) or text_of(channel, lines[0], operation.bytes)
-        pack(last.map, 0, ISSUED, operation.id, channel.nth, step, channel.microbatch, now - last.zero, len(text), text)
-        last.told = operation.id
-        self.used = True
-        return operation
+        try:
+            if type(group) is str:
+                known = self._groups.named(group)
+                other = known.place(other)
+            else:
+                met = self._seen.get(id(group))
+                known = met if met is not None and met.seen() is group else self._groups.of(group)
+            channel = known.channels.get((direction, other, tag))
+            if channel is None:
+                channel = known.open(direction, other, tag)
+            step = self.step
+            if channel.step != step:
+                channel.step, channel.microbatch = step, 0
+            else:
+                channel.microbatch += 1
+            channel.nth += 1
+            # much is written out from here to `waited`: with the caches cold after a step's work each call costs a microsecond
+            lines = users_lines(frame)
+            operation = Operation(next(self._numbers), channel, step, lines)
+            if buffers:
+                first = buffers[0]
+                operation.shape, operation.dtype, operation.on_host = _shape(first), _dtype(first), _is_cpu(first)
+                try:
+                    operation.bytes = _nbytes(first) if len(buffers) == 1 else sum(map(_nbytes, buffers))
+                    operation.buffers, operation.uses = len(buffers), _uses(first)
+                except RuntimeError:  # a sparse tensor is made of others, which are not followed
+                    operation.bytes = tensor_bytes(first)
+            if self._coalescing and known.name in self._coalescing:
+                self._coalescing[known.name].append(operation)
+            self.last_event = self.last_call = operation.issued = now = _clock()
+            last = self.last
+            pack, text = channel.texts.get((lines[0], operation.bytes)) or text_of(channel, lines[0], operation.bytes)
+            pack(last.map, 0, ISSUED, operation.id, channel.nth, step, channel.microbatch, now - last.zero, len(text), text)
+            last.told = operation.id
+            self.used = True
+            return operation
+        except Exception as error:  # noqa: BLE001 - whatever it is, the script's call must go through
+            self._miss(error)
+            return None
 
-    def issued(self, operation: Operation, work: Any, buffers: Sequence[Any]) -> None:
+    def issued(self, operation: Operation | None, work: Any, buffers: Sequence[Any]) -> None:
         """It was handed over and this is its Work: None where it is done already, or is part of a coalesced group."""
-        if buffers:
-            taken = _uses(buffers[0]) - operation.uses
-            if taken > 1:
-                operation.owners = min(taken, _MOST_OWNERS)
-            self._follow(operation, buffers if len(buffers) <= _MOST_BUFFERS else buffers[:_MOST_BUFFERS])
-        if self._coalescing and operation.channel.group in self._coalescing:
-            pass
-        elif work is None:
-            self.waited((operation,))
-        else:
-            self._attach(work, (operation,))
-        self._pending.append(operation)
+        if operation is None:
+            return
+        try:
+            if operation.buffers:
+                taken = _uses(buffers[0]) - operation.uses
+                if taken > 1:
+                    operation.owners = min(taken, _MOST_OWNERS)
+                self._follow(operation, buffers if len(buffers) <= _MOST_BUFFERS else buffers[:_MOST_BUFFERS])
+            if self._coalescing and operation.channel.group in self._coalescing:
+                pass
+            elif work is None:
+                self.waited((operation,))
+            else:
+                self._attach(work, (operation,))
+            self._pending.append(operation)
+        except Exception as error:  # noqa: BLE001 - as above
+            self._miss(error)
 
-    def returned(self, operation: Operation, buffers: Sequence[Any], made: Sequence[Any] = ()) -> None:
+    def _miss(self, error: Exception) -> None:
+        """Whatever goes wrong with a note is told at the end; the script's call goes through."""
+        self.missed += 1
+        self.why = f"{type(error).__name__}: {error}"
+
+    def returned(self, operation: Operation | None, buffers: Sequence[Any], made: Sequence[Any] = ()) -> None:
         """A functional operator has returned: these are its buffers, and its Work stays in C++.
 
         `made` are other tensors that stand for it when it is waited for.
         """
-        if buffers:
-            operation.shape, operation.dtype, operation.on_host = buffers[0].shape, buffers[0].dtype, buffers[0].is_cpu
-            operation.bytes, operation.buffers = sum(map(_nbytes, buffers)), len(buffers)
-        self._follow(operation, (*buffers[:_MOST_BUFFERS], *made))
-        self._pending.append(operation)
+        if operation is None:
+            return
+        try:
+            if buffers:
+                operation.shape, operation.dtype, operation.on_host = buffers[0].shape, buffers[0].dtype, buffers[0].is_cpu
+                operation.bytes, operation.buffers = sum(map(_nbytes, buffers)), len(buffers)
+            self._follow(operation, (*buffers[:_MOST_BUFFERS], *made))
+            self._pending.append(operation)
+        except Exception as error:  # noqa: BLE001 - as above
+            self._miss(error)
 
-    def refused(self, operation: Operation, error: BaseException) -> None:
+    def refused(self, operation: Operation | None, error: BaseException) -> None:
         """Handing it over raised."""
+        if operation is None:
+            return
         self.failed((operation,), error)
         self._pending.append(operation)
 

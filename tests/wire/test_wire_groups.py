@@ -320,3 +320,21 @@ def test_compiled_code_that_cannot_be_seen_is_told(seen: Seen, tmp_path: Path, m
     )
     monkeypatch.setattr(torch._inductor.config, "cpp_wrapper", False)
     assert wire_functional.unseen() == ""
+
+
+def test_a_sparse_tensor_goes_through_and_its_bytes_are_those_of_its_parts(seen: Seen) -> None:
+    sparse = torch.eye(4).to_sparse()
+    dist.all_reduce(sparse)
+    (row,) = seen.rows()
+    assert (row["direction"], row["bytes"], row["buffers"]) == ("allreduce", 4 * (8 + 8 + 4), 0)
+
+
+def test_a_call_that_cannot_be_noted_is_made_all_the_same(seen: Seen, tmp_path: Path) -> None:
+    group = dist.group.WORLD
+    assert group is not None
+    with pytest.raises(TypeError, match="incompatible function arguments"):
+        group.send([torch.ones(2)], 0, [3])  # type: ignore[list-item] # no tag of torch's, and no key of a dict
+    dist.isend(torch.ones(2), 3).wait()
+    assert [row["peer"] for row in seen.rows()] == [3]
+    (note,) = (json.loads(line)["note"] for line in (tmp_path / "rank_0001" / "notes.jsonl").read_text().splitlines())
+    assert note == "calls on the wire that could not be noted: 1, the last for TypeError: unhashable type: 'list'"
