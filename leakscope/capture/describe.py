@@ -73,11 +73,21 @@ def _described(obj: Any, known: Types) -> Described:
     short = type_name(kind)
     word, label = _instance_kind(bases, short)
     if kind is _LRU_CACHE:
-        return Described("container", name, f"{label}, maxsize {kind.cache_info(obj).maxsize}", name, "")
+        return _lru_cache(obj, name)
     return Described(word, name, label, name, _class_where(kind), _span(obj, bases))
 
 
 _LRU_CACHE: Any = type(functools.lru_cache(lambda: None))
+
+
+def _lru_cache(obj: Any, type_name: str) -> Described:
+    """The cache bears the name of the function that it stands for, and its line."""
+    size = f"maxsize {_LRU_CACHE.cache_info(obj).maxsize}"
+    wrapped = dict.get(instance_dict(obj, type(obj)) or {}, "__wrapped__")
+    if type(wrapped) is not types.FunctionType:
+        return Described("container", type_name, f"lru_cache, {size}", type_name, "")
+    of = _function(wrapped)
+    return Described("container", type_name, f"lru_cache of {of.name}(), {size}", of.name, of.where)
 
 
 def _span(obj: Any, bases: tuple[type, ...]) -> int:

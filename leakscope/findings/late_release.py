@@ -132,7 +132,7 @@ def _finding(
     made = list(dict.fromkeys(str(one.row["made_at"]) for one, _ in members if one.row["made_at"]))
     return Finding(
         rule=NAME,
-        title=f"{names}{', ' + where if where else ''}, keep{'s' * (len(spoken) == 1)} {bytes_text(size)} through the step's "
+        title=f"{names}{f', {where},' if where else ''} keep{'s' * (len(spoken) == 1)} {bytes_text(size)} through the step's "
         "peak that nothing uses again",
         fingerprint=fingerprint((NAME, *sorted(spoken))),
         severity="leak" if min(size - passing, fall) >= least else "note",
@@ -140,7 +140,7 @@ def _finding(
         retained_bytes=size,
         bytes_per_step=0.0,
         trace=_trace(graph, ways, cuts[0], int(members[0][0].row["storage"]), frees),
-        cut=Cut(", ".join(dict.fromkeys(generic(graph.reference(c).name) for c in cuts[:_NAMES_SHOWN])), where, frees),
+        cut=Cut(", ".join(dict.fromkeys(generic(graph.reference(c).name) for c in cuts[:_NAMES_SHOWN])), where, frees, written=names),
         advice=_advice(peak, [one for one, _ in members], cuts, names, fall),
         made_at=tuple(made[:6]),
         sightings=(Sighting(peak.rank, int(peak.row["step"]), size),),

@@ -54,6 +54,8 @@ class Cut:
     """Why it was not tried."""
     also: tuple[str, ...] = ()
     """Further references, as the user would write them, that hold the same memory and must be cut as well."""
+    written: str = ""
+    """The reference as the user would write it, from its root on: `self.losses in Trainer.fit()`."""
 
 
 @dataclass(frozen=True)

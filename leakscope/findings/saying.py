@@ -9,6 +9,8 @@ from leakscope.graph.model import HeapGraph, Object
 
 SEVERAL = "more than one reference"
 """What closes a cycle that no single cut opens."""
+_WEAK_DICTS = ("weakref.WeakKeyDictionary", "weakref.WeakValueDictionary", "torch.utils.weak.WeakIdKeyDictionary")
+"""Dicts behind a `.data` that nobody writes."""
 _PLAIN = ("attribute", "buffer", "item", "local", "closure")
 
 
@@ -23,7 +25,8 @@ def along_way(graph: HeapGraph, way: Sequence[int], last: int) -> str:
             return at_holder(graph, last)
         if r.kind in ("closure", "local") and text:
             return f"{generic(r.name)} of {_in(text, root)}" if reference == last else at_holder(graph, last)
-        text += generic(r.name).removeprefix("local ").removeprefix("closure ")
+        if not (r.name == ".data" and graph.object(r.holder).type in _WEAK_DICTS):
+            text += generic(r.name).removeprefix("local ").removeprefix("closure ")
     return _in(text, root) if root.kind in ("frame", "namespace") else at_holder(graph, last)
 
 
@@ -42,7 +45,14 @@ def at_holder(graph: HeapGraph, reference: int) -> str:
     """One reference with its holder: `.activated of FastTanhBackward`, `closure act of mask_by_activation()`."""
     r = graph.reference(reference)
     holder, held = graph.object(r.holder), graph.object(r.held)
+    if is_lru_cache(holder) and r.kind == "item":
+        return f"the cache of {holder.name}()"
     if r.kind == "item" and held.kind in ("function", "method") and holder.type.endswith("OrderedDict"):
         return f"the hook {held.name}()"  # hook dicts are OrderedDicts by number: torch/utils/hooks.py
     owner = f"{holder.name}()" if holder.kind in ("function", "frame", "generator") else holder.label
     return f"{generic(r.name)} of {owner}"
+
+
+def is_lru_cache(obj: Object) -> bool:
+    """Whether this is what `functools.lru_cache` puts in a function's place, and its name that function's."""
+    return obj.type == "functools._lru_cache_wrapper" and obj.name != obj.type

@@ -103,7 +103,8 @@ def best_cut(found: Candidate) -> tuple[Cut | None, dict[int, int], tuple[int, .
     holder = found.graph.object(reference.holder)
     if reference.kind == "memory" and reference.name == "storage":
         return None, frees, ()  # nothing but the tensor itself: who holds the tensor could not be found
-    return Cut(generic(reference.name), reference.where or holder.where, freed[best]), frees, positions[best]
+    where = reference.where or holder.where
+    return Cut(generic(reference.name), where, freed[best], written=_said(found, reference.index)), frees, positions[best]
 
 
 def _cut_of(
@@ -113,7 +114,8 @@ def _cut_of(
     first, total = found.graph.reference(references[0]), _freed(found, references)
     also = tuple(along_way(other.graph, other.group.way, r) for other, r in zip(held_by[1:], references[1:], strict=True))
     where = first.where or found.graph.object(first.holder).where
-    return Cut(generic(first.name), where, total, also=also), {references[0]: total}, references
+    written = _said(found, references[0])
+    return Cut(generic(first.name), where, total, also=also, written=written), {references[0]: total}, references
 
 
 def _cut_rank(found: Candidate, reference: int) -> tuple[int, int]:

@@ -9,6 +9,7 @@ from leakscope.record import Rank, Run
 from leakscope.report.wording import (
     also_text,
     cleaned,
+    cut_name,
     ended_badly,
     ended_text,
     error_text,
@@ -75,7 +76,7 @@ def _details(finding: Finding) -> str:
     lines = [f"{hop.object} ({status}) {hop.reference}" for hop, status in zip(finding.trace, statuses, strict=True)]
     if finding.cut is not None:
         where = f" at {finding.cut.where}" if finding.cut.where else ""
-        lines.append(f"cut {finding.cut.reference}{where}{also_text(finding.cut)}: {bytes_text(finding.cut.frees_bytes)} would be freed")
+        lines.append(f"cut {cut_name(finding.cut)}{where}{also_text(finding.cut)}: {bytes_text(finding.cut.frees_bytes)} would be freed")
     if not holds_nothing(finding):
         lines.append(f"freed by {freed_text(finding)}")
     lines += [f"made at {place}" for place in finding.made_at]

@@ -11,6 +11,7 @@ from leakscope.record import Run
 from leakscope.report.wording import (
     also_text,
     cleaned,
+    cut_name,
     ended_badly,
     ended_text,
     error_text,
@@ -122,7 +123,7 @@ def _message(finding: Finding) -> str:
     parts = [finding.title, held_text(finding), seen_text(finding)]
     parts += [] if holds_nothing(finding) else [f"freed by {freed_text(finding)}"]
     if finding.cut is not None:
-        parts.append(f"cut `{finding.cut.reference}`{also_text(finding.cut)}: {bytes_text(finding.cut.frees_bytes)} would be freed")
+        parts.append(f"cut `{cut_name(finding.cut)}`{also_text(finding.cut)}: {bytes_text(finding.cut.frees_bytes)} would be freed")
     return ". ".join(part.rstrip(".") for part in (*parts, finding.advice) if part) + "."
 
 

@@ -13,6 +13,7 @@ from leakscope.report.snapshot_section import device_lines
 from leakscope.report.wording import (
     also_text,
     cleaned,
+    cut_name,
     cycle_text,
     error_text,
     freed_text,
@@ -158,7 +159,7 @@ def _cut(run: Run, finding: Finding) -> Iterator[str]:
         yield from _field("cut", "no single reference frees it", "   ", 10)
         return
     where = f" at {cut.where}" if cut.where else ""
-    text = f"`{one_line(cut.reference)}`{where}{also_text(cut)}: {bytes_text(cut.frees_bytes)} would be freed"
+    text = f"`{cut_name(cut)}`{where}{also_text(cut)}: {bytes_text(cut.frees_bytes)} would be freed"
     yield from _field("cut", text, "   ", 10)
     yield from _source(source_line(run, cut.where))
     if proof := proved_text(finding):

@@ -257,6 +257,11 @@ def _is_large(finding: Finding, min_bytes: int) -> bool:
     return finding.bytes_per_step >= min_bytes and finding.retained_bytes >= min_bytes * LEAST_TOTAL_FACTOR
 
 
+def cut_name(cut: Cut) -> str:
+    """The reference to cut, as the user would write it where that is known."""
+    return one_line(cut.written or cut.reference)
+
+
 def also_text(cut: Cut) -> str:
     """` together with log.last in main()`: what else must be cut; "" where one cut is enough."""
     return f" together with {' and '.join(f'`{one_line(reference)}`' for reference in cut.also)}" if cut.also else ""
@@ -269,4 +274,4 @@ def _cut_first(told: tuple[Finding, ...]) -> str:
         return f"Read the first leak below{others}, and run the same command again."
     where = f" at {finding.cut.where}" if finding.cut.where else ""
     freed = bytes_text(finding.cut.frees_bytes)
-    return f"Cut `{finding.cut.reference}`{where}{also_text(finding.cut)}: {freed} would be freed{others}. Then run the same command again."
+    return f"Cut `{cut_name(finding.cut)}`{where}{also_text(finding.cut)}: {freed} would be freed{others}. Then run the same command again."

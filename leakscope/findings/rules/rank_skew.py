@@ -94,7 +94,7 @@ def _named(rank: int, told: Sequence[Finding]) -> int:
 def _finding(run: Run, rank: int, over: int, held: int, expected: int) -> Finding:
     step = next((look.step for r in run.ranks if r.number == rank and (look := _last_look(r)) is not None), 0)
     holder = _holder(run, rank)
-    largest = "" if holder is None or holder.cut is None else f"; the largest holder is {holder.cut.reference}"
+    largest = "" if holder is None or holder.cut is None else f"; the largest holder is {holder.cut.written or holder.cut.reference}"
     advice = (
         f"Compare what rank {rank} holds at its last look with a peer's, by category. In a pipeline the first stages keep more "
         "microbatches in flight; the last stage keeps logits, losses and what a logged metric holds."

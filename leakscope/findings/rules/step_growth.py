@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from leakscope.findings.candidate import Candidate
+from leakscope.findings.saying import is_lru_cache
 from leakscope.graph.model import Object
 
 NAME = "step-growth"
@@ -43,6 +44,11 @@ def advice(found: Candidate, cut: str) -> str:
         return "A history that the optimizer keeps by design, up to a bound among its own options (history_size of LBFGS): no leak. Give it a smaller bound where that is too much memory."
     if found.keeps_its_number:
         return f"Nothing is added to it: see why {cut} is made larger each step (a torch.cat of all so far, a size that counts the steps), and keep a part of fixed size."
+    cache = next((o for o in found.before_tensor if is_lru_cache(o)), None)
+    if cache is not None:
+        return f"Call {cache.name}.cache_clear() when its results are done with, or bound it with lru_cache(maxsize=...): each step calls it with new arguments, and every result is kept."
+    if any(o.type.endswith(("WeakKeyDictionary", "WeakIdKeyDictionary")) for o in found.before_tensor):
+        return f"An entry of {cut} goes when nothing else holds its key: see whether its value does, or who else keeps the keys, and take the entry out when the step is done with it."
     if place and "dict" in place[1].type.lower():
         return f"Bound {cut} or clear it: each step adds an entry under a new key (an lru_cache(maxsize=...) or one entry per real need)."
     if place:
