@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from leakscope.capture.autograd import TensorBase, mro, type_dict
-from leakscope.capture.readers import instance_dict
+from leakscope.capture.readers import LRU_CACHE, instance_dict
 
 CANNOT = "Python cannot make this cut: only C++ holds the reference"
 
@@ -81,6 +81,9 @@ def _item(holder: Any, held: Any, name: str) -> str:
         for key, value in list(dict.items(holder)):
             if value is held:
                 dict.__delitem__(holder, key)
+        return ""
+    if type(holder) is LRU_CACHE and type(held) is dict:
+        LRU_CACHE.cache_clear(holder)
         return ""
     return f"Python cannot make this cut: a {type(holder).__name__} cannot be changed"
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import collections
 import concurrent.futures
-import functools
 import sys
 import threading
 import types
@@ -18,7 +17,7 @@ import torch
 from leakscope.capture import source
 from leakscope.capture.autograd import TensorBase, Types, mro
 from leakscope.capture.census import tensor_bytes
-from leakscope.capture.readers import flags_of, instance_dict, qualified_name, type_name
+from leakscope.capture.readers import LRU_CACHE, flags_of, instance_dict, qualified_name, type_name
 
 
 @dataclass(frozen=True)
@@ -72,17 +71,14 @@ def _described(obj: Any, known: Types) -> Described:
     name = qualified_name(kind)
     short = type_name(kind)
     word, label = _instance_kind(bases, short)
-    if kind is _LRU_CACHE:
+    if kind is LRU_CACHE:
         return _lru_cache(obj, name)
     return Described(word, name, label, name, _class_where(kind), _span(obj, bases))
 
 
-_LRU_CACHE: Any = type(functools.lru_cache(lambda: None))
-
-
 def _lru_cache(obj: Any, type_name: str) -> Described:
     """The cache bears the name of the function that it stands for, and its line."""
-    size = f"maxsize {_LRU_CACHE.cache_info(obj).maxsize}"
+    size = f"maxsize {LRU_CACHE.cache_info(obj).maxsize}"
     wrapped = dict.get(instance_dict(obj, type(obj)) or {}, "__wrapped__")
     if type(wrapped) is not types.FunctionType:
         return Described("container", type_name, f"lru_cache, {size}", type_name, "")

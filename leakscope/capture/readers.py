@@ -197,6 +197,10 @@ def proxy(obj: Any) -> Iterator[Named]:
         yield "attribute", ".__mapping__", held
 
 
+LRU_CACHE: Any = type(functools.lru_cache(lambda: None))
+"""Type of what `functools.lru_cache` makes of a function."""
+
+
 def closed(obj: Any) -> Iterator[Named]:
     """functools.lru_cache: CPython shows the cached results and the wrapped function, not the keys' names."""
     wrapped = obj.__wrapped__
@@ -241,7 +245,7 @@ READERS: dict[type, Reader] = {
     weakref.ref: reference,
     types.MappingProxyType: proxy,
     contextvars.Context: context,
-    type(functools.lru_cache(lambda: None)): closed,
+    LRU_CACHE: closed,
     asyncio.Future: getters(asyncio.Future, "_result", "_exception", "_callbacks", "_loop"),
     slice: getters(slice, "start", "stop", "step"),
     **dict.fromkeys(_ITERATED, iterated),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -77,6 +78,16 @@ def behind_a_finalizer(keeper: Keeper, tensor: Tensor) -> None:
     keeper.objects.append(WithFinalizer(tensor.detach()))
 
 
+def in_lru_cache(keeper: Keeper, tensor: Tensor) -> None:
+    if not keeper.objects:
+        keeper.objects.append(functools.cache(lambda number: torch.ones(512, 64)))
+    keeper.objects[0](keeper.objects[0].cache_info().currsize)
+
+
+def sparse_in_list(keeper: Keeper, tensor: Tensor) -> None:
+    keeper.outputs.append(tensor.detach().to_sparse())
+
+
 def class_each_step(keeper: Keeper, tensor: Tensor) -> None:
     class Local:
         table = tensor.detach()
@@ -134,7 +145,7 @@ def proved(leak: Leak) -> list[tuple[str, int, int | None, str]]:
     "leak",
     [
         in_list, in_dict, in_list_and_dict, in_three_places_through_two_tensors, recursive_closure, attribute_of_itself, hook_over_itself, stored_exception, metadata, class_each_step,
-        records_of_a_tensor, later_tensor_in_hook,
+        in_lru_cache, sparse_in_list, records_of_a_tensor, later_tensor_in_hook,
     ],
 )  # fmt: skip
 def test_prediction_and_proof_agree_to_the_byte(leak: Leak) -> None:

@@ -31,7 +31,7 @@ _sparse: list[torch.Tensor] = []
 _numbers = itertools.count()
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def _features(number: int) -> torch.Tensor:
     return torch.full((1 << 16,), number)
 
