@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import _thread
 import itertools
 import time
-from collections import deque
 from collections.abc import Iterator, Sequence
 from types import FrameType
 from typing import Any
@@ -13,8 +11,8 @@ from typing import Any
 import torch
 
 from leakscope.capture.census import tensor_bytes
-from leakscope.capture.wire_deaths import Deaths, FutureHandle, Handle, Mark, StorageMark
 from leakscope.capture.wire_file import WireFile, text_of
+from leakscope.capture.wire_following import Following, Handle, storage_of
 from leakscope.capture.wire_groups import Groups
 from leakscope.capture.wire_places import users_lines
 from leakscope.capture.wire_records import Operation
@@ -27,14 +25,14 @@ _MOST_OWNERS = 8
 
 _Tensor: Any = torch._C.TensorBase
 _nbytes, _shape, _dtype, _is_cpu = (getattr(_Tensor, name).__get__ for name in ("nbytes", "shape", "dtype", "is_cpu"))
-_storage, _uses = _Tensor.untyped_storage, _Tensor._use_count
+_uses = _Tensor._use_count
 
 
-class Ledger:
-    """Follows buffers, Works and futures by weak references alone."""
+class Ledger(Following):
+    """Notes each operation as it is issued, waited for and seen completed; what it moved is followed."""
 
     def __init__(self, file: WireFile, zero: float) -> None:
-        self.file = file
+        super().__init__(file)
         self.last, self._pending = file.last, file.pending
         self.step = 1
         """The step that is running."""
@@ -42,13 +40,6 @@ class Ledger:
         """When something was last issued, waited for or completed."""
         self.last_call = zero
         """When something was last issued, or somebody began to wait."""
-        self.works: dict[int, Handle] = {}
-        self.futures: dict[int, FutureHandle] = {}
-        self.storages: dict[int, StorageMark] = {}
-        self.waits: deque[tuple[Handle, float]] = deque()
-        """Works that have been waited for, and when the wait returned; not entered yet."""
-        self._deaths = Deaths()
-        self._settling = _thread.RLock()
         self.missed, self.why = 0, ""
         """Notes that could not be made, and the reason for the latest."""
         self.used = False
@@ -115,13 +106,13 @@ class Ledger:
                 taken = _uses(buffers[0]) - operation.uses
                 if taken > 1:
                     operation.owners = min(taken, _MOST_OWNERS)
-                self._follow(operation, buffers if len(buffers) <= _MOST_BUFFERS else buffers[:_MOST_BUFFERS])
+                self.follow(operation, buffers if len(buffers) <= _MOST_BUFFERS else buffers[:_MOST_BUFFERS])
             if self._coalescing and operation.channel.group in self._coalescing:
                 pass
             elif work is None:
                 self.waited((operation,))
             else:
-                self._attach(work, (operation,))
+                self.attach(work, (operation,))
             self._pending.append(operation)
         except Exception as error:  # noqa: BLE001 - as above
             self._miss(error)
@@ -142,7 +133,7 @@ class Ledger:
             if buffers:
                 operation.shape, operation.dtype, operation.on_host = buffers[0].shape, buffers[0].dtype, buffers[0].is_cpu
                 operation.bytes, operation.buffers = sum(map(_nbytes, buffers)), len(buffers)
-            self._follow(operation, (*buffers[:_MOST_BUFFERS], *made))
+            self.follow(operation, (*buffers[:_MOST_BUFFERS], *made))
             self._pending.append(operation)
         except Exception as error:  # noqa: BLE001 - as above
             self._miss(error)
@@ -164,47 +155,7 @@ class Ledger:
         if operations and work is None:
             self.waited(operations)
         elif operations:
-            self._attach(work, operations)
-
-    def _attach(self, work: Any, operations: tuple[Operation, ...]) -> None:
-        address = id(work)
-        handle = self.works.get(address)
-        if handle is not None and handle() is work:  # a backend that gives the same Work twice
-            handle.operations += operations
-        else:
-            handle = self.works[address] = Handle(work, self._deaths.note)
-            handle.address, handle.operations = address, operations
-        handle.number = operations[-1].id
-        channel = operations[0].channel
-        handle.asks = channel.tag is None or channel.peer is None
-        for operation in operations:
-            operation.work = handle
-
-    def _follow(self, operation: Operation, tensors: Sequence[Any]) -> None:
-        """Hear of the deaths of tensors and of their storages; a storage is followed for its latest operation."""
-        note = self._deaths.note
-        for tensor in tensors:
-            # torch.utils.swap_tensors refuses a tensor that has weak references, and is meant for parameters
-            if type(tensor) is torch.Tensor:
-                mark = Mark(tensor, note)
-                mark.operation = operation
-                operation.marks.append(mark)
-                operation.tensors += 1
-            storage = _storage(tensor)
-            address = storage._cdata
-            known = self.storages.get(address)
-            if known is not None and known() is not None:
-                before = known.operation
-                if before is operation:  # another view of a storage that it has already
-                    continue
-                before.reused = operation.issued
-                before.marks = [m for m in before.marks if m() is None or m() is not tensor]
-                self.changed(before)
-            else:
-                known = self.storages[address] = StorageMark(storage, note)
-                known.address = address
-            known.operation = operation
-            operation.storages += 1
+            self.attach(work, operations)
 
     # while somebody waits
 
@@ -216,17 +167,8 @@ class Ledger:
     def waited(self, operations: Sequence[Operation]) -> None:
         """A wait has returned."""
         self.last_event = _clock()
-        self._enter_wait(operations, self.last_event)
+        self.enter_wait(operations, self.last_event)
         self.last.say(operations[-1], WAITED)
-
-    def _enter_wait(self, operations: Sequence[Operation], moment: float) -> None:
-        for operation in operations:
-            if operation.waited is None:
-                operation.waited = moment
-                if operation.on_host and operation.completed is None:
-                    operation.completed = moment
-                if operation.written:
-                    self.file.amend(operation)
 
     def ask(self, handle: Handle, work: Any) -> None:
         """A wait for this Work has returned: who answered a receive from anybody, and what does a collective's result hold?"""
@@ -242,7 +184,7 @@ class Ledger:
 
     def latest_of(self, tensor: Any) -> Operation | None:
         """The operation that used a tensor's storage last; None where it was never on the wire."""
-        mark = self.storages.get(_storage(tensor)._cdata)
+        mark = self.storages.get(storage_of(tensor)._cdata)
         return None if mark is None or mark() is None else mark.operation
 
     def failed(self, operations: Sequence[Operation], error: BaseException) -> None:
@@ -265,67 +207,6 @@ class Ledger:
         except RuntimeError:  # a backend that does not know
             return
         operation.source = self._groups.named(operation.channel.group).rank(place)
-
-    def future_taken(self, operations: tuple[Operation, ...], future: Any) -> None:
-        """Whoever has the future can wait for the operations without their Work."""
-        for operation in operations:
-            operation.future = True
-        handle = FutureHandle(future, self._deaths.note)
-        handle.address, handle.operations = id(future), operations
-        self.futures[handle.address] = handle
-
-    # what has happened since
-
-    def settle(self) -> None:
-        """Enter the waits and the deaths since the last time; goes before every question what has become of an operation."""
-        more, latest, storages = self._deaths.more, self._deaths.latest, self.storages
-        with self._settling:
-            while self.waits:
-                handle, moment = self.waits.popleft()
-                self._enter_wait(handle.operations, moment)
-            while more():
-                died, moment = latest()
-                if isinstance(died, Mark):
-                    operation = died.operation
-                    operation.tensors -= 1
-                    if operation.tensors:
-                        operation.tensors_latest = max(moment, operation.tensors_latest)
-                        continue
-                    operation.tensor_died = max(moment, operation.tensors_latest)
-                    operation.marks.clear()
-                elif isinstance(died, StorageMark):
-                    if storages.get(died.address) is died:
-                        del storages[died.address]
-                    operation = died.operation
-                    operation.storages -= 1
-                    if operation.storages or operation.reused is not None:
-                        operation.storages_latest = max(moment, operation.storages_latest)
-                        continue
-                    operation.storage_died = max(moment, operation.storages_latest)
-                elif isinstance(died, Handle):
-                    self._work_died(died, moment)
-                    continue
-                else:
-                    if self.futures.get(died.address) is died:
-                        del self.futures[died.address]
-                    continue
-                if operation.written:
-                    self.file.amend(operation)
-
-    def _work_died(self, handle: Handle, moment: float) -> None:
-        if self.works.get(handle.address) is handle:
-            del self.works[handle.address]
-        for operation in handle.operations:
-            operation.work = None
-            operation.work_died = moment
-            over = operation.future or operation.failed or operation.completed is not None
-            operation.dropped = (operation.waited is None or operation.waited > moment) and not over
-            if operation.written:
-                self.file.amend(operation)
-
-    def changed(self, operation: Operation) -> None:
-        if operation.written:
-            self.file.amend(operation)
 
     # looks, steps, the end
 
@@ -350,15 +231,3 @@ class Ledger:
         self._coalescing.clear()  # a group whose block raised is never ended
         self.file.step_ended(step)
         self.step = step + 1
-
-    def forget(self) -> None:
-        """Let go of every weak reference."""
-        self.settle()
-        for handle in self.works.values():
-            for operation in handle.operations:
-                operation.work = None
-        for mark in self.storages.values():
-            mark.operation.marks.clear()
-        self.works.clear()
-        self.futures.clear()
-        self.storages.clear()

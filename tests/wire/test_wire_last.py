@@ -11,8 +11,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leakscope.capture.wire_deaths import Deaths, Mark, Noted, StorageMark
 from leakscope.capture.wire_file import LastOperation
+from leakscope.capture.wire_following import Mark, Noted, StorageMark, moments
 from leakscope.capture.wire_records import Channel, Operation
 from leakscope.record import read_run, write_run
 from leakscope.wire_last import NAME, SIZE, WAITED, unpack
@@ -51,14 +51,14 @@ def test_a_file_left_half_written_costs_a_note_at_most(tmp_path: Path, left: byt
 
 
 def test_deaths_have_their_moments_in_any_thread_and_in_gc() -> None:
-    deaths = Deaths()
+    died_at = moments()
     kept: list[Noted] = []
 
     def let_go(cyclic: bool) -> None:
         for _ in range(200):
             tensor = torch.empty(1)
-            kept.append(Mark(tensor, deaths.note))
-            kept.append(StorageMark(tensor.untyped_storage(), deaths.note))
+            kept.append(Mark(tensor, died_at.__getitem__))
+            kept.append(StorageMark(tensor.untyped_storage(), died_at.__getitem__))
             if cyclic:
                 tensor.itself = tensor  # type: ignore[attr-defined]
 
@@ -68,9 +68,5 @@ def test_deaths_have_their_moments_in_any_thread_and_in_gc() -> None:
     for thread in threads:
         thread.join()
     gc.collect()
-    moments = {}
-    while deaths.more():
-        reference, moment = deaths.latest()
-        moments[id(reference)] = moment
-    assert moments.keys() == {id(reference) for reference in kept}
-    assert all(moment > 0 for moment in moments.values())
+    assert {id(reference) for reference in died_at} == {id(reference) for reference in kept}
+    assert all(moment > 0 for moment in died_at.values())
