@@ -13,6 +13,8 @@ from leakscope.capture.explore import GRAD_NODE, STORAGE_OBJECT, TENSOR, Explore
 from leakscope.capture.sweep import Places
 
 Ints = NDArray[np.int64]
+_OF_A_REPLAY = 16
+"""Owners of a base or a storage that the functions of a replaying view may be, which nothing lists: `.conj().imag` has 7."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +68,9 @@ def account(found: Explorer) -> Account:
     for index in np.flatnonzero(role == TENSOR).tolist():
         uses = int(TensorBase._use_count(sweep.objects[index]))
         shared = 1 if uses > 1 else 0
-        unexplained[index] = max(unexplained[index] - shared, 0) + max(uses - 1 - int(native_in[index]), 0)
+        unseen = max(uses - 1 - int(native_in[index]), 0)
+        allowed = _OF_A_REPLAY if index in found.replayed else 0
+        unexplained[index] = max(unexplained[index] - shared, 0) + (unseen if unseen > allowed else 0)
     nodes = np.flatnonzero(role == GRAD_NODE)
     unexplained[nodes] -= native_in[nodes] > 0
     for k, storage in enumerate(storages):
@@ -75,7 +79,9 @@ def account(found: Explorer) -> Account:
         for wrapper in wrappers:
             unexplained[wrapper] -= uses > 1
         owners = len(storage.holders) - len(wrappers) + 1  # one for the Python object, which the count always has
-        unexplained[n + k] = max(uses - owners, 0)
+        unseen = max(uses - owners, 0)
+        allowed = _OF_A_REPLAY if not found.replayed.isdisjoint(storage.holders) else 0
+        unexplained[n + k] = unseen if unseen > allowed else 0
     seen = np.concatenate(
         [np.ones(len(plain_holder), bool), _lookup(seen_pairs, extra_holder, extra_held, n), np.zeros(len(memory), bool)]
     )

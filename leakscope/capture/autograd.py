@@ -15,6 +15,7 @@ TensorBase: Any = torch._C.TensorBase
 """torch's stubs show the values of its getters, not the getters themselves."""
 _grad_fn = TensorBase.grad_fn.__get__
 _grad = TensorBase._grad.__get__
+_is_nested = TensorBase.is_nested.__get__
 _base = TensorBase._base.__get__
 _is_leaf = TensorBase.is_leaf.__get__
 _retains_grad = TensorBase.retains_grad.__get__
@@ -122,6 +123,15 @@ def tensor_holds(tensor: Any, problems: list[str]) -> Iterator[Held]:
         grad = _grad(tensor)
         if grad is not None:
             yield Held("attribute", ".grad", grad, 0)
+
+
+def replays(view: Any, base: Any) -> bool:
+    """Whether C++ keeps functions with a view that make it again: those hold the base, and views in between, once more.
+
+    They are there where strides alone do not tell how the view was made: from complex numbers to real ones or back,
+    conjugated, negative and nested ones (torch/csrc/autograd/generated/VariableType, `rev_view_func`).
+    """
+    return bool(TensorBase.is_complex(view) or TensorBase.is_complex(base) or TensorBase.is_neg(view) or _is_nested(view))
 
 
 def node_holds(node: Any, types: Types, words: Words) -> Iterator[Held]:

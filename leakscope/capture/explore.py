@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import resource
+from collections import Counter
 from dataclasses import dataclass, field
 from types import CellType, FrameType
 from typing import Any
@@ -12,7 +13,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from leakscope.capture.autograd import SAVED_TENSOR, Held, Types, node_holds, saved_holds, tensor_holds
+from leakscope.capture.autograd import SAVED_TENSOR, Held, Types, node_holds, replays, saved_holds, tensor_holds
 from leakscope.capture.census import (
     StorageBase,
     TensorBase,
@@ -67,6 +68,10 @@ class Explorer:
         self.types = Types()
         self.extra = Extra()
         self.storages: dict[int, Storage] = {}
+        self.replayed: set[int] = set()
+        """Tensors that a view's functions hold, which nothing lists: its base and the views in between."""
+        self._views: dict[int, list[tuple[int, bool]]] = {}
+        """Base to its views, each with whether C++ keeps functions with it."""
         self.problems: list[str] = []
         self._hollow: set[int] = set()
         """Storages of wrapper subclasses and fake tensors: a shape's worth of bytes that nobody owns."""
@@ -101,6 +106,7 @@ class Explorer:
                 self.problems.append(
                     f"an autograd graph more than {deepest} references deep was not walked to its end; what lies behind is unexplained"
                 )
+            self._replay_views()
             for address in self._hollow:  # their Python storage objects, met by the sweep, own nothing either
                 self.storages.pop(address, None)
             self._absorb_new()
@@ -108,12 +114,14 @@ class Explorer:
     def _visit(self, indexes: list[int], words: Words) -> list[int]:
         start = len(self.new)
         for index in indexes:
-            obj = self.sweep.objects[index] if index < self._first_new else self.new[index - self._first_new]
+            obj = self._object(index)
             role = self.types.role(type(obj))
             if role == "tensor":
                 self._storage(index, obj)
                 for held in tensor_holds(obj, self.problems):
                     self._hold(index, held)
+                    if held.name == "._base":
+                        self._views.setdefault(self.index_of(held.target), []).append((index, replays(obj, held.target)))
             elif role == "grad node":
                 for held in node_holds(obj, self.types, words):
                     self._hold(index, held)
@@ -125,6 +133,24 @@ class Explorer:
                 entry = self.storages.setdefault(address, Storage(address, _nbytes(obj)))
                 entry.holders.append(index)
         return [self._first_new + k for k in range(start, len(self.new))]
+
+    def _replay_views(self) -> None:
+        """Join the views that only the functions of another view of the same base hold with that one."""
+        views = {k: v for k, v in self._views.items() if any(replaying for _, replaying in v)}
+        if not views:
+            return
+        known = Counter(held for held, python in zip(self.extra.held, self.extra.python, strict=True) if python == 0)
+        for base, members in views.items():
+            unseen = {index for index, _ in members if TensorBase._use_count(self._object(index)) - 1 > known[index]}
+            holders = [index for index, replaying in members if replaying and index not in unseen]
+            if holders:
+                self.replayed |= {base, *unseen}
+                for holder in holders:
+                    for index in unseen:
+                        self.extra.add(holder, index, "memory", "._view_func", 0)
+
+    def _object(self, index: int) -> Any:
+        return self.sweep.objects[index] if index < self._first_new else self.new[index - self._first_new]
 
     def _hold(self, index: int, held: Held) -> None:
         holder = index if held.of is None else self.index_of(held.of)
