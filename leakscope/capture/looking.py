@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import _thread
+import gc
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -36,6 +37,7 @@ class Looks:
         self._options, self._folder, self._counter, self._makers = options, folder, counter, makers
         self._own = own
         self.limits = HostLimits()
+        self._frozen = False
 
     def take(self, step: int, occasion: str, collect: bool) -> float:
         """One look, and the real gc diff after it where asked; what fails is a note, the script goes on. Gives the seconds."""
@@ -43,6 +45,12 @@ class Looks:
         if not self.limits.room_for_a_look():
             self._folder.note(f"the look at step {step} was left out: {NO_ROOM}")
             return 0.0
+        if gc.get_freeze_count() and not self._frozen:
+            self._frozen = True
+            self._folder.note(
+                f"the script had called gc.freeze() when step {step} was looked at: what was frozen is never collected, "
+                "and garbage among it is not seen"
+            )
         with self._counter.ours():  # outside of the `try`: what an error's frames hold is gone when it is left
             try:
                 self._take(step, occasion, collect)

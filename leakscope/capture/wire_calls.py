@@ -62,6 +62,8 @@ class Calls:
         for name, wrapper in (("wait", waits.wait_for_future), ("done", waits.ask_future), ("then", waits.go_on)):
             self._replace(torch._C.Future, name, wrapper)
 
+        self._installed.wrap(torch.utils, "swap_tensors", self._ledger.let_go)
+
     def _wrap_group(self, kind: type) -> None:
         for name in vars(kind).keys() & _POINT_TO_POINT.keys():
             self._replace(kind, name, lambda called, name=name: self._point_to_point(called, name))  # type: ignore[misc]

@@ -107,7 +107,6 @@ class Following:
         """Hear of the deaths of tensors and of their storages; a storage is followed for its latest operation."""
         note = self._note
         for tensor in tensors:
-            # torch.utils.swap_tensors refuses a tensor that has weak references, and is meant for parameters
             if type(tensor) is torch.Tensor:
                 mark = Mark(tensor, note)
                 mark.operation = operation
@@ -128,6 +127,15 @@ class Following:
                 known.address = address
             known.operation = operation
             operation.storages += 1
+
+    def let_go(self, *tensors: Any) -> None:
+        """Take our weak references off: torch.utils.swap_tensors refuses a tensor that has any."""
+        for tensor in tensors:
+            for mark in weakref.getweakrefs(tensor):
+                if type(mark) is Mark and mark in mark.operation.marks:
+                    mark.operation.marks.remove(mark)
+                    mark.operation.tensors -= 1
+                del mark
 
     def future_taken(self, operations: tuple[Operation, ...], future: Any) -> None:
         """Whoever has the future can wait for the operations without their Work."""

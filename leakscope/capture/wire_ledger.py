@@ -12,7 +12,7 @@ import torch
 
 from leakscope.capture.census import tensor_bytes
 from leakscope.capture.wire_file import WireFile, text_of
-from leakscope.capture.wire_following import Following, Handle, storage_of
+from leakscope.capture.wire_following import Following, FutureHandle, Handle, storage_of
 from leakscope.capture.wire_groups import Groups
 from leakscope.capture.wire_places import users_lines
 from leakscope.capture.wire_records import Operation
@@ -211,20 +211,21 @@ class Ledger(Following):
     # looks, steps, the end
 
     def holds(self) -> Iterator[tuple[Any, Any, str]]:
-        """(Work, tensor, name) for each buffer that a Work alive keeps in C++, once for each reference it took."""
+        """(Work or future, tensor, name) for each buffer that one alive keeps in C++, once for each reference it took."""
         self.settle()
-        for handle in list(self.works.values()):
-            work = handle()
-            if work is None:
+        handles: list[Handle | FutureHandle] = [*self.works.values(), *self.futures.values()]
+        for handle in handles:
+            owner = handle()
+            if owner is None:
                 continue
             for operation in handle.operations:
                 for mark in list(operation.marks):
                     tensor = mark()
                     if tensor is not None:
                         for _ in range(max(1, min(operation.owners, int(_uses(tensor)) - 1))):
-                            yield work, tensor, f"{operation.channel.direction} buffer"
+                            yield owner, tensor, f"{operation.channel.direction} buffer"
                     del tensor
-            del work
+            del owner
 
     def step_ended(self, step: int) -> None:
         """The step of this number is over; what follows belongs to the next."""

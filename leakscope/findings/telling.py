@@ -92,9 +92,10 @@ def best_cut(found: Candidate) -> tuple[Cut | None, dict[int, int], tuple[int, .
     frees = {references[0]: size for references, size in zip(positions, freed, strict=True)}
     if most == 0 and found.group.freed != 0:
         return None, frees, ()
-    if most == 0:
-        best = len(positions) - 1
-    elif found.group.freed == 0:
+    if most == 0:  # something else has the memory as well: nothing to cut, but a name to tell
+        named = [k for k, references in enumerate(positions) if generic(found.graph.reference(references[0]).name) != "[i]"]
+        return None, frees, positions[max(named, default=len(positions) - 1)]
+    if found.group.freed == 0:
         best = max(k for k, size in enumerate(freed) if size >= _ENOUGH * most)
     else:
         enough = [k for k, size in enumerate(freed) if size >= _ENOUGH * most]
@@ -131,7 +132,7 @@ def _way_cuts(found: Candidate) -> list[tuple[int, ...]]:
     """
     hooks = [k + 1 for k, r in enumerate(found.references) if r.kind == "hook"] if found.group.key[-1] == HOOKS else []
     way = found.group.way[: max(found.tensor_at, 1, *hooks)]
-    if found.group.roots < 2:
+    if found.group.roots < 2 or not way:
         return [(reference,) for reference in way]
     return _same_on_ways(found, ways_from_roots(found.graph), way)
 
@@ -179,7 +180,7 @@ def _trace(found: Candidate, cut: Cut | None, frees: dict[int, int]) -> tuple[Ho
     if group.freed == 0:
         place = next((k + 1 for k, r in enumerate(group.way) if cut and generic(graph.reference(r).name) == cut.reference
                       and frees.get(r) == cut.frees_bytes), found.tensor_at)  # fmt: skip
-        kept = "only the references to cut together keep it" if cut and cut.also else "only the cut reference keeps it"
+        kept = "only the references to cut together keep it" if cut and cut.also else "only the cut reference keeps it" if cut else "held by more than what is listed here"
         return hops(graph, group.start, group.way, place, frees, ("held on the way from a root", kept))
     reasons = ("", "no root leads here: the cycle keeps itself")
     around = group.cycles[0] if group.cycles else ()

@@ -338,3 +338,24 @@ def test_a_call_that_cannot_be_noted_is_made_all_the_same(seen: Seen, tmp_path: 
     assert [row["peer"] for row in seen.rows()] == [3]
     (note,) = (json.loads(line)["note"] for line in (tmp_path / "rank_0001" / "notes.jsonl").read_text().splitlines())
     assert note == "calls on the wire that could not be noted: 1, the last for TypeError: unhashable type: 'list'"
+
+
+def test_tensors_that_went_over_the_wire_can_be_swapped(seen: Seen) -> None:
+    here, there = torch.ones(3), torch.zeros(3)
+    dist.isend(here, 0).wait()
+    dist.all_reduce(there)
+    torch.utils.swap_tensors(here, there)
+    assert here.tolist() == [0, 0, 0] and "swap_tensors" in torch.utils.swap_tensors.__name__
+    del here, there
+    sent, reduced = seen.rows()
+    for row in (sent, reduced):  # the storages are followed all the same
+        assert row["tensor_died"] is None and row["storage_died"] >= row["waited"]
+
+
+def test_a_future_that_is_kept_holds_its_buffers(seen: Seen) -> None:
+    buffer = torch.ones(3)
+    future = dist.all_reduce(buffer, async_op=True).get_future()
+    future.wait()
+    assert [(owner is future, tensor is buffer, name) for owner, tensor, name in seen.watch.holds()] == [(True, True, "allreduce buffer")]
+    del future
+    assert list(seen.watch.holds()) == []

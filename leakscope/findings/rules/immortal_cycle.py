@@ -33,10 +33,12 @@ def advice(found: Candidate, cut: str) -> str:
     hidden = hidden_by(found)
     if any(r.name == "metadata" for r in cycle):
         todo = "Keep what you need of the tensor (its shape, a detached copy) in the node's metadata, not the tensor itself"
+    elif any(r.name == ".grad" for r in cycle):
+        todo = f"Cut {cut}, or take the gradient with torch.autograd.grad: one made with create_graph=True and stored on its own parameter closes a cycle"
     elif any(r.kind == "saved" and found.graph.object(r.held).kind in ("tensor", "parameter") for r in cycle):
         todo = "Return t.detach() from the pack hook: a pack hook that returns the tensor itself closes a cycle for every operator that saves its output"
     elif any(r.kind == "hook" for r in cycle):
         todo = "Let the hook take what it needs through its argument, a detached tensor or a weak reference, or remove its handle after backward"
     else:
-        todo = f"Cut {cut}; a gradient made with create_graph=True and stored on its own parameter needs autograd.grad instead"
+        todo = f"Cut {cut}"
     return f"{todo}. gc cannot help: it does not see {hidden}."

@@ -47,9 +47,12 @@ def advice(found: Candidate, cut: str) -> str:
     cache = next((o for o in found.before_tensor if is_lru_cache(o)), None)
     if cache is not None:
         return f"Call {cache.name}.cache_clear() when its results are done with, or bound it with lru_cache(maxsize=...): each step calls it with new arguments, and every result is kept."
+    if any(o.type == "weakref.finalize._Info" for o in found.before_tensor):
+        return "What a weakref.finalize is given lives until its object dies: let those objects go, call the finalizer's detach(), or hand it no tensor."
     if any(o.type.endswith(("WeakKeyDictionary", "WeakIdKeyDictionary")) for o in found.before_tensor):
         return f"An entry of {cut} goes when nothing else holds its key: see whether its value does, or who else keeps the keys, and take the entry out when the step is done with it."
-    if place and "dict" in place[1].type.lower():
+    gaining = [o for o in found.before_tensor if o.kind == "container" and found.is_for_all(o)]
+    if gaining and "dict" in gaining[-1].type.lower():
         return f"Bound {cut} or clear it: each step adds an entry under a new key (an lru_cache(maxsize=...) or one entry per real need)."
     if place:
         return f"Empty {cut} when the step is done with it, keep only what is used again, or give it a bound (collections.deque(maxlen=...))."
