@@ -80,7 +80,7 @@ def account(found: Explorer) -> Account:
             unexplained[wrapper] -= uses > 1
         owners = len(storage.holders) - len(wrappers) + 1  # one for the Python object, which the count always has
         unseen = max(uses - owners, 0)
-        allowed = _OF_A_REPLAY if not found.replayed.isdisjoint(storage.holders) else 0
+        allowed = _OF_A_REPLAY if found.replayed and not found.replayed.isdisjoint(storage.holders) else 0
         unexplained[n + k] = unseen if unseen > allowed else 0
     seen = np.concatenate(
         [np.ones(len(plain_holder), bool), _lookup(seen_pairs, extra_holder, extra_held, n), np.zeros(len(memory), bool)]

@@ -39,8 +39,11 @@ def sparse_parts(tensor: Any) -> list[tuple[str, Any]]:
     getters = _PARTS.get(TensorBase.layout.__get__(tensor))
     if getters is None or torch._C._dispatch_keys(tensor).has(_PYTHON):
         return []
-    with torch._C._ForceDispatchKeyGuard(*_OUTSIDE), torch._C._DisableTorchDispatch(), torch.no_grad():
-        return [(f".{getter.__name__}()", getter(tensor)) for getter in getters]
+    try:
+        with torch._C._ForceDispatchKeyGuard(*_OUTSIDE), torch._C._DisableTorchDispatch(), torch.no_grad():
+            return [(f".{getter.__name__}()", getter(tensor)) for getter in getters]
+    except (RuntimeError, NotImplementedError):  # a batched one, or one on a device that cannot say
+        return []
 
 
 _OUTSIDE = torch._C._dispatch_tls_local_include_set(), torch._C._dispatch_tls_local_exclude_set()
