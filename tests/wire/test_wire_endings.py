@@ -155,13 +155,22 @@ def test_results_of_functional_collectives_that_nobody_waits_for_are_a_leak(
     assert "nobody has waited for" in finding["title"] and "12 of all_reduce, at train.py:10" in finding["title"]
 
 
-def test_results_that_only_native_code_holds_are_told_too(
-    script: Callable[[str], Path], leakscope: Callable[..., object], tmp_path: Path
+@pytest.mark.parametrize(
+    ("call", "told"),
+    [
+        # storages that are roots by themselves: no way leads to them
+        ("functions.all_gather_tensor(torch.ones(1 << 16), 0, dist.group.WORLD)", "functional collectives whose results nobody has waited for"),
+        ('kept.append(functions.all_reduce(torch.ones(1 << 16), "sum", dist.group.WORLD))', "kept keeps results of functional collectives that nobody"),
+    ],
+)
+def test_results_that_torch_itself_holds_are_told_however_they_are_held_besides(
+    call: str, told: str, script: Callable[[str], Path], leakscope: Callable[..., object], tmp_path: Path
 ) -> None:
-    """Storages that are roots by themselves: no way leads to them."""
-    gather = NEVER_WAITED.replace('functions.all_reduce(torch.ones(1 << 16), "sum", dist.group.WORLD)', "functions.all_gather_tensor(torch.ones(1 << 16), 0, dist.group.WORLD)")
-    done = leakscope("run", "-q", "--ranks", 2, "--steps", 12, "-o", tmp_path / "run", script(gather))
+    plain = 'functions.all_reduce(torch.ones(1 << 16), "sum", dist.group.WORLD)'
+    text = NEVER_WAITED.replace(plain, call).replace("for step", "kept = []\n    for step")
+    done = leakscope("run", "-q", "--ranks", 2, "--steps", 12, "-o", tmp_path / "run", script(text))
     assert done.returncode == 23, done.stdout + done.stderr  # type: ignore[attr-defined]
     found = json.loads((tmp_path / "run" / "findings.json").read_text())["findings"]
     leaks = [finding for finding in found if finding["severity"] == "leak"]
-    assert leaks and all("nobody has waited for" in finding["title"] and finding["cut"] is None for finding in leaks)
+    assert leaks and all(finding["title"].startswith(told) and finding["cut"] is None for finding in leaks)
+    assert all(finding["advice"].startswith("Wait for each result") for finding in leaks)

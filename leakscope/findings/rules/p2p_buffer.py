@@ -28,14 +28,21 @@ def _directly(found: Candidate) -> bool:
 
 def _by_registry(found: Candidate) -> bool:
     """Native code holds buffers of collectives that nobody has waited for: torch keeps their Works until somebody does."""
-    if found.objects[0].root != "native" or found.tensor_at != 0:
-        return False
+    return found.objects[0].root == "native" and found.tensor_at == 0 and _nobody_waited(found)
+
+
+def _by_registry_too(found: Candidate) -> bool:
+    """The same, and the program holds the results as well."""
+    return any(o.unexplained for o in found.objects[found.tensor_at :]) and _nobody_waited(found)
+
+
+def _nobody_waited(found: Candidate) -> bool:
     waiting = [s for s, c in buffers_of(found.graph, found.group.storages).items() if c.direction not in (CONTEXT, "send", "recv") and not c.waited]
     return sum(int(found.graph.bytes[s]) for s in waiting) > _MOST * found.group.bytes
 
 
 def applies(found: Candidate) -> bool:
-    return found.group.freed == 0 and (_by_work(found) is not None or _directly(found) or _by_registry(found))
+    return found.group.freed == 0 and (_by_work(found) is not None or _directly(found) or _by_registry(found) or _by_registry_too(found))
 
 
 def title(found: Candidate, cut: str) -> str:
@@ -44,6 +51,8 @@ def title(found: Candidate, cut: str) -> str:
         return f"{cut} keeps Work handles past their step, and each keeps its buffer: {what}"
     if _by_registry(found):
         return f"functional collectives whose results nobody has waited for keep their buffers: {what}"
+    if _by_registry_too(found):
+        return f"{cut} keeps results of functional collectives that nobody has waited for: {what}"
     if found.objects[0].root == "native" and found.tensor_at == 0:
         return f"a buffer of the wire is held by native code and no Python object explains it: {what}"
     return f"{cut} keeps buffers of the wire past their step: {what}"
@@ -55,8 +64,9 @@ def advice(found: Candidate, cut: str) -> str:
         name = cut.partition(" in ")[0]
         wait = "" if all(c.waited for c in crossed) else " after waiting for them"
         return f"Drop the Work handles from {cut}{wait}, e.g. with {name}.clear() once every wait() of the step has returned: a Work keeps the tensor it sends, receives or reduces as long as it lives, waited for or not."
-    if _by_registry(found):
-        return "Wait for each result (torch.distributed._functional_collectives.wait_tensor, or use the tensor that the call returned), also where it is thrown away: until then torch keeps the Work, and the Work its tensors."
+    if _by_registry(found) or _by_registry_too(found):
+        then = "" if _by_registry(found) else f" Then take it out of {cut}."
+        return f"Wait for each result (torch.distributed._functional_collectives.wait_tensor, or use the tensor that the call returned), also where it is thrown away: until then torch keeps the Work, and the Work its tensors.{then}"
     if found.objects[0].root == "native" and found.tensor_at == 0:
         return "Look for an operation that never completes, a Work kept by a future or a communication hook, or a C++ extension that caches the buffer."
     return f"The wire is done with these buffers; {cut} is what keeps them. Take each one out when its microbatch is done (pop it instead of counting through the list), and keep a gradient edge (torch.autograd.graph.get_gradient_edge) instead of a sent output."
