@@ -143,6 +143,8 @@ def _calls_outside(obj: Any) -> bool:
     except TypeError:
         return False
     for reference in watching:
+        if type(reference).__module__.partition(".")[0] == "leakscope":
+            continue
         callback = getattr(reference, "__callback__", None)
         module = getattr(callback, "__module__", None) if callback is not None else "weakref"
         if not (isinstance(module, str) and module.partition(".")[0] in _HARMLESS):

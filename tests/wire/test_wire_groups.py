@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import json
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ import torch.distributed as dist
 import torch.distributed._functional_collectives as functions
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
-from leakscope.capture import wire_functional
+from leakscope.capture import prove, wire_functional
 from leakscope.capture.p2p import Watch, watch
 from leakscope.capture.wire_file import FULL_STEPS
 from leakscope.record import RankFolder
@@ -359,3 +360,12 @@ def test_a_future_that_is_kept_holds_its_buffers(seen: Seen) -> None:
     assert [(owner is future, tensor is buffer, name) for owner, tensor, name in seen.watch.holds()] == [(True, True, "allreduce buffer")]
     del future
     assert list(seen.watch.holds()) == []
+
+
+def test_our_own_watch_of_a_buffer_does_not_keep_a_cut_from_being_proved(seen: Seen) -> None:
+    buffer = torch.ones(3)
+    dist.isend(buffer, 0).wait()
+    assert weakref.getweakrefs(buffer) and not prove._calls_outside(buffer)
+    theirs = weakref.ref(buffer, [].append)
+    assert prove._calls_outside(buffer)
+    del theirs
