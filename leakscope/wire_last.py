@@ -33,5 +33,8 @@ def unpack(data: bytes) -> list[Mapping[str, Any]]:
     state, number, nth, step, microbatch, issued, length = _HEAD.unpack_from(data)
     if number == 0 or length > SIZE - _HEAD.size:
         return []
+    told = json.loads(data[_HEAD.size : _HEAD.size + length])
+    if not isinstance(told, dict):
+        raise ValueError(f"{NAME} is damaged")
     numbers = {"id": number, "nth": nth, "step": step, "microbatch": microbatch, "issued": round(issued, 6)}
-    return [{"state": state.rstrip(b"\0 ").decode(), **numbers, **json.loads(data[_HEAD.size : _HEAD.size + length])}]
+    return [{"state": state.rstrip(b"\0 ").decode(), **numbers, **told}]

@@ -1,4 +1,4 @@
-"""Has this process been forked since? A wrapper asks on every call, and the kernel's answer costs more than the rest of it."""
+"""Has this process been forked since? A wrapper asks on every call, and asking for the process's number is a system call."""
 
 from __future__ import annotations
 

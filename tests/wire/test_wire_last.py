@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import struct
 import threading
 from pathlib import Path
 
@@ -16,6 +17,9 @@ from leakscope.capture.wire_following import Mark, Noted, StorageMark, moments
 from leakscope.capture.wire_records import Channel, Operation
 from leakscope.record import read_run, write_run
 from leakscope.wire_last import NAME, SIZE, WAITED, unpack
+
+
+NO_ROW = (struct.pack("<8s4qdI", b"waits", 1, 1, 1, 1, 0.5, 4) + b"null").ljust(SIZE, b"\0")
 
 
 def operation(channel: Channel, number: int, line: str) -> Operation:
@@ -40,7 +44,7 @@ def test_what_was_said_last_is_read_back(tmp_path_factory: pytest.TempPathFactor
     last.say(operation(Channel("send", peer, tag, "default"), 5, line), WAITED)  # another thread that waits on is not disturbed
 
 
-@pytest.mark.parametrize("left", [b"", b"x", b"\xff" * SIZE, b"waits\0\0\0" + b"\1" * 8 + bytes(SIZE - 16)])
+@pytest.mark.parametrize("left", [b"", b"x", b"\xff" * SIZE, b"waits\0\0\0" + b"\1" * 8 + bytes(SIZE - 16), NO_ROW])
 def test_a_file_left_half_written_costs_a_note_at_most(tmp_path: Path, left: bytes) -> None:
     write_run(tmp_path, {"ranks": 1, "command": ["train.py"], "torch": "", "leakscope": ""})
     (tmp_path / "rank_0000").mkdir()
