@@ -35,6 +35,6 @@ def unpack(data: bytes) -> list[Mapping[str, Any]]:
         return []
     told = json.loads(data[_HEAD.size : _HEAD.size + length])
     if not isinstance(told, dict):
-        raise ValueError(f"{NAME} is damaged")
+        raise ValueError(f"{NAME} is damaged")  # noqa: TRY004 - of the data, not of an argument
     numbers = {"id": number, "nth": nth, "step": step, "microbatch": microbatch, "issued": round(issued, 6)}
     return [{"state": state.rstrip(b"\0 ").decode(), **numbers, **told}]

@@ -18,7 +18,6 @@ from leakscope.capture.wire_records import Channel, Operation
 from leakscope.record import read_run, write_run
 from leakscope.wire_last import NAME, SIZE, WAITED, unpack
 
-
 NO_ROW = (struct.pack("<8s4qdI", b"waits", 1, 1, 1, 1, 0.5, 4) + b"null").ljust(SIZE, b"\0")
 
 
