@@ -13,7 +13,7 @@ demo: $(READY)
 	$(BIN)/leakscope demo
 
 test: $(READY)
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2 --dist loadfile
 
 check: $(READY)
 	$(BIN)/ruff check leakscope cli tests benchmarks

@@ -30,7 +30,7 @@ import torch.distributed as dist
 from leakscope.capture.p2p import Watch, watch
 from leakscope.capture.wire_calls import Calls
 from leakscope.capture.wire_file import FULL_STEPS
-from leakscope.record import RankFolder
+from leakscope.run_folder import RankFolder
 
 PIPELINE = Path(__file__).resolve().parent.parent / "sample_runs" / "p2p_pipeline" / "train.py"
 OPERATIONS_A_STEP = 16

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from importlib import import_module
+from typing import Any
 
 import click
 
@@ -27,6 +28,13 @@ class _Commands(click.Group):
         found = getattr(import_module(module), function)
         assert isinstance(found, click.Command)
         return found
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Whatever a command tells its user by a LeakscopeError is one sentence on stderr and exit status 2."""
+        from leakscope_cli.shared import sentences
+
+        with sentences():
+            return super().invoke(ctx)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 from leakscope_cli.run import record_and_tell, run
-from leakscope_cli.shared import LEAKS, say, sentences
+from leakscope_cli.shared import LEAKS, say
 
 STEPS = 12
 LEAK = "stage-backward-cycle"
@@ -22,7 +22,7 @@ LEAK = "stage-backward-cycle"
 def demo(ctx: click.Context, output: Path | None, force: bool, quiet: bool) -> None:
     """Run a small two-rank pipeline with a planted leak; exit status 0 when leakscope finds it."""
     output = output or Path("leakscope_runs") / f"demo_{datetime.now(UTC):%Y%m%d_%H%M%S}"
-    with sentences(), as_file(files("leakscope.samples") / "p2p_pipeline" / "train.py") as script:
+    with as_file(files("leakscope.samples") / "p2p_pipeline" / "train.py") as script:
         words = ["--steps", str(STEPS), "--ranks", "2", "-o", str(output), *["-f"] * force, *["-q"] * quiet]
         with run.make_context("run", [*words, str(script), "--leak", LEAK], parent=ctx) as as_typed:
             status = record_and_tell(**as_typed.params)

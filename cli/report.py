@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import click
-from leakscope_cli.shared import judged, sentences
+from leakscope_cli.shared import judged
 
 from leakscope.errors import LeakscopeError
 from leakscope.report import FORMATS
@@ -24,9 +24,8 @@ def report(ctx: click.Context, folder: Path, form: str, output: Path | None, lea
     if output is None:
         click.echo(text, nl=not text.endswith("\n"))
     else:
-        with sentences():
-            try:
-                output.write_text(text, encoding="utf-8")
-            except OSError as error:
-                raise LeakscopeError(f"cannot write {output}: {error.strerror}") from None
+        try:
+            output.write_text(text, encoding="utf-8")
+        except OSError as error:
+            raise LeakscopeError(f"cannot write {output}: {error.strerror}") from None
     ctx.exit(leak_exit_code if findings.verdict == "leaks" else 0)

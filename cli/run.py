@@ -16,11 +16,11 @@ from typing import Any
 
 import click
 from leakscope_cli.progress import progress
-from leakscope_cli.shared import LEAKS, Percent, Size, fingerprints_of, judged, say, sentences, suppressions_of
+from leakscope_cli.shared import LEAKS, Percent, Size, fingerprints_of, judged, say, suppressions_of
 
 from leakscope.errors import LeakscopeError
 from leakscope.launch import Outcome, Plan, launch, launch_inside, outside_launcher
-from leakscope.record import prepare_folder
+from leakscope.run_folder import prepare_folder
 
 
 class RunCommand(click.Command):
@@ -85,11 +85,11 @@ class RunCommand(click.Command):
 @click.option("--steps", type=int, metavar="N", help="End the script cleanly on every rank after N steps and judge.")
 @click.option("--warmup", type=int, default=2, metavar="N", help="Steps not judged (2).")
 @click.option("--budget", type=Percent(), default=0.02, metavar="PERCENT", help="Share of the run's time that looking may take (2%).")  # fmt: skip
-@click.option("--min-bytes", type=Size(), default=64 * 1024, metavar="SIZE", help="Below this a growth a step is a note (64 KiB).")  # fmt: skip
+@click.option("--min-bytes", type=Size(), default=64 * 1024, metavar="SIZE", help="Growth below this a step, or 16 times this in all, is a note (64 KiB).")  # fmt: skip
 @click.option("--gc-diff", type=click.Choice(["auto", "always", "never"]), default="auto", help="Collect for real at the end and compare: after --steps (auto), also after the script (always).")  # fmt: skip
 @click.option("--lifetimes/--no-lifetimes", default=True, help="Watch two steps operation by operation: what is never used again at the peak (on).")  # fmt: skip
 @click.option("--snapshot", type=click.Choice(["auto", "always", "never"]), default="auto", help="On an accelerator, record the allocator and keep its snapshots: where something is found (auto), or of every look.")  # fmt: skip
-@click.option("--prove", is_flag=True, help="Make each cut in a forked copy after --steps, and measure what really goes free.")
+@click.option("--prove", is_flag=True, help="Make each cut in a forked copy after the last of --steps, and measure what really goes free.")
 @click.option("--hang-timeout", type=float, metavar="SECONDS", help="End the ranks when nothing happens on the wire for so long (off).")
 @click.option("--leak-exit-code", type=int, default=LEAKS, metavar="N", help="Exit status when leaks are found (23).")
 @click.option("--baseline", type=click.Path(path_type=Path), metavar="FILE", help="findings.json of an earlier run; what it knows is listed apart.")  # fmt: skip
@@ -107,8 +107,7 @@ def run(ctx: click.Context, /, **options: Any) -> None:
 
     Exit status: the script's own where it fails; else 0, or 23 when leaks were found; 2 when leakscope could not do it.
     """
-    with sentences():
-        ctx.exit(record_and_tell(**options))
+    ctx.exit(record_and_tell(**options))
 
 
 def record_and_tell(
@@ -170,6 +169,8 @@ def _check_numbers(options: dict[str, Any]) -> None:
     for name, least in (("ranks", 1), ("steps", 1), ("warmup", 0), ("nnodes", 1), ("node_rank", 0)):
         if options[name] is not None and options[name] < least:
             raise LeakscopeError(f"--{name.replace('_', '-')} {options[name]} makes no sense; give {least} or more")
+    if options["prove"] and options["steps"] is None:
+        raise LeakscopeError("--prove makes the cuts after the last of --steps; say how many with --steps N")
     if options["nnodes"] > 1 and not options["rdzv_endpoint"]:
         raise LeakscopeError("--nnodes needs --rdzv-endpoint HOST:PORT, where the machines meet")
 

@@ -49,10 +49,9 @@ def judged(
 ) -> tuple[Run, Findings]:
     """The run recorded in a folder, and what is wrong with it."""
     from leakscope.findings import judge
-    from leakscope.record import read_run
+    from leakscope.run_folder import read_run
 
-    with sentences():
-        run = read_run(folder, snapshots=True)
+    run = read_run(folder, snapshots=True)
     return run, judge(run, suppress=suppress, baseline=baseline, leak_exit_code=leak_exit_code)
 
 

@@ -32,7 +32,8 @@ if TYPE_CHECKING:
     from leakscope.errors import LaunchFailed, LeakscopeError, Unreadable
     from leakscope.findings import Finding, Findings, judge
     from leakscope.profiler import LeaksFound, Profiler, check, watch
-    from leakscope.record import Run, read_run
+    from leakscope.record import Run
+    from leakscope.run_folder import read_run
 
 __version__ = "0.1.0"
 
@@ -47,7 +48,7 @@ _WHERE = {
     "Unreadable": "leakscope.errors",
     "check": "leakscope.profiler",
     "judge": "leakscope.findings",
-    "read_run": "leakscope.record",
+    "read_run": "leakscope.run_folder",
     "watch": "leakscope.profiler",
 }
 

@@ -9,7 +9,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
@@ -86,7 +86,7 @@ def _look(step: int, occasion: str = "block", counter: Counter | None = None) ->
     counter = counter or Counter()
     counted = counter.read().bytes
     with counter.ours():
-        return look(step, occasion, counted_bytes=counted)
+        return look(step, occasion, counted_bytes=counted, counted_on=counter.device)
 
 
 def _run_of(rank: Rank) -> Run:
@@ -99,7 +99,7 @@ def _run_of(rank: Rank) -> Run:
         command=(Path(sys.argv[0]).name,),
         ranks=(rank,),
         expected_ranks=1,
-        device="cpu",
+        device=rank.looks[-1].counted_on if rank.looks else "cpu",
         torch="" if torch is None else str(torch.__version__),
         leakscope=__version__,
         warmup=0,
@@ -128,20 +128,27 @@ def _left_behind(before: Look | None, after: Look | None) -> Findings:
             replace(finding, retained_bytes=finding.retained_bytes - known.get(finding.fingerprint, 0)) for finding in kept
         ]
         kept = [finding for finding in kept if finding.retained_bytes > 0]
-    left = replace(found, findings=tuple(kept))
+    # a block has no steps: nothing grows by so much a step, and collecting is not set against its time
+    left = replace(found, findings=tuple(replace(finding, bytes_per_step=0.0) for finding in kept), gc_advice=())
     if leaks_of(left):
-        return left
+        return replace(left, why=_left_text(left))
     return replace(left, verdict="clean", why="the block left no tensor memory behind", exit_status=0)
 
 
 def leaks_text(run: Run, findings: Findings, allowance: int = 0) -> str:
     """What a failing test says: the sum, then every leak's trace."""
-    from leakscope.report import FORMATS
+    from leakscope.report.as_text import render_in_test
 
+    repeats = sum(len(rank.steps) for rank in run.ranks)
+    allowed = f", {bytes_text(allowance)} allowed" if allowance else ""
+    called = f" after {repeats} repeats, each of them a step" if repeats else ""
+    return f"{_left_text(findings)}{called}{allowed}\n\n{render_in_test(run, findings)}"
+
+
+def _left_text(findings: Findings) -> str:
     leaks = leaks_of(findings)
     total = bytes_text(sum(finding.retained_bytes for finding in leaks))
-    allowed = f", {bytes_text(allowance)} allowed" if allowance else ""
-    return f"{len(leaks)} tensor leak{'s' * (len(leaks) != 1)}, {total} left behind{allowed}\n\n{FORMATS['text'](run, findings)}"
+    return f"{len(leaks)} tensor leak{'s' * (len(leaks) != 1)}, {total} left behind"
 
 
 class Profiler:
@@ -168,7 +175,7 @@ class Profiler:
         from leakscope import __version__
         from leakscope.capture.options import Options
         from leakscope.capture.recorder import Recorder
-        from leakscope.record import prepare_folder, write_run
+        from leakscope.run_folder import prepare_folder, write_run
 
         rank, world = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
         folder = self._folder()
@@ -198,8 +205,9 @@ class Profiler:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         from leakscope.findings import judge
-        from leakscope.record import Ended, read_run
+        from leakscope.record import Ended
         from leakscope.report import write
+        from leakscope.run_folder import read_run
 
         assert self._recorder is not None
         how, status = ("finished", 0) if kind is None else ("raised", 1)
@@ -236,15 +244,18 @@ class Profiler:
 def check(train_step: Callable[[], object], repeats: int = 7, *, warmup: int = 2, min_bytes: int | str = 0) -> Findings:
     """What grew on every one of `repeats` calls, after `warmup` calls that are not judged.
 
-    `train_step` takes no arguments and its result is dropped. Raises ValueError for fewer than three repeats: that is
-    too few to tell growth.
+    `train_step` takes no arguments and its result is dropped. Automatic gc waits until the last call is over, so that
+    what it would have freed is seen every time. Raises ValueError for fewer than three repeats: that is too few to tell
+    growth.
     """
     return checked(train_step, repeats, warmup, parse_bytes(min_bytes))[1]
 
 
 def checked(train_step: Callable[[], object], repeats: int, warmup: int, min_bytes: int) -> tuple[Run, Findings]:
     """`check`, with the run it judged."""
+    from leakscope.capture.collecting import CollectionWatch
     from leakscope.capture.device import Counter
+    from leakscope.capture.still import no_automatic_gc
     from leakscope.findings import judge
     from leakscope.record import Ended, Rank, Step
 
@@ -253,14 +264,19 @@ def checked(train_step: Callable[[], object], repeats: int, warmup: int, min_byt
     for _ in range(warmup):
         train_step()
     steps, looks, counter = [], [], Counter()
-    for number in range(warmup + 1, warmup + repeats + 1):
-        began = time.perf_counter()
-        train_step()
-        seconds = time.perf_counter() - began
-        look = _look(number, "step", counter)
-        # on CPU the counted bytes hold leakscope's own as well: too coarse for small allowances
-        looks.append(look if min_bytes >= _COUNTED_FROM else replace(look, counted_bytes=None))
-        steps.append(Step(number, seconds, looks[-1].counted_bytes, None))
+    collections = CollectionWatch(lambda: counter.read().bytes)  # the caller's own: what they free has come all the same
+    with ExitStack() as restored:
+        restored.callback(collections.install())
+        restored.enter_context(no_automatic_gc())
+        for number in range(warmup + 1, warmup + repeats + 1):
+            began = time.perf_counter()
+            train_step()
+            seconds = time.perf_counter() - began
+            with collections.not_listening():
+                look = _look(number, "step", counter)
+            # on CPU the counted bytes hold leakscope's own as well: too coarse for small allowances
+            looks.append(look if min_bytes >= _COUNTED_FROM else replace(look, counted_bytes=None))
+            steps.append(Step(number, seconds, looks[-1].counted_bytes, None, collections.taken(), look.counted_on))
     rank = Rank(0, tuple(steps), tuple(looks), Ended("finished", 0, warmup + repeats))
     run = replace(_run_of(rank), warmup=warmup, min_bytes=min_bytes)
     return run, judge(run)

@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 
 MARKER = "no_tensor_leaks"
+_LEFT = pytest.StashKey[str]()
+"""What a test that failed of it left behind."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -65,8 +67,22 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, Any, Any]
         if repeats is not None:
             _repeat(pyfuncitem, repeats)
     except LeaksFound as error:
-        pytest.fail(str(error), pytrace=False)
+        pyfuncitem.stash[_LEFT] = str(error)
+        raise pytest.fail.Exception(str(error), pytrace=False) from None
     return result
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Only the sum goes into pytest's summary, which on a CI (and with -vv) repeats a failure's whole message."""
+    report = yield
+    crash = getattr(report.longrepr, "reprcrash", None)
+    left = item.stash.get(_LEFT, None)
+    if left is not None and crash is not None and call.excinfo is not None and str(call.excinfo.value) == left:
+        crash.message = left.partition("\n")[0]
+    return report
 
 
 def _repeat(item: pytest.Function, repeats: int) -> None:

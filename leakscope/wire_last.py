@@ -11,8 +11,12 @@ NAME = "wire_last.bin"
 SIZE = 2048
 _HEAD = struct.Struct("<8s4qdI")
 """State, id, nth, step, microbatch, seconds since the start at its issue, length of the JSON of the rest, which follows."""
-ISSUED, WAITING, WAITED, FAILED = b"issued", b"waits ", b"waited", b"failed"
-"""What a rank is doing with its last operation, all of one length."""
+_NEWEST = b"!"
+ISSUED, WAITING, WAITED, FAILED = b"issued" + _NEWEST, b"waits ", b"waited", b"failed"
+"""What a rank is doing with its last operation, all of one length but for the mark after the first.
+
+The mark stands until the file tells of another operation: the rank has issued none after this one.
+"""
 
 
 def packer(text: bytes) -> Callable[..., None]:
@@ -37,4 +41,5 @@ def unpack(data: bytes) -> list[Mapping[str, Any]]:
     if not isinstance(told, dict):
         raise ValueError(f"{NAME} is damaged")  # noqa: TRY004 - of the data, not of an argument
     numbers = {"id": number, "nth": nth, "step": step, "microbatch": microbatch, "issued": round(issued, 6)}
-    return [{"state": state.rstrip(b"\0 ").decode(), **numbers, **told}]
+    word = state.rstrip(b"\0 ")
+    return [{"state": word.removesuffix(_NEWEST).rstrip().decode(), "newest": word.endswith(_NEWEST), **numbers, **told}]

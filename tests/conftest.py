@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 import textwrap
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -20,6 +20,15 @@ Command = Callable[..., "subprocess.CompletedProcess[str]"]
 def one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     """Processes that tests start leave the machine to others."""
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
+
+
+@pytest.fixture(autouse=True)
+def nothing_compiled() -> Iterator[None]:
+    """What one test has compiled is not there for the next: leakscope watches no step of a process that compiles."""
+    yield
+    compiled = sys.modules.get("torch._dynamo.utils")
+    if compiled is not None:
+        compiled.counters.clear()
 
 
 @pytest.fixture

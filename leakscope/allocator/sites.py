@@ -14,6 +14,8 @@ _TORCH = re.compile(
 _STANDARD_LIBRARY = re.compile(
     r"(^|/)lib/python3\.\d+/(?!(site|dist)-packages/)|(^|/)Python3\d+/Lib/(?!site-packages/)|^<frozen ", re.IGNORECASE
 )
+_OURS = re.compile(r"(^|/)leakscope/capture/\w+\.py$")
+"""The watch of a step stands on the stack of what was made meanwhile, and has made none of it."""
 _GRAD_NODE = re.compile(r"(?<!\w)(\w{1,80}?Backward\d*|AccumulateGrad)(?:::apply|::accumulateGrad|\()")
 _OPERATOR = re.compile(
     r"\bat::(?:native::|_ops::|redispatch::)?(?!\w*empty|wrapper|detail|Tensor)([a-z_]\w+)(?=\(|::call|::redispatch)"
@@ -68,6 +70,8 @@ def site_of(stack: Stack) -> Site:
 def _python_kind(filename: str) -> str:
     path = filename.replace("\\", "/")
     if not (path.endswith(".py") or path.startswith(("<ipython-input", "<stdin>"))):
+        return ""
+    if _OURS.search(path):
         return ""
     return "library" if _TORCH.search(path) or _STANDARD_LIBRARY.search(path) else "user"
 

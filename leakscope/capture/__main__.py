@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -36,30 +37,31 @@ class _Rank:
         self.recorder = Recorder(Options(folder=Path(self.options["folder"]), **asked))
         self.recorder.attach()
 
-    def end(self, end: script.End) -> script.End:
+    def end(self, end: script.End, error: BaseException | None) -> script.End:
         """Write how the script ended; a rank that was stopped has not failed, whatever it raised afterwards."""
         if os.getpid() != self.pid:
             return end
         recorder = self.recorder
         if recorder is not None and (recorder.stopped or (end.status and recorder.is_over())):
             end = script.End("stopped", 0)
-        error = script.last_line(end.error) if end.how == "raised" else ""
-        stack = script.stack_of(end.error) if end.how == "raised" else ()
+            error = None
+        told = script.last_line(error) if end.how == "raised" else ""
+        stack = script.stack_of(error) if end.how == "raised" else ()
 
         def ended(steps: int) -> Ended:
             from leakscope.record import Ended
 
-            return Ended(end.how, end.status, steps, error, stack)
+            return Ended(end.how, end.status, steps, told, stack)
 
         if recorder is not None:
-            recorder.failed(end.error)
+            recorder.failed(error)
             recorder.finish(ended, look=end.how in ("finished", "exited"))
         else:
             self._end_without_torch(ended(0))
         return end
 
     def _end_without_torch(self, ended: Ended) -> None:
-        from leakscope.record import RankFolder
+        from leakscope.run_folder import RankFolder
 
         folder = RankFolder(Path(self.options["folder"]), self.options["rank"])
         folder.note("the script never imported torch in this process")
@@ -80,13 +82,14 @@ def main(arguments: list[str]) -> int:
     code, module = script.prepare(arguments[1], options["module"], arguments[2:])
     finder.install()
     try:
-        end = rank.end(script.execute(code, module))
+        end, error = script.execute(code, module)
+        end = rank.end(end, error)
     finally:
         finder.remove()
     _keep(module)
     sys.excepthook = script.trimmed_excepthook()
-    if end.error is not None:
-        raise end.error
+    if error is not None and end.how != "stopped":
+        raise error
     return end.status
 
 
@@ -96,4 +99,5 @@ def _keep(module: ModuleType) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    # by the module's own name: that is how a look knows these frames as leakscope's
+    sys.exit(import_module("leakscope.capture.__main__").main(sys.argv[1:]))

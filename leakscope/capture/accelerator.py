@@ -5,12 +5,13 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 Call = Callable[..., Any]
 
 _OBSERVE = ("_{kind}_attach_out_of_memory_observer", "_attach_out_of_memory_observer", "attach_out_of_memory_observer")
+_CONTEXT = ("_{kind}_hasPrimaryContext",)
 _ENABLED = ("_{kind}_isHistoryEnabled", "_{kind}_is_history_enabled")
 
 
@@ -29,6 +30,8 @@ class Accelerator:
     count: Callable[[], int]
     when_in_use: Call | None
     """Calls back as soon as the device is in use, or at once."""
+    has_context: Call | None
+    """Whether this process has used one device; asking makes no context (torch/csrc/cuda/Module.cpp)."""
     stats: Call | None
     """The allocator's counters of one device as nested dictionaries."""
     record: Call | None
@@ -65,7 +68,8 @@ def find() -> Accelerator | None:
     if torch is None or kind is None or module is None:
         return None
     foreign = getattr(sys.modules.get(f"torch_{kind}"), "_C", None)
-    return described(kind, module, (torch._C, foreign))
+    found = described(kind, module, (torch._C, foreign))
+    return replace(found, has_context=None) if getattr(torch.version, "hip", None) else found  # HIP makes contexts by rules of its own
 
 
 def _kind(torch: Any) -> str | None:
@@ -97,6 +101,7 @@ def described(kind: str, module: Any, natives: Sequence[Any] = ()) -> Accelerato
         in_use=getattr(module, "is_initialized", lambda: False),
         count=getattr(module, "device_count", lambda: 1),
         when_in_use=getattr(module, "_lazy_call", None),
+        has_context=_call(natives, tuple(name.format(kind=kind) for name in _CONTEXT)),
         stats=_call(holders, ("memory_stats_as_nested_dict",)),
         record=record,
         recorder_name=recorder,
@@ -180,9 +185,17 @@ def figures(device: int, stats: Mapping[str, Any]) -> Figures:
     )
 
 
-def read_figures(accelerator: Accelerator) -> tuple[Figures, ...]:
-    """Counters of every device that this process has memory on or had; () where nothing can be asked."""
+def read_figures(accelerator: Accelerator) -> tuple[Figures, ...] | None:
+    """Counters of every device that this process has memory on or had; None where nothing can be asked.
+
+    Pluggable allocators count nothing and say so by an error (c10/cuda/CUDAPluggableAllocator.cpp, getDeviceStats).
+    """
     if accelerator.stats is None or not accelerator.in_use():
-        return ()
-    found = [figures(device, accelerator.stats(device)) for device in range(accelerator.count())]
+        return None
+    used = accelerator.has_context
+    devices = [device for device in range(accelerator.count()) if used is None or used(device)]
+    try:
+        found = [figures(device, accelerator.stats(device)) for device in devices]
+    except RuntimeError:
+        return None
     return tuple(f for f in found if f.reserved or f.peak)

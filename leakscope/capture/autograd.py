@@ -99,7 +99,7 @@ def is_grad_node(kind: type) -> bool:
 def tensor_holds(tensor: Any, problems: list[str]) -> Iterator[Held]:
     """What a tensor holds in C++; its dict, slots and hook dicts are seen by CPython's own traversal.
 
-    Runs no user code: plain C getters under `DisableTorchFunctionSubclass`.
+    Runs no user code: plain C getters under `DisableTorchFunction`.
     """
     try:
         grad_fn = _grad_fn(tensor)

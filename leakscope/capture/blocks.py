@@ -12,12 +12,11 @@ import torch
 from leakscope.allocator.joining import Joined, Placed, join, layouts
 from leakscope.allocator.snapshot import PENDING_FREE, Snapshot, Stack
 from leakscope.capture.autograd import mro
-from leakscope.capture.census import StorageBase, TensorBase, tensor_over
+from leakscope.capture.census import StorageBase, TensorBase, device_of, tensor_over
 from leakscope.capture.explore import Storage
-from leakscope.capture.source import at, is_users
+from leakscope.capture.source import at, is_ours, is_users
 from leakscope.record import Look
 
-_untyped_storage = TensorBase.untyped_storage
 _NATIVE = "no Python frames (autograd or another native thread)"
 _UNRECORDED = "not recorded"
 _GENERATED = "torchinductor_"
@@ -36,35 +35,20 @@ class Blocks(Protocol):
 
 def placed(storage: Storage, objects: Sequence[Any], kind: str) -> Placed | None:
     """Where the storage's memory begins; None where it is not on this kind of device or does not say."""
-    for index in storage.holders:
-        holder = tensor_over(objects[index], storage.address)
+    over = [tensor_over(objects[index], storage.address) for index in storage.holders]
+    # tensors first: asking a storage for its data_ptr makes a lazy clone copy its memory (c10/core/StorageImpl.h,
+    # mutable_data); a tensor's _data_address, which is its storage's whatever the offset (torch/csrc/Module.cpp), does not
+    for holder in sorted(over, key=lambda one: TensorBase not in mro(type(one))):
         try:
-            if TensorBase not in mro(type(holder)):
-                return _of_storage(holder, kind, storage.bytes)
-            device = TensorBase.device.__get__(holder)
+            device = device_of(holder)
             if device.type != kind:
                 return None
-            if TensorBase.numel(holder):
-                begins = torch._C._data_address(holder) - _skipped(holder)  # type: ignore[attr-defined]
-                return Placed(device.index or 0, begins, storage.bytes)
-            if not torch._C._is_cow_tensor(holder):  # type: ignore[attr-defined]
-                return _of_storage(_untyped_storage(holder), kind, storage.bytes)
+            is_tensor = TensorBase in mro(type(holder))
+            begins = torch._C._data_address(holder) if is_tensor else StorageBase.data_ptr(holder)  # type: ignore[attr-defined]
+            return Placed(device.index or 0, int(begins), storage.bytes)
         except RuntimeError:  # a tensor that has no data to point at; another holder may
             continue
     return None
-
-
-def _skipped(tensor: Any) -> int:
-    return int(TensorBase.storage_offset(tensor)) * int(TensorBase.element_size(tensor))
-
-
-def _of_storage(storage: Any, kind: str, size: int) -> Placed | None:
-    # a storage's data_ptr makes a lazy clone copy its memory (c10/core/StorageImpl.h mutable_data), a tensor's
-    # _data_address does not: so this is asked only where no tensor with elements is left
-    device = StorageBase.device.__get__(storage)
-    if device.type != kind:
-        return None
-    return Placed(device.index or 0, int(StorageBase.data_ptr(storage)), size)
 
 
 def made_where(stack: Stack, recorded: bool) -> str:
@@ -75,7 +59,7 @@ def made_where(stack: Stack, recorded: bool) -> str:
             continue  # C++ frames have `??`, or the name of a C++ file
         if is_users(frame.filename) and _GENERATED not in frame.filename:
             return f"{at(frame.filename, frame.line)} {frame.name}"
-        if not library:
+        if not library and not is_ours(frame.filename):  # our dispatch mode stands alone above autograd's threads
             library = f"{at(frame.filename, frame.line)} {frame.name}"
     return library or (_NATIVE if recorded else _UNRECORDED)
 
@@ -103,12 +87,11 @@ class OneLook:
         self._snapshot = snapshot = self._read()
         if snapshot is None:
             return {}
-        with torch._C.DisableTorchFunctionSubclass():
-            for storage in storages:
-                where = placed(storage, objects, self._kind) if storage.bytes else None
-                if where is not None:
-                    self._storages.append(storage.address)
-                    self._placed.append(where)
+        for storage in storages:
+            where = placed(storage, objects, self._kind) if storage.bytes else None
+            if where is not None:
+                self._storages.append(storage.address)
+                self._placed.append(where)
         self._joined = joined = join(snapshot, self._placed)
         self._sites = [made_where(stack, self._recorded) for stack in snapshot.stacks]
         stacks = snapshot.blocks.stack[joined.blocks].tolist()

@@ -26,7 +26,7 @@ def storage_of(tensor: Any) -> int | None:
         return None
     try:
         return int(storage_address(tensor)) if _owns_memory(tensor) else None
-    except (RuntimeError, NotImplementedError):
+    except RuntimeError:
         return None
 
 
@@ -42,7 +42,7 @@ def sparse_parts(tensor: Any) -> list[tuple[str, Any]]:
     try:
         with torch._C._ForceDispatchKeyGuard(*_OUTSIDE), torch._C._DisableTorchDispatch(), torch.no_grad():
             return [(f".{getter.__name__}()", getter(tensor)) for getter in getters]
-    except (RuntimeError, NotImplementedError):  # a batched one, or one on a device that cannot say
+    except RuntimeError:  # a batched one, or one on a device that cannot say
         return []
 
 
@@ -88,11 +88,20 @@ def is_meta(storage: Any) -> bool:
     return bool(StorageBase.device.__get__(storage).type == "meta")
 
 
+def device_of(obj: Any) -> torch.device:
+    """Where the memory of a tensor or storage lies; a subclass that answers for its device itself is not asked."""
+    if TensorBase in mro(type(obj)) and not torch._C._dispatch_keys(obj).has(_PYTHON):
+        found: torch.device = TensorBase.device.__get__(obj)
+        return found
+    behind: torch.device = StorageBase.device.__get__(storage_object(obj))
+    return behind
+
+
 def storage_object(obj: Any) -> Any:
     """The Python storage of a tensor, or the storage itself."""
     if TensorBase not in mro(type(obj)):
         return obj
-    with torch._C.DisableTorchFunctionSubclass():  # an uninitialized parameter of a lazy module refuses; a user's class runs code
+    with torch._C.DisableTorchFunction():  # an uninitialized parameter of a lazy module refuses; a user's class runs code
         return _untyped_storage(obj)
 
 

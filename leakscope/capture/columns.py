@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -28,9 +28,12 @@ class _Strings:
 def columns(
     found: Explorer, books: Account, kept: Kept, running: dict[int, str],
     freed: np.ndarray[Any, np.dtype[np.int64]], names: Names, made_at: Mapping[int, str],
-    crossed: Mapping[int, Crossing],
+    crossed: Mapping[int, Crossing], device: Mapping[int, str] | None,
 ) -> tuple[HeapGraph, list[int]]:  # fmt: skip
-    """The graph, and for each of its objects the index in the sweep."""
+    """The graph, and for each of its objects the index in the sweep.
+
+    `device` maps the address of each storage outside host memory to its device; None where no accelerator is in use.
+    """
     edges = names.edges()
     order = [k for k in kept.objects.tolist() if names.stands_for(k) == k]
     place = {k: i for i, k in enumerate(order)}
@@ -39,10 +42,14 @@ def columns(
     rows: list[tuple[Described, int]] = []
     makers: dict[int, str] = {}
     crossings: dict[int, Crossing] = {}
+    devices: dict[int, str] = {}
     for i, index in enumerate(order):
         if index >= books.objects:
             storage = storages[index - books.objects]
-            rows.append((Described("storage", "storage", "tensor memory", "storage", made_at.get(storage.address, "")), storage.bytes))
+            label = _memory(storage.address, device)
+            rows.append((Described("storage", "storage", label, "storage", made_at.get(storage.address, "")), storage.bytes))
+            if device is not None and storage.address in device:
+                devices[i] = device[storage.address]
             if storage.address in made_at:
                 makers[i] = made_at[storage.address]
             if storage.address in crossed:
@@ -50,7 +57,8 @@ def columns(
         elif index in kept.modules:
             rows.append((namespace(kept.modules[index]), 0))
         else:
-            rows.append((describe(found.sweep.objects[index], found.types), 0))
+            told = describe(found.sweep.objects[index], found.types)
+            rows.append((replace(told, kind="array", size=kept.arrays[index]) if index in kept.arrays else told, 0))
     kept_edges = sorted({e for e in edges if e[0] in place and e[1] in place})
     described = [row for row, _ in rows]
     graph = HeapGraph(
@@ -72,9 +80,17 @@ def columns(
         strings=(),
         made_at=makers,
         crossed=crossings,
+        device=devices,
     )
     object.__setattr__(graph, "strings", tuple(text.index))
     return graph, order
+
+
+def _memory(address: int, device: Mapping[int, str] | None) -> str:
+    """As a person says it; where there is an accelerator, which memory it is."""
+    if device is None:
+        return "tensor memory"
+    return f"tensor memory on {device[address]}" if address in device else "tensor memory of the host"
 
 
 def _ints(values: Sequence[int]) -> np.ndarray[Any, np.dtype[np.int64]]:

@@ -110,10 +110,19 @@ def _local(holder: Any, held: Any, name: str) -> str:
     return ""
 
 
+def _hooks(holder: Any, held: Any, name: str) -> str:
+    """As `remove()` of each hook's handle does; a tensor given None as its hooks may keep them (python_variable.cpp)."""
+    if type(held) in (dict, collections.OrderedDict):
+        held.clear()
+        return ""
+    return CANNOT
+
+
 _WAYS: dict[str, Callable[[Any, Any, str], str]] = {
     "attribute": _attribute,
     "buffer": _attribute,
     "item": _item,
     "closure": _closure,
     "local": _local,
+    "hook": _hooks,
 }

@@ -32,6 +32,7 @@ class Described:
     size: int = -1
 
 
+_OF_ARRAY: Any = np.ndarray.__dict__
 _CONTAINERS = (dict, list, tuple, set, frozenset, collections.deque)
 _GENERATORS = {types.GeneratorType: "gi", types.CoroutineType: "cr", types.AsyncGeneratorType: "ag"}
 
@@ -50,7 +51,7 @@ def _described(obj: Any, known: Types) -> Described:
     kind = type(obj)
     role = known.role(kind)
     if role == "tensor":
-        with torch._C.DisableTorchFunctionSubclass():
+        with torch._C.DisableTorchFunction():
             return _tensor(obj, kind)
     if role == "grad node":
         name = type_name(kind)
@@ -73,6 +74,8 @@ def _described(obj: Any, known: Types) -> Described:
     word, label = _instance_kind(bases, short)
     if kind is LRU_CACHE:
         return _lru_cache(obj, name)
+    if np.ndarray in bases:
+        label = f"{short} {_OF_ARRAY['dtype'].__get__(obj)}[{', '.join(map(str, _OF_ARRAY['shape'].__get__(obj)))}]"
     return Described(word, name, label, name, _class_where(kind), _span(obj, bases))
 
 
@@ -89,9 +92,8 @@ def _lru_cache(obj: Any, type_name: str) -> Described:
 def _span(obj: Any, bases: tuple[type, ...]) -> int:
     """Bytes that an array or memoryview spans, -1 for anything else."""
     if np.ndarray in bases:
-        getters: Any = np.ndarray.__dict__
-        own_items = not getters["dtype"].__get__(obj).hasobject
-        return int(getters["nbytes"].__get__(obj)) if own_items else -1
+        own_items = not _OF_ARRAY["dtype"].__get__(obj).hasobject
+        return int(_OF_ARRAY["nbytes"].__get__(obj)) if own_items else -1
     return obj.nbytes if type(obj) is memoryview else -1
 
 
@@ -209,5 +211,6 @@ def _class_where(kind: type) -> str:
     filename = class_file(kind)
     if not filename or not source.is_users(filename):
         return ""
-    line = source.class_line(filename, class_qualname(kind))
+    name = class_qualname(kind)
+    line = source.class_line(filename, name) or source.local_line(filename, "", name)  # `Batch = namedtuple(...)`
     return source.at(filename, line) if line else ""

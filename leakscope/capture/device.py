@@ -66,6 +66,8 @@ class Counter:
         self._ours = 0
         self._accelerator: Accelerator | None = None
         self._used = False
+        self.fullest = "cpu"
+        """The one device, `cuda:1`, whose own peak was highest at the last reading; `cpu` where the host is counted."""
 
     @property
     def device(self) -> str:
@@ -75,11 +77,12 @@ class Counter:
     def read(self) -> Counted:
         """Counted bytes now."""
         device = self._accelerator = self._accelerator or find()
-        if device is None or device.stats is None or not device.in_use():
+        counted = None if device is None else read_figures(device)
+        if device is None or not counted:  # one that a library has only woken up holds nothing to count
             host = self._host()
             return Counted(None if host is None else host - self._ours)
         self.source, self._used = device.kind, True
-        counted = read_figures(device)
+        self.fullest = f"{device.kind}:{max(counted, key=lambda f: f.peak).device}"
         return Counted(sum(f.allocated for f in counted), sum(f.peak for f in counted))
 
     @contextmanager

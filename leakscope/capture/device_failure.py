@@ -12,8 +12,8 @@ from dataclasses import asdict
 from typing import Any
 
 from leakscope.capture.accelerator import Accelerator, read_figures
-from leakscope.capture.lines import users_line
-from leakscope.record import RankFolder
+from leakscope.capture.lines import users_line, waiting
+from leakscope.run_folder import RankFolder
 
 MOST_LOOKS = 3
 """Failures looked at whatever that costs; a library that tries one size after the other fails often and quietly."""
@@ -52,7 +52,11 @@ class Failures:
         return self._last == (step, True)
 
     def ran_out(self, device: int, wanted: int, limit: int, free: int) -> None:
-        """Called by the allocator, on whichever thread wants memory; what this raised would replace its error."""
+        """Called by the allocator, on whichever thread wants memory; what this raised would replace its error.
+
+        `wanted` is what it asked the driver for: small requests are rounded up (c10/cuda/CUDACachingAllocator.cpp,
+        get_allocation_size), as in torch's own message.
+        """
         if self._over or self._busy or os.getpid() != self._pid:
             return
         self._busy = True
@@ -75,7 +79,7 @@ class Failures:
             "at": self._place(),
         }
         if self._accelerator is not None:
-            counted = [f for f in read_figures(self._accelerator) if f.device == device]
+            counted = [f for f in read_figures(self._accelerator) or () if f.device == device]
             row["counted"] = asdict(counted[0]) if counted else None
         row["looked"] = self._look()
         self._last = (step, row["looked"])
@@ -93,7 +97,7 @@ class Failures:
     def _place(self) -> str:
         """The user's line: of this thread or, where autograd's asks for memory, of the one that waits for it."""
         here = users_line(sys._getframe(1))
-        return here or users_line(sys._current_frames().get(self._home))
+        return here or users_line(waiting(self._home))
 
 
 def _observer(failures: weakref.ref[Failures]) -> Callable[[int, int, int, int], None]:

@@ -19,7 +19,8 @@ from leakscope.capture.installed import Installed
 from leakscope.capture.snapshot_files import SnapshotFiles
 from leakscope.capture.still import still
 from leakscope.errors import LeakscopeError
-from leakscope.record import Look, RankFolder
+from leakscope.record import Look
+from leakscope.run_folder import RankFolder
 
 _SHARE = 0.25
 """Share of the looks' budget that reading the allocator's layout between looks may take."""
@@ -74,7 +75,7 @@ class DeviceMemory:
         if device.when_in_use is None:
             history.device_in_use()
         with still():  # the dictionaries that torch makes must not set off the program's gc
-            counted = read_figures(device)
+            counted = read_figures(device) or ()
             row: dict[str, Any] = {"step": number, "kind": device.kind, "devices": [asdict(f) for f in counted]}
             if counted and device.segments is not None and history.is_ours() and self._spent <= self._share * elapsed:
                 row["layout"] = self._layout(device.segments)
@@ -91,7 +92,7 @@ class DeviceMemory:
             self._spent += time.perf_counter() - began
 
     def tells_makers(self) -> bool:
-        """Whether the allocator's own stacks say where memory was made, so that no step need be watched for it."""
+        """Whether the allocator's own stacks say where memory was made, but for what autograd's threads have made."""
         return self._history is not None and self._history.is_ours()
 
     def one_look(self) -> Blocks | None:
@@ -132,7 +133,7 @@ class DeviceMemory:
             return None
         try:
             free, total = device.free_and_total(index)
-        except RuntimeError:
+        except Exception:  # noqa: BLE001 - a backend's own error: it is asked for one figure, which may be missing
             return None
         return int(free), int(total)
 

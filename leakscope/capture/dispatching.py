@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -97,6 +98,18 @@ def _is_plain(kind: type) -> bool:
 
 
 _NO_DISPATCH: Any = torch._C._disabled_torch_dispatch_impl
+
+
+@lru_cache(maxsize=4096)
+def makes_memory(func: Any) -> bool:
+    """Whether the operator returns tensors of their own: not a view, nor what it was given, as its schema says.
+
+    `lift_fresh` returns what it was given, and that is how what torch.tensor made first comes by.
+    """
+    schema = getattr(func, "_schema", None)
+    if schema is None or str(schema.name) == "aten::lift_fresh":
+        return True
+    return any(returned.alias_info is None for returned in schema.returns)
 
 
 def name_of(func: Any) -> str:

@@ -24,7 +24,7 @@ from leakscope.capture.census import (
     storage_bytes,
     storage_of,
 )
-from leakscope.capture.raw_memory import Words, own_memory
+from leakscope.capture.raw_memory import Words, operands_of, own_memory
 from leakscope.capture.readers import frame_locals
 from leakscope.capture.sweep import Sweep, counts_of, extend
 
@@ -93,7 +93,7 @@ class Explorer:
 
     def explore(self) -> None:
         """Walk from every tensor and grad node through what they hold, without recursion."""
-        with torch._C.DisableTorchFunctionSubclass(), own_memory() as words:
+        with torch._C.DisableTorchFunction(), own_memory() as words:
             special = np.flatnonzero((self.role > 0) | (self.sweep.types == id(SAVED_TENSOR)))
             self._known.update(zip(self.sweep.addresses[special].tolist(), special.tolist(), strict=True))
             waiting = special.tolist() + [self._first_new + k for k in range(len(self.new))]
@@ -215,15 +215,19 @@ class Explorer:
         self.sweep.held = np.concatenate([self.sweep.held, np.asarray(helds, dtype=np.int32)])
 
     def read_frames(self, frames: list[FrameType]) -> dict[int, str]:
-        """Add the locals of running frames; returns the index of each frame, with its function's name.
+        """Add the locals and operands of running frames; returns the index of each frame, with its function's name.
 
         CPython shows nothing of a running frame (`frame_traverse` skips what the interpreter owns).
         """
+        with own_memory() as words:
+            operands = [operands_of(frame, words) for frame in frames]
         cells = self._loose_cells()
         found: dict[int, str] = {}
-        for frame in frames:
+        for frame, addresses in zip(frames, operands, strict=True):
             index = self.index_of(frame)
             found[index] = frame.f_code.co_qualname
+            for at in filter(lambda at: at >= 0, map(self.find, addresses)):
+                self.extra.add(index, at, "operand", "an operand", 1)
             closed = {*frame.f_code.co_cellvars, *frame.f_code.co_freevars}
             for name, value in frame_locals(frame).items():
                 at = self.find(id(value))

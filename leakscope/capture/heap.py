@@ -10,11 +10,12 @@ from types import CodeType, FrameType
 from typing import Any
 
 import numpy as np
+import torch
 
 from leakscope.capture.accounting import Account, account
 from leakscope.capture.asking import ask_nodes
 from leakscope.capture.blocks import Blocks
-from leakscope.capture.census import storage_object, tensor_over, type_counts
+from leakscope.capture.census import device_of, storage_object, tensor_over, type_counts
 from leakscope.capture.columns import columns
 from leakscope.capture.explore import Explorer, Storage
 from leakscope.capture.garbage import Watched, freed_by, watch_storage
@@ -37,16 +38,19 @@ def look(
     wire: Iterable[tuple[Any, Any, str]] = (),
     crossed: Mapping[int, Crossing] | None = None,
     device: Blocks | None = None,
+    counted_on: str = "cpu",
+    peak_bytes: int | None = None,
     watched: Watched | None = None,
 ) -> Look:
     """Inspect the process now. Nothing is collected, no user code runs, nothing live is kept.
 
     `hidden` are leakscope's own objects; `made_at` maps a storage's address to the place that made it;
     `wire` are owners that C++ hides and the wire's watch knows: (Work, tensor, name of the reference);
-    `crossed` maps a storage's address to the operation that used it last; `device` joins the accelerator's blocks.
+    `crossed` maps a storage's address to the operation that used it last; `device` joins the accelerator's blocks;
+    `counted_on` is the kind of device that `counted_bytes` and `peak_bytes` are of.
     """
     # `watched`, where given, is filled with weak references to every storage found.
-    with inspect(step, occasion, counted_bytes=counted_bytes, hidden=hidden, made_at=made_at, wire=wire, crossed=crossed, device=device) as live:
+    with inspect(step, occasion, counted_bytes=counted_bytes, hidden=hidden, made_at=made_at, wire=wire, crossed=crossed, device=device, counted_on=counted_on, peak_bytes=peak_bytes) as live:
         if watched is not None:
             watched += [
                 watch_storage(storage_object(live.objects[k]), int(live.look.heap.bytes[k]))
@@ -77,11 +81,13 @@ def inspect(
     wire: Iterable[tuple[Any, Any, str]] = (),
     crossed: Mapping[int, Crossing] | None = None,
     device: Blocks | None = None,
+    counted_on: str = "cpu",
+    peak_bytes: int | None = None,
 ) -> Iterator[Live]:
     """As `look`, with the live objects at hand while the block runs."""
     started = time.perf_counter()
     frames = running_frames()
-    with still():
+    with still(), torch._C.DisableTorchFunction():
         found = Explorer(sweep())
         live: Live | None = None
         try:
@@ -89,8 +95,9 @@ def inspect(
                 found.extra.add(found.index_of(holder), found.index_of(held), "wire", name, 0)
             found.explore()
             running = found.read_frames(frames)
+            on = None if counted_on == "cpu" else _devices(found)
             made = {} if device is None else device.read(found.storages.values(), found.sweep.objects)
-            result, order = _graph(found, running, _own(found, frames, hidden), {**made, **(made_at or {})}, crossed or {})
+            result, order = _graph(found, running, _own(found, frames, hidden), {**made, **(made_at or {})}, crossed or {}, on)
             types = type_counts(found.sweep.objects, found.sweep.types[: found.sweep.tracked])
             stopped = time.perf_counter() - started
             seen = Look(
@@ -98,7 +105,9 @@ def inspect(
                 occasion=occasion,
                 heap=result,
                 counted_bytes=counted_bytes,
-                explained_bytes=sum(storage.bytes for storage in found.storages.values()),
+                counted_on=counted_on,
+                peak_bytes=peak_bytes,
+                explained_bytes=sum(s.bytes for s in found.storages.values() if on is None or _kind(on, s) == counted_on),
                 types=types,
                 objects=found.sweep.tracked,
                 stopped_seconds=stopped,
@@ -116,6 +125,23 @@ def inspect(
             found.new.clear()
             if live is not None:
                 live.objects.clear()
+
+
+def _devices(found: Explorer) -> dict[int, str]:
+    """`cuda:0` by the storage's address, for each that is not in host memory."""
+    objects, on = found.sweep.objects, {}
+    for storage in found.storages.values():
+        try:
+            device = device_of(tensor_over(objects[storage.holders[0]], storage.address))
+        except RuntimeError:  # one that cannot say
+            continue
+        if device.type != "cpu":
+            on[storage.address] = str(device)
+    return on
+
+
+def _kind(on: Mapping[int, str], storage: Storage) -> str:
+    return on.get(storage.address, "cpu").partition(":")[0]
 
 
 def _places(found: Explorer, order: Sequence[int]) -> dict[int, int]:
@@ -150,7 +176,8 @@ def _is_ours(code: CodeType, names: Mapping[str, Any]) -> bool:
 
 
 def _graph(
-    found: Explorer, running: dict[int, str], own: set[int], made_at: Mapping[int, str], crossed: Mapping[int, Crossing]
+    found: Explorer, running: dict[int, str], own: set[int], made_at: Mapping[int, str], crossed: Mapping[int, Crossing],
+    on: Mapping[int, str] | None,
 ) -> tuple[HeapGraph, list[int]]:
     books = account(found)
     kept = prune(found, books, running, own)
@@ -164,7 +191,7 @@ def _graph(
     tracked[found.sweep.tracked :] = found.role[found.sweep.tracked :] > 0
     freed = freed_by(books, found.role, tracked)
     names = Names(found, books, kept)
-    return columns(found, books, kept, running, freed, names, made_at, crossed)
+    return columns(found, books, kept, running, freed, names, made_at, crossed, on)
 
 
 def _leave_unjudged_what_changed(found: Explorer, books: Account) -> bool:

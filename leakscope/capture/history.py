@@ -71,10 +71,12 @@ class History:
 
     def is_ours(self) -> bool:
         """Whether what a snapshot holds now is leakscope's own recording; notices a history switched off behind it."""
+        if self._is_elsewhere():
+            return False
         asked = self._accelerator.is_recording
         if self.state == OURS and asked is not None and not asked():
             self._step_aside()
-        return self.state == OURS and not self._is_elsewhere()
+        return self.state == OURS
 
     def _somebody_records(self, *_: object, **__: object) -> None:
         """Ahead of the script's own call: what leakscope recorded is cleared, so that the script sees its own only."""

@@ -41,11 +41,12 @@ def rows_of(table: Table, second: int, peak: Peak, step: int) -> Iterator[dict[s
     idle = [] if peak.operation < 0 else _idle_at(table, second, peak.operation)
     points = [(number - second, live) for number, live, _ in table.curve if number >= second]
     floor = peak.live - sum(record.at_peak for record in idle)
-    first = [r for r in table.records if 0 <= r.born < second and r.died < GONE]
+    first = [r for r in table.records if 0 <= r.born < second and r.died < GONE and r.bytes]
     drags = sorted(first, key=lambda r: -_drag(table, r))[:_TOLD_DRAGS]
     yield {
         "kind": "step",
         "step": step,
+        "device": str(table.device),
         "operations": len(table.operations) - second,
         "start_bytes": peak.start,
         "peak_bytes": peak.live if peak.operation >= 0 else peak.start,

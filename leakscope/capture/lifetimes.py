@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import sys
+import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
@@ -14,18 +14,21 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from leakscope.capture.census import TensorBase, storage_object, storage_of
+from leakscope.capture.census import storage_object, storage_of
 from leakscope.capture.dispatching import left, name_of, watching_mode, why_not
 from leakscope.capture.heap import Live
 from leakscope.capture.installed import Installed
 from leakscope.capture.lifetime_rows import Peak, rows_of
-from leakscope.capture.lifetime_table import Operation, Table
+from leakscope.capture.lifetime_table import Operation, Table, kind_of, tensors_alive
+from leakscope.capture.lines import arguments_of_running_calls, waiting
 from leakscope.capture.modules_running import ModulesRunning
 from leakscope.capture.source import is_users
-from leakscope.capture.sweep import running_frames
 from leakscope.capture.unseen_uses import UnseenUses
 from leakscope.record import Look
 
+_AUTOGRAD = os.path.dirname(torch.autograd.__file__) + os.sep
+_ARGUMENT_ALONE = 3
+"""What sys.getrefcount gives for an argument that nobody in Python keeps: its tuple, the call itself, and C++ (torch 2.13)."""
 ATTEMPTS = 3
 """Pairs of steps tried when two steps in a row do not run the same operations."""
 
@@ -50,9 +53,14 @@ def _untold(step: int, why: str) -> Told:
 class Watch:
     """Call `boundary` at every end of a step; it chooses the steps itself and holds no storage alive."""
 
-    def __init__(self, warmup: int, inspect: Inspect) -> None:
+    def __init__(
+        self, warmup: int, inspect: Inspect, fullest: Callable[[], str] = lambda: "cpu", made: Callable[[Any, str], None] | None = None
+    ) -> None:
+        """`fullest` names the device whose peak is asked for, `cuda:1`: memory elsewhere does not count then. `made` is
+        told of each storage of the two steps that outlives them, and where it was made."""
         self._starts = [warmup + 1 + 2 * k for k in range(ATTEMPTS)]
-        self._inspect = inspect
+        self._inspect, self._fullest, self._made = inspect, fullest, made
+        self._home = threading.get_ident()
         self._pid = os.getpid()
         self._table = Table()
         self._modules = ModulesRunning()
@@ -107,11 +115,12 @@ class Watch:
         if reason:
             self._starts.clear()
             return _untold(step, f"lifetimes were not watched: {reason}")
-        self._table = Table()
+        self._home = threading.get_ident()
         self._second, self._peak, self._look, self._deaf = -1, None, None, False
         self._optimizing = False
-        with torch._C.DisableTorchFunctionSubclass():
-            self._table.there(_tensors_alive())
+        with torch._C.DisableTorchFunction():
+            self._table = Table(torch.device(self._fullest()))
+            self._table.there(tensors_alive())
         self._modules.enter()
         self._unseen.enter()
         self._mode = watching_mode(self._dispatched)
@@ -144,6 +153,9 @@ class Watch:
             told = Told(rows=tuple(rows_of(self._table, self._second, peak, step)), look=look)
         elif not self._starts:
             told = _untold(step, "no two steps in a row ran the same operations up to their peak")
+        if self._made is not None:
+            for storage, place in self._table.makers():
+                self._made(storage, place)
         self.forget()
         return told
 
@@ -180,7 +192,10 @@ class Watch:
             return
         table, types, users = self._table, self._types, self._users
         node = torch._C._current_autograd_node()
-        frame: Any = sys._getframe(1).f_back  # autograd's threads have no frame above the mode's own
+        frame: Any = sys._getframe(1).f_back
+        of_engine = node is not None and (frame is None or frame.f_code.co_filename.startswith(_AUTOGRAD))
+        if frame is None and node is not None:  # a thread of autograd's, without a frame above the mode's own
+            frame = waiting(self._home)
         while frame is not None:
             code = frame.f_code
             mine = users.get(code.co_filename)
@@ -196,10 +211,14 @@ class Watch:
                 self._resizing.add(name)
         phase = "backward" if node is not None else "optimizer" if self._optimizing else "forward"
         called, module = "" if node is None else node.name(), self._modules.path
+        number = -1 if node is None else node._sequence_nr()
         if frame is None:
-            table.operation(Operation(name, None, 0, phase, called, module, time.perf_counter()))
+            table.operation(Operation(name, None, 0, phase, called, module, time.perf_counter(), number))
         else:
-            table.operation(Operation(name, code, frame.f_lineno, phase, called, module, time.perf_counter()))
+            table.operation(Operation(name, code, frame.f_lineno, phase, called, module, time.perf_counter(), number))
+        sums = of_engine and name == "aten::add" and len(args) == 2 and not torch.is_grad_enabled()
+        sums = sums and sys.getrefcount(args[0]) <= _ARGUMENT_ALONE  # a hook of the user's may keep it
+        gradient = table.summed(node, *args) if sums and all(types.get(type(value), -1) == 1 for value in args) else None
         del frame, node
         for value in args:
             kind = types.get(type(value), -1)
@@ -212,7 +231,9 @@ class Watch:
                 if types.get(type(value), -1):
                     self._each(value, table.used)
         table.resizing = name in self._resizing
-        if types.get(type(out), -1) == 1:
+        if gradient is not None:
+            table.moved(gradient, out)
+        elif types.get(type(out), -1) == 1:
             table.made(out)
         else:
             self._each(out, table.made)
@@ -227,7 +248,7 @@ class Watch:
         """Hand on the tensors of a value: 0 nothing, 1 a tensor, 2 a list or tuple, by its type."""
         kind = self._types.get(type(value))
         if kind is None:
-            kind = self._types[type(value)] = _kind(type(value))
+            kind = self._types[type(value)] = kind_of(type(value))
         if kind == 1:
             take(value)
         elif kind == 2:
@@ -240,7 +261,7 @@ class Watch:
         peak.live = self._table.live
         for record in self._table.alive.values():
             record.at_peak = record.bytes
-        peak.arguments = _arguments_of_running_calls()
+        peak.arguments = arguments_of_running_calls()
         try:
             with self._inspect(self._step + 1, "peak") as live:
                 self._look = live.look
@@ -253,9 +274,9 @@ class Watch:
         graph = live.look.heap
         for index in graph.storages.tolist():
             record = self._table.alive.get(int(storage_object(live.objects[index])._cdata))
-            if record is None:
+            if record is None and self._table.counts(graph.device.get(index, "cpu")):
                 peak.unseen += int(graph.bytes[index])
-            else:
+            elif record is not None:
                 record.storage = index
 
     def _is_deaf(self) -> bool:
@@ -263,15 +284,18 @@ class Watch:
 
     def _read(self, tensor: Any) -> None:
         if not self._is_deaf():
-            self._table.used(tensor)
+            with torch._C.DisableTorchFunction():
+                self._table.used(tensor)
 
     def _handed_out(self, tensor: Any) -> None:
         if not self._is_deaf():
-            self._table.handed_out(tensor)
+            with torch._C.DisableTorchFunction():
+                self._table.handed_out(tensor)
 
     def _resized(self, storage: Any) -> None:
         if not self._is_deaf():
-            self._table.resized(storage)
+            with torch._C.DisableTorchFunction():
+                self._table.resized(storage)
 
     def _optimizer_begins(self, *_: object) -> None:
         self._optimizing = True
@@ -294,36 +318,3 @@ class Watch:
         for record in self._sent:
             if record is not None:
                 record.last = max(record.last, len(self._table.operations) - 1)
-
-
-def _kind(kind: type) -> int:
-    mro = type.__dict__["__mro__"].__get__(kind)
-    if TensorBase in mro:
-        return 1
-    return 2 if list in mro or tuple in mro else 0
-
-
-def _tensors_alive() -> Iterator[Any]:
-    """Every tensor gc knows, and the gradients that may live in C++ alone."""
-    kinds: dict[type, int] = {}
-    for obj in gc.get_objects():
-        kind = kinds.get(type(obj))
-        if kind is None:
-            kind = kinds[type(obj)] = _kind(type(obj))
-        if kind == 1:
-            yield obj
-            if TensorBase.is_leaf.__get__(obj) and TensorBase.requires_grad.__get__(obj):
-                grad = TensorBase.grad.__get__(obj)
-                if grad is not None:
-                    yield grad
-
-
-def _arguments_of_running_calls() -> list[tuple[str, str]]:
-    """(function, argument) of the user's running functions, by qualified name."""
-    found = []
-    for frame in running_frames():
-        code = frame.f_code
-        if is_users(code.co_filename):
-            count = code.co_argcount + code.co_kwonlyargcount
-            found += [(code.co_qualname, name) for name in code.co_varnames[:count]]
-    return list(dict.fromkeys(found))

@@ -20,7 +20,7 @@ from leakscope.capture.host_memory import HostLimits
 from leakscope.capture.makers import Makers
 from leakscope.capture.options import Options
 from leakscope.capture.wire import Wire
-from leakscope.record import RankFolder, read_run
+from leakscope.run_folder import RankFolder, read_run
 
 NO_ROOM = "it would have come too near to the memory that the host lets this process have"
 
@@ -82,8 +82,11 @@ class Looks:
 
     def _known(self) -> dict[str, Any]:
         wire = self.wire
+        counted = self._counter.read()
         return {
-            "counted_bytes": self._counter.read().bytes,
+            "counted_bytes": counted.bytes,
+            "peak_bytes": counted.peak,
+            "counted_on": self._counter.device,
             "hidden": self.own_objects(),
             "made_at": self._makers.made_at,
             "wire": () if wire is None else wire.holds(),

@@ -1,8 +1,9 @@
-"""Which line made this storage? Watched for one warm-up step, under a dispatch mode of torch."""
+"""Which line made this storage? Watched for one warm-up step, under a dispatch mode of torch; more comes from the lifetimes."""
 
 from __future__ import annotations
 
 import sys
+import threading
 import weakref
 from collections.abc import Mapping
 from typing import Any
@@ -10,18 +11,19 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from leakscope.capture.dispatching import left, name_of, watching_mode, why_not
-from leakscope.capture.lines import users_line
+from leakscope.capture.dispatching import left, makes_memory, name_of, watching_mode, why_not
+from leakscope.capture.lines import users_line, waiting
 
 Tensors = (torch.Tensor, torch.nn.Parameter)
 
 
 class Makers:
-    """Who made the storages of one step: entered and left at step boundaries, holds no storage alive."""
+    """Who made the storages of a few steps: entered and left at step boundaries, holds no storage alive."""
 
     def __init__(self) -> None:
         self._entries: dict[int, tuple[weakref.ref[Any], str]] = {}
         self._mode: TorchDispatchMode | None = None
+        self._home = 0
 
     @property
     def watching(self) -> bool:
@@ -37,6 +39,7 @@ class Makers:
         reason = why_not(compile_called)
         if reason:
             return f"where tensors are made was not watched: {reason}"
+        self._home = threading.get_ident()
         self._mode = watching_mode(self._note)
         self._mode.__enter__()  # type: ignore[no-untyped-call]
         return ""
@@ -54,8 +57,20 @@ class Makers:
         """Drop every entry."""
         self._entries.clear()
 
+    def know(self, storage: torch.UntypedStorage, made_at: str) -> None:
+        """Note who made this storage."""
+        address, entries = storage._cdata, self._entries
+
+        def gone(reference: weakref.ref[Any]) -> None:
+            if address in entries and entries[address][0] is reference:
+                del entries[address]
+
+        entries[address] = (weakref.ref(storage, gone), made_at)
+
     def _note(self, func: Any, args: object, kwargs: object, out: object) -> None:
         del args, kwargs
+        if not makes_memory(func):
+            return
         for tensor in out if isinstance(out, (tuple, list)) else (out,):
             if type(tensor) in Tensors and tensor.layout is torch.strided:
                 storage = tensor.untyped_storage()
@@ -63,13 +78,8 @@ class Makers:
                     self._add(storage, name_of(func))
 
     def _add(self, storage: torch.UntypedStorage, operator: str) -> None:
-        address, entries = storage._cdata, self._entries
-
-        def gone(reference: weakref.ref[Any]) -> None:
-            if address in entries and entries[address][0] is reference:
-                del entries[address]
-
-        line = users_line(sys._getframe(2).f_back)  # autograd's threads have no frame above the mode's own
         node = torch._C._current_autograd_node()
+        above = sys._getframe(2).f_back  # threads of C++ have no frame above the mode's own
+        line = users_line(waiting(self._home) if above is None and node is not None else above)
         inside = operator if node is None else f"{operator} in {node.name()}"
-        entries[address] = (weakref.ref(storage, gone), f"{line} ({inside})" if line else inside)
+        self.know(storage, f"{line} ({inside})" if line else inside)

@@ -238,21 +238,34 @@ class Names:
         # A tensor is held by the assignment made last; a container is made once and then filled.
         value = self.stands_for(held)
         last = value < self._books.objects and torch._C.TensorBase in mro(type(self._objects[value]))
-        if kind == "attribute" and name.startswith("."):
-            filename = class_file(type(owner))
+        if kind == "attribute" and name.startswith(".") and self._of_classes(type(owner)):
+            written = _written_as(owner)
+            filename = class_file(written)
+            if source.is_users(filename):
+                return _line(filename, source.class_attribute_line(filename, class_qualname(written), name[1:], last))
+        elif kind == "attribute" and name.startswith("."):
+            written = _written_as(type(owner))
+            filename = class_file(written)
             if holder in self._kept.modules:
                 filename = owner.get("__file__") if type(owner.get("__file__")) is str else ""
                 return _line(filename, source.local_line(filename, "", name[1:], last)) if source.is_users(filename) else ""
             if source.is_users(filename):
-                return _line(filename, source.attribute_line(filename, class_qualname(type(owner)), name[1:], last))
+                return _line(filename, source.attribute_line(filename, class_qualname(written), name[1:], last))
         elif kind == "local" and type(owner) is types.FrameType:
             return _local(owner.f_code, name[6:], last)
         elif kind == "closure" and type(owner) is types.FunctionType and " " in name:
             code = owner.__code__
             outer = code.co_qualname.rpartition(".<locals>.")[0]
             if source.is_users(code.co_filename) and outer:
-                return _line(code.co_filename, source.local_line(code.co_filename, outer, name.split(" ")[1], last))
+                bound = source.local_line(code.co_filename, outer, name.split(" ")[1], last, arguments=False)
+                return _line(code.co_filename, bound or code.co_firstlineno)  # an argument is bound by whoever calls
         return ""
+
+
+def _written_as(kind: type) -> type:
+    """The user's class for the one that torch makes of an autograd Function (torch/autograd/function.py, FunctionMeta)."""
+    forward = type.__dict__["__dict__"].__get__(kind).get("_forward_cls")
+    return forward if isinstance(forward, type) else kind
 
 
 def _items(obj: Any) -> Iterator[Named]:

@@ -15,7 +15,7 @@ from leakscope.capture.wire_calls import Calls
 from leakscope.capture.wire_file import WireFile
 from leakscope.capture.wire_ledger import Ledger
 from leakscope.graph.model import Crossing
-from leakscope.record import RankFolder
+from leakscope.run_folder import RankFolder
 
 
 def watch(folder: RankFolder) -> Watch:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import json
 import os
@@ -20,7 +21,7 @@ from leakscope.capture.cutting import cut
 from leakscope.capture.garbage import watch_storage
 from leakscope.capture.heap import Live, inspect
 from leakscope.graph.model import Crossing, HeapGraph
-from leakscope.graph.retained import kept_without
+from leakscope.graph.retained import freed_without, passing
 from leakscope.record import Rank, Run
 
 _PATIENCE = 60.0
@@ -74,27 +75,33 @@ def _in_child(work: Any) -> Any:
 def _cut_each(
     run: Run, rank: Rank, step: int, hidden: Sequence[object], wire: Iterable[tuple[Any, Any, str]], crossed: Mapping[int, Crossing] | None
 ) -> Answers:
+    from leakscope.findings.doubts import doubted
     from leakscope.findings.judge import candidates_of, judged_looks
+    from leakscope.findings.one_cut import as_one, with_one_cut
     from leakscope.findings.telling import best_cut, tell
 
     answers: Answers = {}
     with inspect(step, "last", hidden=hidden, wire=wire, crossed=crossed) as live:
         earlier = [look for look in judged_looks(rank, run.warmup) if look.step < step]
-        for found in candidates_of(rank, [*earlier, live.look]):
-            told = tell(found, run.min_bytes)
-            _, _, references = best_cut(found)
-            if found.graph is not live.look.heap:
-                answers[told.fingerprint] = "gc had freed it before the last look"
-                continue
-            if told.severity == "leak" and references:
-                answer = _in_child(lambda refs=references, group=found.group: _cut_one(live, refs, group.storages))
-                answers[told.fingerprint] = "the forked copy did not answer" if answer is None else answer
+        candidates = candidates_of(rank, [*earlier, live.look])
+        told = [doubted(tell(found, run.min_bytes), found) for found in candidates]
+        for first, *others in with_one_cut(told):
+            fingerprint = as_one([told[place] for place in (first, *others)]).fingerprint
+            _, _, references = best_cut(candidates[first])
+            held = [candidates[place].group for place in (first, *others) if candidates[place].graph is live.look.heap]
+            if candidates[first].graph is not live.look.heap:
+                answers[fingerprint] = "gc had freed it before the last look"
+            elif told[first].severity == "leak" and references:
+                storages = [storage for group in held for storage in group.storages]
+                answer = _in_child(lambda refs=references, storages=storages: _cut_one(live, refs, storages))
+                answers[fingerprint] = "the forked copy did not answer" if answer is None else answer
     return answers
 
 
 def _cut_one(live: Live, references: Sequence[int], storages: Sequence[int]) -> int | str:
     graph = live.look.heap
-    reason = _dangerous(graph, live.objects, references)
+    over = passing(graph)
+    reason = _dangerous(graph, live.objects, [*references, *over.tolist()])
     if reason:
         return reason
     weak = [watch_storage(storage_object(live.objects[s]), int(graph.bytes[s])) for s in storages]
@@ -102,6 +109,7 @@ def _cut_one(live: Live, references: Sequence[int], storages: Sequence[int]) -> 
     for reference in references:
         r = graph.reference(reference)
         jobs.append((live.objects[r.holder], live.objects[r.held], r.kind, r.name))
+    waiting = [id(live.objects[held]) for held in graph.held[over].tolist()]
     live.objects.clear()
     _let_go_of_everything(live)
     while jobs:
@@ -110,6 +118,8 @@ def _cut_one(live: Live, references: Sequence[int], storages: Sequence[int]) -> 
         del holder, held
         if problem:
             return problem
+    for address in waiting:  # the statement that waits in a frame never goes on in this copy
+        ctypes.pythonapi.Py_DecRef(ctypes.c_void_p(address))
     return sum(size for storage, size in weak if storage.expired())
 
 
@@ -121,9 +131,7 @@ def _let_go_of_everything(live: Live) -> None:
 
 def _dangerous(graph: HeapGraph, objects: Sequence[Any], references: Sequence[int]) -> str:
     """Why cutting might reach outside the copy: a `__del__` or a weakref callback of an object that would die."""
-    before = kept_without(graph, np.zeros(0, dtype=np.int64))
-    after = kept_without(graph, np.asarray(references, dtype=np.int64))
-    for index in np.flatnonzero(before & ~after).tolist():
+    for index in np.flatnonzero(freed_without(graph, np.asarray(references, dtype=np.int64))).tolist():
         obj = objects[index]
         kind = type(obj)
         for base in mro(kind):

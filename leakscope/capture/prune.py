@@ -1,4 +1,4 @@
-"""Which objects stand on a way to tensor memory, and where do the ways begin?"""
+"""Which objects stand on a way to tensor memory or an array's, and where do the ways begin?"""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from leakscope.capture.accounting import Account
+from leakscope.capture.arrays import arrays_of
 from leakscope.capture.autograd import mro
 from leakscope.capture.describe import module_names
 from leakscope.capture.explore import STORAGE_OBJECT, Explorer
@@ -27,6 +28,8 @@ class Kept:
     """Indexes into the account's columns."""
     modules: dict[int, str]
     """Index of a module's namespace to the module's name."""
+    arrays: dict[int, int]
+    """Index of each array, bytes or BytesIO with memory of its own to how much that is."""
 
 
 def module_namespaces(found: Explorer) -> dict[int, str]:
@@ -41,7 +44,7 @@ def module_namespaces(found: Explorer) -> dict[int, str]:
 
 
 def prune(found: Explorer, books: Account, frames: dict[int, str], own: set[int]) -> Kept:
-    """Keep the ancestors of all storages, stopping at module namespaces and running frames.
+    """Keep the ancestors of all storages and of arrays that own memory, stopping at module namespaces and running frames.
 
     `own` are indexes of leakscope's own objects, which are left out. An instance's reference to its class is
     no way to memory that the class holds: every instance would be on it.
@@ -60,8 +63,9 @@ def prune(found: Explorer, books: Account, frames: dict[int, str], own: set[int]
     idle = (role == STORAGE_OBJECT) & (python_in == 0) & (books.unexplained == 0)
     usable = ~stops[books.held] & ~out[books.holder] & ~out[books.held] & ~to_own_class & ~idle[books.holder]
     places = np.flatnonzero(usable)
-    storages = np.arange(books.objects, books.count)
-    kept = reachable(books.count, books.held[places], books.holder[places], storages)
+    arrays = arrays_of(found, books)
+    memory = np.append(np.arange(books.objects, books.count), np.asarray(list(arrays), dtype=np.int64))
+    kept = reachable(books.count, books.held[places], books.holder[places], memory)
     kept &= ~out
     places = places[kept[books.holder[places]] & kept[books.held[places]]]
-    return Kept(np.flatnonzero(kept), places, modules)
+    return Kept(np.flatnonzero(kept), places, modules, arrays)

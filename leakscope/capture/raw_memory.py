@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import ctypes
+import inspect
 import os
 import struct
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from types import FrameType
 from typing import Any
 
 import torch
@@ -15,6 +19,8 @@ Words = Callable[[int, int], tuple[int, ...]]
 _WORD = struct.calcsize("P")
 _OBJECT_HEAD = 2
 """Words of a Python object before its own fields: the reference count and the type."""
+_BEFORE_LOCALS = 9
+_GENERATORS = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 _SAVED_VARIABLE = 24
 _NODE = 64
 """Words read of a torch::autograd::SavedVariable and Node; their fields of interest lie well within."""
@@ -78,6 +84,28 @@ def tensor_hooks_of(node: Any, pre_hooks: int, words: Words) -> list[int]:
     begin = pre_hooks + 3
     fields = words(_node_of(node, pre_hooks, words), begin + 2)
     return _dicts_in(fields[begin:], words)
+
+
+def operands_of(frame: FrameType, words: Words) -> tuple[int, ...]:
+    """Addresses of what a statement has on the stack of its frame while it calls a function written in Python: the list of
+    `losses.append(step())`; () where C is called, and in other Pythons than 3.11 to 3.13.
+
+    A frame object is {head, f_back, f_frame}; what it points to has nine words before the locals and the stack, the last
+    of them the height of both, -1 while C runs (CPython Include/internal/pycore_frame.h).
+    """
+    if not (3, 11) <= sys.version_info[:2] <= (3, 13):
+        return ()
+    code = frame.f_code
+    if code.co_flags & _GENERATORS:  # gc shows what their frames hold
+        return ()
+    first = len({*code.co_varnames, *code.co_cellvars}) + len(code.co_freevars)
+    for inner in words(id(frame) + (_OBJECT_HEAD + 1) * _WORD, 1):
+        fields = words(inner, _BEFORE_LOCALS)
+        if id(frame) in fields and id(code) in fields:
+            height = ctypes.c_int32(fields[-1] & 0xFFFFFFFF).value
+            if first < height <= first + code.co_stacksize:
+                return words(inner + (_BEFORE_LOCALS + first) * _WORD, height - first)
+    return ()
 
 
 def _node_of(node: Any, within: int, words: Words) -> int:

@@ -33,9 +33,10 @@ from leakscope.capture.sources import users_sources
 from leakscope.capture.steps import Schedule, StepClock
 from leakscope.capture.stopping import Stop, Watchdog, leave_now
 from leakscope.capture.wire import Wire
-from leakscope.record import Ended, RankFolder, Step, write_json
+from leakscope.record import HUNG, Ended, Step
+from leakscope.run_folder import RankFolder, write_json
 
-HUNG = 124
+HANG_STATUS = 124
 """Exit status of a rank that `--hang-timeout` has ended, as of `timeout`."""
 LONG_STEP = 1.0
 """Seconds after which limits are asked for in the middle of a step."""
@@ -59,7 +60,7 @@ class Recorder:
         self._makers = Makers()
         self._looks = Looks(options, self._folder, self._counter, self._makers, self._own_objects)
         self._peers = Peers(self._board, self._schedule, options, self._look_as_peer, self._look_for_failing_peer)
-        self._lifetimes = LifetimeWatch(options.warmup, self._at_peak)
+        self._lifetimes = LifetimeWatch(options.warmup, self._at_peak, lambda: self._counter.fullest, self._makers.know)
         self._device = self._looks.device = DeviceMemory(self._folder, options.snapshot, options.budget)
         self._wire: Wire | None = None
         self._hang: HangClock | None = None
@@ -144,12 +145,11 @@ class Recorder:
     def _step(self) -> None:
         ended = time.perf_counter()
         counted = self._counter.read()
-        rose = counted.peak is not None and counted.peak != self._peak
+        peak = counted.peak if counted.peak != self._peak else None
         self._peak = counted.peak
         self.steps += 1
-        self._folder.step(
-            Step(self.steps, ended - self._began, counted.bytes, counted.peak if rose else None, self._collections.taken())
-        )
+        seconds, collections = ended - self._began, self._collections.taken()
+        self._folder.step(Step(self.steps, seconds, counted.bytes, peak, collections, self._counter.device))
         self._device.step(self.steps, ended - self._attached)
         if self._wire is not None:
             self._wire.step_ended(self.steps)
@@ -160,16 +160,16 @@ class Recorder:
         if self.steps == self.options.steps:
             self._finish_looking()
         else:
-            if self._schedule.due(self.steps, ended - self._attached):
+            if self._schedule.due(self.steps, ended - self._attached, counted.bytes):
                 self._look(self.steps, "step")
             self._board.say(steps=self.steps)
 
     def _watch_makers(self) -> None:
         if self._makers.watching:
             self._makers.leave()
-        elif self.steps == self.options.warmup - 1 and not self._device.tells_makers():
+        elif self.steps == self.options.warmup - 1:
             reason = self._makers.enter(self._lifetimes.compile_called)
-            if reason:
+            if reason and not self._device.tells_makers():
                 self._folder.note(reason)
 
     def _watch_lifetimes(self) -> None:
@@ -191,7 +191,7 @@ class Recorder:
     def _at_peak(self, step: int, occasion: str) -> Iterator[Live]:
         """The heap in the middle of a step, for the lifetimes."""
         began = time.perf_counter()
-        with self._looks.lock, self._looks.inspect(step, occasion) as live:
+        with self._collections.not_listening(), self._looks.lock, self._looks.inspect(step, occasion) as live:
             yield live
         self._watchdog.extend(time.perf_counter() - began)
 
@@ -294,10 +294,10 @@ class Recorder:
 
     def _leave_hung(self) -> None:
         last = self._wire.last_words() if self._wire is not None else ""
-        why = f"hung: nothing happened on the wire for {self.options.hang_timeout:g} s; last {last or 'nothing at all'}"
-        self._folder.ended(Ended("raised", HUNG, self.steps, why, stack_of_thread(self._home)))
+        why = f"{HUNG}nothing happened on the wire for {self.options.hang_timeout:g} s; last {last or 'nothing at all'}"
+        self._folder.ended(Ended("raised", HANG_STATUS, self.steps, why, stack_of_thread(self._home)))
         self._board.say(state=places.ENDED, ended=time.time())
-        leave_now(HUNG)
+        leave_now(HANG_STATUS)
 
     def _leave(self) -> None:
         self._looks.lock.acquire()
@@ -350,6 +350,8 @@ class Recorder:
         if look:
             self._look(self.steps, "end", collect=self.options.gc_diff == "always")
         self._makers.forget()
+        if self.options.prove and self.steps < (self.options.steps or 0):
+            self._folder.note(f"no cut was proved: the script ended after {self.steps} of {self.options.steps} steps")
         write_json(self._folder.path / "about.json", self._about())
         self._folder.ended(ended(self.steps))
         self._board.say(state=places.ENDED, ended=time.time())

@@ -13,7 +13,7 @@ import torch
 from leakscope.capture.installed import Installed
 from leakscope.capture.lines import users_line
 from leakscope.graph.model import Crossing
-from leakscope.record import RankFolder
+from leakscope.run_folder import RankFolder
 
 _WORKER_BITS = 48
 """A context's id is the opening worker's id in the upper 16 bits and a count below (torch/csrc/distributed/autograd/context/container.h)."""

@@ -23,8 +23,6 @@ class End:
     how: str
     """finished, exited or raised."""
     status: int
-    error: BaseException | None = None
-    """What has to be raised again for the process to end as it would have under python."""
 
 
 def prepare(target: str, module: bool, arguments: list[str]) -> tuple[CodeType, ModuleType]:
@@ -65,18 +63,22 @@ def _module_spec(name: str) -> importlib.machinery.ModuleSpec:
     return spec
 
 
-def execute(code: CodeType, main: ModuleType) -> End:
-    """Run the main code to its end, whatever end that is."""
+def execute(code: CodeType, main: ModuleType) -> tuple[End, BaseException | None]:
+    """Run the main code to its end, whatever end that is.
+
+    Beside it stands what has to be raised again for the process to end as it would have under python. No object of
+    leakscope's holds it: a look would take that for a holder of all that the error's frames hold.
+    """
     try:
         exec(code, main.__dict__)  # noqa: S102 - running the user's script is the purpose
     except SystemExit as error:
         status = _status(error.code)
-        return End("exited" if status else "finished", status, error)
+        return End("exited" if status else "finished", status), error
     except KeyboardInterrupt as error:
-        return End("raised", 130, error)
+        return End("raised", 130), error
     except BaseException as error:  # noqa: BLE001 - raised again at the very end
-        return End("raised", 1, error)
-    return End("finished", 0)
+        return End("raised", 1), error
+    return End("finished", 0), None
 
 
 def _status(code: object) -> int:

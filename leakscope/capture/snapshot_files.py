@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from leakscope.graph.model import HeapGraph
-from leakscope.record import snapshot_name
+from leakscope.run_folder import snapshot_name
 
 MOST_FILES = {"auto": 4, "always": 16}
 MOST_BYTES = 512 << 20

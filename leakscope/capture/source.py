@@ -7,7 +7,7 @@ import linecache
 import os
 import site
 import sysconfig
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
 from pathlib import Path
 from types import CodeType
@@ -26,6 +26,11 @@ def is_users(filename: str) -> bool:
         return False
     path = os.path.realpath(filename)
     return not path.startswith((*_LIBRARY, _OWN)) and f"{os.sep}site-packages{os.sep}" not in path
+
+
+def is_ours(filename: str) -> bool:
+    """Whether a file is leakscope's own."""
+    return os.path.realpath(filename).startswith(_OWN)
 
 
 @lru_cache(maxsize=4096)
@@ -76,40 +81,66 @@ def class_line(filename: str, qualname: str) -> int:
 def attribute_line(filename: str, qualname: str, attribute: str, last: bool = False) -> int:
     """Line of the first `self.<attribute> = ...` in a class (its `__init__` first), 0 where there is none.
 
-    `last` asks for the last one instead: what a later method puts there, not the None it began with.
+    `last` asks for the last one instead: what a later method puts there. A None or number counts only where nothing
+    else is ever assigned: it holds no memory.
     """
     scope = _scope(filename, qualname)
     if scope is None:
         return 0
     methods = [n for n in ast.walk(scope) if isinstance(n, (ast.FunctionDef, ast.AsyncFunctionDef))]
     methods.sort(key=lambda n: (n.name != "__init__", n.lineno))
-    lines = [
-        int(getattr(node, "lineno", 0))
-        for method in methods
-        for node in ast.walk(method)
-        if any(isinstance(t, ast.Attribute) and t.attr == attribute for t in _targets(node))
-    ]
+    nodes = [node for method in methods for node in ast.walk(method)]
+    lines = _lines(nodes, lambda t: isinstance(t, ast.Attribute) and t.attr == attribute)
     return lines[-1 if last else 0] if lines else 0
 
 
 @lru_cache(maxsize=4096)
-def local_line(filename: str, qualname: str, name: str, last: bool = False) -> int:
+def class_attribute_line(filename: str, qualname: str, attribute: str, last: bool = False) -> int:
+    """Line that binds a name in a class's own body, else that of a method which sets such an attribute, 0 if not shown.
+
+    `last` asks for the line that binds it last. A method of that name counts as bound where it is defined.
+    """
+    scope = _scope(filename, qualname)
+    if not isinstance(scope, ast.ClassDef):
+        return 0
+    lines = _bound(list(_own_nodes(scope)), attribute)
+    if lines:
+        return max(lines) if last else min(lines)
+    return attribute_line(filename, qualname, attribute, last)
+
+
+@lru_cache(maxsize=4096)
+def local_line(filename: str, qualname: str, name: str, last: bool = False, arguments: bool = True) -> int:
     """Line that first binds a local of a function (or, with qualname "", a module's global), 0 if not shown.
 
-    `last` asks for the line that binds it last: in `h = zeros(); for x in data: h = cell(x, h)` the loop's.
+    `last` asks for the line that binds it last: in `h = zeros(); for x in data: h = cell(x, h)` the loop's. A None or
+    number counts only where nothing else is ever bound to it. Without `arguments` it is 0 for what is an argument.
     """
     scope = _scope(filename, qualname) if qualname else _tree(filename)
     if scope is None:
         return 0
     for nodes in (list(_own_nodes(scope)), list(ast.walk(scope))):  # what is bound here goes before what is bound inside
-        lines = [getattr(n, "lineno", 0) for n in nodes if any(_names(t, name) for t in _targets(n))]
-        if not lines:
-            lines = [n.lineno for n in nodes if isinstance(n, _SCOPES) and n.name == name]
+        lines = _bound(nodes, name)
         if not lines:
             lines = [n.lineno for n in nodes if isinstance(n, ast.arg) and n.arg == name]
+            if lines and not arguments:
+                return 0
         if lines:
             return max(lines) if last else min(lines)
     return 0
+
+
+def _bound(nodes: list[ast.AST], name: str) -> list[int]:
+    """Lines that bind a name; where nothing does, those of the functions and classes of that name."""
+    lines = _lines(nodes, lambda t: _names(t, name))
+    return lines or [n.lineno for n in nodes if isinstance(n, _SCOPES) and n.name == name]
+
+
+def _lines(nodes: Iterable[ast.AST], wanted: Callable[[ast.AST], bool]) -> list[int]:
+    """Lines that bind what is wanted, in the order of the nodes."""
+    found = [(node, target.lineno) for node in nodes for target in _targets(node) if wanted(target)]
+    held = [line for node, line in found if not isinstance(getattr(node, "value", node), (ast.Constant, type(None)))]
+    return held or [line for _, line in found]
 
 
 def _own_nodes(scope: ast.AST) -> Iterator[ast.AST]:
@@ -127,13 +158,13 @@ def _names(target: ast.AST, name: str) -> bool:
     return any(isinstance(n, ast.Name) and n.id == name and isinstance(n.ctx, ast.Store) for n in ast.walk(target))
 
 
-def _targets(node: ast.AST) -> list[ast.AST]:
+def _targets(node: ast.AST) -> list[ast.expr]:
     if isinstance(node, ast.Assign):
-        flat: list[ast.AST] = []
+        flat: list[ast.expr] = []
         for target in node.targets:
             flat += target.elts if isinstance(target, (ast.Tuple, ast.List)) else [target]
         return flat
-    if isinstance(node, (ast.AnnAssign, ast.AugAssign, ast.For)):
+    if isinstance(node, (ast.AnnAssign, ast.AugAssign, ast.For, ast.AsyncFor, ast.NamedExpr)):
         return [node.target]
     if isinstance(node, ast.withitem):
         return [node.optional_vars] if node.optional_vars is not None else []

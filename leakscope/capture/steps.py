@@ -16,6 +16,10 @@ FIRST_LOOKS = (1, 3, 5, 7)
 """Steps after warm-up at whose end a look is always taken."""
 _SPACING = 1.25
 """Later looks are at least this far apart, as a factor, so that a long run keeps few of them."""
+_RISEN, _RISEN_SHARE = 1 << 20, 0.001
+"""Bytes, and share of what was counted, by which memory has risen over all looks so far where it calls for one."""
+_CALLED = 6
+"""Looks that risen memory may call for, whatever they cost."""
 SILENT = 8
 """Calls of one optimizer without one of the clock's, after which it is the clock: a GAN's critic may step several times in a step."""
 
@@ -95,7 +99,11 @@ def _trains(optimizer: Any, parameter: Any) -> bool:
 
 @dataclass
 class Schedule:
-    """Decides on looks: the first ones whatever they cost, later ones as the budget allows."""
+    """Decides on looks: the first ones whatever they cost, later ones as the budget allows or risen memory calls for them.
+
+    A leak once in an epoch must be seen to go on in a run of a minute as well. Such a look is taken one step after the memory
+    has risen: at the step itself all that varies from step to step would be seen at its highest.
+    """
 
     warmup: int
     steps: int | None
@@ -106,18 +114,29 @@ class Schedule:
     """Seconds spent looking so far."""
     longest: float = 0.0
     _last: int = 0
+    _counted: int = 0
+    _most: int = 0
+    """What was counted at the look that found most."""
+    _called: int = 0
+    _risen: bool = False
 
-    def due(self, step: int, elapsed: float) -> bool:
-        """Is a look due at the end of this step, `elapsed` seconds into the run?"""
+    def due(self, step: int, elapsed: float, counted: int | None = None) -> bool:
+        """Is a look due at the end of this step, `elapsed` seconds into the run, with so many bytes counted?"""
+        self._counted = counted or 0
         if self.steps is not None and step >= self.steps:
             return False
         if step - self.warmup in FIRST_LOOKS or (self.steps is not None and step == self.steps - 1):
             return step > self.warmup
         if step <= self.warmup + FIRST_LOOKS[-1] or step < math.ceil(self._last * _SPACING):
             return False
-        return self.spent + self.longest <= self.budget * elapsed
+        if self.spent + self.longest <= self.budget * elapsed:
+            return True
+        called, self._risen = self._risen, self._called < _CALLED and self._counted - self._most >= max(_RISEN, _RISEN_SHARE * self._most)
+        self._called += called
+        return called
 
     def taken(self, step: int, seconds: float) -> None:
         """Note what a look cost."""
-        self._last, self.spent = step, self.spent + seconds
+        self._last, self.spent, self._risen = step, self.spent + seconds, False
+        self._most = max(self._most, self._counted)
         self.longest = max(self.longest, seconds)

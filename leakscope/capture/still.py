@@ -13,13 +13,22 @@ _LONG = 1000.0
 @contextmanager
 def still() -> Iterator[None]:
     """Automatic gc off and thread switches put off; both are restored whatever happens."""
-    collecting = gc.isenabled()
     interval = sys.getswitchinterval()
+    with no_automatic_gc():
+        sys.setswitchinterval(_LONG)
+        try:
+            yield
+        finally:
+            sys.setswitchinterval(interval)
+
+
+@contextmanager
+def no_automatic_gc() -> Iterator[None]:
+    """Garbage stays until the block is over, unless somebody collects it."""
+    collecting = gc.isenabled()
     gc.disable()
-    sys.setswitchinterval(_LONG)
     try:
         yield
     finally:
-        sys.setswitchinterval(interval)
         if collecting:
             gc.enable()

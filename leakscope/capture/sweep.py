@@ -30,6 +30,9 @@ _UNTRACKED = (type, dict, tuple, list, set, frozenset)
 """Containers that gc does not track hold only what gc does not track (CPython `_PyDict_MaybeUntrack`,
 `_PyTuple_MaybeUntrack`): dicts and tuples are asked for arrays, and static types hold nothing that matters here."""
 _ASKED = (dict, tuple)
+_SIZED = (bytes, bytearray)
+LARGE = 4096
+"""Bytes from which memory that is no tensor's is looked at: small objects come by the million."""
 _HAVE_GC = 1 << 14
 
 
@@ -191,11 +194,14 @@ class _Strangers:
         self._kinds = np.zeros(0, dtype=np.int64)
         self._bridging = np.zeros(0, dtype=bool)
         self._asked = np.array([id(kind) for kind in _ASKED])
+        self._sized = np.array([id(kind) for kind in _SIZED])
         self._freezing = gc.get_freeze_count() > 0  # gc.freeze() hides objects from gc.get_objects
 
     def meet(self, strange: list[Any], holders: Places) -> None:
         types = addresses_of(map(type, strange), len(strange))
         chosen = self._judged(strange, types)
+        sized = np.flatnonzero(np.isin(types, self._sized))
+        chosen[sized] = [_is_large(strange[k]) for k in sized.tolist()]
         asked = np.isin(types, self._asked)
         if self._freezing:
             frozen = np.fromiter(map(gc.is_tracked, strange), bool, len(strange))
@@ -221,6 +227,11 @@ class _Strangers:
         return self._bridging[place] if len(self._kinds) else np.zeros(len(types), dtype=bool)
 
 
+def _is_large(obj: Any) -> bool:
+    """Whether it is bytes or a bytearray worth looking at."""
+    return any(type(obj) is kind for kind in _SIZED) and len(obj) >= LARGE
+
+
 def _is_way(obj: Any, judged: dict[int, bool]) -> bool:
     """Whether an object that gc.get_objects does not show stands between others: a bridge, frozen, or with arrays.
 
@@ -233,7 +244,7 @@ def _is_way(obj: Any, judged: dict[int, bool]) -> bool:
         bridging = judged.get(id(kind))
         if bridging is None:
             bridging = judged[id(kind)] = may_bridge(kind)
-        if bridging or (one is obj and any(kind is plain for plain in _UNTRACKED) and gc.is_tracked(one)):
+        if bridging or _is_large(one) or (one is obj and any(kind is plain for plain in _UNTRACKED) and gc.is_tracked(one)):
             return True
         if any(kind is plain for plain in _ASKED) and not gc.is_tracked(one):
             waiting += gc.get_referents(one)
@@ -241,7 +252,7 @@ def _is_way(obj: Any, judged: dict[int, bool]) -> bool:
 
 
 def _leading(objects: list[Any]) -> NDArray[np.bool_]:
-    """Which untracked dicts and tuples hold an array or another bridge, at whatever depth.
+    """Which untracked dicts and tuples hold an array, large bytes or another bridge, at whatever depth.
 
     The dict of an instance that holds arrays and numbers is one.
     """
@@ -254,6 +265,8 @@ def _leading(objects: list[Any]) -> NDArray[np.bool_]:
         _, first, inverse = np.unique(np.fromiter(map(id, map(type, inner)), np.int64, len(inner)), True, True)
         types = [type(inner[k]) for k in first.tolist()]
         bridging = np.array([may_bridge(kind) for kind in types], dtype=bool)[inverse]
+        sized = np.flatnonzero(np.array([kind in _SIZED for kind in types], dtype=bool)[inverse])
+        bridging[sized] = [_is_large(inner[k]) for k in sized.tolist()]
         nested = np.array([kind is dict or kind is tuple for kind in types], dtype=bool)[inverse]
         nested &= ~np.fromiter(map(gc.is_tracked, inner), bool, len(inner))
         levels.append((len(lists), parent[nested], np.bincount(parent[bridging], minlength=len(lists)) > 0))

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch.overrides import handle_torch_function, has_torch_function
 
 READS = ("tolist",)
 """Methods of a tensor that read its memory once."""
@@ -47,6 +48,8 @@ def _told(original: Any, tell: Callable[[Any], None], after: bool) -> Any:
     def wrapper(self: Any, /, *args: Any, **kwargs: Any) -> Any:
         if not after:
             tell(self)
+            if has_torch_function((self,)):  # a mode or subclass hears of torch's own method, as it would without us
+                return handle_torch_function(original, (self,), self, *args, **kwargs)
             return original(self, *args, **kwargs)
         result = original(self, *args, **kwargs)
         tell(self)

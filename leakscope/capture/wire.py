@@ -12,7 +12,7 @@ from leakscope.capture.on_import import AfterImport
 from leakscope.capture.p2p import Watch, watch
 from leakscope.capture.rpc import ContextWatch
 from leakscope.graph.model import Crossing
-from leakscope.record import RankFolder
+from leakscope.run_folder import RankFolder
 
 
 class Holding:

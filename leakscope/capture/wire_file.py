@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from leakscope.capture.wire_records import Channel, Operation
-from leakscope.record import RankFolder
+from leakscope.run_folder import RankFolder
 from leakscope.wire_last import NAME, SIZE, packer, unpack
 
 FULL_STEPS = 16

@@ -9,7 +9,8 @@ from functools import cached_property
 
 from leakscope.findings.groups import Group
 from leakscope.findings.growth import Series
-from leakscope.findings.trace import passes_through
+from leakscope.findings.saying import along_way, line_along
+from leakscope.findings.trace import OF_TENSORS, generic, passes_through
 from leakscope.graph.model import HeapGraph, Object, Reference
 from leakscope.graph.paths import ways_from_roots
 
@@ -32,8 +33,36 @@ class Candidate:
     """Step of each look to the group's storages in that look's graph."""
     roots: tuple[int, ...] = ()
     """On how many roots of the same name the storages hang, at each look that saw any."""
+    made_at: tuple[str, ...] = ()
+    """Where its storages were made, one for each whose maker was seen at any look."""
     confirmed: bool = False
     """It had grown on, as fast, when the main code had returned."""
+    ended: bool = False
+    """The counted bytes of the later steps did not go on as it grew."""
+    gaining: int = -1
+    """Position on the way of the last container that has gained items; -1 where none was seen to."""
+    bound: str = ""
+    """What the bounded container that gains it would hold when full; "" where there is none."""
+
+    def written(self, reference: int) -> str:
+        """A reference on the way, as its user would write it: `model[1].seen in main()`."""
+        return along_way(self.graph, self.group.way, reference, self.one_of_its_kind)
+
+    def line(self, reference: int) -> str:
+        """The line that a reference on the way is told with."""
+        return line_along(self.graph, self.group.way, reference)
+
+    def name(self, reference: int) -> str:
+        """A reference's own name: `.seen`, `[i]` where it is one of many items, `[1]` where all hangs on that item."""
+        name = self.graph.reference(reference).name
+        return name if reference in self.one_of_its_kind else generic(name)
+
+    @cached_property
+    def one_of_its_kind(self) -> frozenset[int]:
+        """References on the way, to the first tensor at most, that all the storages hang on, though others like it may be there."""
+        below = self.storages_below
+        shared = (r for r, held in zip(self.group.way, self.objects[1:], strict=True) if below[held.index] == len(self.group.storages))
+        return frozenset(r for r in shared if self.graph.object(int(self.graph.held[r])).kind not in OF_TENSORS)
 
     @cached_property
     def objects(self) -> tuple[Object, ...]:
@@ -62,6 +91,16 @@ class Candidate:
         """(position, object) of the container nearest to the first tensor on the way."""
         places = [k for k, o in enumerate(self.before_tensor) if o.kind == "container"]
         return (places[-1], self.objects[places[-1]]) if places else None
+
+    @property
+    def certain(self) -> bool:
+        """Whether enough looks saw it grow; garbage need not grow."""
+        return self.group.freed != 0 or self.series.certain or self.confirmed
+
+    @property
+    def gained(self) -> Object | None:
+        """The container that was seen to gain items."""
+        return self.objects[self.gaining] if self.gaining >= 0 else None
 
     def through(self, *kinds: str) -> int | None:
         """Position of the first object of one of these kinds before the first tensor, roots and what is above left out."""

@@ -12,8 +12,10 @@ from leakscope.findings.late_release import avoidable_peak_bytes
 from leakscope.findings.model import RankSummary
 from leakscope.graph.model import REFERENCE_KINDS, HeapGraph
 from leakscope.graph.reach import Mask, reachable
-from leakscope.record import Rank
+from leakscope.record import Look, Rank
 
+HOST = "in host memory"
+"""What a run that uses an accelerator has outside of it."""
 CATEGORIES = (
     "parameter",
     "gradient",
@@ -25,7 +27,10 @@ CATEGORIES = (
     "input or label",
     "held by a named root",
     "held by native code",
+    HOST,
 )
+_UNSORTED = ("end", "peak", "oom", "memory")
+"""Looks that are not at the end of a step: the leaks are known at those alone."""
 _BATCH_DEPTH = 3
 """Containers in containers that a batch is made of: a tuple of dicts of lists."""
 
@@ -33,7 +38,7 @@ _BATCH_DEPTH = 3
 def categories(graph: HeapGraph, leaked: Collection[int] = ()) -> dict[str, int]:
     """Bytes in each category; each storage counts once, in the first category of `CATEGORIES` that fits.
 
-    Garbage is leaked whatever else it may have been.
+    Garbage is leaked whatever else it may have been. Where an accelerator is in use, the other categories are of its memory.
     """
     n = len(graph)
     kind = graph.reference_kind
@@ -64,13 +69,14 @@ def categories(graph: HeapGraph, leaked: Collection[int] = ()) -> dict[str, int]
     found["input or label"] = over(_given(graph, name))
     named = graph.roots[np.isin(graph.root[graph.roots], (1, 2, 3, 5))]
     found["held by a named root"] = reachable(n, graph.holder, graph.held, named)[storages]
+    host = ~np.isin(storages, list(graph.device)) & bool(graph.device)
     left = np.ones(len(storages), dtype=bool)
     garbage = graph.freed[storages] != 0
     result: dict[str, int] = {}
     for category in CATEGORIES:
         here = left & (found.get(category, left))
         if category != "leaked":
-            here &= ~garbage
+            here &= ~garbage & (host if category == HOST else ~host)
         result[category] = int(graph.bytes[storages[here]].sum())
         left &= ~here
     return result
@@ -107,14 +113,20 @@ def _of(graph: HeapGraph, kind: str) -> Mask:
     return mask
 
 
+def looks_after_steps(rank: Rank) -> list[Look]:
+    """The looks that ranks are compared by; all of them where a rank has none at the end of a step."""
+    return [look for look in rank.looks if look.occasion not in _UNSORTED] or list(rank.looks)
+
+
 def summary(rank: Rank, leaks: Sequence[Candidate]) -> RankSummary:
     """Figures of one rank at its last look, and its categories at every look."""
-    looks = [look for look in rank.looks if look.occasion not in ("end", "peak")] or list(rank.looks)
+    looks = looks_after_steps(rank)
     diff = rank.gc_diff
     by_step = tuple(
         (look.step, categories(look.heap, {s for leak in leaks for s in leak.storages_at.get(look.step, ())})) for look in looks
     )
-    peaks = [step.peak_bytes for step in rank.steps if step.peak_bytes is not None]
+    noted = [*(step.peak_bytes for step in rank.steps), *(look.peak_bytes for look in rank.looks)]
+    peaks = [peak for peak in noted if peak is not None]
     return RankSummary(
         peak_bytes=max(peaks, default=None),
         avoidable_peak_bytes=avoidable_peak_bytes(rank),

@@ -118,7 +118,7 @@ def native_findings(rank: Rank, looks: Sequence[Look], min_bytes: int) -> list[F
     steps = sorted({found.step for found in joined})
     at = {step: [found for found in joined if found.step == step] for step in steps}
     line = series(steps, {step: sum(found.native for found in at[step]) for step in steps})
-    if not line.grows or not line.is_leak(min_bytes):
+    if not line.grew_lately or not line.is_leak(min_bytes):
         return []
     before, after = _of_sites(at[steps[0]]), _of_sites(at[steps[-1]])
     grown = sorted(((after[where] - before.get(where, 0), where) for where in after), reverse=True)

@@ -8,6 +8,8 @@ from leakscope.findings.idle_at_peak import PeakOfStep, peak_of
 from leakscope.record import Run
 from leakscope.units import bytes_text
 
+_WORTH_A_WORD = 0.01
+"""Share of the peak from which what nobody saw being made is told."""
 _WHO = {
     "user": "your code could let go of",
     "library": "only a library could let go of",
@@ -40,7 +42,10 @@ def _of_rank(peak: PeakOfStep) -> Iterator[str]:
         )
     idle = sum(int(one.row["bytes"]) for one in peak.idle)
     at = f" at {row['peak_at']}" if row["peak_at"] else ""
-    text = f"the peak of step {row['step']} was {bytes_text(row['peak_bytes'])}{at}; {bytes_text(idle)} of it were not used again"
+    on = "" if row.get("device", "cpu") == "cpu" else f" on {row['device']}"
+    text = f"the peak of step {row['step']}{on} was {bytes_text(row['peak_bytes'])}{at}; {bytes_text(idle)} of it were not used again"
     shares = {who: sum(int(one.row["bytes"]) for one in peak.held_by(who)) for who in _WHO}
     named = [f"{bytes_text(size)} {_WHO[who]}" for who, size in shares.items() if size]
-    yield f"{text}{': ' if named else ''}{', '.join(named)}."
+    unseen = int(row.get("unseen_bytes", 0))
+    beside = f" Beside it {bytes_text(unseen)} were alive that other threads or native code had made unseen." if unseen > _WORTH_A_WORD * row["peak_bytes"] else ""
+    yield f"{text}{': ' if named else ''}{', '.join(named)}.{beside}"

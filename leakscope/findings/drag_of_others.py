@@ -20,7 +20,7 @@ _WORTH_FACTOR = 16
 _SAID = {
     "library": (
         "libraries and running calls keep {size} through the step's peak that nothing uses again",
-        "No variable of yours holds it alone: a running call of a library does. Passing less, or calling the parts of it yourself, may help.",
+        "No variable of yours holds it alone: a running call or an object of a library does. Passing less, or calling the parts of it yourself, may help.",
     ),
     "gradient": (
         "gradients of the last step are kept until zero_grad: {size} at the step's peak",

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from leakscope.findings.library_holds import is_librarys, owners
+from leakscope.findings.whose import Reach, is_users, reach_of
 from leakscope.graph.model import ROOTS, HeapGraph
 from leakscope.graph.reach import Mask, reachable
 
@@ -34,29 +35,25 @@ class Grips:
     """A Work that is still on the wire, or was not waited for."""
     saved: bool
     """On a way through a tensor that a grad node saved."""
+    inside: tuple[int, ...] = ()
+    """References inside objects of libraries that the user's code reaches by these alone:"""
+    handles: tuple[int, ...] = ()
+    """its own references to those objects."""
 
 
 def users_side(graph: HeapGraph) -> Mask:
     """Which objects a walk from the user's own frames and modules reaches."""
-    starts = [int(k) for k in graph.roots if ROOTS[graph.root[k]] in ("frame", "module") and _is_users(graph, int(k))]
+    starts = [int(k) for k in graph.roots if ROOTS[graph.root[k]] in ("frame", "module") and is_users(graph.object(int(k)))]
     return reachable(len(graph), graph.holder, graph.held, np.asarray(starts, dtype=np.int64))
 
 
-def _is_users(graph: HeapGraph, index: int) -> bool:
-    found = graph.object(index)
-    if found.kind == "namespace":
-        return found.name.partition(".")[0] not in _LIBRARIES
-    return not found.where.startswith("<")
-
-
-_LIBRARIES = frozenset({"torch", "numpy", "scipy", "builtins", "sys", "threading", "asyncio", "weakref", "atexit", "linecache"})
-
-
-def grips_of(graph: HeapGraph, storage: int, users: Mask) -> Grips:
-    """All grips on one storage; `users` is `users_side(graph)`."""
+def grips_of(graph: HeapGraph, storage: int, users: Mask, reached: dict[int, Reach] | None = None) -> Grips:
+    """All grips on one storage; `users` is `users_side(graph)`, `reached` what other storages of the graph have asked already."""
+    reached = {} if reached is None else reached
     mine: list[int] = []
     theirs: list[int] = []
     packed: list[int] = []
+    inside: dict[int, tuple[int, ...]] = {}
     flags: Mapping[str, list[bool]] = {"native": [], "gradient": [], "work": [], "saved": []}
     waiting, seen = [storage], {storage}
     while waiting and len(seen) < _MOST:
@@ -71,7 +68,9 @@ def grips_of(graph: HeapGraph, storage: int, users: Mask) -> Grips:
             holder = graph.object(r.holder)
             if r.kind == "saved":
                 flags["saved"].append(True)
-            if holder.kind == "parameter" and r.name == ".grad":
+            if r.kind == "operand":
+                flags["native"].append(True)
+            elif holder.kind == "parameter" and r.name == ".grad":
                 flags["gradient"].append(True)
             elif holder.kind == "work":
                 flags["work"].append(True)
@@ -82,12 +81,21 @@ def grips_of(graph: HeapGraph, storage: int, users: Mask) -> Grips:
                     seen.add(r.holder)
                     waiting.append(r.holder)
             elif users[r.holder] and not _belongs_to_library(graph, r.holder):
-                mine.append(reference)
+                if r.holder not in reached:
+                    reached[r.holder] = reach_of(graph, r.holder)
+                reach = reached[r.holder]
+                if reach.own:
+                    mine.append(reference)
+                elif reach.handles:
+                    inside[reference] = reach.handles
+                else:
+                    theirs.append(reference)
             else:
                 theirs.append(reference)
     return Grips(
         tuple(sorted(mine)), tuple(sorted(theirs)), bool(flags["native"]) or len(seen) >= _MOST, tuple(packed),
         bool(flags["gradient"]), bool(flags["work"]), bool(flags["saved"]),
+        tuple(sorted(inside)), tuple(sorted({handle for found in inside.values() for handle in found})),
     )  # fmt: skip
 
 

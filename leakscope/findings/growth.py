@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
 from statistics import median
 
@@ -13,6 +14,10 @@ LEAST_TOTAL_FACTOR = 16
 """A leak has grown by this many times `min_bytes` in all (64 KiB a step, 1 MiB in all)."""
 STEADY_SHARE = 0.25
 """The slowest stretch of a steady growth is at least this share of the fastest."""
+_SPAN = 40
+"""Looks over more steps than this are too far apart to tell a period by."""
+_ALIKE = 0.8
+"""What comes once in a fixed number of steps is at least this share of what came most at a time."""
 
 
 @dataclass(frozen=True)
@@ -24,14 +29,20 @@ class Series:
 
     @property
     def grows(self) -> bool:
-        """Never less, and more at two of the last looks at least: at each of them, or every few steps and still going on.
+        """Never less, and more at two of the last looks at least: at each of them, or every few steps and still going on."""
+        return self.grew_lately or (self._rises and bool(self._periods))
 
-        What came to rest has a bound: a pause at the end that is longer than all before it is no growth.
-        """
-        if len(self.bytes) < LEAST_LOOKS or any(b < a for a, b in pairwise(self.bytes)):
-            return False
+    @property
+    def grew_lately(self) -> bool:
+        """As `grows`, by the pauses alone: what came to rest has a bound, and a pause at the end that is longer than all
+        before it is no growth, though the looks may fit what comes once in a fixed number of steps."""
         *between, last = self._pauses
-        return len(self._slopes) >= LEAST_LOOKS - 1 and last <= max(between)
+        return self._rises and last <= max(between)
+
+    @property
+    def _rises(self) -> bool:
+        few = len(self.bytes) < LEAST_LOOKS or len(self._slopes) < LEAST_LOOKS - 1
+        return not few and all(b >= a for a, b in pairwise(self.bytes))
 
     @property
     def per_step(self) -> float:
@@ -40,7 +51,8 @@ class Series:
         if not self._slopes:
             return 0.0
         if self.grows and self.pauses:
-            return (self.bytes[-1] - self.bytes[0]) / (self.steps[-1] - self.steps[0])
+            grown = (self.bytes[-1] - self.bytes[0]) / (self.steps[-1] - self.steps[0])
+            return median(self._periods) if self._periods else grown
         return float(median(self._slopes))
 
     @property
@@ -50,8 +62,8 @@ class Series:
 
     @property
     def certain(self) -> bool:
-        """It grew at each look, or at three of them where it pauses in between."""
-        return not self.pauses or len(self._slopes) >= LEAST_LOOKS
+        """It grew at each look, or at three of them where it pauses in between and not for longest at the end."""
+        return not self.pauses or len(self._slopes) >= LEAST_LOOKS and self.grew_lately
 
     @property
     def steady(self) -> bool:
@@ -75,6 +87,20 @@ class Series:
                 found.append(0)
             else:
                 found[-1] += t - s
+        return found
+
+    @cached_property
+    def _periods(self) -> list[float]:
+        """Bytes a step for each period of steps that the looks fit: as much at each time, at the looks that rose and at no other."""
+        found = []
+        span = self.steps[-1] - self.steps[0]
+        for period in range(2, span if span <= _SPAN else 0):
+            for first in range(period):
+                came = [(t - first) // period - (s - first) // period for s, t in pairwise(self.steps)]
+                each = [(b - a) / times if times else float(b - a) for (a, b), times in zip(pairwise(self.bytes), came, strict=True)]
+                risen = [size for size, times in zip(each, came, strict=True) if times]
+                if not any(size for size, times in zip(each, came, strict=True) if not times) and risen and min(risen) >= _ALIKE * max(risen) > 0:
+                    found.append(sum(risen) / len(risen) / period)
         return found
 
     @property

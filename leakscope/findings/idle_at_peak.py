@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
+
 from leakscope.findings.grips import Grips, grips_of, users_side
-from leakscope.graph.model import HeapGraph
+from leakscope.findings.whose import Reach
+from leakscope.graph.model import HeapGraph, Ints
+from leakscope.graph.retained import freed_storages
 from leakscope.record import Rank
 
 Row = Mapping[str, Any]
@@ -69,14 +73,37 @@ def peak_of(rank: Rank) -> PeakOfStep | None:
     look = next((look for look in rank.looks if look.occasion == "peak" and look.step == step["step"]), None)
     if look is None:
         return None
-    users = users_side(look.heap)
-    idle = []
-    for row in rows:
-        if row["kind"] == "idle" and 0 <= row["storage"] < len(look.heap) and look.heap.freed[row["storage"]] == 0:
-            grips = grips_of(look.heap, row["storage"], users)
-            idle.append(Idle(row, grips, _who(look.heap, grips, row, step)))
+    graph, users = look.heap, users_side(look.heap)
+    lying = [row for row in rows if row["kind"] == "idle" and 0 <= row["storage"] < len(graph) and graph.freed[row["storage"]] == 0]
+    reached: dict[int, Reach] = {}
+    grips = _settled(graph, {row["storage"]: grips_of(graph, row["storage"], users, reached) for row in lying})
+    idle = [Idle(row, grips[row["storage"]], _who(graph, grips[row["storage"]], row, step)) for row in lying]
     alike = tuple(row for row in rows if row["kind"] in ("idle", "alike"))
-    return PeakOfStep(rank.number, step, look.heap, tuple(idle), alike)
+    return PeakOfStep(rank.number, step, graph, tuple(idle), alike)
+
+
+def _settled(graph: HeapGraph, idle: Mapping[int, Grips]) -> dict[int, Grips]:
+    """The grips with what the user reaches only inside a library's objects told as one or the other's.
+
+    The user can let go of such an object where that frees the storage, and mostly what lies idle: an output that was
+    used up, not a trainer that still runs.
+    """
+    known: dict[tuple[int, ...], Ints] = {}
+    settled = dict(idle)
+    for storage, grips in idle.items():
+        if grips.inside and not (grips.library or grips.native):
+            cuts = tuple(sorted({*grips.users, *grips.handles, *grips.packed}))
+            if cuts not in known:
+                known[cuts] = freed_storages(graph, np.asarray(cuts, dtype=np.int64))
+            if frees_mostly_idle(graph, known[cuts], storage, idle):
+                settled[storage] = replace(grips, users=tuple(sorted({*grips.users, *grips.handles})), inside=(), handles=())
+    return settled
+
+
+def frees_mostly_idle(graph: HeapGraph, gone: Ints, storage: int, idle: Collection[int]) -> bool:
+    """Whether this storage is among those that would go, and what lies idle is at least half of their bytes."""
+    spent = int(graph.bytes[[s for s in gone.tolist() if s in idle]].sum())
+    return storage in gone and 2 * spent >= int(graph.bytes[gone].sum())
 
 
 def _span(row: Row) -> int:
@@ -91,7 +118,7 @@ def _site(row: Row) -> tuple[str, str]:
 def _who(graph: HeapGraph, grips: Grips, row: Row, step: Row) -> str:
     if grips.gradient:
         return "gradient"
-    if grips.native or grips.library or not (grips.users or grips.work):
+    if grips.native or grips.library or grips.inside or not (grips.users or grips.work):
         return "library"
     if grips.work:
         return "wire"

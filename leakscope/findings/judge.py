@@ -8,24 +8,31 @@ from dataclasses import replace
 from itertools import pairwise
 from statistics import median
 
+from leakscope.findings.arrays import beside_tensors, told_of_arrays, with_arrays_for_storages
 from leakscope.findings.candidate import Candidate
 from leakscope.findings.categories import categories, summary
 from leakscope.findings.device_failures import device_failures_told
 from leakscope.findings.device_memory import native_findings
+from leakscope.findings.doubts import bound_on, doubted, gaining, is_open, went_on
 from leakscope.findings.drag import drag_told
 from leakscope.findings.gap import gap_findings
 from leakscope.findings.gc_advice import gc_advice
+from leakscope.findings.graphs_behind import with_graphs_behind
 from leakscope.findings.groups import Group, group_storages
 from leakscope.findings.growth import LEAST_LOOKS, Series, series
 from leakscope.findings.kept_by_library import kept_by_library
 from leakscope.findings.known_library import named_upstream
 from leakscope.findings.late_release import late_release_findings, late_release_unjudged
 from leakscope.findings.model import Finding, Findings, RankSummary, Sighting, Unjudged
+from leakscope.findings.one_cut import as_one, with_one_cut
 from leakscope.findings.out_of_memory import out_of_memory_told
+from leakscope.findings.over_ranks import merge
 from leakscope.findings.rules.allocator import allocator_findings
 from leakscope.findings.rules.rank_skew import skew_findings
 from leakscope.findings.telling import tell
+from leakscope.findings.verdict import verdict_of
 from leakscope.findings.wire import beyond_the_wire, context_findings, wire_findings, with_contexts
+from leakscope.graph.model import IMMORTAL
 from leakscope.record import Look, Rank, Run
 from leakscope.units import bytes_text
 
@@ -47,20 +54,21 @@ def judge(
     """
     found: list[Finding] = []
     unjudged: list[Unjudged] = []
+    open_cases: dict[str, str] = {}
+    """Fingerprint to why it cannot be said whether it is a leak."""
     summaries: dict[int, RankSummary] = {}
     for rank in run.ranks:
         looks = judged_looks(rank, run.warmup)
-        candidates = candidates_of(rank, looks)
-        told = [_doubted(tell(c, run.min_bytes), c) for c in candidates]
+        told, gaps, leaking, doubts = _growing(rank, looks, run)
+        open_cases |= doubts
         found += told
-        joined = native_findings(rank, looks, run.min_bytes)
-        found += beyond_the_wire(gap_findings(rank, looks, run.min_bytes) if joined is None else joined, told)
+        found += beyond_the_wire(gaps, told)
         found += allocator_findings(rank, looks)
         unjudged += _unjudged(rank, looks) + late_release_unjudged(rank)
         kept = kept_by_library(rank, looks, told, run.min_bytes)
         found += kept.values()
         found += late_release_findings(rank, run.min_bytes, kept)
-        summaries[rank.number] = summary(rank, [c for c, f in zip(candidates, told, strict=True) if f.severity == "leak"])
+        summaries[rank.number] = summary(rank, leaking)
     found += wire_findings(run) + context_findings(run)
     merged = merge(with_contexts([named_upstream(f) for f in found], run))
     merged += skew_findings(run, summaries, merged)
@@ -68,7 +76,7 @@ def judge(
     hidden = set(suppress) | set(baseline)
     shown = [f for f in merged if f.fingerprint not in hidden and f.rule not in suppress]
     kept_apart = [f for f in merged if f.fingerprint in hidden or f.rule in suppress]
-    verdict, why = _verdict(run, shown, unjudged)
+    verdict, why = verdict_of(run, shown, unjudged, [open_cases[f.fingerprint] for f in shown if f.fingerprint in open_cases])
     return Findings(
         verdict=verdict,
         why=why,
@@ -82,6 +90,34 @@ def judge(
         gc_advice=gc_advice(run, shown),
         drag=drag_told(run),
     )
+
+
+def _growing(rank: Rank, looks: Sequence[Look], run: Run) -> tuple[list[Finding], list[Finding], list[Candidate], dict[str, str]]:
+    """What grows in one rank: the findings, the gaps that they leave, what leaks in tensors, and open cases by fingerprint."""
+    candidates = candidates_of(rank, looks)
+    told = [tell(c, run.min_bytes) for c in candidates]
+    doubts = [_open(f, c) for f, c in zip(told, candidates, strict=True)]
+    told = [doubted(f, c) for f, c in zip(told, candidates, strict=True)]
+    joined = native_findings(rank, looks, run.min_bytes)
+    gaps = gap_findings(rank, looks, run.min_bytes) if joined is None else joined
+    if looks and looks[-1].counted_on == "cpu":  # nodes are in host memory
+        told, gaps = with_graphs_behind(told, candidates, gaps, looks)
+    leaking = [c for f, c in zip(told, candidates, strict=True) if f.severity == "leak"]
+    alike = with_one_cut(told)
+    told = [as_one([told[place] for place in places]) for places in alike]
+    open_cases = {f.fingerprint: doubts[place] for f, places in zip(told, alike, strict=True) for place in places if doubts[place]}
+    for candidate in _of_arrays(rank, run.warmup):
+        finding = told_of_arrays(tell(candidate, run.min_bytes), rank.number)
+        if why := _open(finding, candidate):
+            open_cases[finding.fingerprint] = why
+        told = beside_tensors(told, doubted(finding, candidate))
+    return told, gaps, leaking, open_cases
+
+
+def _of_arrays(rank: Rank, warmup: int) -> list[Candidate]:
+    """Numpy arrays and their like that something alive keeps gaining."""
+    seen = with_arrays_for_storages(rank)
+    return [] if seen is None else [c for c in candidates_of(seen, judged_looks(seen, warmup)) if not c.group.freed]
 
 
 def judged_looks(rank: Rank, warmup: int) -> tuple[Look, ...]:
@@ -100,24 +136,37 @@ def candidates_of(rank: Rank, looks: Sequence[Look]) -> list[Candidate]:
     for place, look in zip(steps, looks, strict=True):
         for group in group_storages(look.heap):
             seen[group.key][place] = (look, group)
-            garbage[place] += group.bytes if group.freed else 0
+            garbage[place] += 0 if _by_program(group) else group.bytes
     found = []
     end, at_the_end = _at_the_end(rank, steps)
+    lines = {key: series(steps, {place: group.bytes for place, (_, group) in at.items()}) for key, at in seen.items()}
+    growing = [line for key, line in lines.items() if line.grows and not seen[key][max(seen[key])][1].freed]
     for key, at in seen.items():
-        line = series(steps, {place: group.bytes for place, (_, group) in at.items()})
+        line = lines[key]
         place = _telling_look(at)
         look, group = at[place]
         rate, recreated = _rate(rank, line, group, garbage)
         if look.occasion == "block":  # one look after a block of code: whatever it left unreachable is its own
             rate = float(group.bytes) if group.freed else 0.0
-        elif group.freed == 0 and (not line.grows or _bounded(look, group) or at_the_end.get(key) == line.bytes[-1]):
+        elif _by_program(group) and (not line.grows or at_the_end.get(key) == line.bytes[-1]):
             continue
         if rate <= 0:
             continue
-        storages = {there.step: other.storages for there, other in at.values()}
-        roots = tuple(at[there][1].roots for there in sorted(at))
         confirmed = at_the_end.get(key, 0) - line.bytes[-1] >= _AS_FAST * rate * (end - steps[-1]) > 0
-        found.append(Candidate(rank.number, look.step, look.heap, group, line, rate, recreated, storages, roots, confirmed))
+        live = group.freed == 0 and look.occasion != "block"
+        places = gaining(at) if live and look is at[max(at)][0] else []
+        found.append(
+            Candidate(
+                rank.number, look.step, look.heap, group, line, rate, recreated,
+                storages_at={there.step: other.storages for there, other in at.values()},
+                roots=tuple(at[there][1].roots for there in sorted(at)),
+                made_at=tuple(there.heap.made_at[s] for there, other in at.values() for s in other.storages if s in there.heap.made_at),
+                confirmed=confirmed,
+                ended=live and not confirmed and not went_on(rank, line, rate, growing),
+                gaining=places[-1] if places else -1,
+                bound=bound_on(at, places),
+            )
+        )
     return found
 
 
@@ -129,13 +178,20 @@ def _at_the_end(rank: Rank, steps: Sequence[int]) -> tuple[int, dict[tuple[str, 
     end = next((look for look in rank.looks if look.occasion == "end"), None)
     if end is None or not steps or end.step < steps[-1] + _RESTED:
         return 0, {}
-    return end.step, {group.key: group.bytes for group in group_storages(end.heap) if not group.freed}
+    return end.step, {group.key: group.bytes for group in group_storages(end.heap) if _by_program(group)}
 
 
-def _doubted(finding: Finding, candidate: Candidate) -> Finding:
-    """A note where what grows every few steps was seen to grow at two looks only."""
-    certain = candidate.group.freed != 0 or candidate.series.certain or candidate.confirmed
-    return finding if certain else replace(finding, severity="note")
+def _by_program(group: Group) -> bool:
+    """Only the program can let go of it: it is alive, or no collection ever frees it."""
+    return group.freed in (0, IMMORTAL)
+
+
+def _open(finding: Finding, candidate: Candidate) -> str:
+    """Why it cannot be said whether it is a leak; "" where it can."""
+    if not is_open(finding, candidate) or finding.origin != "application":
+        return ""
+    what = finding.cut.written if finding.cut else finding.title
+    return f"too few looks saw {what} grow to tell a leak from a start that came to rest: run more steps"
 
 
 def _telling_look(at: Mapping[int, tuple[Look, Group]]) -> int:
@@ -159,7 +215,7 @@ def _rate(rank: Rank, line: Series, group: Group, garbage: Mapping[int, int]) ->
     What the program's collections freed between two looks is added to the growth, in this group's share of
     the garbage: automatic gc hides a cyclic leak in one run and not in the next.
     """
-    if group.freed == 0:
+    if _by_program(group):
         return line.per_step, False
     stretches: list[tuple[float, int]] = []
     """Bytes a step that came between two looks, and how many steps that were."""
@@ -185,45 +241,14 @@ def _rate(rank: Rank, line: Series, group: Group, garbage: Mapping[int, int]) ->
     return sum(come * steps for come, steps in stretches) / sum(steps for _, steps in stretches), recreated
 
 
-def _bounded(look: Look, group: Group) -> bool:
-    """Held by a container with a declared bound that it has not reached yet."""
-    labels = (look.heap.object(int(look.heap.holder[reference])).label for reference in group.way)
-    return any(", maxlen " in label or (", maxsize " in label and not label.endswith("None")) for label in labels)
-
-
-def merge(found: Sequence[Finding]) -> list[Finding]:
-    """One finding for each fingerprint and severity rank, sightings and bytes of all ranks together."""
-    by_print: dict[str, list[Finding]] = defaultdict(list)
-    for finding in found:
-        by_print[finding.fingerprint].append(finding)
-    merged = []
-    for same in by_print.values():
-        best = max(same, key=lambda f: f.retained_bytes)
-        per_rank = {next(iter(f.storages), -1): f for f in same}
-        storages = {rank: indexes for f in same for rank, indexes in f.storages.items()}
-        cut = best.cut and replace(best.cut, frees_bytes=sum(f.cut.frees_bytes for f in same if f.cut))
-        merged.append(
-            replace(
-                best,
-                severity="leak" if any(f.severity == "leak" for f in same) else "note",
-                retained_bytes=sum(f.retained_bytes for f in same),
-                bytes_per_step=sum(f.bytes_per_step for f in same),
-                count=sum(f.count for f in same),
-                made_at=tuple(dict.fromkeys(m for f in same for m in f.made_at)),
-                sightings=tuple(s for f in same for s in f.sightings),
-                cut=cut,
-                storages=storages if per_rank else {},
-            )
-        )
-    return sorted(merged, key=lambda f: (f.severity != "leak", f.origin == "library", -f.bytes_per_step, -f.retained_bytes))
-
-
 def _with_proof(finding: Finding, run: Run) -> Finding:
     if finding.cut is None:
         return finding
     answers = [rank.proved[finding.fingerprint] for rank in run.ranks if finding.fingerprint in rank.proved]
     sizes = [a for a in answers if isinstance(a, int)]
     reasons = [a for a in answers if isinstance(a, str)]
+    if sizes and finding.counted_bytes:
+        return replace(finding, cut=replace(finding.cut, unproved=f"{bytes_text(sum(sizes))} of tensors went free, and what grad nodes take is only counted"))
     if sizes and not reasons:
         return replace(finding, cut=replace(finding.cut, proved_bytes=sum(sizes)))
     return replace(finding, cut=replace(finding.cut, unproved=reasons[0])) if reasons else finding
@@ -239,34 +264,6 @@ def _unjudged(rank: Rank, looks: Sequence[Look]) -> list[Unjudged]:
     for look in looks:
         found += [Unjudged("native-hold", rank.number, problem) for problem in look.unjudged]
     return list(dict.fromkeys(found))
-
-
-def _verdict(run: Run, shown: Sequence[Finding], unjudged: Sequence[Unjudged]) -> tuple[str, str]:
-    leaks = [f for f in shown if f.severity == "leak" and f.origin == "application"]
-    if leaks:
-        rate = sum(f.bytes_per_step for f in leaks)
-        total = sum(f.retained_bytes for f in leaks)
-        many = f"{len(leaks)} distinct leaks" if len(leaks) > 1 else "1 leak"
-        speed = f", growing by {bytes_text(rate)} a step" if rate else ""
-        return "leaks", f"{many}: {bytes_text(total)} held{speed}"
-    ranks = [rank for rank in run.ranks if rank.ended.how != "lost"]
-    if not ranks:
-        return "inconclusive", "nothing was recorded"
-    if any(look.occasion == "block" for rank in ranks for look in rank.looks):
-        return "clean", "the block left no tensor memory behind"
-    if not any(rank.steps for rank in ranks):
-        return "inconclusive", "no step was seen: no torch optimizer stepped; mark steps with leakscope.Profiler, or see what was alive at the end"
-    killed = [rank for rank in run.ranks if rank.ended.how == "killed"]
-    if killed:
-        return "inconclusive", f"rank {killed[0].number} was killed after {killed[0].ended.steps} steps; nothing grew until then"
-    short = [u for u in unjudged if u.rule == "step-growth"]
-    stepped = {rank.number for rank in ranks if rank.steps}
-    if short and all(number in {u.rank for u in short} for number in stepped):
-        return "inconclusive", f"too few steps to judge: {short[0].why}; run at least {run.warmup + 8} steps"
-    notes = len(shown)
-    extra = f"; {notes} note{'s' if notes != 1 else ''} below" if notes else ""
-    grew = "enough to be a leak" if any(f.bytes_per_step > 0 for f in shown) else "over the looks taken"
-    return "clean", f"nothing grew {grew}{extra}"
 
 
 def _listed(run: Run) -> tuple[str, ...]:

@@ -105,7 +105,7 @@ def _finding(rank: Rank, graph: HeapGraph, kept: Kept, line: Series, size: int, 
     known, count = kept.known, len(kept.holds)
     typical = max(kept.holds, key=lambda s: (int(graph.bytes[s]), s))
     frees = kept.frees(graph)
-    grows = line.grows
+    grows = line.grew_lately
     return Finding(
         rule=known.rule,
         title=f"kept by torch's {known.holder} from step to step: {bytes_text(size)}",
@@ -126,7 +126,7 @@ def _finding(rank: Rank, graph: HeapGraph, kept: Kept, line: Series, size: int, 
 
 
 def _course(line: Series) -> str:
-    if line.grows:
+    if line.grew_lately:
         return "It grows."
     if len(line.bytes) < LEAST_LOOKS:
         return ""

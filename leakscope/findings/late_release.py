@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Collection, Sequence
 
 import numpy as np
 
 from leakscope.findings.cures import places
 from leakscope.findings.drag_of_others import NAME, others_findings
-from leakscope.findings.idle_at_peak import Idle, PeakOfStep, arguments_cut, peak_of
+from leakscope.findings.idle_at_peak import Idle, PeakOfStep, arguments_cut, frees_mostly_idle, peak_of
 from leakscope.findings.model import Cut, Finding, Hop, Sighting, Unjudged
 from leakscope.findings.saying import along_way
 from leakscope.findings.trace import fingerprint, generic, hops
@@ -67,7 +67,7 @@ def _users_findings(peak: PeakOfStep, min_bytes: int, least: float) -> list[Find
             if reference not in climbed:
                 climbed[reference] = _climb(graph, reference, storages)
             cuts.append(climbed[reference])
-        cuts = list(dict.fromkeys(cuts))
+        cuts = _of_one_object(graph, list(dict.fromkeys(cuts)), one, storages)
         cuts.sort(key=lambda c: (graph.object(int(graph.holder[c])).kind != "frame", c))
         groups[_owner(graph, ways, cuts[0])].append((one, tuple(cuts)))
     # Where another moment is as high, letting go of these alone would gain nothing worth a line.
@@ -89,6 +89,17 @@ def _climb(graph: HeapGraph, reference: int, idle: frozenset[int]) -> int:
             break
         best = into[0]
     return best if graph.reference(best).kind == "local" else reference
+
+
+def _of_one_object(graph: HeapGraph, cuts: list[int], one: Idle, idle: frozenset[int]) -> list[int]:
+    """Where one object holds the storage by several references, the one reference to that object instead of these."""
+    times = Counter(int(graph.holder[c]) for c in cuts)
+    for holder in [h for h, count in times.items() if count > 1 and not graph.root[h] and len(graph.into(h)) == 1]:
+        instead = [*graph.into(holder).tolist(), *(c for c in cuts if graph.holder[c] != holder)]
+        gone = freed_storages(graph, np.asarray([*instead, *one.grips.packed], dtype=np.int64))
+        if frees_mostly_idle(graph, gone, int(one.row["storage"]), idle):
+            cuts = list(dict.fromkeys(instead))
+    return cuts
 
 
 def _owner(graph: HeapGraph, ways: Ways, reference: int) -> str:
@@ -139,7 +150,7 @@ def _finding(
         freed_by="program",
         retained_bytes=size,
         bytes_per_step=0.0,
-        trace=_trace(graph, ways, cuts[0], int(members[0][0].row["storage"]), frees),
+        trace=_trace(graph, ways, cuts[0], int(members[0][0].row["storage"]), frees if len(cuts) == 1 else _frees_alone(graph, members, cuts[0])),
         cut=Cut(", ".join(dict.fromkeys(generic(graph.reference(c).name) for c in cuts[:_NAMES_SHOWN])), where, frees, written=names),
         advice=_advice(peak, [one for one, _ in members], cuts, names, fall),
         made_at=tuple(made[:6]),
@@ -147,6 +158,12 @@ def _finding(
         see=places("boxed-lists") if arguments_cut(graph, peak.row, cuts) else (),
         count=len(members),
     )
+
+
+def _frees_alone(graph: HeapGraph, members: Sequence[tuple[Idle, tuple[int, ...]]], cut: int) -> int:
+    """What this cut frees of the memory that lies idle, without the others."""
+    idle = {int(one.row["storage"]) for one, _ in members}
+    return int(graph.bytes[[s for s in freed_storages(graph, np.asarray([cut], dtype=np.int64)).tolist() if s in idle]].sum())
 
 
 def _together(spoken: Sequence[str]) -> str:

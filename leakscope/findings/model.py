@@ -34,7 +34,7 @@ class Hop:
     status: str
     """expected, leaked or unknown."""
     reference: str
-    """Reference to the next object, generic (`[i]`, not `[17]`); "" on the last."""
+    """Reference to the next object; `[i]`, not `[17]`, where it is one of many like it; "" on the last."""
     reason: str = ""
     """Why the status is what it is."""
     frees_bytes: int | None = None
@@ -99,6 +99,12 @@ class Finding:
     """(holder, reference, held) labels of the smallest cycle, for drawing; the closing reference last."""
     count: int = 0
     """Storages held at the last sighting."""
+    host_bytes: int = 0
+    """Those of the bytes that are in host memory, in a run that uses an accelerator."""
+    counted_bytes: int = 0
+    """Those of the bytes that the allocator counted beside the storages, of grad nodes."""
+    settled: bool = False
+    """It has a bound or went no further: as it grew at the looks it does not go on for ever."""
     storages: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
     """Rank to the storages' indexes in that rank's last judged look; not written to disk."""
 

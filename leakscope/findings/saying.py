@@ -2,46 +2,79 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from leakscope.findings.trace import generic
+from leakscope.findings.whose import is_users
 from leakscope.graph.model import HeapGraph, Object
 
 SEVERAL = "more than one reference"
 """What closes a cycle that no single cut opens."""
 _WEAK_DICTS = ("weakref.WeakKeyDictionary", "weakref.WeakValueDictionary", "torch.utils.weak.WeakIdKeyDictionary")
 """Dicts behind a `.data` that nobody writes."""
-_PLAIN = ("attribute", "buffer", "item", "local", "closure")
+_INSTANCES = ("instance", "nn.Module", "optimizer", "exception", "thread", "container")
+_PLAIN = ("attribute", "buffer", "item", "local", "closure", "hook")
 
 
-def along_way(graph: HeapGraph, way: Sequence[int], last: int) -> str:
-    """The way from a root down to the reference `last`, as an expression; its end alone where it is no code."""
+def along_way(graph: HeapGraph, way: Sequence[int], last: int, one: Collection[int] = ()) -> str:
+    """The way from a root down to the reference `last`, as an expression; its end alone where it is no code.
+
+    Items are `[i]`, but for the references `one`: there the finding is about one item alone.
+    """
     upto = list(way[: list(way).index(last) + 1]) if last in way else [last]
+    upto, text = upto[(inner := _inner(graph, upto)) :], "self" if inner else ""
     root = graph.object(int(graph.holder[upto[0]]))
-    text = ""
     for reference in upto:
         r = graph.reference(reference)
         if r.kind not in _PLAIN or r.name.startswith((".__", ".tb_", "key ", "(unn")) or not _is_code(r.name):
-            return at_holder(graph, last)
+            return at_holder(graph, last, one)
         if r.kind in ("closure", "local") and text:
-            return f"{generic(r.name)} of {_in(text, root)}" if reference == last else at_holder(graph, last)
+            return f"{generic(r.name)} of {_in(text, root)}" if reference == last else at_holder(graph, last, one)
         if not (r.name == ".data" and graph.object(r.holder).type in _WEAK_DICTS):
-            text += generic(r.name).removeprefix("local ").removeprefix("closure ")
-    return _in(text, root) if root.kind in ("frame", "namespace") else at_holder(graph, last)
+            text += (r.name if reference in one else generic(r.name)).removeprefix("local ").removeprefix("closure ")
+    return _in(text, root) if inner or root.kind in ("frame", "namespace") else at_holder(graph, last, one)
+
+
+def line_along(graph: HeapGraph, way: Sequence[int], last: int) -> str:
+    """The line of a reference, else of its holder; inside an object that is written as `self`, of the nearest one above it too."""
+    upto = list(way[: list(way).index(last) + 1]) if last in way else [last]
+    r = graph.reference(last)
+    lines = [r.where, graph.object(r.holder).where]
+    if inner := _inner(graph, upto):
+        lines += [graph.reference(above).where for above in reversed(upto[inner:])]
+    return next(filter(None, lines), "")
+
+
+def _inner(graph: HeapGraph, way: Sequence[int]) -> int:
+    """Position on a way from which its user would write it as `self. ...`, 0 for the root.
+
+    It is the last object of a class of the user's, where a private attribute of an object that is not the user's leads
+    there: `trainer._strategy._module.seen`.
+    """
+    inner, private = 0, False
+    for place, reference in enumerate(way):
+        r = graph.reference(reference)
+        holder = graph.object(r.holder)
+        users = is_users(holder)
+        if private and users and holder.kind in _INSTANCES and not is_lru_cache(holder):
+            inner = place
+        private = private or (r.name.startswith("._") and not users)
+    return inner
 
 
 def _in(text: str, root: Object) -> str:
-    """An expression and the function or module it is written in."""
+    """An expression and the function, module or class it is written in."""
     if root.kind == "namespace":
         return text.removeprefix(".") if root.name == "__main__" else root.name + text
-    return f"{text} in {root.name}()"
+    inner = root.kind in _INSTANCES and text.startswith("self")
+    return f"{text} in {root.name.rpartition('.')[2] if inner else f'{root.name}()'}"
 
 
 def _is_code(name: str) -> bool:
     return name.startswith((".", "[", "local ", "closure "))
 
 
-def at_holder(graph: HeapGraph, reference: int) -> str:
+def at_holder(graph: HeapGraph, reference: int, one: Collection[int] = ()) -> str:
     """One reference with its holder: `.activated of FastTanhBackward`, `closure act of mask_by_activation()`."""
     r = graph.reference(reference)
     holder, held = graph.object(r.holder), graph.object(r.held)
@@ -50,7 +83,7 @@ def at_holder(graph: HeapGraph, reference: int) -> str:
     if r.kind == "item" and held.kind in ("function", "method") and holder.type.endswith("OrderedDict"):
         return f"the hook {held.name}()"  # hook dicts are OrderedDicts by number: torch/utils/hooks.py
     owner = f"{holder.name}()" if holder.kind in ("function", "frame", "generator") else holder.label
-    return f"{generic(r.name)} of {owner}"
+    return f"{r.name if reference in one else generic(r.name)} of {owner}"
 
 
 def is_lru_cache(obj: Object) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
@@ -9,21 +10,23 @@ import numpy as np
 from leakscope.findings.candidate import Candidate
 from leakscope.findings.cures import places
 from leakscope.findings.groups import HOOKS, holds_itself
+from leakscope.findings.growth import LEAST_TOTAL_FACTOR
 from leakscope.findings.library import origin_of
 from leakscope.findings.model import Cut, Finding, Hop, Sighting
-from leakscope.findings.rules import ORDER, step_growth
-from leakscope.findings.saying import SEVERAL, along_way, at_holder
+from leakscope.findings.rules import ORDER, step_growth, tensor_cycle
+from leakscope.findings.saying import SEVERAL, at_holder
 from leakscope.findings.together import cut_together
 from leakscope.findings.trace import fingerprint, generic, grouping, hops
 from leakscope.findings.wire import hint
-from leakscope.graph.model import IMMORTAL
+from leakscope.graph.model import IMMORTAL, REFERENCE_KINDS, HeapGraph
 from leakscope.graph.paths import Ways, ways_from, ways_from_roots
-from leakscope.graph.retained import freed_storages
+from leakscope.graph.retained import freed_storages, passing
 
 _ENOUGH = 0.9
 _MOST_INSTANCES = 4000
 _TENSORS = ("tensor", "parameter")
-_CUT_ORDER = ("closure", "attribute", "local", "item", "buffer", "hook", "saved", "unnamed", "memory", "grad graph")
+_HOOK = REFERENCE_KINDS.index("hook")
+_CUT_ORDER = ("closure", "attribute", "local", "item", "buffer", "hook", "saved", "operand", "unnamed", "memory", "grad graph")
 
 
 def tell(found: Candidate, min_bytes: int) -> Finding:
@@ -33,14 +36,14 @@ def tell(found: Candidate, min_bytes: int) -> Finding:
     name = _said(found, references[0]) if references else SEVERAL if found.group.freed else "(no single reference)"
     group, line = found.group, found.series
     total = max(group.bytes, line.total)
-    leak = found.per_step >= min_bytes and (total >= min_bytes * 16 or found.recreated)
-    leak = leak and not (rule is step_growth and step_growth.bounded_by(found))
+    leak = found.per_step >= min_bytes and (total >= min_bytes * LEAST_TOTAL_FACTOR or found.recreated)
+    settled = rule is step_growth and step_growth.bounded_by(found) is not None
     gc = group.freed > 0
     return Finding(
         rule=rule.NAME,
         title=rule.title(found, name),
         fingerprint=fingerprint(_fingerprint_parts(found)),
-        severity="leak" if leak else "note",
+        severity="leak" if leak and not settled else "note",
         freed_by="never" if group.freed == IMMORTAL else "gc" if gc else "program",
         retained_bytes=group.bytes,
         bytes_per_step=found.per_step,
@@ -51,16 +54,18 @@ def tell(found: Candidate, min_bytes: int) -> Finding:
         collections=group.freed if gc else None,
         made_at=_made_at(found),
         sightings=tuple(Sighting(found.rank, s, b) for s, b in zip(line.steps, line.bytes, strict=True) if b),
-        see=places(rule.CURE) if rule.CURE else (),
+        see=places(slug) if (slug := tensor_cycle.cure(found) if rule is tensor_cycle else rule.CURE) else (),
         cycle=_cycle_edges(found),
         count=len(group.storages),
+        host_bytes=_on_host(found),
+        settled=settled,
         storages={found.rank: group.storages},
     )
 
 
 def _said(found: Candidate, reference: int) -> str:
     if found.group.freed == 0:
-        return along_way(found.graph, found.group.way, reference)
+        return found.written(reference)
     return at_holder(found.graph, reference)
 
 
@@ -68,9 +73,14 @@ def _fingerprint_parts(found: Candidate) -> tuple[str, ...]:
     return found.group.key
 
 
+def _on_host(found: Candidate) -> int:
+    graph = found.graph
+    return sum(int(graph.bytes[s]) for s in found.group.storages if s not in graph.device) if graph.device else 0
+
+
 def _made_at(found: Candidate) -> tuple[str, ...]:
-    made = [found.graph.made_at[s] for s in found.group.storages if s in found.graph.made_at]
-    return tuple(sorted(dict.fromkeys(made), key=lambda m: -made.count(m)))[:6]
+    times = Counter(found.made_at)
+    return tuple(sorted(times, key=lambda place: -times[place]))[:6]
 
 
 def best_cut(found: Candidate) -> tuple[Cut | None, dict[int, int], tuple[int, ...]]:
@@ -97,32 +107,49 @@ def best_cut(found: Candidate) -> tuple[Cut | None, dict[int, int], tuple[int, .
         return None, frees, positions[max(named, default=len(positions) - 1)]
     if found.group.freed == 0:
         best = max(k for k, size in enumerate(freed) if size >= _ENOUGH * most)
+        several = _several(found, best, most)
+        if several is not None:
+            best, positions[best], freed[best] = several  # from left to right: `best` is the new one already
+            frees[positions[best][0]] = freed[best]
     else:
         enough = [k for k, size in enumerate(freed) if size >= _ENOUGH * most]
         best = min(enough, key=lambda k: _cut_rank(found, positions[k][0]))
     reference = found.graph.reference(positions[best][0])
-    holder = found.graph.object(reference.holder)
     if reference.kind == "memory" and reference.name == "storage":
         return None, frees, ()  # nothing but the tensor itself: who holds the tensor could not be found
-    where = reference.where or holder.where
-    return Cut(generic(reference.name), where, freed[best], written=_said(found, reference.index)), frees, positions[best]
+    filled = found.references[best - 1].where if found.group.freed == 0 and best > 0 and reference.kind == "item" else ""
+    where = found.line(reference.index) or filled
+    return Cut(found.name(reference.index), where, freed[best], written=_said(found, reference.index)), frees, positions[best]
 
 
 def _cut_of(
     found: Candidate, references: tuple[int, ...], held_by: Sequence[Candidate]
 ) -> tuple[Cut, dict[int, int], tuple[int, ...]]:
     """As `best_cut`, for references that must be cut together."""
-    first, total = found.graph.reference(references[0]), _freed(found, references)
-    also = tuple(along_way(other.graph, other.group.way, r) for other, r in zip(held_by[1:], references[1:], strict=True))
-    where = first.where or found.graph.object(first.holder).where
-    written = _said(found, references[0])
-    return Cut(generic(first.name), where, total, also=also, written=written), {references[0]: total}, references
+    total = _freed(found, references)
+    also = tuple(other.written(r) for other, r in zip(held_by[1:], references[1:], strict=True))
+    where = held_by[0].line(references[0])
+    return Cut(held_by[0].name(references[0]), where, total, also=also, written=held_by[0].written(references[0])), {references[0]: total}, references
 
 
 def _cut_rank(found: Candidate, reference: int) -> tuple[int, int]:
     r = found.graph.reference(reference)
+    if _stores_what_refers_back(found, reference):
+        return (-1, reference)
     hidden = r.name.startswith((".__", ".tb_", ".f_")) or found.graph.object(r.holder).type == "tuple"
     return (_CUT_ORDER.index(r.kind) + (20 if hidden else 0), reference)
+
+
+def _stores_what_refers_back(found: Candidate, reference: int) -> bool:
+    """Whether an object, no function, has by this attribute a function whose closure holds that object:
+    `self.act = lambda: self.x`."""
+    graph = found.graph
+    r = graph.reference(reference)
+    if r.kind != "attribute" or r.name.startswith(".__"):
+        return False
+    if graph.object(r.held).kind != "function" or graph.object(r.holder).kind == "function":
+        return False
+    return any(graph.held[back] == r.holder and graph.reference(back).kind == "closure" for back in graph.out_of(r.held).tolist())
 
 
 def _way_cuts(found: Candidate) -> list[tuple[int, ...]]:
@@ -135,6 +162,46 @@ def _way_cuts(found: Candidate) -> list[tuple[int, ...]]:
     if found.group.roots < 2 or not way:
         return [(reference,) for reference in way]
     return _same_on_ways(found, ways_from_roots(found.graph), way)
+
+
+def _several(found: Candidate, best: int, most: int) -> tuple[int, tuple[int, ...], int] | None:
+    """(Place on the way, references, bytes freed) of a cut of several references that says or frees more than the one at
+    `best`; no one frees more than `most`."""
+    each = _each_that_gains(found, best)
+    size = _freed(found, each) if each else 0
+    if size >= _ENOUGH * most:
+        return found.gaining - 1, each, size
+    items = _all_items(found) if most < _ENOUGH * found.group.bytes else ()
+    size = _freed(found, items) if items else 0
+    return (found.gaining, items, size) if most < _ENOUGH * size else None
+
+
+def _each_that_gains(found: Candidate, position: int) -> tuple[int, ...]:
+    """The attribute that holds a container which gains, in every object like its owner, where a cut at `position` of the
+    way takes all those owners away: `model[i].seen`, not `model`."""
+    place, graph = found.gaining - 1, found.graph
+    if place <= position or found.group.roots > 1 or graph.reference(found.group.way[place]).kind != "attribute":
+        return ()
+    upto, ways = found.group.way[: place + 1], ways_from_roots(graph)
+    names = [generic(graph.reference(r).name) for r in upto]
+    each = {upto[-1]: None}
+    for storage in found.group.storages[-_MOST_INSTANCES:]:
+        way = ways.to(graph, storage)[: place + 1]
+        if way[-1] not in each and [generic(graph.reference(r).name) for r in way] == names:
+            each[way[-1]] = None
+    return tuple(each)
+
+
+def _all_items(found: Candidate) -> tuple[int, ...]:
+    """All items of the container that gains, that on the way first: emptying it frees what leads back to the container
+    itself, as the frames of the exceptions in it do."""
+    place, graph = found.gaining, found.graph
+    if place < 0 or place >= found.tensor_at or found.group.roots > 1 or found.references[place].kind != "item":
+        return ()
+    item = found.references[place]
+    name = grouping(item.name)
+    alike = [r for r in graph.out_of(item.holder).tolist() if r != item.index and grouping(graph.reference(r).name) == name]
+    return (item.index, *alike[-_MOST_INSTANCES:])
 
 
 def _cycle_cuts(found: Candidate) -> list[tuple[int, ...]]:
@@ -170,18 +237,26 @@ def _same_on_ways(found: Candidate, ways: Ways, first: Sequence[int]) -> list[tu
 
 
 def _freed(found: Candidate, references: Sequence[int]) -> int:
-    gone = freed_storages(found.graph, np.asarray(references, dtype=np.int64))
+    """Bytes of the group that cutting the references would free, once the statements that run now are over."""
+    cut = [*_with_other_owner(found.graph, references), *passing(found.graph)]
+    gone = freed_storages(found.graph, np.asarray(cut, dtype=np.int64))
     mine = np.isin(gone, np.asarray(found.group.storages))
     return int(found.graph.bytes[gone[mine]].sum())
+
+
+def _with_other_owner(graph: HeapGraph, references: Sequence[int]) -> list[int]:
+    """The references, and beside one to a dict of hooks what else its owner has it by: Python and C++ count one each."""
+    hooks = [r for r in references if graph.reference_kind[r] == _HOOK]
+    return [*references, *(other for r in hooks for other in graph.out_of(int(graph.holder[r])).tolist() if graph.held[other] == graph.held[r])]
 
 
 def _trace(found: Candidate, cut: Cut | None, frees: dict[int, int]) -> tuple[Hop, ...]:
     graph, group = found.graph, found.group
     if group.freed == 0:
-        place = next((k + 1 for k, r in enumerate(group.way) if cut and generic(graph.reference(r).name) == cut.reference
+        place = next((k + 1 for k, r in enumerate(group.way) if cut and found.name(r) == cut.reference
                       and frees.get(r) == cut.frees_bytes), found.tensor_at)  # fmt: skip
         kept = "only the references to cut together keep it" if cut and cut.also else "only the cut reference keeps it" if cut else "held by more than what is listed here"
-        return hops(graph, group.start, group.way, place, frees, ("held on the way from a root", kept))
+        return hops(graph, group.start, group.way, place, frees, ("held on the way from a root", kept), found.one_of_its_kind)
     reasons = ("", "no root leads here: the cycle keeps itself")
     around = group.cycles[0] if group.cycles else ()
     start = int(graph.holder[around[0]]) if around else group.start

@@ -26,7 +26,7 @@ Freed = Callable[[Sequence[int]], int]
 
 
 def cut_together(found: Candidate, freed: Freed) -> tuple[tuple[int, ...], tuple[Candidate, ...]]:
-    """(References, the candidate on each one's way): the first is the one that the group's own way goes through.
+    """(References, the candidate on each one's way), as few as do.
 
     `freed` gives the bytes of the group that cutting references would free. Empty where one cut is enough, where nothing
     else is found to hold the memory, or where cutting a few does not free it: each step's tensor may have a holder of its own.
@@ -50,8 +50,19 @@ def cut_together(found: Candidate, freed: Freed) -> tuple[tuple[int, ...], tuple
         cuts.append(grip)
         held_by.append(holder)
         if freed(cuts) >= _ENOUGH * group.bytes:
-            return (tuple(cuts), tuple(held_by)) if len(cuts) > 1 else ((), ())
+            needed = _needed(cuts, lambda some: freed(some) >= _ENOUGH * group.bytes)
+            return (tuple(cuts[k] for k in needed), tuple(held_by[k] for k in needed)) if len(cuts) > 1 else ((), ())
     return (), ()
+
+
+def _needed(cuts: Sequence[int], is_enough: Callable[[Sequence[int]], bool]) -> list[int]:
+    """Positions of those cuts without which the others are not enough: one found late may make an earlier one needless."""
+    places = list(range(len(cuts)))
+    for place in range(len(cuts)):
+        others = [k for k in places if k != place]
+        if others and is_enough([cuts[k] for k in others]):
+            places = others
+    return places
 
 
 def _names_more(found: Candidate, freed: Freed) -> bool:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from leakscope.findings.model import Hop
 from leakscope.graph.model import HeapGraph
 
 _TENSORS = ("tensor", "parameter")
-_OF_TENSORS = (*_TENSORS, "grad node", "storage")
+OF_TENSORS = (*_TENSORS, "grad node", "storage")
 
 
 def generic(name: str) -> str:
@@ -19,6 +19,11 @@ def generic(name: str) -> str:
     if re.fullmatch(r"\[-?\d+\]", name):
         return "[i]"
     return re.sub(r"\[\d+\]$", "[i]", name) if name.startswith((".next_functions", "saved")) else name
+
+
+def any_item(text: str) -> str:
+    """An expression without the numbers of its items."""
+    return re.sub(r"\[-?\d+\]", "[i]", text)
 
 
 def grouping(name: str) -> str:
@@ -29,7 +34,7 @@ def grouping(name: str) -> str:
 def passes_through(graph: HeapGraph, reference: int) -> bool:
     """Whether a way goes through a tensor as through any instance: by an attribute that is no tensor, a list it carries."""
     r = graph.reference(reference)
-    return r.kind == "attribute" and graph.object(r.holder).kind in _TENSORS and graph.object(r.held).kind not in _OF_TENSORS
+    return r.kind == "attribute" and graph.object(r.holder).kind in _TENSORS and graph.object(r.held).kind not in OF_TENSORS
 
 
 def key_of(graph: HeapGraph, start: int, way: Sequence[int], names: bool = False) -> tuple[str, ...]:
@@ -68,19 +73,20 @@ def fingerprint(parts: Sequence[str]) -> str:
 
 
 def hops(
-    graph: HeapGraph, start: int, way: Sequence[int], leaked_from: int, frees: dict[int, int], reasons: tuple[str, str]
+    graph: HeapGraph, start: int, way: Sequence[int], leaked_from: int, frees: dict[int, int], reasons: tuple[str, str],
+    one: Collection[int] = (),
 ) -> tuple[Hop, ...]:
     """The objects along a way; from position `leaked_from` on they are leaked.
 
     `frees` maps references to the bytes their cut would free; `reasons` say why the objects before and after
-    that position have their status.
+    that position have their status. Items are `[i]`, but for the references `one`.
     """
     found: list[Hop] = []
     indexes = [start, *(int(graph.held[r]) for r in way)]
     for place, index in enumerate(indexes):
         obj = graph.object(index)
         reference = int(way[place]) if place < len(way) else -1
-        name = generic(graph.reference(reference).name) if reference >= 0 else ""
+        name = graph.reference(reference).name if reference >= 0 else ""
         leaked = place >= leaked_from
         where = obj.where or (graph.reference(reference).where if reference >= 0 else "")
         found.append(
@@ -90,7 +96,7 @@ def hops(
                 kind=obj.kind,
                 where=graph.reference(reference).where or where if reference >= 0 else where,
                 status="leaked" if leaked else "expected",
-                reference=name,
+                reference=name if reference in one else generic(name),
                 reason=reasons[1] if leaked else _root_reason(obj.root) or reasons[0],
                 frees_bytes=frees.get(reference),
             )

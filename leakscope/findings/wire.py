@@ -206,6 +206,7 @@ def _together(found: Sequence[Finding], rank: int) -> Finding:
         retained_bytes=sum(f.retained_bytes for f in found),
         bytes_per_step=sum(f.bytes_per_step for f in found),
         count=sum(f.count for f in found),
+        host_bytes=sum(f.host_bytes for f in found),
         made_at=tuple(dict.fromkeys(m for f in found for m in f.made_at)),
         sightings=tuple(Sighting(rank, step, size) for step, size in sorted(seen.items())),
         storages={rank: tuple(s for f in found for s in f.storages.get(rank, ()))},

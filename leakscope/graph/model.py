@@ -36,6 +36,7 @@ KINDS = (
     "work",  # the handle of a send, receive or collective
     "hook handle",
     "native",  # an object of a type written in C that no reader knows
+    "array",  # of numpy, bytes, bytearray or BytesIO: memory of its own that is no tensor's
 )
 """Every kind an object can have; files store the word."""
 
@@ -54,6 +55,7 @@ REFERENCE_KINDS = (
     "hook",
     "wire",  # a Work to the tensor it sends or receives into
     "memory",  # tensor to its storage
+    "operand",  # of the statement that runs in a frame, gone when it is over
     "unnamed",  # a reference CPython reports and no reader can name
 )
 
@@ -76,9 +78,9 @@ class Object:
     where: str
     """`train.py:12`, or "" where no source line belongs to it."""
     bytes: int
-    """Bytes owned; only storages own any."""
+    """Bytes of tensor memory owned; only storages own any."""
     size: int
-    """Items of a container, bytes a tensor itself spans, -1 where neither applies."""
+    """Items of a container, bytes that a tensor or an array itself spans, -1 where neither applies."""
     root: str
     freed: int
     """0: reachable from a root. k > 0: garbage that the k-th full collection frees. IMMORTAL: never freed."""
@@ -121,7 +123,7 @@ class Crossing:
 
 @dataclass(frozen=True, eq=False)
 class HeapGraph:
-    """Objects on a way from a root or a cycle to tensor memory, in columns; ids are indexes, no addresses.
+    """Objects on a way from a root or a cycle to tensor memory or an array's, in columns; ids are indexes, no addresses.
 
     All object columns have length n, all reference columns length m; `type`, `label`, `name`, `where`,
     `reference_name` and `reference_where` are indexes into `strings`, `kind`, `root` and `reference_kind` into the tuples above.
@@ -147,6 +149,8 @@ class HeapGraph:
     """Storage index to `train.py:41 forward (aten::addmm)`, where the maker was seen."""
     crossed: Mapping[int, Crossing] = field(default_factory=dict)
     """Storage index to the last operation on the wire that used it."""
+    device: Mapping[int, str] = field(default_factory=dict)
+    """Storage index to `cuda:0`, for each that is not in host memory; empty where no accelerator was in use."""
 
     def __len__(self) -> int:
         return len(self.kind)
@@ -220,6 +224,7 @@ def to_json(graph: HeapGraph) -> dict[str, Any]:
     for column in OBJECT_COLUMNS + REFERENCE_COLUMNS:
         data[column] = getattr(graph, column).tolist()
     data["made_at"] = {str(index): text for index, text in graph.made_at.items()}
+    data["device"] = {str(index): text for index, text in graph.device.items()}
     data["crossed"] = {str(index): list(astuple(crossing)) for index, crossing in graph.crossed.items()}
     return data
 
@@ -231,7 +236,8 @@ def from_json(data: Mapping[str, Any]) -> HeapGraph:
         columns[name] = np.asarray([words.index(word) for word in data["words"][name]], dtype=np.int64)[columns[name]]
     made_at = {int(index): str(text) for index, text in data["made_at"].items()}
     crossed = {int(index): Crossing(*fields) for index, fields in data.get("crossed", {}).items()}
-    return HeapGraph(strings=tuple(data["strings"]), made_at=made_at, crossed=crossed, **columns)
+    device = {int(index): str(text) for index, text in data.get("device", {}).items()}
+    return HeapGraph(strings=tuple(data["strings"]), made_at=made_at, crossed=crossed, device=device, **columns)
 
 
 def build(objects: Sequence[Object], references: Sequence[Reference], made_at: Mapping[int, str] | None = None) -> HeapGraph:

@@ -12,7 +12,7 @@ from scipy.sparse.csgraph import dijkstra
 
 from leakscope.graph.model import REFERENCE_KINDS, ROOTS, HeapGraph, Ints
 
-_REFERENCE_COST = {"unnamed": 6.0, "grad graph": 1.2, "saved": 1.2, "hook": 1.5, "memory": 1.0}
+_REFERENCE_COST = {"unnamed": 6.0, "operand": 6.0, "grad graph": 1.2, "saved": 1.2, "hook": 1.5, "memory": 1.0}
 _ROOT_COST = {"frame": 1.0, "module": 1.5, "thread": 2.0, "interpreter": 30.0, "native": 60.0}
 _LIBRARY_COST = 8.0
 _FAR = 1e9

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import numpy as np
 
 from leakscope.graph.cycles import find_cycles
-from leakscope.graph.model import HeapGraph, Ints
+from leakscope.graph.model import REFERENCE_KINDS, HeapGraph, Ints
 from leakscope.graph.reach import Mask, reachable
 
 
@@ -26,12 +28,27 @@ def kept_without(graph: HeapGraph, references: Ints) -> Mask:
     return living | reachable(len(graph), holder, held, closed)
 
 
+@lru_cache(maxsize=2)
+def passing(graph: HeapGraph) -> Ints:
+    """References from running statements to what something else holds as well: gone when the statement is over, as the list
+    of `losses.append(step())`. A loop's iterator, say, is on the stack alone, and stays."""
+    operands = np.flatnonzero(graph.reference_kind == REFERENCE_KINDS.index("operand"))
+    return operands[kept_without(graph, operands)[graph.held[operands]]] if len(operands) else operands
+
+
+@lru_cache(maxsize=2)
+def _kept(graph: HeapGraph) -> Mask:
+    return kept_without(graph, np.zeros(0, dtype=np.int64))
+
+
+def freed_without(graph: HeapGraph, references: Ints) -> Mask:
+    """Which objects cutting these references would free."""
+    return _kept(graph) & ~kept_without(graph, references)
+
+
 def freed_storages(graph: HeapGraph, references: Ints) -> Ints:
     """Storages that cutting these references would free."""
-    storages = graph.storages
-    before = kept_without(graph, np.zeros(0, dtype=np.int64))
-    after = kept_without(graph, references)
-    return storages[before[storages] & ~after[storages]]
+    return graph.storages[freed_without(graph, references)[graph.storages]]
 
 
 def bytes_freed(graph: HeapGraph, references: Ints) -> int:

@@ -9,7 +9,8 @@ from importlib import import_module
 from pathlib import Path
 
 from leakscope.findings.model import Findings
-from leakscope.record import Run, write_json
+from leakscope.record import Run
+from leakscope.run_folder import write_json
 
 Render = Callable[[Run, Findings], str]
 

@@ -9,9 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from leakscope.findings.model import Finding, Findings, Hop
+from leakscope.findings.out_of_memory import ranks_out_of_memory
 from leakscope.findings.wire import wire_rows
 from leakscope.record import Rank, Run
 from leakscope.report import marks, wording
+from leakscope.report.cleaning import cleaned
 from leakscope.report.drawings import draw
 from leakscope.report.per_rank import RankStory, rank_stories
 from leakscope.report.plots import categories_plot, categories_shown, category_series, memory_plot
@@ -72,7 +74,7 @@ def render(run: Run, findings: Findings) -> str:
         undefined=StrictUndefined, keep_trailing_newline=True,
     )
     environment.filters |= {"bytes": bytes_text, "numbers": wording.listed_numbers, "ticked": _ticked}
-    run, findings = wording.cleaned(run), wording.cleaned(findings)
+    run, findings = cleaned(run), cleaned(findings)
     sections = (
         ("Leaks", "", wording.leaks(findings)),
         ("Held by libraries", "Not yours to mend, and no reason to fail.", wording.library(findings)),
@@ -88,6 +90,7 @@ def render(run: Run, findings: Findings) -> str:
         device=device_section(run),
         steps=wording.steps_of(run),
         next=wording.next_text(run, findings),
+        out_of_memory=tuple(rank.number for rank in ranks_out_of_memory(run)),
         absolute=_absolute(run),
         words=wording,
         no_trace=marks.NO_TRACE,

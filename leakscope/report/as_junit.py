@@ -6,9 +6,9 @@ from xml.etree import ElementTree
 
 from leakscope.findings.model import Finding, Findings
 from leakscope.record import Rank, Run
+from leakscope.report.cleaning import cleaned
 from leakscope.report.wording import (
     also_text,
-    cleaned,
     cut_name,
     ended_badly,
     ended_text,
@@ -17,8 +17,9 @@ from leakscope.report.wording import (
     held_text,
     holds_nothing,
     seen_text,
+    status_word,
+    would_be_freed,
 )
-from leakscope.units import bytes_text
 
 
 def render(run: Run, findings: Findings) -> str:
@@ -72,11 +73,12 @@ def _summary(finding: Finding) -> str:
 
 
 def _details(finding: Finding) -> str:
-    statuses = [f"{hop.status}: {hop.reason}" if hop.reason else hop.status for hop in finding.trace]
+    words = [status_word(finding, hop) for hop in finding.trace]
+    statuses = [f"{word}: {hop.reason}" if hop.reason else word for word, hop in zip(words, finding.trace, strict=True)]
     lines = [f"{hop.object} ({status}) {hop.reference}" for hop, status in zip(finding.trace, statuses, strict=True)]
     if finding.cut is not None:
         where = f" at {finding.cut.where}" if finding.cut.where else ""
-        lines.append(f"cut {cut_name(finding.cut)}{where}{also_text(finding.cut)}: {bytes_text(finding.cut.frees_bytes)} would be freed")
+        lines.append(f"cut {cut_name(finding.cut)}{where}{also_text(finding.cut)}: {would_be_freed(finding)}")
     if not holds_nothing(finding):
         lines.append(f"freed by {freed_text(finding)}")
     lines += [f"made at {place}" for place in finding.made_at]

@@ -8,9 +8,9 @@ from urllib.parse import quote
 
 from leakscope.findings.model import RULES, Finding, Findings
 from leakscope.record import Run
+from leakscope.report.cleaning import cleaned
 from leakscope.report.wording import (
     also_text,
-    cleaned,
     cut_name,
     ended_badly,
     ended_text,
@@ -19,8 +19,8 @@ from leakscope.report.wording import (
     held_text,
     holds_nothing,
     seen_text,
+    would_be_freed,
 )
-from leakscope.units import bytes_text
 
 SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
 
@@ -123,7 +123,7 @@ def _message(finding: Finding) -> str:
     parts = [finding.title, held_text(finding), seen_text(finding)]
     parts += [] if holds_nothing(finding) else [f"freed by {freed_text(finding)}"]
     if finding.cut is not None:
-        parts.append(f"cut `{cut_name(finding.cut)}`{also_text(finding.cut)}: {bytes_text(finding.cut.frees_bytes)} would be freed")
+        parts.append(f"cut `{cut_name(finding.cut)}`{also_text(finding.cut)}: {would_be_freed(finding)}")
     return ". ".join(part.rstrip(".") for part in (*parts, finding.advice) if part) + "."
 
 

@@ -3,31 +3,35 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from leakscope.findings.model import Finding, Findings, Hop
 from leakscope.record import Run
+from leakscope.report.cleaning import cleaned, one_line
 from leakscope.report.marks import NO_TRACE, closes_cycle, cut_hop, makers, new_reasons, source_line, suspects
 from leakscope.report.per_rank import RankStory, rank_stories
 from leakscope.report.snapshot_section import device_lines
 from leakscope.report.wording import (
     also_text,
-    cleaned,
     cut_name,
     cycle_text,
     error_text,
+    first_cut,
     freed_text,
     held_text,
     holds_nothing,
+    hung_text,
     leaks,
     library,
     next_text,
     notes,
-    one_line,
+    of_block,
     plural,
     proved_text,
     seen_text,
+    status_word,
     steps_of,
+    would_be_freed,
 )
 from leakscope.units import bytes_text
 
@@ -39,18 +43,33 @@ LISTED_SHOWN = 30
 def render(run: Run, findings: Findings) -> str:
     """The whole report as plain text, at most 110 columns wide, without colour."""
     run, findings = cleaned(run), cleaned(findings)
-    lines = [*_verdict(run, findings), ""]
-    sections = (("leak", leaks(findings)), ("library", library(findings)), ("note", notes(findings)))
-    for section, found in sections:
-        if found:
-            lines += [*_heading(section, len(found)), ""]
-            for number, finding in enumerate(found, 1):
-                lines += [*_finding(run, finding, number), ""]
-    lines += [*_ranks(run, findings), ""]
+    lines = [*_verdict(run, findings), "", *_sections(run, findings), *_ranks(run, findings), ""]
     if device := list(device_lines(run)):
         lines += [*(line for text in device for line in _wrapped(text, "", "  ")), ""]
     lines += _lists(findings)
+    return _joined(lines)
+
+
+def render_in_test(run: Run, findings: Findings) -> str:
+    """What a failing test says was left behind: nothing on a command, its ranks and how they ended."""
+    run, findings = cleaned(run), cleaned(findings)
+    told = leaks(findings)
+    lines = [*_field("Next", f"{first_cut(told)}."), ""] if told else []
+    lines += _sections(run, findings)
+    lines += [line for rank in run.ranks for look in rank.looks for text in look.unjudged for line in _wrapped(text, "- ", "  ")]
+    return _joined(lines)
+
+
+def _joined(lines: Sequence[str]) -> str:
     return "\n".join(line.rstrip() for line in lines).rstrip() + "\n"
+
+
+def _sections(run: Run, findings: Findings) -> Iterator[str]:
+    for section, found in (("leak", leaks(findings)), ("library", library(findings)), ("note", notes(findings))):
+        if found:
+            yield from (*_heading(section, len(found)), "")
+            for number, finding in enumerate(found, 1):
+                yield from (*_finding(run, finding, number), "")
 
 
 def _verdict(run: Run, findings: Findings) -> Iterator[str]:
@@ -59,6 +78,8 @@ def _verdict(run: Run, findings: Findings) -> Iterator[str]:
     told = leaks(findings)
     count = f": {plural(len(told), 'distinct leak')}" if told else ""
     yield from _field("Verdict", f"{findings.verdict.upper()}{count} (exit status {findings.exit_status})")
+    if hung := hung_text(run):
+        yield from _field("Hung", hung)
     yield from _field("Why", findings.why)
     for sentence in findings.out_of_memory:
         yield from _field("Memory", sentence)
@@ -81,12 +102,15 @@ def _heading(section: str, count: int) -> tuple[str, str]:
 
 def _finding(run: Run, finding: Finding, number: int) -> Iterator[str]:
     yield from _wrapped(f"{number}. {finding.title}", "", "   ")
-    yield from _wrapped(f"{finding.rule} [{finding.fingerprint}]; {held_text(finding)}; {seen_text(finding)}", "   ")
+    block = of_block(run)
+    held = held_text(finding, "after the block") if block else f"{held_text(finding)}; {seen_text(finding)}"
+    yield from _wrapped(f"{finding.rule} [{finding.fingerprint}]; {held}", "   ")
     yield ""
     if not holds_nothing(finding):
         yield from _held(run, finding)
     yield from _made_at(run, finding)
-    yield from _field("seen", _sightings(finding), "   ", 10)
+    if not block:
+        yield from _field("seen", _sightings(finding), "   ", 10)
     if finding.advice:
         yield from _field("advice", finding.advice, "   ", 10)
     for index, place in enumerate(finding.see):
@@ -95,8 +119,9 @@ def _finding(run: Run, finding: Finding, number: int) -> Iterator[str]:
 
 def _held(run: Run, finding: Finding) -> Iterator[str]:
     """What holds the memory, what to cut, and who frees it."""
-    yield from _trace(finding)
-    yield ""
+    if trace := list(_trace(finding)):
+        yield from trace
+        yield ""
     yield from _cut(run, finding)
     if cycle := cycle_text(finding):
         yield from _field("cycle", cycle, "   ", 10)
@@ -115,7 +140,7 @@ def _source(line: str) -> Iterator[str]:
 
 
 def _trace(finding: Finding) -> Iterator[str]:
-    if not finding.trace:
+    if not finding.trace and finding.rule != "late-release":  # of that the holders are known, and many
         yield f"   {NO_TRACE}"
     at_fault, cut, reasons = suspects(finding), cut_hop(finding), new_reasons(finding)
     last = len(finding.trace) - 1
@@ -127,7 +152,8 @@ def _trace(finding: Finding) -> Iterator[str]:
         if closes_cycle(finding, index):
             yield f"   {stem}the cycle is closed; from it on to the memory:"
             continue
-        yield from _wrapped(f"{hop.status}: {reasons[index]}" if reasons[index] else hop.status, "   " + stem)
+        status = status_word(finding, hop)
+        yield from _wrapped(f"{status}: {reasons[index]}" if reasons[index] else status, "   " + stem)
         if hop.reference and index != last:
             yield from _reference(finding, hop, stem, index in at_fault, index == cut)
 
@@ -159,7 +185,7 @@ def _cut(run: Run, finding: Finding) -> Iterator[str]:
         yield from _field("cut", "no single reference frees it", "   ", 10)
         return
     where = f" at {cut.where}" if cut.where else ""
-    text = f"`{cut_name(cut)}`{where}{also_text(cut)}: {bytes_text(cut.frees_bytes)} would be freed"
+    text = f"`{cut_name(cut)}`{where}{also_text(cut)}: {would_be_freed(finding)}"
     yield from _field("cut", text, "   ", 10)
     yield from _source(source_line(run, cut.where))
     if proof := proved_text(finding):

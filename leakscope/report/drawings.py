@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from html import escape
 
 from leakscope.findings.model import Finding
+from leakscope.report.cleaning import one_line
 from leakscope.report.layout import Box, Layout, column_layout, dot_layout
 from leakscope.report.marks import cut_hop
-from leakscope.report.wording import one_line
 
 LINE = 34
 """Characters of a label on one line of a box."""

@@ -46,10 +46,11 @@ class RankStory:
 
 def rank_stories(run: Run, findings: Findings) -> tuple[RankStory, ...]:
     """One story for each rank of the run, lost ones included, in order."""
-    return tuple(_story(rank, run, findings) for rank in run.ranks)
+    of_the_wire = wire_notes(run)
+    return tuple(_story(rank, run, findings, of_the_wire.get(rank.number, ())) for rank in run.ranks)
 
 
-def _story(rank: Rank, run: Run, findings: Findings) -> RankStory:
+def _story(rank: Rank, run: Run, findings: Findings, of_the_wire: tuple[str, ...]) -> RankStory:
     summary = findings.ranks.get(rank.number, RankSummary())
     diff = rank.gc_diff
     freed = sum(diff.freed_bytes) if diff is not None else summary.freed_by_gc_bytes
@@ -72,7 +73,7 @@ def _story(rank: Rank, run: Run, findings: Findings) -> RankStory:
         looking=_looking(rank),
         summary=summary,
         categories=summary.categories,
-        notes=rank.notes + wire_notes(run, rank.number) + tuple(text for look in rank.looks for text in look.unjudged),
+        notes=rank.notes + of_the_wire + tuple(text for look in rank.looks for text in look.unjudged),
     )
 
 
@@ -82,8 +83,14 @@ def _counted(rank: Rank, summary: RankSummary) -> int | None:
     return rank.steps[-1].counted_bytes
 
 
+def counted_steps(rank: Rank) -> list[tuple[int, int]]:
+    """(step, counted bytes), all of the device that was counted last."""
+    counted = [s for s in rank.steps if s.counted_bytes is not None]
+    return [(s.number, s.counted_bytes) for s in counted if s.counted_on == counted[-1].counted_on and s.counted_bytes is not None]
+
+
 def _growth(rank: Rank, warmup: int) -> float | None:
-    counted = [(s.number, s.counted_bytes) for s in rank.steps if s.number > warmup and s.counted_bytes is not None]
+    counted = [(number, size) for number, size in counted_steps(rank) if number > warmup]
     if len(counted) < 2 or counted[-1][0] == counted[0][0]:
         return None
     return (counted[-1][1] - counted[0][1]) / (counted[-1][0] - counted[0][0])

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from leakscope.findings.model import RankSummary
 from leakscope.record import Rank
+from leakscope.report.per_rank import counted_steps
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -61,7 +62,7 @@ def memory_plot(rank: Rank, absolute: bool) -> str:
     `absolute`: the counted bytes are tensor memory (an accelerator's); otherwise only their growth means anything.
     Returns "" where fewer than two steps were counted.
     """
-    counted = [(s.number, s.counted_bytes) for s in rank.steps if s.counted_bytes is not None]
+    counted = counted_steps(rank)
     if len(counted) < 2:
         return ""
     base = 0 if absolute else counted[0][1]
@@ -69,6 +70,8 @@ def memory_plot(rank: Rank, absolute: bool) -> str:
     first = 0 if absolute or not explained else explained[0][1]
     looks = [(step, found - first) for step, found in explained]
     peaks = [(s.number, s.peak_bytes) for s in rank.steps if s.peak_bytes is not None] if absolute else []
+    if peaks:  # noted where it rose
+        peaks.append((counted[-1][0], peaks[-1][1]))
     lines = [[(n, b - base) for n, b in counted], looks, peaks]
     unit, name = _unit(max(abs(b) for line in lines for _, b in line))
     with _figure(f"memory of rank {rank.number}") as (figure, axes):

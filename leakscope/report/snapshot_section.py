@@ -9,9 +9,10 @@ from leakscope.allocator.figures import SnapshotReport
 from leakscope.allocator.judging import SnapshotsReport, judge
 from leakscope.findings.device_memory import DeviceLook, device_looks
 from leakscope.record import Rank, Run
+from leakscope.report.cleaning import cleaned, one_line
 from leakscope.report.snapshot_plot import Curve, memory_curves
 from leakscope.report.snapshot_wording import facts, failure_texts, title, verdict_line
-from leakscope.report.wording import cleaned, one_line, plural
+from leakscope.report.wording import plural
 from leakscope.units import bytes_text
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ def device_lines(run: Run) -> Iterator[str]:
     for rank, looks in stories:
         if looks:
             yield f"rank {rank.number}"
-            yield from _table([_HEADS, *(_cells(look) for look in looks[-LOOKS_SHOWN:])])
+            yield from _table([_HEADS, *(_cells(look) for look in looks[-LOOKS_SHOWN * len({look.device for look in looks}) :])])
             yield from (f"    {text}" for text in _native(looks))
         for text in _snapshot_texts(rank):
             yield f"  {one_line(text)}"

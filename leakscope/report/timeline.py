@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from html import escape
 from typing import Any
 
-from leakscope.report.wording import cleaned, one_line
+from leakscope.report.cleaning import cleaned, one_line
 from leakscope.units import bytes_text, seconds_text
 
 STEPS_SHOWN = 2

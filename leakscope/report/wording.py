@@ -3,55 +3,15 @@
 from __future__ import annotations
 
 import signal
-import unicodedata
-from collections.abc import Mapping
-from dataclasses import fields, is_dataclass, replace
-from typing import Any, TypeVar
 
 from leakscope.findings.growth import LEAST_TOTAL_FACTOR
-from leakscope.findings.model import Cut, Finding, Findings
-from leakscope.findings.pairs import first_to_blame, last_operation
-from leakscope.graph.model import HeapGraph
-from leakscope.record import Rank, Run, Step
+from leakscope.findings.model import Cut, Finding, Findings, Hop
+from leakscope.findings.out_of_memory import largest_holder, ranks_out_of_memory
+from leakscope.findings.pairs import circle_told, first_to_blame, first_to_fail, gave_up, waiting_circle
+from leakscope.record import HUNG, Rank, Run
+from leakscope.report.cleaning import cleaned, one_line
 from leakscope.report.marks import closes_cycle
 from leakscope.units import bytes_text
-
-T = TypeVar("T")
-
-UNPRINTABLE = ("Cc", "Cf", "Cs", "Zl", "Zp")
-"""Unicode categories that could move a cursor, reorder a line or break XML."""
-
-
-def cleaned(value: T) -> T:
-    """The same data with every character that no terminal or XML file should see written as an escape.
-
-    Line feeds and tabs stay. What may be long and is not printed is passed on as it is: heap graphs, steps (which
-    hold no text), and the lines of further files (`Rank.extras`), which their reader cleans.
-    """
-    return _cleaned(value)  # type: ignore[no-any-return]
-
-
-def _cleaned(value: Any) -> Any:
-    if isinstance(value, str):
-        return value if value.isascii() and value.isprintable() else "".join(map(_character, value))
-    if isinstance(value, (tuple, list)):
-        return type(value)(_cleaned(item) for item in value)
-    if isinstance(value, Mapping):
-        return {_cleaned(key): _cleaned(item) for key, item in value.items()}
-    if is_dataclass(value) and not isinstance(value, (HeapGraph, Step, type)):
-        told = [f.name for f in fields(value) if f.name != "extras"]
-        return replace(value, **{name: _cleaned(getattr(value, name)) for name in told})
-    return value
-
-
-def _character(character: str) -> str:
-    if character in "\n\t" or unicodedata.category(character) not in UNPRINTABLE and character not in "\ufffe\uffff":
-        return character
-    return character.encode("unicode_escape").decode("ascii")
-
-
-def one_line(text: str) -> str:
-    return " ".join(text.split())
 
 
 def plural(count: int, noun: str) -> str:
@@ -87,13 +47,36 @@ def steps_of(run: Run) -> int:
     return max((max(rank.ended.steps, len(rank.steps)) for rank in run.ranks), default=0)
 
 
-def held_text(finding: Finding) -> str:
-    """`960.00 KiB held in 5 storages at the last look, growing 192.00 KiB a step`."""
+def of_block(run: Run) -> bool:
+    """Whether it was one block of code, without steps."""
+    return any(look.occasion == "block" for rank in run.ranks for look in rank.looks)
+
+
+def held_text(finding: Finding, when: str = "") -> str:
+    """`960.00 KiB held in 5 storages at the last look, growing 192.00 KiB a step`; of an accelerator's run, what the host holds."""
     if holds_nothing(finding):
         return f"no memory held, {plural(finding.count, 'time')} seen" if finding.count else "no memory held"
     storages = f" in {plural(finding.count, 'storage')}" if finding.count else ""
     growth = f", growing {bytes_text(finding.bytes_per_step)} a step" if finding.bytes_per_step else ""
-    return f"{bytes_text(finding.retained_bytes)} held{storages} at the last look{growth}"
+    part = "" if finding.host_bytes >= finding.retained_bytes else f"{bytes_text(finding.host_bytes)} of it "
+    host = f", {part}in host memory" if finding.host_bytes else ""
+    return f"{bytes_text(finding.retained_bytes)} held{storages} {when or _when(finding)}{host}{growth}"
+
+
+def _when(finding: Finding) -> str:
+    """Which look the bytes are of: the last one, unless the program's gc had just been there."""
+    if finding.rule == "late-release":
+        return "at the step's peak"
+    last: dict[int, int] = {}
+    most: dict[int, int] = {}
+    for seen in sorted(finding.sightings, key=lambda s: s.step):
+        last[seen.rank] = seen.bytes
+        most[seen.rank] = max(most.get(seen.rank, 0), seen.bytes)
+    if not sum(last.values()) < finding.retained_bytes <= sum(most.values()):
+        return "at the last look"
+    if finding.retained_bytes < sum(most.values()):
+        return "at each rank's last look or the one that found most"
+    return "at the look that found most" if len(most) == 1 else "at each rank's look that found most"
 
 
 def holds_nothing(finding: Finding) -> bool:
@@ -119,6 +102,8 @@ def freed_text(finding: Finding) -> str:
         return "gc, late"
     if finding.freed_by == "never":
         return "never: it holds itself through C++ references that gc cannot see"
+    if not finding.trace and finding.rule == "late-release":
+        return "the program, once all that hold it have let go"
     if not finding.trace or finding.rule == "native-hold":
         return "whoever holds it in native code: gc cannot help"
     return "the program, once it lets go: gc cannot help, a live root holds it"
@@ -164,17 +149,26 @@ def ended_text(rank: Rank) -> str:
     return f"{words.get(ended.how, ended.how)} {after}"
 
 
-_HUNG = "hung: "
-"""How the error of a rank begins that `--hang-timeout` ended; it raised nothing."""
-
-
 def _hung(rank: Rank) -> bool:
-    return rank.ended.status == 124 and rank.ended.error.startswith(_HUNG)
+    return rank.ended.error.startswith(HUNG)
+
+
+def hung_text(run: Run) -> str:
+    """`ranks 0, 2 hung after 7 steps: nothing happened on the wire for 8 s`; "" where no rank did."""
+    hung: dict[str, list[Rank]] = {}
+    for rank in run.ranks:
+        if _hung(rank):
+            hung.setdefault(ended_text(rank), []).append(rank)
+    told = []
+    for ended, ranks in hung.items():
+        why = ranks[0].ended.error.removeprefix(HUNG).partition(";")[0]
+        told.append(f"rank{'s' if len(ranks) > 1 else ''} {listed_numbers(tuple(rank.number for rank in ranks))} {ended}: {why}")
+    return "; ".join(told)
 
 
 def error_text(ended: str, error: str) -> str:
     """An error without what `ended` (an `ended_text`) says already; "" where that is all of it."""
-    return "" if ended.startswith(error) else error.removeprefix(_HUNG if ended.startswith("hung ") else "")
+    return "" if ended.startswith(error) else error.removeprefix(HUNG if ended.startswith("hung ") else "")
 
 
 def ended_badly(rank: Rank) -> bool:
@@ -184,31 +178,6 @@ def ended_badly(rank: Rank) -> bool:
 def was_text(rank: Rank) -> str:
     """`ended_text` as it follows `it`: `was killed by SIGKILL after 5 steps`."""
     return f"{'was ' if rank.ended.how in ('killed', 'lost', 'stopped') else ''}{ended_text(rank)}"
-
-
-_GAVE_UP = (124, 130)
-"""Statuses of ranks that `--hang-timeout` or Ctrl-C ended: no rank failed before the others."""
-
-
-def first_to_fail(run: Run) -> Rank | None:
-    """The rank to look at first: one killed from outside, else the failing one that got least far.
-
-    A rank that died of SIGTERM is taken for one that the launcher ended because a peer had failed, and one whose last
-    operation on the wire raised for one whose peer had gone away. Where all were ended because nothing moved, it is
-    the one that the others waited for.
-    """
-    failed = [rank for rank in run.ranks if ended_badly(rank)]
-    if failed and all(rank.ended.status in _GAVE_UP for rank in failed):
-        blamed = first_to_blame(run)
-        failed = [rank for rank in failed if rank.number == blamed] or failed
-    return min(failed, key=_suspicion, default=None)
-
-
-def _suspicion(rank: Rank) -> tuple[int, int, int]:
-    terminated = rank.ended.how == "killed" and status_text(rank.ended.status) == "SIGTERM"
-    lost_its_peer = rank.ended.how == "raised" and (last_operation(rank) or {}).get("state") == "failed"
-    order = 3 if terminated else 2 if lost_its_peer else {"killed": 0, "raised": 1, "exited": 1}.get(rank.ended.how, 4)
-    return order, rank.ended.steps, rank.number
 
 
 def cycle_text(finding: Finding) -> str:
@@ -225,13 +194,9 @@ def next_text(run: Run, findings: Findings) -> str:
     """What the reader should do now."""
     told = leaks(findings)
     culprit = first_to_fail(run)
-    first = ""
-    if culprit is not None:
-        error = error_text(ended_text(culprit), culprit.ended.error)
-        error = f"{': ' if _hung(culprit) else ', '}{error}" if error else ""
-        log = f" (its log: {culprit.ended.log})" if culprit.ended.log else ""
-        waited = "the others waited for it; " if culprit.ended.status in _GAVE_UP and first_to_blame(run) == culprit.number else ""
-        first = f"Look at rank {culprit.number} first: {waited}it {was_text(culprit)}{error}{log}. "
+    first = "" if culprit is None else _look_first(run, culprit)
+    if culprit is not None and culprit.number in {rank.number for rank in ranks_out_of_memory(run)}:
+        return first + _after_out_of_memory(culprit, told)
     if told:
         return first + _cut_first(told)
     if first:
@@ -242,8 +207,9 @@ def next_text(run: Run, findings: Findings) -> str:
             "where there is none, mark the steps with leakscope.Profiler."
         )
     if findings.verdict == "inconclusive":
-        return "Run it for longer (at least 10 steps), or mend what kept the rules from judging, listed below."
-    growing = [f for f in notes(findings) if f.bytes_per_step > 0]
+        longer = max(10, 2 * steps_of(run))
+        return f"Run it for longer (at least {longer} steps), or mend what kept the rules from judging, listed below."
+    growing = [f for f in notes(findings) if f.bytes_per_step > 0 and not f.settled]
     if growing:
         small = not any(_is_large(f, run.min_bytes) for f in growing)
         more = ", too little for a verdict (--min-bytes), as long as the run goes on" if small else ""
@@ -252,9 +218,46 @@ def next_text(run: Run, findings: Findings) -> str:
     return "Nothing to mend." + (" What is listed below is worth a glance." if extra else "")
 
 
+def _after_out_of_memory(rank: Rank, told: tuple[Finding, ...]) -> str:
+    """What to let go of on the rank whose allocation failed; else its own leaks before those of other ranks."""
+    own = tuple(f for f in told if rank.number in f.ranks and f.cut is not None)
+    holder = largest_holder(rank)
+    if holder is None:
+        told = (*own, *(f for f in told if f not in own)) if own else told
+        return _cut_first(told) if told else "What is told below was recorded before that."
+    name, where = one_line(cleaned(holder.name)), f" at {cleaned(holder.where)}" if holder.where else ""
+    parts = f"{bytes_text(holder.bytes)} of {bytes_text(holder.alive_bytes)}"
+    said = f"`{name}`{where} was the largest holder on rank {rank.number} when its allocation failed: {parts}."
+    if any(f.cut is not None and cut_name(f.cut) == name for f in own):
+        return f"{said} Cut it, then run the same command again."
+    return f"{said} Let go of what it need not keep, then run the same command again."
+
+
+def _look_first(run: Run, culprit: Rank) -> str:
+    blamed = gave_up(culprit) and culprit.number == first_to_blame(run)
+    circle = waiting_circle(run) if blamed else ()
+    if culprit.number in circle:
+        logs = ", ".join(rank.ended.log for rank in run.ranks if rank.number in circle and rank.ended.log)
+        told = f" (their logs: {logs})" if logs else ""
+        return f"Look at ranks {listed_numbers(circle)} first: they wait for each other, {circle_told(run, circle)}{told}. "
+    error = error_text(ended_text(culprit), culprit.ended.error)
+    error = f"{': ' if _hung(culprit) else ', '}{error}" if error else ""
+    log = f" (its log: {culprit.ended.log})" if culprit.ended.log else ""
+    return f"Look at rank {culprit.number} first: {'the others waited for it; ' if blamed else ''}it {was_text(culprit)}{error}{log}. "
+
+
 def _is_large(finding: Finding, min_bytes: int) -> bool:
     """Whether it is a note for another reason than its size."""
     return finding.bytes_per_step >= min_bytes and finding.retained_bytes >= min_bytes * LEAST_TOTAL_FACTOR
+
+
+def status_word(finding: Finding, hop: Hop) -> str:
+    """What an object of the trace is: a note blames nobody, and what lies idle at the peak is not lost."""
+    if hop.status != "leaked":
+        return hop.status
+    if finding.rule == "late-release":
+        return "idle"
+    return "held" if finding.severity == "note" and finding.freed_by == "program" else "leaked"
 
 
 def cut_name(cut: Cut) -> str:
@@ -267,11 +270,25 @@ def also_text(cut: Cut) -> str:
     return f" together with {' and '.join(f'`{one_line(reference)}`' for reference in cut.also)}" if cut.also else ""
 
 
+def would_be_freed(finding: Finding) -> str:
+    """`72.00 MiB would be freed on 2 ranks together`: by the cut on all ranks that have the finding; "" without a cut."""
+    if finding.cut is None:
+        return ""
+    together = f" on {len(finding.ranks)} ranks together" if len(finding.ranks) > 1 else ""
+    return f"{bytes_text(finding.cut.frees_bytes)} would be freed{together}"
+
+
 def _cut_first(told: tuple[Finding, ...]) -> str:
+    if told[0].cut is None:
+        return f"{first_cut(told)}, and run the same command again."
+    return f"{first_cut(told)}. Then run the same command again."
+
+
+def first_cut(told: tuple[Finding, ...]) -> str:
+    """What to cut first, as a sentence without its full stop."""
     finding = told[0]
     others = ("", ", then the other leak", f", then the other {len(told) - 1} leaks")[min(len(told), 3) - 1]
     if finding.cut is None:
-        return f"Read the first leak below{others}, and run the same command again."
+        return f"Read the first leak below{others}"
     where = f" at {finding.cut.where}" if finding.cut.where else ""
-    freed = bytes_text(finding.cut.frees_bytes)
-    return f"Cut `{cut_name(finding.cut)}`{where}{also_text(finding.cut)}: {freed} would be freed{others}. Then run the same command again."
+    return f"Cut `{cut_name(finding.cut)}`{where}{also_text(finding.cut)}: {would_be_freed(finding)}{others}"

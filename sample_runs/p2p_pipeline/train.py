@@ -103,21 +103,25 @@ def loss_and_grads(outputs: Tensors, targets: Tensors) -> tuple[float, Tensors]:
     return loss.item(), list(torch.autograd.grad(loss, leaves))
 
 
-def microbatches(seed: int) -> Iterator[Tensors]:
+def microbatches(seed: int, device: str) -> Iterator[Tensors]:
     """The step's microbatches, two tensors each; the last stage learns to give back what went into the first."""
     generator = torch.Generator().manual_seed(seed)
     for _ in range(MICROBATCHES):
-        yield [torch.randn(shape, generator=generator) for shape in SHAPES]
+        yield [torch.randn(shape, generator=generator).to(device) for shape in SHAPES]
 
 
 # The wire
 
 
 class PipelineContext:
-    """Talks to the neighbour and remembers each microbatch until its backward."""
+    """Talks to the neighbour and remembers each microbatch until its backward.
 
-    def __init__(self, peer: int) -> None:
+    gloo sends and receives host memory alone, so what is on another device crosses as a copy.
+    """
+
+    def __init__(self, peer: int, device: str) -> None:
         self.peer = peer
+        self.device = device
         self.inputs: list[Tensors] = []
         self.outputs: list[Any] = []
 
@@ -132,11 +136,11 @@ class PipelineContext:
     def exchange(self, send: Sequence[Tensor] = (), receive: bool = False) -> Tensors:
         """Sends `send` and, if asked, receives the neighbour's pair; returns when all of it has crossed."""
         buffers = [torch.empty(shape) for shape in SHAPES] if receive else []
-        operations = [dist.P2POp(dist.isend, tensor.contiguous(), self.peer) for tensor in send]
+        operations = [dist.P2POp(dist.isend, tensor.contiguous().cpu(), self.peer) for tensor in send]
         operations += [dist.P2POp(dist.irecv, buffer, self.peer) for buffer in buffers]
         for work in dist.batch_isend_irecv(operations):
             work.wait()
-        return buffers
+        return [buffer.to(self.device) for buffer in buffers]
 
     def send_forward(self, outputs: Tensors) -> None:
         self.exchange(send=outputs)
@@ -168,8 +172,8 @@ class EdgeContext(PipelineContext):
 class ForgetfulContext(PipelineContext):
     """`kept-outputs`: counts its way through the lists instead of taking out what is done."""
 
-    def __init__(self, peer: int) -> None:
-        super().__init__(peer)
+    def __init__(self, peer: int, device: str) -> None:
+        super().__init__(peer, device)
         self.done = 0
 
     def next_microbatch(self) -> tuple[Tensors, Any]:
@@ -435,17 +439,17 @@ def choose(leak: str, rank: int) -> tuple[type[PipelineContext], Backward, Step]
     return contexts.get(leak, PipelineContext), backwards[leak], steps[rank]
 
 
-def train(leak: str, steps: int) -> list[float]:
+def train(leak: str, steps: int, device: str) -> list[float]:
     """Trains this rank's stage; gives the loss of each step on the last rank and nothing on the first."""
     rank = dist.get_rank()
     torch.manual_seed(rank)
-    stage = Stage()
+    stage = Stage().to(device)
     optimizer = torch.optim.SGD(stage.parameters(), lr=0.05, momentum=0.9)
     new_context, backward, train_step = choose(leak, rank)
-    context = new_context(peer=1 - rank)
+    context = new_context(peer=1 - rank, device=device)
     losses = []
     for step in range(1, steps + 1):
-        microbatch_losses = train_step(stage, context, backward, microbatches(seed=step))
+        microbatch_losses = train_step(stage, context, backward, microbatches(step, device))
         optimizer.step()
         optimizer.zero_grad()
         if microbatch_losses:
@@ -459,13 +463,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="A two-rank pipeline that leaks on purpose.")
     parser.add_argument("--leak", choices=LEAKS, default="none", help="who holds on to what it should let go")
     parser.add_argument("--steps", type=int, default=12, help="optimizer steps (12)")
+    parser.add_argument("--device", default="cpu", help="cpu, cuda, ...: both ranks may share one device (cpu)")
     arguments = parser.parse_args()
     if os.environ.get("WORLD_SIZE") != "2":
         parser.error("start it on two ranks: torchrun --nproc-per-node 2 train.py")
     torch.set_num_threads(1)
     gc.disable()
     dist.init_process_group("gloo")
-    losses = train(arguments.leak, arguments.steps)
+    losses = train(arguments.leak, arguments.steps, arguments.device)
     result = (
         f"loss {losses[0]:.6f} -> {losses[-1]:.6f} ({losses[-1].hex()})" if losses else "its outputs went to rank 1"
     )

@@ -123,10 +123,10 @@ def test_a_ranks_files_are_found_in_order_and_a_damaged_one_is_a_sentence(tmp_pa
         (tmp_path / name).write_bytes(pickle.dumps(snapshot([segment(block(0x1000, 512))])))
     (tmp_path / ".cuda_step_000013.pickle.77").write_bytes(b"half")
     (tmp_path / "mine.pickle").write_bytes(b"")
-    assert [path.name for path in files_in(tmp_path)] == [*names[:2], names[3], names[2]]
+    assert [path.name for path in files_in(tmp_path)] == names
     reports, problems = snapshots_in(tmp_path, 3)
-    assert ([report.name for report in reports], problems) == ([names[1], names[2]], ())
+    assert ([report.name for report in reports], problems) == ([names[1], names[3]], ())
     assert reports[0].rank == 3 and reports[0].devices[0].active_bytes == 512
-    (tmp_path / names[2]).write_bytes(b"\x80\x04cos\nsystem\n")
+    (tmp_path / names[3]).write_bytes(b"\x80\x04cos\nsystem\n")
     reports, (problem,) = snapshots_in(tmp_path, 3)
-    assert [report.name for report in reports] == [names[1]] and problem.count("\n") == 0 and names[2] in problem
+    assert [report.name for report in reports] == [names[1]] and problem.count("\n") == 0 and names[3] in problem

@@ -11,6 +11,8 @@ from torch import nn
 from leakscope.capture import heap
 from leakscope.findings.categories import CATEGORIES, categories
 
+pytestmark = pytest.mark.usefixtures("nothing_collected")
+
 FLOAT = 4
 
 

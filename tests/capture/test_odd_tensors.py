@@ -90,6 +90,7 @@ def _look() -> Look:
     return look
 
 
+@pytest.mark.usefixtures("nothing_collected")
 def test_the_memory_of_each_is_counted_once_and_a_look_at_all_of_them_loses_nothing_else() -> None:
     for make, _ in ODD.values():
         make()  # what torch makes at the first use of a kind stays

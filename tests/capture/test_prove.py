@@ -74,6 +74,19 @@ def stored_exception(keeper: Keeper, tensor: Tensor) -> None:
         kept = error  # noqa: F841
 
 
+def exceptions_that_lead_back_to_their_list(keeper: Keeper, tensor: Tensor) -> None:
+    try:
+        raise ValueError("kept")
+    except ValueError as error:
+        keeper.objects.append(error)
+
+
+def function_on_its_object(keeper: Keeper, tensor: Tensor) -> None:
+    own = Keeper()
+    own.outputs.append(tensor.detach())
+    own.apply = lambda: own.outputs  # type: ignore[attr-defined]
+
+
 def behind_a_finalizer(keeper: Keeper, tensor: Tensor) -> None:
     keeper.objects.append(WithFinalizer(tensor.detach()))
 
@@ -103,6 +116,30 @@ def records_of_a_tensor(keeper: Keeper, tensor: Tensor) -> None:
 def later_tensor_in_hook(keeper: Keeper, tensor: Tensor) -> None:
     later = tensor.exp()
     tensor.register_hook(lambda grad: grad * later)
+
+
+def _parameter(keeper: Keeper) -> nn.Parameter:
+    if not keeper.objects:
+        keeper.objects.append(nn.Parameter(torch.ones(1)))
+    parameter: nn.Parameter = keeper.objects[0]
+    return parameter
+
+
+def hooks_of_a_parameter(keeper: Keeper, tensor: Tensor) -> None:
+    later = tensor.detach()
+    _parameter(keeper).register_hook(lambda grad: grad * later)
+
+
+def hooks_after_a_parameters_gradient(keeper: Keeper, tensor: Tensor) -> None:
+    later = tensor.detach()
+    _parameter(keeper).register_post_accumulate_grad_hook(lambda parameter: parameter.mul_(later))
+
+
+def hooks_of_a_node(keeper: Keeper, tensor: Tensor) -> None:
+    parameter, later = _parameter(keeper), tensor.detach()
+    if len(keeper.objects) == 1:
+        keeper.objects.append(parameter.expand_as(parameter).grad_fn.next_functions[0][0])
+    keeper.objects[1].register_hook(lambda *_: later)
 
 
 def metadata(keeper: Keeper, tensor: Tensor) -> None:
@@ -145,12 +182,13 @@ def proved(leak: Leak) -> list[tuple[str, int, int | None, str]]:
     "leak",
     [
         in_list, in_dict, in_list_and_dict, in_three_places_through_two_tensors, recursive_closure, attribute_of_itself, hook_over_itself, stored_exception, metadata, class_each_step,
-        in_lru_cache, sparse_in_list, records_of_a_tensor, later_tensor_in_hook,
+        in_lru_cache, sparse_in_list, records_of_a_tensor, later_tensor_in_hook, hooks_of_a_parameter,
+        hooks_after_a_parameters_gradient, hooks_of_a_node, exceptions_that_lead_back_to_their_list, function_on_its_object,
     ],
 )  # fmt: skip
 def test_prediction_and_proof_agree_to_the_byte(leak: Leak) -> None:
     ((_, predicted, measured, why),) = proved(leak)
-    assert (predicted % SIZE, measured, why) == (0, predicted, "")
+    assert (measured, why) == (predicted, "")
     assert predicted >= 10 * SIZE
 
 

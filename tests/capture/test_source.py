@@ -21,7 +21,7 @@ class Model:
     def __init__(self):
         self.hidden = None
         self.once = []
-
+        self.declared = None
 state = None
 def other(batch):
     kept = batch
@@ -37,6 +37,15 @@ def fill(rows):
     state += [rows]
     for rows[1] in rest:
         batch = rows
+
+def retry(rows):
+    error: Exception
+    error = None
+    while (found := rows):
+        with found as (left, right):
+            error = left
+        error = right
+    never = None
 """
 
 
@@ -50,7 +59,7 @@ def script(tmp_path: Path) -> str:
 @pytest.mark.parametrize(
     ("scope", "name", "first", "last"),
     [
-        ("", "state", 14, 20),
+        ("", "state", 20, 20),
         ("outer", "state", 2, 2),
         ("outer.<locals>.inner", "state", 4, 4),
         ("other", "state", 18, 18),
@@ -60,6 +69,10 @@ def script(tmp_path: Path) -> str:
         ("fill", "batch", 24, 28),
         ("fill", "rest", 24, 24),
         ("fill", "state", 26, 26),
+        ("retry", "error", 35, 36),
+        ("retry", "found", 33, 33),
+        ("retry", "right", 34, 34),
+        ("retry", "never", 37, 37),
         ("", "outer", 1, 1),
         ("", "kept", 16, 16),
         ("", "missing", 0, 0),
@@ -70,8 +83,22 @@ def test_line_of_a_variable(script: str, scope: str, name: str, first: int, last
     assert source.local_line(script, scope, name, last=True) == last
 
 
+def test_an_argument_counts_only_where_it_is_asked_for(script: str) -> None:
+    assert (source.local_line(script, "fill", "rows"), source.local_line(script, "fill", "rows", arguments=False)) == (22, 0)
+    assert source.local_line(script, "other", "batch", arguments=False) == 17
+
+
+def test_line_of_an_attribute_of_a_class(tmp_path: Path) -> None:
+    path = tmp_path / "classes.py"
+    path.write_text("class Store:\n    a = 1\n\n    kept = []\n    def fill(self, x):\n        later = x\n        Store.set = x\n    if a:\n        kept = [a]\n")
+    told = {name: source.class_attribute_line(str(path), "Store", name) for name in ("kept", "fill", "set", "later", "missing")}
+    assert told == {"kept": 4, "fill": 5, "set": 7, "later": 0, "missing": 0}
+    assert source.class_attribute_line(str(path), "Store", "kept", last=True) == 9
+
+
 def test_line_of_an_attribute(script: str) -> None:
-    assert source.attribute_line(script, "Model", "hidden") == 11
+    assert source.attribute_line(script, "Model", "hidden") == 9
     assert source.attribute_line(script, "Model", "hidden", last=True) == 9
+    assert source.attribute_line(script, "Model", "declared") == 13
     assert source.attribute_line(script, "Model", "once", last=True) == 12
     assert source.attribute_line(script, "Model", "other") == 0

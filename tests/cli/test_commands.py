@@ -57,6 +57,7 @@ BAD = {
     "run -f -o taken train.py": "holds no leakscope run",
     "run -o /proc/nowhere train.py": "cannot write to /proc/nowhere",
     "run --nnodes 2 train.py": "--nnodes needs --rdzv-endpoint",
+    "run --prove train.py": "say how many with --steps N",
     "run --baseline notes.txt train.py": "is no baseline",
     "report taken": "taken is not a leakscope run",
     "report newer": "newer leakscope",

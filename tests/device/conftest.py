@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import kinds
 import pytest
 from on_stand_in import OnStandIn
 
@@ -16,3 +17,9 @@ def standing_in(tmp_path: Path) -> Callable[..., OnStandIn]:
         return OnStandIn(tmp_path, **known)
 
     return make
+
+
+@pytest.fixture(scope="session", params=[pytest.param("cuda", marks=pytest.mark.device), "card"])
+def device(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> kinds.Kind:
+    """Each kind of device in turn."""
+    return kinds.cuda() if request.param == "cuda" else kinds.card(tmp_path_factory.mktemp("card"))

@@ -13,7 +13,8 @@ from leakscope.capture.accelerator import Accelerator, described
 from leakscope.capture.device_memory import DeviceMemory
 from leakscope.capture.heap import look
 from leakscope.capture.installed import Installed
-from leakscope.record import Look, RankFolder
+from leakscope.record import Look
+from leakscope.run_folder import RankFolder
 
 
 def of_tensors(tensors: Iterable[torch.Tensor], *more: dict[str, Any], frames: Any = TRAIN) -> list[dict[str, Any]]:

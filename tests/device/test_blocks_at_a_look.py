@@ -14,11 +14,13 @@ from on_stand_in import OnStandIn, of_tensors
 from stand_in import AUTOGRAD, block, segment
 
 from leakscope.allocator.snapshot import Frame
+from leakscope.capture import dispatching
 from leakscope.capture.blocks import made_where
 from leakscope.capture.device_memory import is_kept
 from leakscope.capture.heap import look
 from leakscope.findings.device_memory import DeviceLook, device_looks
-from leakscope.record import Ended, Rank, read_run, write_run
+from leakscope.record import Ended, Rank
+from leakscope.run_folder import read_run, write_run
 
 Make = Callable[..., OnStandIn]
 FAR = 0x7F00_0000_0000
@@ -89,6 +91,18 @@ def test_the_line_of_the_file_holds_indexes_and_no_address(
     assert not addresses & {
         value for values in row.values() if isinstance(values, list) for value in values if isinstance(value, int)
     }
+
+
+def test_a_storage_that_only_a_part_is_left_of_lies_where_it_begins(standing_in: Make, tmp_path: Path) -> None:
+    parts = [torch.ones(4096)[1024:].data, torch.ones(64, 64)[3:].t().data, torch.ones(4096)[2048:2048].data]  # no base left
+    at = standing_in()
+    at.module.use()
+    at.state.snapshot["segments"] = of_tensors(parts)
+    seen = at.look(3)
+    (only,) = told(at, tmp_path)
+    assert (only.held, only.native) == (3 * (4096 * 4 + 512), 0)
+    made = [text for place, text in seen.heap.made_at.items() if seen.heap.bytes[place] == 4096 * 4]
+    assert made == ["train.py:41 forward"] * 3
 
 
 def test_a_lazy_clone_is_joined_and_stays_lazy(standing_in: Make, kept: list[torch.Tensor]) -> None:
@@ -210,6 +224,9 @@ def test_the_place_is_the_users_line_else_the_librarys_else_told_as_unknown() ->
     assert made_where((Frame("at::empty", "??", 0), library), True) == "<torch/nn/functional.py>:7 linear"
     generated = Frame("call", "/tmp/torchinductor_me/ab/cab.py", 9)
     assert made_where((generated, Frame("step", "/home/me/train.py", 12)), True) == "train.py:12 step"
+    own = Frame("__torch_dispatch__", dispatching.__file__, 40)
+    assert made_where((own, library), True) == "<torch/nn/functional.py>:7 linear"
+    assert made_where((own,), True) == made_where((), True)
     assert made_where((), True).startswith("no Python frames") and made_where((), False) == "not recorded"
 
 

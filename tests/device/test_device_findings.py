@@ -13,8 +13,9 @@ from stand_in import block, segment
 from leakscope.findings import judge
 from leakscope.findings.model import Finding
 from leakscope.graph.model import HeapGraph, Object, build
-from leakscope.record import Ended, Look, Rank, Run, Step, read_run, write_run
+from leakscope.record import Ended, Look, Rank, Run, Step
 from leakscope.report import FORMATS
+from leakscope.run_folder import read_run, write_run
 
 MIB = 1 << 20
 GIB = 1 << 30

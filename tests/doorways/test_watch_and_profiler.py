@@ -15,6 +15,11 @@ import leakscope
 from leakscope.capture.device import Counter
 
 
+def leave_what_nobody_frees() -> None:
+    hidden = torch.ones(10, requires_grad=True) * 2
+    hidden.register_hook(lambda grad, own=hidden: grad + own)
+
+
 def leave_a_cycle() -> None:
     kept = torch.ones(1000)
 
@@ -36,9 +41,7 @@ def test_a_block_that_leaves_a_cycle_fails_with_its_trace_and_gc_is_as_it_was() 
 def test_a_clean_block_and_a_live_variable_pass_and_old_leaks_are_not_blamed() -> None:
     torch.set_num_threads(1)
     bag: list[torch.Tensor] = []
-    hidden = torch.ones(10, requires_grad=True) * 2
-    hidden.register_hook(lambda grad, own=hidden: grad + own)  # freed by nobody
-    del hidden
+    leave_what_nobody_frees()
     with leakscope.watch(fail=True) as block:
         bag.append(torch.ones(1000))
         torch.nn.Linear(8, 8)(torch.ones(4, 8)).sum().backward()
@@ -122,6 +125,25 @@ def test_check_tells_growth_from_what_stays_the_same() -> None:
         leakscope.check(lambda: None, repeats=2)
 
 
+@pytest.mark.parametrize("every", [1, 2, 3, None])
+def test_check_finds_a_cycle_whenever_gc_collects_and_blames_nothing_that_was_there(every: int | None) -> None:
+    leave_what_nobody_frees()
+    callbacks, thresholds, calls = list(gc.callbacks), gc.get_threshold(), iter(range(100))
+
+    def step() -> None:
+        if every is not None and next(calls) % every == 0:
+            gc.collect()
+        leave_a_cycle()
+
+    gc.set_threshold(10, 1, 1)
+    try:
+        findings = leakscope.check(step, repeats=4)
+    finally:
+        gc.set_threshold(*thresholds)
+    assert [finding.rule for finding in findings.findings if finding.severity == "leak"] == ["tensor-cycle"]
+    assert gc.isenabled() and gc.callbacks == callbacks
+
+
 MARKED = """
 import pytest
 
@@ -160,6 +182,28 @@ def test_the_marker_fails_the_tests_that_leak(pytester: pytest.Pytester) -> None
     result.stdout.fnmatch_lines(["*extract*"])
     everywhere = pytester.runpytest_subprocess("--leakscope", "-k", "unmarked")
     everywhere.assert_outcomes(failed=1)
+
+
+def test_a_failing_test_is_told_once_and_of_the_test_alone(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytester.makepyfile(test_marked=MARKED)
+    monkeypatch.setenv("CI", "")
+    block = pytester.runpytest_subprocess("-k", "test_leaks").stdout.str()
+    monkeypatch.setenv("CI", "true")  # pytest's summary holds the whole message there
+    on_ci = pytester.runpytest_subprocess("-k", "test_leaks").stdout.str()
+    repeated = pytester.runpytest_subprocess("-k", "test_grows", "-n", "1").stdout.str()
+    for told in (block, on_ci, repeated):
+        assert told.count("1 tensor leak, ") == 2 and told.count("Leaks (1)") == 1, "the report, and pytest's summary"
+        assert "During handling" not in told
+        assert not any(words in told for words in ("exit status", "Run   ", "same command", "0 steps", "no step seen", "rank  steps"))
+    assert "3.91 KiB held in 1 storage after the block" in block and "step" not in block
+    assert "1 tensor leak, 16.00 MiB left behind after 3 repeats, each of them a step" in repeated
+
+
+def test_a_block_has_no_steps_to_grow_by() -> None:
+    with leakscope.watch() as block:
+        leave_a_cycle()
+    assert block.findings.why == "1 tensor leak, 3.91 KiB left behind"
+    assert [finding.bytes_per_step for finding in block.findings.findings] == [0.0] and not block.findings.gc_advice
 
 
 def test_a_wrong_marker_is_an_error_at_collection(pytester: pytest.Pytester) -> None:

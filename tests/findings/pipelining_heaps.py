@@ -25,9 +25,9 @@ class Heap:
         self.objects[name] = made
         return name
 
-    def refer(self, holder: str, name: str, held: str, kind: str = "attribute") -> None:
+    def refer(self, holder: str, name: str, held: str, kind: str = "attribute", where: str = "") -> None:
         ends = self.objects[holder].index, self.objects[held].index
-        self.references.append(Reference(len(self.references), *ends, kind, name))
+        self.references.append(Reference(len(self.references), *ends, kind, name, where))
 
     def tensor(self, name: str, size: int = 128 * KIB, crossed: bool = True) -> str:
         """A tensor with a storage of its own."""
@@ -41,7 +41,8 @@ class Heap:
     def stage(self, type: str = STAGE) -> str:
         """`stage` in the user's train()."""
         self.add("train", "frame", label="frame of train", root="frame", where="train.py:10")
-        self.add("stage", "instance", type, label=f"{type.rpartition('.')[2]} object")
+        where = "" if type.startswith("torch.") else "train.py:3"
+        self.add("stage", "instance", type, label=f"{type.rpartition('.')[2]} object", where=where)
         self.refer("train", "local stage", "stage", "local")
         return "stage"
 

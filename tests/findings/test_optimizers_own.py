@@ -92,6 +92,13 @@ def test_optimizers_that_pile_up_are_a_leak_whatever_each_keeps() -> None:
     run = run_of(act)
     told = [f for f in judge(run).findings if any(f.storages.get(0, ())) and "kept" in f.title]
     assert told and {f.severity for f in told} == {"leak"}
+    assert all(f.advice.startswith("Empty kept in ") for f in told)
+
+
+def test_parameters_that_pile_up_in_one_optimizer_are_its_own_matter() -> None:
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(2))], lr=0.1)
+    finding = about(run_of(lambda: optimizer.add_param_group({"params": [torch.nn.Parameter(torch.zeros(FLOATS))]})))
+    assert finding.severity == "leak" and "add_param_group" in finding.advice
 
 
 def held_twice(where: str) -> HeapGraph:

@@ -4,8 +4,8 @@
     list losses -> [0] -> tensor a
     tensor a -> storage -> storage a 400
 
-`freed=1` or `freed=never` behind the last object says so of it; a storage's number is its bytes; `frame work#1` and
-`frame work#2` are two calls of one function.
+`freed=1` or `freed=never` behind the last object says so of it; a storage's number is its bytes, a
+list's its items, `maxlen=9` its bound; `frame work#1` and `frame work#2` are two calls of one function.
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ def _object(objects: dict[tuple[str, str], Object], words: list[str]) -> int:
         size = next((int(word) for word in more if word.isdigit()), -1)
         freed = next((word[6:] for word in more if word.startswith("freed=")), "0")
         label = f"{kind}, 3 items" if kind in ("list", "dict") else f"{kind} {name}"
+        label += next((f", maxlen {word[7:]}" for word in more if word.startswith("maxlen=")), "")
         known = objects[kind, name] = Object(
             index=len(objects), type=kind, kind=_KINDS[kind], label=label, name=kind if kind in ("list", "dict", "tensor") else name.partition("#")[0],
             where="", bytes=max(size, 0) if kind == "storage" else 0, size=size, root=_ROOTS.get(kind, ""),

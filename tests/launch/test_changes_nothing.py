@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from leakscope.launch import Plan, launch
-from leakscope.record import read_run
+from leakscope.run_folder import read_run
 
 SCRIPT = """
 import gc, hashlib, random, signal, sys, threading
@@ -50,3 +50,53 @@ def test_losses_gradients_and_the_process_are_as_without_leakscope(
     assert len(rank.steps) == 11
     made = [place for look in rank.looks for place in look.heap.made_at.values()]
     assert all(place.startswith("train.py:") for place in made)
+
+
+LISTENING = """
+import sys
+import torch
+import torch.distributed as dist
+from torch.overrides import TorchFunctionMode
+
+heard = []
+
+class Listening(TorchFunctionMode):
+    def __torch_function__(self, function, types, arguments=(), named=None):
+        heard.append(f"{function} of a mode")
+        return function(*arguments, **(named or {}))
+
+class Own(torch.Tensor):
+    @classmethod
+    def __torch_function__(cls, function, types, arguments=(), named=None):
+        heard.append(f"{function} of a subclass")
+        return super().__torch_function__(function, types, arguments, named or {})
+
+dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+torch.manual_seed(0)
+net = torch.nn.Linear(16, 4)
+optimizer = torch.optim.Adam(net.parameters(), lr=0.1)
+kept = []
+with Listening():
+    for _ in range(8):
+        batch = torch.randn(8, 16).as_subclass(Own)
+        net(batch).pow(2).mean().backward()
+        dist.all_reduce(torch.ones(64))
+        dist.all_reduce(torch.ones(32), async_op=True).wait()
+        kept.append(batch)
+        torch.ones(3).tolist(), torch.ones(3).numpy(), torch.ones(3).untyped_storage().resize_(64)
+        optimizer.step()
+        optimizer.zero_grad()
+print(*heard, sep="\\n")
+"""
+
+
+def test_no_mode_and_no_subclass_hears_of_our_looking(
+    script: Callable[[str], Path], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    path = script(LISTENING)
+    plain = subprocess.run([sys.executable, path], capture_output=True, text=True, check=True).stdout
+    launch(Plan(str(path), (), tmp_path))
+    (rank,) = read_run(tmp_path).ranks
+    assert any(look.occasion == "peak" for look in rank.looks) and any(look.heap.made_at for look in rank.looks)
+    heard = capfd.readouterr().out
+    assert [line.split(" at 0x")[0] for line in heard.splitlines()] == [line.split(" at 0x")[0] for line in plain.splitlines()]

@@ -14,7 +14,8 @@ import pytest
 
 from leakscope.errors import Unreadable
 from leakscope.launch import Outcome, Plan, launch
-from leakscope.record import Rank, read_run
+from leakscope.record import Rank
+from leakscope.run_folder import read_run
 
 Write = Callable[..., Path]
 
@@ -41,7 +42,8 @@ def run(folder: Path, script: Path, **plan: object) -> tuple[Outcome, Rank]:
 def test_a_run_stops_after_the_steps_asked_for(
     script: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = script(TRAIN + "try:\n    while True: step()\nfinally:\n    print('cleaned up', file=open('done', 'w'))\n")
+    loop = "kept = []\ntry:\n    while True: kept.append(torch.ones(3)); step()\n"
+    path = script(TRAIN + loop + "finally:\n    print('cleaned up', file=open('done', 'w'))\n")
     monkeypatch.chdir(tmp_path)
     outcome, rank = run(tmp_path / "run", path, steps=5)
     assert outcome.status == 0
@@ -50,7 +52,9 @@ def test_a_run_stops_after_the_steps_asked_for(
     assert [(look.step, look.occasion) for look in rank.looks if look.occasion != "peak"] == [(3, "step"), (4, "step"), (5, "last")]
     assert rank.gc_diff is not None
     assert (tmp_path / "done").exists(), "the script's own clean-up runs"
-    assert "train.py:10 step (aten::" in str([look.heap.made_at for look in rank.looks])
+    made = {place for look in rank.looks for place in look.heap.made_at.values()}
+    assert "train.py:14 <module> (aten::ones)" in made
+    assert not [place for place in made if place.startswith("train.py:6 ")], "the parameters were made before"
     run_read = read_run(tmp_path / "run")
     assert run_read.torch and run_read.device == "cpu" and "train.py" in run_read.sources
 

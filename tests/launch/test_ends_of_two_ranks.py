@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from leakscope.launch import Outcome, Plan, launch
-from leakscope.record import Rank, read_run
+from leakscope.record import Rank
+from leakscope.run_folder import read_run
 
 Write = Callable[..., Path]
 

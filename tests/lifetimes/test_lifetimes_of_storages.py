@@ -6,6 +6,7 @@ import gc
 import subprocess
 import sys
 import threading
+from collections import namedtuple
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Self
@@ -293,6 +294,44 @@ def test_what_only_a_library_holds_is_not_the_users() -> None:
     assert lived.avoidable < KIB
     assert [one.by for one in lived.peak.idle if one.row["bytes"] >= BIG] == ["library"]  # type: ignore[union-attr]
     assert lived.leaks == []
+
+
+class Output(dict[str, Any]):
+    """Each value is an item and an attribute too."""
+
+
+Pair = namedtuple("Pair", ["first", "second"])
+Plain: Any = type("Plain", (), {})
+
+
+def plain(first: Tensor, second: Tensor) -> Any:
+    made = Plain()
+    made.first, made.second = first, second
+    return made
+
+
+def test_one_object_that_holds_it_twice_is_what_is_let_go_of() -> None:
+    def step() -> None:
+        out = Output(first=big(), second=torch.ones(4))
+        out.first = out["first"]  # type: ignore[attr-defined]
+        scratch()
+        out["second"].sum()
+
+    (finding,) = watched(step).leaks
+    assert finding.cut is not None
+    assert (finding.cut.reference, finding.cut.frees_bytes) == ("local out", BIG)
+
+
+@pytest.mark.parametrize("pair", [Pair, plain])
+def test_a_class_that_a_call_in_the_script_makes_is_the_users(pair: Callable[[Tensor, Tensor], Any]) -> None:
+    def step() -> None:
+        kept = [pair(big(), torch.ones(REST // 4))]
+        scratch()
+        kept[0].second.sum()
+
+    lived = watched(step)
+    assert idle_bytes(lived) == [BIG]
+    assert lived.avoidable >= BIG
 
 
 def test_the_module_path_and_the_phase_are_told() -> None:

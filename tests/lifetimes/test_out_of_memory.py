@@ -11,8 +11,8 @@ import pytest
 
 from leakscope.capture.out_of_memory import failure
 from leakscope.findings import judge
-from leakscope.record import read_run
 from leakscope.report import FORMATS
+from leakscope.run_folder import read_run
 
 SCRIPT = """
     import torch
@@ -54,6 +54,17 @@ def test_an_uncaught_failure_is_told_with_its_holders(
     assert "is caught by the script is not seen" in told[-1]
     text = FORMATS["text"](run, judge(run))
     assert text.index("out of memory in step 3") < text.index("Ranks")
+
+
+def test_what_an_error_keeps_is_not_held_by_leakscope(
+    script: Callable[[str], Path], leakscope: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path
+) -> None:
+    leakscope("run", "-q", "-o", "run", "--no-lifetimes", script(SCRIPT))
+    (look,) = [look for look in read_run(tmp_path / "run").ranks[0].looks if look.occasion == "memory"]
+    frames = {look.heap.object(k).label: look.heap.object(k).where for k in look.heap.of_kind("frame").tolist()}
+    assert set(frames) == {"frame of main", "frame of forward"} and all(w.startswith("train.py:") for w in frames.values())
+    assert "RuntimeError exception" in {look.heap.object(k).label for k in look.heap.roots.tolist()}
+    assert not {kind for k in range(len(look.heap)) if (kind := look.heap.object(k).type).startswith("leakscope")}
 
 
 def test_other_errors_are_no_failed_allocation() -> None:

@@ -14,9 +14,9 @@ from leakscope.capture.lifetimes import Watch
 from leakscope.capture.makers import Makers
 
 
-def _in_bare_thread(mode: Any, tensor: torch.Tensor, done: Callable[[], bool]) -> bool:
+def _in_bare_thread(mode: Any, operator: Any, arguments: tuple[Any, ...], done: Callable[[], bool]) -> bool:
     """Hands the mode an operation as C++ does: its own frame is the thread's lowest."""
-    _thread.start_new_thread(mode.__torch_dispatch__, (torch.ops.aten.add_.Tensor, (), (tensor, 1)))
+    _thread.start_new_thread(mode.__torch_dispatch__, (operator, (), arguments))
     until = time.monotonic() + 5.0
     while not done() and time.monotonic() < until:
         time.sleep(0)  # lets the other thread have its turn
@@ -27,11 +27,25 @@ def test_makers_know_the_operator_where_no_line_made_it() -> None:
     makers, tensor = Makers(), torch.ones(3)
     assert makers.enter(False) == ""
     try:
-        assert _in_bare_thread(makers._mode, tensor, lambda: bool(makers.made_at))
+        lifted = torch.ops.aten.lift_fresh.default
+        assert _in_bare_thread(makers._mode, lifted, (tensor,), lambda: bool(makers.made_at))
     finally:
         assert makers.leave()
-    assert makers.made_at[tensor.untyped_storage()._cdata] == "aten::add_"
-    assert tensor.tolist() == [2.0] * 3
+    assert makers.made_at[tensor.untyped_storage()._cdata] == "aten::lift_fresh"
+
+
+def test_what_looks_at_memory_has_not_made_it() -> None:
+    there, makers = torch.ones(8), Makers()
+    assert makers.enter(False) == ""
+    try:
+        views = [there.detach(), there[2:], there.view(2, 4).t(), there.add_(1)]
+        made = [torch.tensor([1.0]), there + 1, torch.empty(2).resize_(9), there.view(2, 4).t().contiguous()]
+    finally:
+        assert makers.leave()
+    assert all(one.untyped_storage()._cdata not in makers.made_at for one in views)
+    assert [makers.made_at[one.untyped_storage()._cdata].split("(")[1] for one in made] == [
+        "aten::lift_fresh)", "aten::add)", "aten::empty)", "aten::clone)",
+    ]  # fmt: skip
 
 
 def test_lifetimes_count_the_operation_without_a_line() -> None:
@@ -43,7 +57,7 @@ def test_lifetimes_count_the_operation_without_a_line() -> None:
     watch._enter(1)
     try:
         before = len(watch._table.operations)
-        assert _in_bare_thread(watch._mode, tensor, lambda: len(watch._table.operations) > before)
+        assert _in_bare_thread(watch._mode, torch.ops.aten.add_.Tensor, (tensor, 1), lambda: len(watch._table.operations) > before)
     finally:
         assert watch.leave()
     assert tensor.tolist() == [2.0] * 3

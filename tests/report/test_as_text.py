@@ -10,9 +10,12 @@ from pathlib import Path
 import examples
 import pytest
 
-from leakscope.record import Ended
+from leakscope.findings.model import Sighting
+from leakscope.record import Ended, Rank, Step
 from leakscope.report import FORMATS
 from leakscope.report.as_text import WIDTH
+from leakscope.report.per_rank import counted_steps
+from leakscope.report.wording import held_text
 
 GOLDEN = Path(__file__).parent / "golden"
 
@@ -114,7 +117,55 @@ def test_a_note_that_holds_nothing_names_no_holder() -> None:
     assert not any(words in text for words in ("0 B held", "No trace", "freed by", "no single reference"))
 
 
+def test_a_finding_without_a_trace_leaves_no_gap() -> None:
+    run, findings = examples.leaking()
+    late = replace(findings.findings[0], rule="late-release", trace=())
+    assert "\n\n\n" not in FORMATS["text"](run, replace(findings, findings=(late,)))
+
+
 def test_a_script_without_steps_is_told_how_to_mark_them() -> None:
     text = FORMATS["text"](*examples.no_step())
     assert "mark the steps with leakscope.Profiler" in " ".join(text.split())
     assert "Alive after the script's main code had returned" in text
+
+
+@pytest.mark.parametrize(
+    ("held", "seen", "said"),
+    [
+        (5, ((0, 3, 2), (0, 9, 5)), "at the last look"),
+        (26, ((0, 3, 26), (0, 9, 2)), "at the look that found most"),
+        (26, ((0, 3, 20), (0, 9, 2), (1, 3, 6), (1, 9, 1)), "at each rank's look that found most"),
+        (25, ((0, 3, 20), (0, 9, 2), (1, 3, 6), (1, 9, 5)), "at each rank's last look or the one that found most"),
+        (7, ((0, 9, 2), (1, 9, 5)), "at the last look"),
+    ],
+)
+def test_the_look_that_the_bytes_are_of_is_said(held: int, seen: tuple[tuple[int, int, int], ...], said: str) -> None:
+    """Garbage is told from the look that saw it best: the program's gc may have been there before the last one."""
+    sightings = tuple(Sighting(rank, step, size * examples.MIB) for rank, step, size in seen)
+    finding = replace(examples.cycle_finding(), retained_bytes=held * examples.MIB, sightings=sightings, bytes_per_step=0.0)
+    assert held_text(finding) == f"{held}.00 MiB held in 6 storages {said}"
+
+
+def test_what_is_held_through_a_peak_is_not_of_the_last_look() -> None:
+    finding = replace(examples.library_finding(), rule="late-release")
+    assert held_text(finding) == "32.00 KiB held at the step's peak"
+
+
+@pytest.mark.parametrize(
+    ("rule", "severity", "word"), [("late-release", "note", "idle"), ("step-growth", "note", "held"), ("step-growth", "leak", "leaked")]
+)
+def test_what_is_no_leak_is_not_called_leaked(rule: str, severity: str, word: str) -> None:
+    run, findings = examples.leaking()
+    of_list = next(f for f in findings.findings if f.rule == "step-growth")
+    only = replace(findings, findings=(replace(of_list, rule=rule, severity=severity),))
+    text, page = FORMATS["text"](run, only), FORMATS["html"](run, only)
+    assert {other for other in ("idle", "held", "leaked") if f" {other}: gained 2 items" in text} == {word}
+    assert f"<b>{word}</b>" in page and ('<li class="leaked">' in page) == (severity == "leak")
+
+
+def test_growth_a_step_is_of_one_device() -> None:
+    """Two steps on the host, then an accelerator."""
+    counts = ((90, "cpu"), (91, "cpu"), (5, "cuda"), (6, "cuda"), (7, "cuda"))
+    steps = tuple(Step(n, 0.1, size * examples.MIB, None, counted_on=device) for n, (size, device) in enumerate(counts, 1))
+    only = Rank(0, steps, (), Ended("finished", 0, 5))
+    assert counted_steps(only) == [(3, 5 * examples.MIB), (4, 6 * examples.MIB), (5, 7 * examples.MIB)]

@@ -10,8 +10,9 @@ import pytest
 
 from leakscope.findings.model import Finding, Hop
 from leakscope.report import FORMATS, write
+from leakscope.report.cleaning import cleaned
 from leakscope.report.marks import cut_hop, source_line, suspects
-from leakscope.report.wording import cleaned, listed_numbers
+from leakscope.report.wording import listed_numbers
 
 
 def test_write_leaves_both_files_and_nothing_else(tmp_path: Path) -> None:

@@ -228,7 +228,7 @@ PARTS: Sequence[Callable[[], None]] = (
 if __name__ == "__main__":
     if watched:
         from leakscope.capture.p2p import watch
-        from leakscope.record import RankFolder
+        from leakscope.run_folder import RankFolder
 
         written = RankFolder(folder, rank)
         wire = watch(written)

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
+import pytest
 import torch
 from wire_examples import rank_with, row, run_of
 
 from leakscope.capture.heap import look
 from leakscope.findings.categories import summary
 from leakscope.findings.known_library import known_leak
-from leakscope.findings.model import Finding, Hop, RankSummary, Sighting
-from leakscope.findings.pairs import absent, first_to_blame, unmatched, wire_notes
+from leakscope.findings.model import Finding, Findings, Hop, RankSummary, Sighting
+from leakscope.findings.pairs import absent, first_to_blame, first_to_fail, unmatched, waiting_circle, wire_notes
 from leakscope.findings.rules.rank_skew import skew_findings
 from leakscope.findings.wire import context_findings, wire_findings, wire_rows
 from leakscope.record import Ended, Rank
-from leakscope.report.wording import first_to_fail
+from leakscope.report import FORMATS
+from leakscope.report.wording import hung_text, next_text
 
 KILLED = Ended("killed", 137, 2, error="killed by SIGKILL")
 
@@ -44,7 +49,7 @@ def test_of_each_rank_the_latest_steps_are_told() -> None:
 
 def test_matched_channels_say_nothing() -> None:
     run = run_of(rank_with(0, KILLED, wire=[row(1, "send", 1, 1)]), rank_with(1, wire=[row(1, "recv", 0, 1)]))
-    assert unmatched(run) == () and wire_notes(run, 0) == ()
+    assert unmatched(run) == () and 0 not in wire_notes(run)
 
 
 def test_a_send_without_its_receive_is_named_with_the_peers_last_operation() -> None:
@@ -56,7 +61,7 @@ def test_a_send_without_its_receive_is_named_with_the_peers_last_operation() -> 
     )
     (lost,) = unmatched(run)
     assert (lost.rank, lost.direction, lost.peer, lost.missing) == (0, "send", 1, 1) and lost.first["id"] == 2
-    last_said, never = wire_notes(run, 0)
+    last_said, never = wire_notes(run)[0]
     assert last_said == "last on the wire: send #2 to rank 1 (step 2, microbatch 0, at train.py:12 exchange), still waiting"
     assert never.startswith("never received by rank 1: send #2") and never.endswith("recv #1 from rank 0 (step 1, microbatch 0, at train.py:15 exchange), done")
     assert first_to_blame(run) == 1
@@ -64,18 +69,102 @@ def test_a_send_without_its_receive_is_named_with_the_peers_last_operation() -> 
 
 def test_a_collective_that_a_rank_never_came_to_is_named() -> None:
     waits = {**row(9, "allreduce", None, 3), "tag": None, "state": "waits "}
-    done = {**row(8, "allreduce", None, 2), "tag": None, "state": "waited"}
+    done = {**row(8, "allreduce", None, 2), "tag": None, "state": "waited", "newest": True}
     hung = Ended("raised", 124, 2, error="hung")
     run = run_of(rank_with(0, hung, wire_last=[waits]), rank_with(1, hung, wire_last=[done]), rank_with(2, hung, wire_last=[waits]))
     assert absent(run) == {0: ({**waits, "state": "waits"}, (1,)), 2: ({**waits, "state": "waits"}, (1,))}
-    assert "in allreduce #3 of group default, to which rank 1 never came" in wire_notes(run, 0)
+    assert "in allreduce #3 of group default, to which rank 1 never came" in wire_notes(run)[0]
     assert first_to_blame(run) == 1 and first_to_fail(run) is run.ranks[1]
+
+
+def _alternating(peer: int, first: str, microbatches: int) -> list[dict[str, Any]]:
+    """Sends and receives with a peer in turn, as a stage of a pipeline has them."""
+    second = "recv" if first == "send" else "send"
+    return [row(2 * n - (direction == first), direction, peer, n) for n in range(1, microbatches + 1) for direction in (first, second)]
+
+
+def test_what_a_log_does_not_reach_is_unknown_and_not_missing() -> None:
+    """Rank 1 was killed before its fourth receive, then rank 0 in its send; both logs end with the first microbatch."""
+    sender, receiver = _alternating(1, "send", 4), _alternating(0, "recv", 3)
+    killed = rank_with(1, KILLED, wire=receiver[:2], wire_last=[{**receiver[5], "state": "waited", "newest": True}])
+    failed = {**sender[6], "state": "failed", "newest": True}
+    run = run_of(rank_with(0, KILLED, wire=sender[:2], wire_last=[failed]), killed)
+    assert [(u.rank, u.direction, u.first["nth"], u.missing) for u in unmatched(run)] == [(0, "send", 4, 1)]
+    (_, never) = wire_notes(run)[0]
+    assert "never received by rank 1: send #4" in never and "after it" not in never
+
+
+def test_operations_after_one_that_was_waited_for_late_are_unknown() -> None:
+    """The file of a killed rank tells of its second operation, which it went back to: it may have received again by then."""
+    sends = [row(n, "send", 1, n) for n in (1, 2)]
+    waits = rank_with(0, Ended("raised", 124, 1), wire=sends, wire_last=[{**sends[-1], "state": "waits"}])
+    log = [row(1, "recv", 0, 1), *(row(n, "send", 2, n - 1) for n in (2, 3, 4))]
+    late, newest = ({**log[place], "state": "waited", "newest": place == 3} for place in (1, 3))
+    assert unmatched(run_of(waits, rank_with(1, KILLED, wire=log, wire_last=[late]))) == ()
+    (lost,) = unmatched(run_of(waits, rank_with(1, KILLED, wire=log, wire_last=[newest])))
+    assert (lost.first["nth"], lost.missing) == (2, 1)
+
+
+def test_a_collective_that_a_rank_may_have_come_to_is_not_told_as_missed() -> None:
+    waits = {**row(9, "allreduce", None, 3), "tag": None, "state": "waits", "newest": True}
+    later = {**row(12, "send", 0, 1), "state": "waited", "newest": True}
+    log = [{**row(n, "allreduce", None, n), "tag": None} for n in (1, 2)]
+    assert absent(run_of(rank_with(0, KILLED, wire_last=[waits]), rank_with(1, KILLED, wire=log, wire_last=[later]))) == {}
+
+
+HUNG = Ended("raised", 124, 7, error="hung: nothing happened on the wire for 8 s; last recv", log="logs/rank.log")
+
+
+def waiting(number: int, direction: str, peer: int | None, nth: int, ended: Ended = HUNG) -> Rank:
+    last = {**row(9, direction, peer, nth), "tag": None if peer is None else 0, "state": "waits ", "newest": True}
+    return rank_with(number, ended, wire_last=[last])
+
+
+def test_ranks_that_wait_for_each_other_are_named_and_not_who_waits_for_one_of_them() -> None:
+    """The launcher may end one of them with SIGTERM before it says by itself that it hung."""
+    for ended in (HUNG, Ended("killed", 143, 7, error="killed by SIGTERM")):
+        run = run_of(waiting(0, "recv", 1, 9), waiting(1, "recv", 2, 9, ended), waiting(2, "recv", 1, 9))
+        assert waiting_circle(run) == (1, 2) and first_to_blame(run) == 1 and first_to_fail(run) is run.ranks[1]
+    said = next_text(run, Findings("clean", "", 124))
+    assert said.startswith("Look at ranks 1, 2 first: they wait for each other, rank 1 in recv #9 from rank 2 (step 9, ")
+    assert "), rank 2 in recv #9 from rank 1 (" in said and "rank 0" not in said
+    assert hung_text(run) == "ranks 0, 2 hung after 7 steps: nothing happened on the wire for 8 s"
+
+
+@pytest.mark.parametrize("form", ["text", "html"])
+def test_a_run_that_hung_says_so_between_its_verdict_and_what_to_do(form: str) -> None:
+    said = FORMATS[form](run_of(waiting(0, "recv", 1, 9), waiting(1, "recv", 0, 9)), Findings("leaks", "1 leak: 5.50 MiB held", 124))
+    places = [said.index(word) for word in ("ranks 0, 1 hung after 7 steps: nothing happened on the wire for 8 s", "1 leak: 5.50", "Look at ranks 0, 1 first")]
+    assert places == sorted(places)
+    assert "Hung" not in FORMATS[form](run_of(rank_with(0, KILLED)), Findings("inconclusive", "rank 0 was killed", 137))
+
+
+def test_a_rank_in_a_collective_waits_for_those_that_are_not_in_it() -> None:
+    """And not for good for one of them that receives from anybody."""
+    used = ({**row(1, "allreduce", None, 1), "tag": None},)
+    stuck = [replace(r, extras={**r.extras, "wire": used}) for r in (waiting(1, "recv", 2, 9), waiting(3, "recv", None, 9))]
+    run = run_of(waiting(0, "allreduce", None, 3), stuck[0], waiting(2, "allreduce", None, 3), stuck[1])
+    assert waiting_circle(run) == (1, 2)
+
+
+def test_who_waits_for_a_rank_that_does_something_else_is_in_no_circle() -> None:
+    done = rank_with(2, HUNG, wire_last=[{**row(9, "recv", 1, 8), "state": "waited", "newest": True}])
+    run = run_of(waiting(0, "recv", 1, 9), waiting(1, "recv", 2, 9), done)
+    assert waiting_circle(run) == () and first_to_blame(run) == 2
+    assert next_text(run, Findings("clean", "", 124)).startswith("Look at rank 2 first: the others waited for it; it hung after 7 steps: ")
 
 
 def test_a_rank_whose_peer_went_away_is_told_after_it() -> None:
     failed = {**row(9, "send", 1, 3), "state": "failed"}
     done = {**row(8, "recv", 0, 2), "state": "waited"}
     run = run_of(rank_with(0, Ended("raised", 1, 2), wire_last=[failed]), rank_with(1, Ended("raised", 1, 2), wire_last=[done]))
+    assert first_to_fail(run) is run.ranks[1]
+
+
+def test_a_rank_that_ran_out_of_memory_is_told_before_its_peers() -> None:
+    """The collective that failed on its peer may be one of C++ that nobody has seen, as those of DistributedDataParallel."""
+    ran_out = rank_with(1, Ended("raised", 1, 2), out_of_memory=[{"step": 2, "error": "DefaultCPUAllocator: can't allocate memory"}])
+    run = run_of(rank_with(0, Ended("raised", 1, 2)), ran_out)
     assert first_to_fail(run) is run.ranks[1]
 
 
@@ -93,7 +182,7 @@ def test_a_receive_from_any_rank_leaves_its_channel_unjudged() -> None:
 
 def test_a_run_that_ended_well_has_no_notes() -> None:
     run = run_of(rank_with(0, wire=[row(1, "send", 1, 1)]), rank_with(1))
-    assert wire_notes(run, 0) == ()
+    assert 0 not in wire_notes(run)
 
 
 def test_backward_passes_left_running_are_told() -> None:

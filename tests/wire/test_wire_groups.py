@@ -18,7 +18,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from leakscope.capture import prove, wire_functional
 from leakscope.capture.p2p import Watch, watch
 from leakscope.capture.wire_file import FULL_STEPS
-from leakscope.record import RankFolder
+from leakscope.run_folder import RankFolder
 
 CPU = torch.device("cpu")
 

@@ -12,10 +12,12 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leakscope.capture.wire_file import LastOperation
+from leakscope.capture.wire_file import LastOperation, WireFile
 from leakscope.capture.wire_following import Mark, Noted, StorageMark, moments
+from leakscope.capture.wire_groups import Group
+from leakscope.capture.wire_ledger import Ledger
 from leakscope.capture.wire_records import Channel, Operation
-from leakscope.record import read_run, write_run
+from leakscope.run_folder import RankFolder, read_run, write_run
 from leakscope.wire_last import NAME, SIZE, WAITED, unpack
 
 NO_ROW = (struct.pack("<8s4qdI", b"waits", 1, 1, 1, 1, 0.5, 4) + b"null").ljust(SIZE, b"\0")
@@ -38,9 +40,34 @@ def test_what_was_said_last_is_read_back(tmp_path_factory: pytest.TempPathFactor
     rows = unpack(path.read_bytes())
     last.close()
     told = {"direction": "send", "peer": peer, "tag": tag, "bytes": 4096, "group": "default", "issued_at": line}
-    numbers = {"state": "waited", "id": 4, "nth": 7, "step": 5, "microbatch": 2, "issued": 0.25}
+    numbers = {"state": "waited", "newest": False, "id": 4, "nth": 7, "step": 5, "microbatch": 2, "issued": 0.25}
     assert rows == [{**numbers, **told}] or (rows == [] and len(line) > 200)
     last.say(operation(Channel("send", peer, tag, "default"), 5, line), WAITED)  # another thread that waits on is not disturbed
+
+
+def test_the_newest_operation_is_marked_until_another_is_told_of(tmp_path: Path) -> None:
+    ledger = Ledger(WireFile(RankFolder(tmp_path, 0), 0.0), 0.0)
+    ledger._groups._by_name["default"] = Group("default", (0, 1))
+
+    def issue(direction: str) -> Operation:
+        issued = ledger.begin(direction, "default", 1, 0, [], None)
+        assert issued is not None, ledger.why
+        return issued
+
+    def told() -> tuple[int, str, bool]:
+        (row,) = unpack((tmp_path / "rank_0000" / NAME).read_bytes())
+        return row["id"], row["state"], row["newest"]
+
+    sent, received = issue("send"), issue("recv")
+    assert told() == (2, "issued", True)
+    ledger.waiting([received])
+    assert told() == (2, "waits", True)
+    ledger.waiting([sent])
+    assert told() == (1, "waits", False)
+    ledger.waited([sent])
+    assert told() == (1, "waited", False)
+    issue("send")
+    assert told() == (3, "issued", True)
 
 
 @pytest.mark.parametrize("left", [b"", b"x", b"\xff" * SIZE, b"waits\0\0\0" + b"\1" * 8 + bytes(SIZE - 16), NO_ROW])

@@ -231,7 +231,7 @@ def _defaulted(row: Any, rows: list[Any] = []) -> int:  # noqa: B006
 @animal
 class GrowingDefaultArgument(Growing):
     tells = r"_defaulted.*__defaults__"
-    cut = r"__defaults__|\[i\]"
+    cut = r"__defaults__|\[0\]"
 
     def leak(self) -> None:
         _defaulted(self.tensor())
@@ -533,7 +533,7 @@ _Named = namedtuple("_Named", "rows")
 @animal
 class GrowingNamedTuple(Growing):
     tells = r"_Named.*(\.rows|\[i\])"
-    cut = r"\.rows|\[i\]"
+    cut = r"\.rows|\[0\]"
 
     def begin(self) -> None:
         self.named = _Named([])

@@ -29,4 +29,4 @@ ORDER: tuple[ModuleType, ...] = (
     native_hold,
     step_growth,
 )
-"""Each has NAME, CURE (a slug of `findings.cures`, or ""), applies(candidate), title(candidate, cut), advice(candidate, cut)."""
+"""Each has NAME, CURE (a slug of `findings.cures`, or ""; a cycle's depends on the cycle), applies(candidate), title(candidate, cut), advice(candidate, cut)."""

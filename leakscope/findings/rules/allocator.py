@@ -76,7 +76,7 @@ def _outside(rank: Rank, device: int, looks: Sequence[DeviceLook]) -> list[Findi
     """Memory of the device that grows and that torch has not reserved."""
     told = [k for k in looks if k.outside is not None]
     line = series([k.step for k in told], {k.step: k.outside or 0 for k in told})
-    if not line.grows or line.total < _OUTSIDE_LEAST:
+    if not line.grew_lately or line.total < _OUTSIDE_LEAST:
         return []
     title = f"memory of device {device} outside torch's allocator grows by {bytes_text(line.per_step)} a step"
     advice = (
@@ -114,7 +114,7 @@ def _passed_by(rank: Rank) -> list[Finding]:
         "after the other. No failure by itself."
     )
     return [
-        _note("caught", rank, title, advice, most, [(row["step"], row["wanted_bytes"]) for row in rows], made_at=places)
+        _note("caught", rank, title, advice, 0, [(row["step"], row["wanted_bytes"]) for row in rows], made_at=places)
     ]
 
 

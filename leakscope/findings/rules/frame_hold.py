@@ -6,7 +6,6 @@ from itertools import pairwise
 
 from leakscope.findings.candidate import Candidate
 from leakscope.findings.growth import LEAST_LOOKS
-from leakscope.findings.saying import along_way
 from leakscope.graph.model import Object
 
 NAME = "frame-hold"
@@ -51,11 +50,12 @@ def _alike(found: Candidate, holder: Object) -> int:
 
 def _collector(found: Candidate, position: int, cut: str) -> str:
     """What collects the objects like the one at this position, as its user would write it; the cut where nothing is known to."""
-    graph, way = found.graph, found.group.way
-    if all(cut != along_way(graph, way, reference) for reference in way[position : found.tensor_at]):
+    way = found.group.way
+    place = next((k for k in range(position - 1, 0, -1) if found.objects[k].kind == "container"), 0)
+    items = [reference for reference in way[place:position] if place and reference not in found.one_of_its_kind]
+    if all(cut != found.written(reference) for reference in (*items, *way[position : found.tensor_at])):
         return cut
-    containers = (k for k in range(position - 1, 0, -1) if found.objects[k].kind == "container")
-    return next((along_way(graph, way, way[k - 1]) for k in containers), cut)
+    return found.written(way[place - 1]) if place else cut
 
 
 def title(found: Candidate, cut: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from leakscope.findings.candidate import Candidate
 
 NAME = "hook-pileup"
-CURE = "hooks-removed"
+CURE = ""
 _HOOK_DICTS = ("_hooks", "_hooks_with_kwargs", "_grad_hooks")
 
 

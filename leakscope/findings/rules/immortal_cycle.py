@@ -6,7 +6,7 @@ from leakscope.findings.candidate import Candidate
 from leakscope.graph.model import IMMORTAL
 
 NAME = "immortal-cycle"
-CURE = "hooks-removed"
+CURE = ""
 
 
 def applies(found: Candidate) -> bool:

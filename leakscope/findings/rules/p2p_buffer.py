@@ -41,8 +41,13 @@ def _nobody_waited(found: Candidate) -> bool:
     return sum(int(found.graph.bytes[s]) for s in waiting) > _MOST * found.group.bytes
 
 
+def _past_their_step(found: Candidate) -> bool:
+    """Some crossed in a step before the look's; a buffer made anew in each is none that is kept."""
+    return any(crossing.step < found.step for crossing in buffers_of(found.graph, found.group.storages).values())
+
+
 def applies(found: Candidate) -> bool:
-    return found.group.freed == 0 and (_by_work(found) is not None or _directly(found) or _by_registry(found) or _by_registry_too(found))
+    return found.group.freed == 0 and _past_their_step(found) and (_by_work(found) is not None or _directly(found) or _by_registry(found) or _by_registry_too(found))
 
 
 def title(found: Candidate, cut: str) -> str:
@@ -69,4 +74,6 @@ def advice(found: Candidate, cut: str) -> str:
         return f"Wait for each result (torch.distributed._functional_collectives.wait_tensor, or use the tensor that the call returned), also where it is thrown away: until then torch keeps the Work, and the Work its tensors.{then}"
     if found.objects[0].root == "native" and found.tensor_at == 0:
         return "Look for an operation that never completes, a Work kept by a future or a communication hook, or a C++ extension that caches the buffer."
-    return f"The wire is done with these buffers; {cut} is what keeps them. Take each one out when its microbatch is done (pop it instead of counting through the list), and keep a gradient edge (torch.autograd.graph.get_gradient_edge) instead of a sent output."
+    take = "Take each one out" if found.container else "Let go of each one"
+    pop = " (pop it instead of counting through the list)" if found.container and found.container[1].type == "list" else ""
+    return f"The wire is done with these buffers; {cut} is what keeps them. {take} when its microbatch is done{pop}, and keep a gradient edge (torch.autograd.graph.get_gradient_edge) instead of a sent output."

@@ -7,6 +7,7 @@ from dataclasses import replace
 from statistics import median
 
 from leakscope.findings.candidate import Candidate
+from leakscope.findings.categories import HOST, looks_after_steps
 from leakscope.findings.groups import Group, group_storages
 from leakscope.findings.growth import Series
 from leakscope.findings.model import Finding, RankSummary, Sighting
@@ -54,22 +55,23 @@ def _holder(run: Run, rank: int) -> Finding | None:
     over = {
         key: group.bytes - median(found[key].bytes if key in found else 0 for found in peers)
         for key, group in groups[rank].items()
-        if not _is_model(look.heap, group)
+        if not is_model(look.heap, group) and (not look.heap.device or any(s in look.heap.device for s in group.storages))
     }
     most = max(over, key=lambda key: over[key], default=None)
     if most is None or over[most] <= 0:
         return None
     group = groups[rank][most]
-    alone = Candidate(rank, look.step, look.heap, group, Series((look.step,), (group.bytes,)), 0.0, False)
+    made = tuple(look.heap.made_at[s] for s in group.storages if s in look.heap.made_at)
+    alone = Candidate(rank, look.step, look.heap, group, Series((look.step,), (group.bytes,)), 0.0, False, made_at=made)
     return tell(alone, run.min_bytes)
 
 
 def _last_look(rank: Rank) -> Look | None:
-    looks = [look for look in rank.looks if look.occasion not in ("end", "peak")] or list(rank.looks)
+    looks = looks_after_steps(rank)
     return looks[-1] if looks else None
 
 
-def _is_model(graph: HeapGraph, group: Group) -> bool:
+def is_model(graph: HeapGraph, group: Group) -> bool:
     """A parameter, what hangs on one, or an optimizer's state."""
     on_the_way = [group.start, *(int(graph.held[reference]) for reference in group.way)]
     return any(graph.object(index).kind in ("parameter", "optimizer") for index in on_the_way)
@@ -81,7 +83,7 @@ def _model(summary: RankSummary) -> int:
 
 def _beside(summary: RankSummary, named: int) -> int:
     """Bytes at the last look that are not the stage's own model and that no other finding names."""
-    everything = sum(size for name, size in summary.categories.items() if name not in (*_OWN, "leaked"))
+    everything = sum(size for name, size in summary.categories.items() if name not in (*_OWN, "leaked", HOST))
     leaked = summary.categories.get("leaked", 0)
     return max(everything + leaked - max(named, leaked), 0)
 

@@ -16,7 +16,14 @@ def _holder(found: Candidate) -> str:
     return found.objects[found.tensor_at].label
 
 
+def _is_gradient(found: Candidate) -> bool:
+    """Whether the graph hangs on the tensor's `.grad`, as after `backward(create_graph=True)`."""
+    return any(r.name == ".grad" for r in found.references[found.tensor_at : found.tensor_at + 1])
+
+
 def title(found: Candidate, cut: str) -> str:
+    if _is_gradient(found):
+        return f"the .grad of {cut} has a grad_fn and keeps {_kept(found)}"
     return f"{_holder(found)} with a grad_fn in {cut} keeps {_kept(found)}"
 
 
@@ -30,6 +37,11 @@ def _kept(found: Candidate) -> str:
 
 
 def advice(found: Candidate, cut: str) -> str:
+    if _is_gradient(found):
+        return (
+            f"Set the .grad of {cut}, and of every other parameter that no optimizer zeroes, to None in each step: backward(create_graph=True) "
+            "gives gradients a graph of their own, and what is added to them goes on adding to it. torch.autograd.grad stores none."
+        )
     saved = found.reference_through("saved")
     what = f" (through {saved.name} of {found.graph.object(saved.holder).label})" if saved else ""
     return f"Store {cut} detached: use .item() for a number or .detach() for a tensor before keeping it{what}."

@@ -8,6 +8,7 @@ from leakscope.graph.model import Object
 
 NAME = "step-growth"
 CURE = ""
+_OF_OPTIMIZER = (".state", ".param_groups")
 
 
 def applies(found: Candidate) -> bool:
@@ -38,21 +39,41 @@ def title(found: Candidate, cut: str) -> str:
     return f"{cut} gains tensors {'every few steps' if found.series.pauses else 'each step'} and lets none go"
 
 
+def _is_of_cache(found: Candidate, grown: Object) -> bool:
+    """Whether a container is an lru_cache, or the dict that one without a bound keeps its results in."""
+    above = found.objects[found.gaining - 1] if found.gaining > 0 else None
+    return is_lru_cache(grown) or above is not None and is_lru_cache(above) and above.label.endswith("maxsize None")
+
+
+def _grows_in_optimizer(found: Candidate) -> bool:
+    """Whether what gains lies in what an optimizer keeps, not above it: a list of optimizers is none."""
+    for place, (obj, reference) in enumerate(zip(found.objects, found.references, strict=False)):
+        if obj.kind == "optimizer" and reference.name in _OF_OPTIMIZER:
+            return place < found.gaining or found.gaining < 0 and found.is_for_all(obj)
+    return False
+
+
 def advice(found: Candidate, cut: str) -> str:
     place = found.container
     if bounded_by(found) is not None:
         return "A history that the optimizer keeps by design, up to a bound among its own options (history_size of LBFGS): no leak. Give it a smaller bound where that is too much memory."
     if found.keeps_its_number:
         return f"Nothing is added to it: see why {cut} is made larger each step (a torch.cat of all so far, a size that counts the steps), and keep a part of fixed size."
+    grown = found.gained
     cache = next((o for o in found.before_tensor if is_lru_cache(o)), None)
-    if cache is not None:
+    if cache is not None and (grown is None or _is_of_cache(found, grown)):
         return f"Call {cache.name}.cache_clear() when its results are done with, or bound it with lru_cache(maxsize=...): each step calls it with new arguments, and every result is kept."
     if any(o.type == "weakref.finalize._Info" for o in found.before_tensor):
         return "What a weakref.finalize is given lives until its object dies: let those objects go, call the finalizer's detach(), or hand it no tensor."
     if any(o.type.endswith(("WeakKeyDictionary", "WeakIdKeyDictionary")) for o in found.before_tensor):
         return f"An entry of {cut} goes when nothing else holds its key: see whether its value does, or who else keeps the keys, and take the entry out when the step is done with it."
-    gaining = [o for o in found.before_tensor if o.kind == "container" and found.is_for_all(o)]
-    if gaining and "dict" in gaining[-1].type.lower():
+    if _grows_in_optimizer(found):
+        return "An optimizer keeps every parameter that it was ever given, and a state for each: add parameters once (add_param_group), not each step, and make a new optimizer for a new model."
+    shared = [o for o in found.before_tensor if o.kind == "container" and found.is_for_all(o)]
+    grown = grown or (shared[-1] if shared else None)
+    if any(o.type == "queue.Queue" for o in found.before_tensor):
+        return f"More is put into {cut} than is taken out: give the queue a bound (queue.Queue(maxsize=...)), so that whoever fills it waits."
+    if grown is not None and "dict" in grown.type.lower():
         return f"Bound {cut} or clear it: each step adds an entry under a new key (an lru_cache(maxsize=...) or one entry per real need)."
     if place:
         return f"Empty {cut} when the step is done with it, keep only what is used again, or give it a bound (collections.deque(maxlen=...))."

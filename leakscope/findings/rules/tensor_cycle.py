@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from leakscope.findings.candidate import Candidate
 from leakscope.findings.groups import holds_itself
-from leakscope.findings.saying import SEVERAL
+from leakscope.findings.saying import SEVERAL, is_lru_cache
 from leakscope.graph.model import Object
 
 NAME = "tensor-cycle"
-CURE = "no-recursive-closure"
+CURE = ""
 
 
 def applies(found: Candidate) -> bool:
@@ -19,6 +19,24 @@ def _class(found: Candidate) -> Object | None:
     """The class that holds itself, where one closes the cycle."""
     start = int(found.graph.holder[found.group.cycles[0][0]]) if found.group.cycles and found.group.cycles[0] else -1
     return found.graph.object(start) if start >= 0 and holds_itself(found.graph, start) else None
+
+
+def recurses(found: Candidate) -> bool:
+    """Whether a function's closure leads straight to a function of the same cycle: to itself, or to one that calls it."""
+    cycle = [found.graph.reference(r) for r in (found.group.cycles[0] if found.group.cycles else ())]
+    held = [found.graph.object(r.held) for r in cycle if r.kind == "closure"]
+    return any(o.kind == "function" or is_lru_cache(o) for o in held)
+
+
+def cure(found: Candidate) -> str:
+    """The slug of what does without this cycle: which one that is depends on what closes it."""
+    return "no-recursive-closure" if recurses(found) else "hooks-removed" if _through_hook(found) else ""
+
+
+def _through_hook(found: Candidate) -> bool:
+    """Whether a grad node has a hook that leads back to it."""
+    cycle = [found.graph.reference(r) for r in (found.group.cycles[0] if found.group.cycles else ())]
+    return any(r.kind == "hook" and found.graph.object(r.holder).kind == "grad node" for r in cycle)
 
 
 def title(found: Candidate, cut: str) -> str:
@@ -47,8 +65,14 @@ def advice(found: Candidate, cut: str) -> str:
     kinds = {o.kind for o in holders}
     if "exception" in kinds or "traceback" in kinds:
         return f"Delete the stored exception when it has been dealt with (`del`, or keep str(error)): {cut} holds its traceback, the traceback holds the frame, and the frame holds the exception."
-    if any(o.kind == "function" for o in holders) and any(r.kind == "closure" for r in cycle):
+    if recurses(found):
         return f"Do not let the inner function refer to itself: pass it as an argument, move it to module level, or loop instead of recursing. Cutting {cut} breaks the cycle."
+    if _through_hook(found):
+        return f"Remove the hook when it has run (handle.remove()), or empty what it closes over: a grad node holds its hooks, and this one leads back to the node. Cutting {cut} breaks the cycle."
+    closed_over = next((r for r in cycle if r.kind == "closure"), None)
+    if closed_over is not None and "function" in kinds:
+        function, held = found.graph.object(closed_over.holder), found.graph.object(closed_over.held)
+        return f"Do not keep on an object a function that refers to it: {function.name}() has {closed_over.name.removeprefix('closure ')} ({held.label}) in its closure, and from there the way leads back to it. Pass the object as an argument, hold it by weakref.ref, or use a method. Cutting {cut} breaks the cycle."
     if "grad node" in kinds and any(r.kind == "attribute" for r in cycle):
         return f"Save outputs with ctx.save_for_backward instead of {cut}: an output stored on ctx holds its own grad_fn."
     if "method" in kinds:

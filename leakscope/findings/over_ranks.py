@@ -1,0 +1,56 @@
+"""The same leak on several ranks is one finding."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import replace
+
+from leakscope.findings.model import Finding
+from leakscope.findings.trace import any_item
+
+
+def merge(found: Sequence[Finding]) -> list[Finding]:
+    """One finding for each fingerprint and severity rank, sightings and bytes of all ranks together."""
+    by_print: dict[str, list[Finding]] = defaultdict(list)
+    for finding in found:
+        by_print[finding.fingerprint].append(finding)
+    merged = []
+    for same in by_print.values():
+        best = max(same, key=lambda f: f.retained_bytes)
+        per_rank = {next(iter(f.storages), -1): f for f in same}
+        storages = {rank: indexes for f in same for rank, indexes in f.storages.items()}
+        if len({f.cut.written for f in same if f.cut}) > 1:
+            best = _of_any_item(best)
+        cut = best.cut and replace(best.cut, frees_bytes=sum(f.cut.frees_bytes for f in same if f.cut))
+        merged.append(
+            replace(
+                best,
+                severity="leak" if any(f.severity == "leak" for f in same) else "note",
+                retained_bytes=sum(f.retained_bytes for f in same),
+                bytes_per_step=sum(f.bytes_per_step for f in same),
+                count=sum(f.count for f in same),
+                host_bytes=sum(f.host_bytes for f in same),
+                counted_bytes=sum(f.counted_bytes for f in same),
+                made_at=tuple(dict.fromkeys(m for f in same for m in f.made_at)),
+                sightings=tuple(s for f in same for s in f.sightings),
+                cut=cut,
+                storages=storages if per_rank else {},
+            )
+        )
+    return sorted(merged, key=lambda f: (f.severity != "leak", f.origin == "library", -f.bytes_per_step, -f.retained_bytes))
+
+
+def _of_any_item(finding: Finding) -> Finding:
+    """A finding without the numbers of the items in what is to be cut: they differ from rank to rank."""
+    if finding.cut is None:
+        return finding
+    told = finding.cut.written
+    said = any_item(told)
+    return replace(
+        finding,
+        title=finding.title.replace(told, said),
+        advice=finding.advice.replace(told, said),
+        trace=tuple(replace(hop, reference=any_item(hop.reference)) for hop in finding.trace),
+        cut=replace(finding.cut, reference=any_item(finding.cut.reference), written=said),
+    )

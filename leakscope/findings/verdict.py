@@ -1,0 +1,42 @@
+"""Leaks, clean or inconclusive, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from leakscope.findings.model import Finding, Unjudged
+from leakscope.record import HUNG, Run
+from leakscope.units import bytes_text
+
+
+def verdict_of(run: Run, shown: Sequence[Finding], unjudged: Sequence[Unjudged], open_cases: Sequence[str]) -> tuple[str, str]:
+    """(verdict, why); `open_cases` say of what was found why it cannot be told whether it is a leak."""
+    leaks = [f for f in shown if f.severity == "leak" and f.origin == "application"]
+    if leaks:
+        rate = sum(f.bytes_per_step for f in leaks)
+        total = sum(f.retained_bytes for f in leaks)
+        many = f"{len(leaks)} distinct leaks" if len(leaks) > 1 else "1 leak"
+        speed = f", growing by {bytes_text(rate)} a step" if rate else ""
+        return "leaks", f"{many}: {bytes_text(total)} held{speed}"
+    ranks = [rank for rank in run.ranks if rank.ended.how != "lost"]
+    if not ranks:
+        return "inconclusive", "nothing was recorded"
+    if any(look.occasion == "block" for rank in ranks for look in rank.looks):
+        return "clean", "the block left no tensor memory behind"
+    if not any(rank.steps for rank in ranks):
+        return "inconclusive", "no step was seen: no torch optimizer stepped; mark steps with leakscope.Profiler, or see what was alive at the end"
+    for rank in run.ranks:
+        how = "was killed" if rank.ended.how == "killed" else "hung" if rank.ended.error.startswith(HUNG) else ""
+        if how:
+            steps = rank.ended.steps
+            return "inconclusive", f"rank {rank.number} {how} after {steps} step{'s' * (steps != 1)}; nothing grew until then"
+    short = [u for u in unjudged if u.rule == "step-growth"]
+    stepped = {rank.number for rank in ranks if rank.steps}
+    if short and all(number in {u.rank for u in short} for number in stepped):
+        return "inconclusive", f"too few steps to judge: {short[0].why}; run at least {run.warmup + 8} steps"
+    if open_cases:
+        return "inconclusive", open_cases[0]
+    notes = len(shown)
+    extra = f"; {notes} note{'s' if notes != 1 else ''} below" if notes else ""
+    grew = "enough to be a leak" if any(f.bytes_per_step > 0 for f in shown) else "over the looks taken"
+    return "clean", f"nothing grew {grew}{extra}"

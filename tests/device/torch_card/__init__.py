@@ -1,0 +1,16 @@
+"""Registers the device `card` with torch, which imports this by its entry point, as it does other makers' backends."""
+
+from __future__ import annotations
+
+import torch
+
+from torch_card import _C, card
+
+__all__ = ["_C", "autoload"]
+
+
+def autoload() -> None:
+    """Called by `import torch` (torch/__init__.py, `_import_device_backends`)."""
+    torch.utils.rename_privateuse1_backend("card")
+    torch._register_device_module("card", card)
+    torch.utils.generate_methods_for_privateuse1_backend()

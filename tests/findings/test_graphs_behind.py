@@ -1,0 +1,43 @@
+"""Losses that are kept after their backward hold no tensor's memory but their own four bytes, and all their grad nodes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+SCRIPT = """
+    import sys
+    import torch
+    from torch import nn
+
+    torch.set_num_threads(1)
+    model = nn.Sequential(*[nn.Sequential(nn.Linear(32, 32), nn.Tanh(), nn.LayerNorm(32)) for _ in range(100)])
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    losses, files = [], []
+    for step in range(12):
+        loss = model(torch.randn(8, 32)).mean()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(loss if sys.argv[1] == "graphs" else loss.detach())
+        if sys.argv[1] == "other":
+            files.append(memoryview(bytearray(1 << 18)).cast("B")[:].tobytes().hex())
+"""
+
+
+@pytest.mark.parametrize("how", ["graphs", "other"])
+def test_the_graphs_are_told_with_what_keeps_them(
+    script: Callable[[str], Path], leakscope: Callable[..., object], tmp_path: Path, how: str
+) -> None:
+    done = leakscope("run", "-q", "--steps", 12, "-o", tmp_path / "run", script(SCRIPT), how)
+    assert done.returncode == 23, done.stdout + done.stderr  # type: ignore[attr-defined]
+    (finding,) = [f for f in json.loads((tmp_path / "run" / "findings.json").read_text())["findings"] if f["severity"] == "leak"]
+    if how == "graphs":
+        assert finding["title"] == "losses gains tensors, and the graphs that made them, each step and lets none go"
+        assert finding["cut"]["reference"] == ".losses" and "losses.item()" not in finding["advice"] and "x.item()" in finding["advice"]
+        assert finding["bytes_per_step"] > 100_000 and finding["cut"]["frees_bytes"] == finding["retained_bytes"]
+    else:  # memory that no node accounts for stays a gap
+        assert finding["rule"] == "native-hold" and finding["cut"] is None

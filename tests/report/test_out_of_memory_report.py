@@ -1,0 +1,116 @@
+"""What a reader is told first where an allocation failed on one rank of two."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import examples
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "graph"))
+from heap_text import heap_from
+
+from leakscope.findings import judge
+from leakscope.findings.model import Finding, Findings, Sighting
+from leakscope.findings.out_of_memory import largest_holder
+from leakscope.graph.model import KINDS
+from leakscope.record import Ended, Look, Rank, Run
+from leakscope.report import FORMATS
+from leakscope.report.wording import next_text
+
+MIB = examples.MIB
+
+
+def heap(cache: int, weight: int = 2) -> Any:
+    """`net`, whose weight is the model, and a list of tensors of 8 MiB each."""
+    text = f"""frame main -> local net -> object Linear
+        object Linear -> .weight -> tensor weight
+        tensor weight -> storage -> storage weight {weight * MIB}
+        object Linear -> .bias -> tensor bias
+        tensor bias -> storage -> storage bias 1024
+        frame main -> local cache -> list cache
+    """
+    for k in range(cache):
+        text += f"list cache -> [{k}] -> tensor t{k}\ntensor t{k} -> storage -> storage s{k} {8 * MIB}\n"
+    found = heap_from(text)
+    model = [k for k in range(len(found)) if found.object(k).label in ("tensor weight", "tensor bias")]
+    found.kind[model] = KINDS.index("parameter")
+    return found
+
+
+def look(step: int, occasion: str, cache: int, weight: int = 2) -> Look:
+    graph = heap(cache, weight)
+    return Look(step, occasion, graph, None, int(graph.bytes.sum()))
+
+
+def run_out(weight: int = 2, cache: int = 7) -> Run:
+    """Rank 1 fails to allocate in its seventh step, and rank 0 of the wire that it left."""
+    ended = Ended("raised", 1, 6, error="RuntimeError: can't allocate memory")
+    failed = {"out_of_memory": ({"step": 6, "time": 5.0, "at": "train.py:9 main", "wanted_bytes": 512 * MIB, "error": "No."},)}
+    ranks = (
+        Rank(0, examples.steps(7, MIB, 0), (look(3, "step", 0), look(5, "step", 0)), Ended("raised", 1, 7)),
+        Rank(1, examples.steps(6, MIB, 0), (look(3, "step", 3, weight), look(5, "step", 5, weight), look(6, "memory", cache, weight)), ended, extras=failed),
+    )
+    return examples.run(*ranks)
+
+
+def leak(rank: int, size: int, written: str) -> Finding:
+    found = replace(examples.growth_finding(), sightings=(Sighting(rank, 5, size),), retained_bytes=size)
+    assert found.cut is not None
+    return replace(found, cut=replace(found.cut, written=written), fingerprint=str(rank))
+
+
+def told(*leaks: Finding) -> Findings:
+    return Findings("leaks", "2 leaks.", 1, leaks, out_of_memory=("Rank 1: out of memory in step 7.",))
+
+
+def test_holders_are_named_down_to_the_tensor_or_the_container_of_many() -> None:
+    rows = [text for text in judge(run_out()).out_of_memory if "storage" in text]
+    assert rows[1:4] == [
+        "Rank 1: 56.00 MiB in 7 storages: cache in main()",
+        "Rank 1: 2.00 MiB in 1 storage: net.weight in main()",
+        "Rank 1: 1.00 KiB in 1 storage: net.bias in main()",
+    ]
+
+
+def test_a_skew_is_told_of_one_moment() -> None:
+    (skew,) = [f for f in judge(run_out()).findings if f.rule == "rank-skew"]
+    assert skew.retained_bytes == 40 * MIB and skew.cut is not None and skew.cut.frees_bytes == 40 * MIB
+    assert [(s.rank, s.step) for s in skew.sightings] == [(1, 5)]
+
+
+def test_next_names_the_largest_holder_of_the_rank_that_failed() -> None:
+    run = run_out()
+    holder = largest_holder(run.ranks[1])
+    assert holder is not None and (holder.name, holder.bytes) == ("cache in main()", 56 * MIB)
+    said = next_text(run, told(leak(0, 4 * MIB, "y in main()")))
+    assert said.endswith(
+        "`cache in main()` was the largest holder on rank 1 when its allocation failed: 56.00 MiB of 58.00 MiB. "
+        "Let go of what it need not keep, then run the same command again."
+    )
+    assert "y in main()" not in said
+    assert next_text(run, told(leak(1, 4 * MIB, "cache in main()"))).endswith(" Cut it, then run the same command again.")
+    assert "largest holder on rank 1" in next_text(run, told())
+
+
+@pytest.mark.parametrize(("weight", "cache"), [(90, 7), (0, 0)], ids=["the model", "nothing"])
+def test_where_the_model_holds_most_the_failed_ranks_own_leaks_come_first(weight: int, cache: int) -> None:
+    run = run_out(weight, cache)
+    if weight:
+        assert largest_holder(run.ranks[1]) is None
+    run = run if weight else replace(run, ranks=(run.ranks[0], replace(run.ranks[1], looks=())))
+    said = next_text(run, told(leak(0, 9 * MIB, "y in main()"), leak(1, 4 * MIB, "x in main()")))
+    assert "Cut `x in main()` at train.py:12: 1.50 MiB would be freed, then the other leak." in said
+    assert "Cut `y in main()`" in next_text(run, told(leak(0, 9 * MIB, "y in main()")))
+    assert next_text(run, told()).endswith("What is told below was recorded before that.")
+
+
+def test_the_page_opens_with_it() -> None:
+    page = FORMATS["html"](run_out(), told(leak(0, 4 * MIB, "y in main()"), leak(1, 4 * MIB, "x in main()")))
+    assert '<strong class="word">Out of memory on rank 1</strong>' in page and '<section class="verdict leaks">' in page
+    assert page.index("<h2>Out of memory</h2>") < page.index("The leaks at a glance")
+    near = FORMATS["html"](examples.run(examples.rank(0)), replace(told(), out_of_memory=("Rank 0: after step 3, ...",)))
+    assert "Out of memory" not in near and "Near the memory that there is" in near
