@@ -86,8 +86,8 @@ class Counter:
         return Counted(sum(f.allocated for f in counted), sum(f.peak for f in counted))
 
     @contextmanager
-    def ours(self) -> Iterator[None]:
-        """What the host's count rises by while the block runs is leakscope's own doing: later readings leave it out.
+    def ours(self, most: int = _MOST_LEFT) -> Iterator[None]:
+        """What the host's count rises by while the block runs, `most` bytes of it, is leakscope's own doing: later readings leave it out.
 
         A look lets everything go, and still glibc keeps about 230 KiB of small blocks for reuse (tcache) in every thread
         that has looked, and counts them as in use. More than that, or less than nothing, is what threads of C++ have
@@ -99,4 +99,4 @@ class Counter:
         finally:
             after = self._host()
             if before is not None and after is not None:
-                self._ours += min(max(after - before, 0), _MOST_LEFT)
+                self._ours += min(max(after - before, 0), most)

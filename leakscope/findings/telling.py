@@ -13,7 +13,7 @@ from leakscope.findings.groups import HOOKS, holds_itself
 from leakscope.findings.growth import LEAST_TOTAL_FACTOR
 from leakscope.findings.library import origin_of
 from leakscope.findings.model import Cut, Finding, Hop, Sighting
-from leakscope.findings.rules import ORDER, step_growth, tensor_cycle
+from leakscope.findings.rules import ORDER, step_growth
 from leakscope.findings.saying import SEVERAL, at_holder
 from leakscope.findings.together import cut_together
 from leakscope.findings.trace import fingerprint, generic, grouping, hops
@@ -54,7 +54,7 @@ def tell(found: Candidate, min_bytes: int) -> Finding:
         collections=group.freed if gc else None,
         made_at=_made_at(found),
         sightings=tuple(Sighting(found.rank, s, b) for s, b in zip(line.steps, line.bytes, strict=True) if b),
-        see=places(slug) if (slug := tensor_cycle.cure(found) if rule is tensor_cycle else rule.CURE) else (),
+        see=places(rule.cure(found)) if hasattr(rule, "cure") else (),
         cycle=_cycle_edges(found),
         count=len(group.storages),
         host_bytes=_on_host(found),

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass
 
 from leakscope.graph.model import HeapGraph, Object
+from leakscope.graph.paths import BUILT_WITH
 
-_BUILT_WITH = frozenset({"torch", "numpy", "scipy", *sys.stdlib_module_names})
-"""Packages whose objects hold what others put there: a Sequential's hooks, a deque, a partial, a queue."""
 _TENSORS = ("storage", "tensor", "parameter", "grad node", "saved tensor")
 _MOST = 1000
 """Objects asked on the way up from one object."""
@@ -17,7 +15,7 @@ _MOST = 1000
 def is_users(found: Object) -> bool:
     """Whether it is the user's: its running code or function, or an instance of a class that the script defines."""
     if found.kind == "namespace":
-        return found.name.partition(".")[0] not in _BUILT_WITH
+        return found.name.partition(".")[0] not in BUILT_WITH
     written = bool(found.where) and (not found.where.startswith("<") or found.where.startswith("<<"))
     return written or found.type.startswith("__main__.")
 
@@ -29,7 +27,7 @@ def is_of_library(found: Object) -> bool:
     if found.where:
         return True
     package, dot, _ = (found.name if found.kind == "class" else found.type).partition(".")
-    return bool(dot) and package not in _BUILT_WITH
+    return bool(dot) and package not in BUILT_WITH
 
 
 @dataclass(frozen=True)

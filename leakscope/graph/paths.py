@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import zlib
 from dataclasses import dataclass
 
@@ -16,6 +17,8 @@ _REFERENCE_COST = {"unnamed": 6.0, "operand": 6.0, "grad graph": 1.2, "saved": 1
 _ROOT_COST = {"frame": 1.0, "module": 1.5, "thread": 2.0, "interpreter": 30.0, "native": 60.0}
 _LIBRARY_COST = 8.0
 _FAR = 1e9
+BUILT_WITH = frozenset({"torch", "numpy", "scipy", *sys.stdlib_module_names})
+"""Packages whose objects hold what others put there: a Sequential's hooks, a deque, a partial, a queue."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +48,7 @@ def ways_from_roots(graph: HeapGraph) -> Ways:
     cost = np.array([_ROOT_COST.get(name, _FAR) for name in ROOTS])[graph.root]
     for index in np.flatnonzero(graph.root == ROOTS.index("module")).tolist():
         name = graph.object(index).name
-        if name.partition(".")[0] in _LIBRARIES:
+        if name.partition(".")[0] in BUILT_WITH:
             cost[index] = _LIBRARY_COST
     for index in np.flatnonzero(graph.root == ROOTS.index("frame")).tolist():
         if _is_of_library(graph.object(index).where):
@@ -60,9 +63,6 @@ def _is_of_library(where: str) -> bool:
 
 def ways_from(graph: HeapGraph, starts: Ints) -> Ways:
     return _ways(graph, starts, np.ones(len(starts)))
-
-
-_LIBRARIES = frozenset({"torch", "numpy", "scipy", "builtins", "sys", "threading", "asyncio", "weakref", "atexit", "linecache"})
 
 
 def _ways(graph: HeapGraph, starts: Ints, start_cost: NDArray[np.float64]) -> Ways:

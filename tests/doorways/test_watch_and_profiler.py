@@ -125,6 +125,12 @@ def test_check_tells_growth_from_what_stays_the_same() -> None:
         leakscope.check(lambda: None, repeats=2)
 
 
+def test_looks_that_check_keeps_are_no_growth() -> None:
+    living = [{"tensor": torch.ones(3), "place": [k]} for k in range(5000)]
+    assert leakscope.check(lambda: None, repeats=3, min_bytes="64 KiB").verdict == "clean"
+    assert len(living) == 5000
+
+
 @pytest.mark.parametrize("every", [1, 2, 3, None])
 def test_check_finds_a_cycle_whenever_gc_collects_and_blames_nothing_that_was_there(every: int | None) -> None:
     leave_what_nobody_frees()

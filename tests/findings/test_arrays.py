@@ -42,6 +42,8 @@ CASES: dict[str, tuple[Callable[[], object], str, str]] = {
     "in dicts": (lambda: _rows.append({"out": _array()}), "_rows", "gains numpy arrays each step and lets none go"),
     "one that grows": (_grow, "_state['all']", "the numpy array in {name} is larger at each look"),
     "bytes": (lambda: _rows.append(bytes(SIZE)), "_rows", "gains bytes objects each step and lets none go"),
+    "bytes in dicts": (lambda: _rows.append({"image": bytes(SIZE)}), "_rows", "gains bytes objects each step and lets none go"),
+    "bytes in tuples": (lambda: _rows.append(("id", (7, bytes(SIZE)))), "_rows", "gains bytes objects each step and lets none go"),
     "bytearray": (lambda: _rows.append(bytearray(SIZE)), "_rows", "gains bytearray objects each step and lets none go"),
     "files": (lambda: _rows.append(io.BytesIO(bytes(SIZE))), "_rows", "gains BytesIO objects each step and lets none go"),
     "tensors of arrays": (lambda: _rows.append(torch.from_numpy(_array())), "_rows", "gains tensors each step and lets none go"),

@@ -16,18 +16,23 @@ from leakscope.findings.judge import judge
 from leakscope.findings.model import Findings
 from leakscope.findings.together import _needed
 from leakscope.record import Ended, Look, Rank, Run, Step
+from leakscope.report.wording import next_text
 
 STEPS = (3, 5, 7, 9)
 LAST = 80
 TENSOR = 1 << 20
 
 
-def judged(heap: Callable[[int], str], counted: Callable[[int], int | None] = lambda step: None, steps: Sequence[int] = STEPS) -> Findings:
+def run_of(heap: Callable[[int], str], counted: Callable[[int], int | None] = lambda step: None, steps: Sequence[int] = STEPS) -> Run:
     """`heap` is what each look sees, `counted` the MiB counted at each step until the run's end."""
     looks = tuple(Look(s, "step", heap_from(heap(s)), None, 0) for s in steps)
     sizes = [(n, counted(n)) for n in range(1, LAST + 1)]
     done = tuple(Step(n, 0.1, None if size is None else size * TENSOR, None) for n, size in sizes)
-    return judge(Run(("train.py",), (Rank(0, done, looks, Ended("finished", 0, LAST)),), 1, "cpu", "2.13.0", "0"))
+    return Run(("train.py",), (Rank(0, done, looks, Ended("finished", 0, LAST)),), 1, "cpu", "2.13.0", "0")
+
+
+def judged(heap: Callable[[int], str], counted: Callable[[int], int | None] = lambda step: None, steps: Sequence[int] = STEPS) -> Findings:
+    return judge(run_of(heap, counted, steps))
 
 
 def rows(holder: str, count: int) -> str:
@@ -48,6 +53,7 @@ def test_a_bound_that_is_not_reached_is_a_note_that_says_what_it_would_hold(boun
     assert (found.verdict, finding.severity) == ("clean", "note")
     assert finding.title == "train.rows gains tensors each step up to its bound"
     assert f"9 of {bound} items are in it; when it is full it holds {bound}.00 MiB" in finding.advice
+    assert next_text(run_of(ring(bound)), found) == "Nothing to mend. What is listed below is worth a glance."
 
 
 def test_what_grows_on_in_a_full_container_is_not_bounded_by_it() -> None:

@@ -14,7 +14,7 @@ from heap_text import heap_from
 
 from leakscope.findings.groups import group_storages
 from leakscope.findings.growth import series
-from leakscope.findings.judge import judge
+from leakscope.findings.judge import _with_proof, judge
 from leakscope.record import Collection, Ended, Look, Rank, Run, Step
 from leakscope.report.wording import held_text
 
@@ -138,6 +138,17 @@ def test_too_few_looks_are_inconclusive() -> None:
     assert found.verdict == "inconclusive"
     assert "only 2 looks after warm-up" in found.why
     assert judge(Run((), (), 1, "cpu", "", "")).verdict == "inconclusive"
+
+
+def test_memory_that_is_only_counted_is_never_called_proved() -> None:
+    one = rank(0, [losses(s) for s in STEPS])
+    (finding,) = judge(run(one)).findings
+    proving = run(replace(one, proved={finding.fingerprint: 10 * TENSOR}))
+    (proved,) = judge(proving).findings
+    assert proved.cut is not None and proved.cut.proved_bytes == 10 * TENSOR
+    counted = _with_proof(replace(finding, counted_bytes=TENSOR), proving)
+    assert counted.cut is not None and counted.cut.proved_bytes is None
+    assert counted.cut.unproved == "10.00 MiB of tensors went free, and what grad nodes take is only counted"
 
 
 def test_two_ranks_with_one_leak_are_one_finding() -> None:
@@ -292,7 +303,9 @@ def test_one_hook_on_each_of_many_tensors_is_no_pileup_and_many_on_one_are() -> 
     (many_hooks,) = judge(run(rank(0, [hooked(1, s) for s in STEPS]))).findings
     assert (many_tensors.rule, many_hooks.rule) == ("step-growth", "hook-pileup")
     assert many_tensors.cut is not None and many_tensors.cut.reference == ".outputs"
-    assert many_hooks.see == ()
+    assert [place.split()[0] for place in many_hooks.see] == [
+        "leakscope.backward.stage_backward", "leakscope.backward.stage_backward_input", "leakscope.backward.stage_backward_weight",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -305,6 +318,15 @@ def test_a_gap_that_rises_once_is_a_note_and_one_that_goes_on_is_a_leak(counted:
     (finding,) = judge(run(Rank(0, done, looks, Ended("finished", 0, 10)))).findings
     assert (finding.rule, finding.severity) == ("native-hold", severity)
     assert ("not steadily" in finding.title) is (severity == "note")
+
+
+def test_what_is_let_go_of_once_hides_no_growth_after_it() -> None:
+    done = tuple(Step(k, 0.1, None, None, ()) for k in range(1, 13))
+    for counted, told in (((30, 10, 11, 12, 13, 14), ["leak"]), ((30, 10, 11, 12, 13, 9), [])):
+        looks = tuple(
+            Look(s, "step", heap_from("module train -> .x -> tensor x"), c * TENSOR, 0) for s, c in zip((3, 5, 7, 9, 11, 12), counted, strict=True)
+        )
+        assert [f.severity for f in judge(run(Rank(0, done, looks, Ended("finished", 0, 12)))).findings] == told
 
 
 def test_a_gap_while_shapes_are_new_at_each_look_is_a_note_that_says_so() -> None:

@@ -29,4 +29,4 @@ ORDER: tuple[ModuleType, ...] = (
     native_hold,
     step_growth,
 )
-"""Each has NAME, CURE (a slug of `findings.cures`, or ""; a cycle's depends on the cycle), applies(candidate), title(candidate, cut), advice(candidate, cut)."""
+"""Each has NAME, applies(candidate), title(candidate, cut), advice(candidate, cut); some have cure(candidate), a slug of `findings.cures` or ""."""

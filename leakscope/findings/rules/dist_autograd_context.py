@@ -7,7 +7,6 @@ from leakscope.findings.wire import buffers_of
 from leakscope.graph.model import Object
 
 NAME = "dist-autograd-context"
-CURE = ""
 
 
 def _context(found: Candidate) -> Object | None:

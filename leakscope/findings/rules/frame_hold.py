@@ -9,7 +9,6 @@ from leakscope.findings.growth import LEAST_LOOKS
 from leakscope.graph.model import Object
 
 NAME = "frame-hold"
-CURE = ""
 _KINDS = ("frame", "traceback", "exception", "generator", "thread", "future")
 
 

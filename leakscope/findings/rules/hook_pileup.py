@@ -5,7 +5,7 @@ from __future__ import annotations
 from leakscope.findings.candidate import Candidate
 
 NAME = "hook-pileup"
-CURE = ""
+_OF_AUTOGRAD = ("tensor", "parameter", "grad node")
 _HOOK_DICTS = ("_hooks", "_hooks_with_kwargs", "_grad_hooks")
 
 
@@ -29,6 +29,12 @@ def _hook(found: Candidate) -> str:
     assert place is not None
     hook = found.objects[place + 2]
     return f"{hook.label} ({hook.where})" if hook.where else hook.label
+
+
+def cure(found: Candidate) -> str:
+    """A backward that takes its hooks off again; of no use for the hooks of modules."""
+    place = _position(found)
+    return "hooks-removed" if place is not None and found.objects[place].kind in _OF_AUTOGRAD else ""
 
 
 def title(found: Candidate, cut: str) -> str:

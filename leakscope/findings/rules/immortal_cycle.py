@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from leakscope.findings.candidate import Candidate
+from leakscope.findings.rules.tensor_cycle import through_hook
 from leakscope.graph.model import IMMORTAL
 
 NAME = "immortal-cycle"
-CURE = ""
 
 
 def applies(found: Candidate) -> bool:
@@ -22,6 +22,11 @@ def hidden_by(found: Candidate) -> str:
             if holder.kind == "grad node" and reference.kind in kinds:
                 return f"{reference.name} of {holder.label}"
     return ".grad_fn of a tensor that C++ owns too"
+
+
+def cure(found: Candidate) -> str:
+    """A backward that takes its hooks off again closes no cycle through a node's hook."""
+    return "hooks-removed" if through_hook(found) else ""
 
 
 def title(found: Candidate, cut: str) -> str:

@@ -7,7 +7,6 @@ from leakscope.findings.wire import CONTEXT, buffers_of, told
 from leakscope.graph.model import Reference
 
 NAME = "p2p-buffer"
-CURE = ""
 _MOST = 0.5
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from leakscope.findings.candidate import Candidate
 
 NAME = "retained-graph"
-CURE = ""
 
 
 def applies(found: Candidate) -> bool:

@@ -7,7 +7,6 @@ from leakscope.findings.saying import is_lru_cache
 from leakscope.graph.model import Object
 
 NAME = "step-growth"
-CURE = ""
 _OF_OPTIMIZER = (".state", ".param_groups")
 
 

@@ -8,7 +8,6 @@ from leakscope.findings.saying import SEVERAL, is_lru_cache
 from leakscope.graph.model import Object
 
 NAME = "tensor-cycle"
-CURE = ""
 
 
 def applies(found: Candidate) -> bool:
@@ -30,10 +29,10 @@ def recurses(found: Candidate) -> bool:
 
 def cure(found: Candidate) -> str:
     """The slug of what does without this cycle: which one that is depends on what closes it."""
-    return "no-recursive-closure" if recurses(found) else "hooks-removed" if _through_hook(found) else ""
+    return "no-recursive-closure" if recurses(found) else "hooks-removed" if through_hook(found) else ""
 
 
-def _through_hook(found: Candidate) -> bool:
+def through_hook(found: Candidate) -> bool:
     """Whether a grad node has a hook that leads back to it."""
     cycle = [found.graph.reference(r) for r in (found.group.cycles[0] if found.group.cycles else ())]
     return any(r.kind == "hook" and found.graph.object(r.holder).kind == "grad node" for r in cycle)
@@ -67,7 +66,7 @@ def advice(found: Candidate, cut: str) -> str:
         return f"Delete the stored exception when it has been dealt with (`del`, or keep str(error)): {cut} holds its traceback, the traceback holds the frame, and the frame holds the exception."
     if recurses(found):
         return f"Do not let the inner function refer to itself: pass it as an argument, move it to module level, or loop instead of recursing. Cutting {cut} breaks the cycle."
-    if _through_hook(found):
+    if through_hook(found):
         return f"Remove the hook when it has run (handle.remove()), or empty what it closes over: a grad node holds its hooks, and this one leads back to the node. Cutting {cut} breaks the cycle."
     closed_over = next((r for r in cycle if r.kind == "closure"), None)
     if closed_over is not None and "function" in kinds:

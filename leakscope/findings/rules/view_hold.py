@@ -6,7 +6,6 @@ from leakscope.findings.candidate import Candidate
 from leakscope.units import bytes_text
 
 NAME = "view-hold"
-CURE = ""
 _LARGER = 2
 
 
