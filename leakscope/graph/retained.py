@@ -2,13 +2,31 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
+from collections.abc import Callable
+from functools import wraps
+from typing import TypeVar
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
 from leakscope.graph.cycles import find_cycles
 from leakscope.graph.model import REFERENCE_KINDS, HeapGraph, Ints
 from leakscope.graph.reach import Mask, reachable
+
+_Found = TypeVar("_Found", Ints, Mask)
+
+
+def _once(work: Callable[[HeapGraph], _Found]) -> Callable[[HeapGraph], _Found]:
+    """What `work` finds in a graph is found once, and kept for as long as the graph is."""
+    known: WeakKeyDictionary[HeapGraph, _Found] = WeakKeyDictionary()
+
+    @wraps(work)
+    def found(graph: HeapGraph) -> _Found:
+        if graph not in known:
+            known[graph] = work(graph)
+        return known[graph]
+
+    return found
 
 
 def kept_without(graph: HeapGraph, references: Ints) -> Mask:
@@ -28,7 +46,7 @@ def kept_without(graph: HeapGraph, references: Ints) -> Mask:
     return living | reachable(len(graph), holder, held, closed)
 
 
-@lru_cache(maxsize=2)
+@_once
 def passing(graph: HeapGraph) -> Ints:
     """References from running statements to what something else holds as well: gone when the statement is over, as the list
     of `losses.append(step())`. A loop's iterator, say, is on the stack alone, and stays."""
@@ -36,7 +54,7 @@ def passing(graph: HeapGraph) -> Ints:
     return operands[kept_without(graph, operands)[graph.held[operands]]] if len(operands) else operands
 
 
-@lru_cache(maxsize=2)
+@_once
 def _kept(graph: HeapGraph) -> Mask:
     return kept_without(graph, np.zeros(0, dtype=np.int64))
 

@@ -13,6 +13,7 @@ import torch
 
 import leakscope
 from leakscope.capture.device import Counter
+from leakscope.graph.model import HeapGraph
 
 
 def leave_what_nobody_frees() -> None:
@@ -125,10 +126,13 @@ def test_check_tells_growth_from_what_stays_the_same() -> None:
         leakscope.check(lambda: None, repeats=2)
 
 
-def test_looks_that_check_keeps_are_no_growth() -> None:
+def test_looks_that_check_keeps_are_no_growth_and_go_when_it_is_over() -> None:
     living = [{"tensor": torch.ones(3), "place": [k]} for k in range(5000)]
+    graphs = sum(type(one) is HeapGraph for one in gc.get_objects())
     assert leakscope.check(lambda: None, repeats=3, min_bytes="64 KiB").verdict == "clean"
-    assert len(living) == 5000
+    assert leakscope.check(lambda: living.append({"tensor": torch.ones(9000)}), repeats=3).verdict == "leaks"
+    gc.collect()
+    assert sum(type(one) is HeapGraph for one in gc.get_objects()) <= graphs and len(living) > 5000
 
 
 @pytest.mark.parametrize("every", [1, 2, 3, None])
