@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import gc
+import inspect
 import os
 import sys
 import tempfile
@@ -246,7 +247,7 @@ def check(train_step: Callable[[], object], repeats: int = 7, *, warmup: int = 2
 
     `train_step` takes no arguments and its result is dropped. Automatic gc waits until the last call is over, so that
     what it would have freed is seen every time. Raises ValueError for fewer than three repeats: that is too few to tell
-    growth.
+    growth; TypeError for a coroutine or generator function.
     """
     return checked(train_step, repeats, warmup, parse_bytes(min_bytes))[1]
 
@@ -259,8 +260,9 @@ def checked(train_step: Callable[[], object], repeats: int, warmup: int, min_byt
     from leakscope.findings import judge
     from leakscope.record import Ended, Rank, Step
 
-    if repeats < 3:
-        raise ValueError(f"repeats={repeats} is too few to tell growth; give 3 or more")
+    enough(repeats)
+    if inspect.iscoroutinefunction(train_step) or inspect.isgeneratorfunction(train_step):
+        raise TypeError("the train step is a coroutine or generator function: calling it runs nothing; wrap it in one that runs it to its end")
     for _ in range(warmup):
         train_step()
     steps, looks, counter = [], [], Counter()
@@ -280,6 +282,14 @@ def checked(train_step: Callable[[], object], repeats: int, warmup: int, min_byt
     rank = Rank(0, tuple(steps), tuple(looks), Ended("finished", 0, warmup + repeats))
     run = replace(_run_of(rank), warmup=warmup, min_bytes=min_bytes)
     return run, judge(run)
+
+
+def enough(repeats: int) -> None:
+    """Refuse a number of repeats that cannot tell growth. Raises TypeError or ValueError."""
+    if not isinstance(repeats, int):
+        raise TypeError(f"repeats={repeats!r} is no whole number")
+    if repeats < 3:
+        raise ValueError(f"repeats={repeats} is too few to tell growth; give 3 or more")
 
 
 def leaks_of(findings: Findings) -> tuple[Finding, ...]:

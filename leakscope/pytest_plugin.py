@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+import unittest
+from collections.abc import Callable, Generator
 from typing import Any
 
 import pytest
@@ -35,11 +36,15 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_itemcollected(item: pytest.Item) -> None:
     marker = item.get_closest_marker(MARKER)
     if marker is not None:
+        from leakscope.profiler import enough
         from leakscope.units import parse_bytes
 
         try:
             _settings(marker)
-            parse_bytes(_settings(marker)[0])
+            allowance, repeats = _settings(marker)
+            parse_bytes(allowance)
+            if repeats is not None:
+                enough(repeats)
         except (TypeError, ValueError) as error:
             raise pytest.UsageError(f"{item.nodeid}: @pytest.mark.{MARKER}: {error}") from None
 
@@ -54,8 +59,21 @@ def _arguments(allowance: str | int = 0, repeats: int | None = None) -> tuple[st
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, Any, Any]:
-    marker = pyfuncitem.get_closest_marker(MARKER)
-    everywhere = pyfuncitem.config.getoption("--leakscope")
+    arguments = {name: pyfuncitem.funcargs[name] for name in pyfuncitem._fixtureinfo.argnames}
+    return (yield from _judged(pyfuncitem, lambda: pyfuncitem.obj(**arguments)))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
+    """The methods of a unittest.TestCase do not come through `pytest_pyfunc_call`; each repeat has a set-up of its own."""
+    if not issubclass(getattr(item, "cls", None) or object, unittest.TestCase):
+        return (yield)
+    return (yield from _judged(item, item.runtest))
+
+
+def _judged(item: pytest.Item, again: Callable[[], object]) -> Generator[None, Any, Any]:
+    marker = item.get_closest_marker(MARKER)
+    everywhere = item.config.getoption("--leakscope")
     if marker is None and everywhere is None:
         return (yield)
     allowance, repeats = (everywhere, None) if marker is None else _settings(marker)
@@ -64,10 +82,12 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, Any, Any]
     try:
         with watch(fail=True, allowance=allowance):
             result = yield
+            if getattr(item, "_excinfo", None):  # a TestCase that failed or was skipped, which raises nothing here
+                return result
         if repeats is not None:
-            _repeat(pyfuncitem, repeats)
+            _repeat(again, repeats)
     except LeaksFound as error:
-        pyfuncitem.stash[_LEFT] = str(error)
+        item.stash[_LEFT] = str(error)
         raise pytest.fail.Exception(str(error), pytrace=False) from None
     return result
 
@@ -85,11 +105,10 @@ def pytest_runtest_makereport(
     return report
 
 
-def _repeat(item: pytest.Function, repeats: int) -> None:
+def _repeat(again: Callable[[], object], repeats: int) -> None:
     """Call the test again and again with the same fixtures; what grows every time is a leak."""
     from leakscope.profiler import LeaksFound, checked, leaks_of, leaks_text
 
-    arguments = {name: item.funcargs[name] for name in item._fixtureinfo.argnames}
-    run, findings = checked(lambda: item.obj(**arguments), repeats, warmup=0, min_bytes=0)
+    run, findings = checked(again, repeats, warmup=0, min_bytes=0)
     if leaks_of(findings):
         raise LeaksFound(leaks_text(run, findings), findings)

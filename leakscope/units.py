@@ -38,9 +38,9 @@ def parse_bytes(text: str | int) -> int:
 
     Raises ValueError with a sentence that shows the accepted form.
     """
-    if isinstance(text, int):
+    if isinstance(text, int) and text >= 0:
         return text
-    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?)i?b?\s*", text.lower())
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?)i?b?\s*", str(text).lower())
     if match is None:
         raise ValueError(f"cannot read {text!r} as a size; write it like 4096, 64KiB or 1 MB")
     return round(float(match.group(1)) * _FACTORS[match.group(2)])

@@ -56,6 +56,8 @@ def _described(obj: Any, known: Types) -> Described:
     if role == "grad node":
         name = type_name(kind)
         return Described("grad node", name, name, name, _class_where(kind))
+    if kind is bytes or kind is bytearray or kind is np.ndarray:  # there may be a hundred thousand of them
+        return _array(obj, kind)
     bases = mro(kind)
     if kind is types.FunctionType:
         return _function(obj)
@@ -75,8 +77,16 @@ def _described(obj: Any, known: Types) -> Described:
     if kind is LRU_CACHE:
         return _lru_cache(obj, name)
     if np.ndarray in bases:
-        label = f"{short} {_OF_ARRAY['dtype'].__get__(obj)}[{', '.join(map(str, _OF_ARRAY['shape'].__get__(obj)))}]"
+        label = _array(obj, kind).label
     return Described(word, name, label, name, _class_where(kind), _span(obj, bases))
+
+
+def _array(obj: Any, kind: type) -> Described:
+    name = qualified_name(kind)
+    if kind is bytes or kind is bytearray:
+        return Described("native", name, f"{name} object", name, "")
+    label = f"{type_name(kind)} {_OF_ARRAY['dtype'].__get__(obj)}[{', '.join(map(str, _OF_ARRAY['shape'].__get__(obj)))}]"
+    return Described("native", name, label, name, "", _span(obj, mro(kind)))
 
 
 def _lru_cache(obj: Any, type_name: str) -> Described:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -44,9 +45,18 @@ def host_counter() -> tuple[str, Callable[[], int | None]]:
 
     def live() -> int | None:
         info = mallinfo2()
-        return int(info.uordblks + info.hblkhd)
+        return int(info.uordblks + info.hblkhd) + _of_arrow()
 
     return "mallinfo2", live
+
+
+def _of_arrow() -> int:
+    """Bytes of pyarrow's own allocator, which glibc does not see: those of its tables, and of datasets."""
+    arrow = sys.modules.get("pyarrow")
+    count, pool = getattr(arrow, "total_allocated_bytes", None), getattr(arrow, "default_memory_pool", None)
+    if count is None or pool is None:  # not there, or still being imported
+        return 0
+    return 0 if pool().backend_name == "system" else int(count())
 
 
 def _resident() -> int | None:
@@ -78,10 +88,12 @@ class Counter:
         """Counted bytes now."""
         device = self._accelerator = self._accelerator or find()
         counted = None if device is None else read_figures(device)
-        if device is None or not counted:  # one that a library has only woken up holds nothing to count
+        if device is None or not (counted or self._used):  # one that a library has only woken up holds nothing to count
             host = self._host()
             return Counted(None if host is None else host - self._ours)
         self.source, self._used = device.kind, True
+        if not counted:  # emptied, and its peak set back
+            return Counted(None if counted is None else 0, None if counted is None else 0)
         self.fullest = f"{device.kind}:{max(counted, key=lambda f: f.peak).device}"
         return Counted(sum(f.allocated for f in counted), sum(f.peak for f in counted))
 

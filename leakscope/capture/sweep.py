@@ -201,7 +201,7 @@ class _Strangers:
         types = addresses_of(map(type, strange), len(strange))
         chosen = self._judged(strange, types)
         sized = np.flatnonzero(np.isin(types, self._sized))
-        chosen[sized] = [_is_large(strange[k]) for k in sized.tolist()]
+        chosen[sized] = _lengths(strange, sized) >= LARGE
         asked = np.isin(types, self._asked)
         if self._freezing:
             frozen = np.fromiter(map(gc.is_tracked, strange), bool, len(strange))
@@ -225,6 +225,10 @@ class _Strangers:
             self._bridging = np.append(self._bridging, fresh).astype(bool)[order]
             place = np.searchsorted(self._kinds, types)
         return self._bridging[place] if len(self._kinds) else np.zeros(len(types), dtype=bool)
+
+
+def _lengths(objects: list[Any], places: Ints) -> Ints:
+    return np.fromiter(map(len, map(objects.__getitem__, places.tolist())), np.int64, len(places))
 
 
 def _is_large(obj: Any) -> bool:
@@ -266,7 +270,7 @@ def _leading(objects: list[Any]) -> NDArray[np.bool_]:
         types = [type(inner[k]) for k in first.tolist()]
         bridging = np.array([may_bridge(kind) for kind in types], dtype=bool)[inverse]
         sized = np.flatnonzero(np.array([kind in _SIZED for kind in types], dtype=bool)[inverse])
-        bridging[sized] = [_is_large(inner[k]) for k in sized.tolist()]
+        bridging[sized] = _lengths(inner, sized) >= LARGE
         nested = np.array([kind is dict or kind is tuple for kind in types], dtype=bool)[inverse]
         nested &= ~np.fromiter(map(gc.is_tracked, inner), bool, len(inner))
         levels.append((len(lists), parent[nested], np.bincount(parent[bridging], minlength=len(lists)) > 0))

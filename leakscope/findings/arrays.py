@@ -22,9 +22,10 @@ def array_bytes(look: Look) -> int:
 
 
 def with_arrays_for_storages(rank: Rank) -> Rank | None:
-    """The rank as if arrays were what is looked for; None where no look saw one or host memory was not counted."""
-    looks = tuple(replace(look, heap=_of_arrays(look.heap)) for look in rank.looks if look.counted_bytes is not None)
-    return replace(rank, looks=looks) if any(len(look.heap.storages) for look in looks) else None
+    """The rank as if arrays were what is looked for; None where they are as many bytes at every look, a data set's, say."""
+    if len({array_bytes(look) for look in rank.looks}) < 2:
+        return None
+    return replace(rank, looks=tuple(replace(look, heap=_of_arrays(look.heap)) for look in rank.looks))
 
 
 def _of_arrays(graph: HeapGraph) -> HeapGraph:

@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
+from statistics import median
 
 from leakscope.findings.candidate import Candidate
 from leakscope.findings.groups import Group
@@ -15,7 +16,7 @@ from leakscope.graph.model import HeapGraph
 from leakscope.record import Look, Rank
 from leakscope.units import bytes_text
 
-_WENT_ON = 0.4
+WENT_ON = 0.4
 """What has grown on as it did adds at least this share of its rate, times the steps, to the counted bytes."""
 _COUNTED = 0.5
 """Memory that the allocator counts raised the counted bytes by this share of what it grew, while it was looked at."""
@@ -24,14 +25,20 @@ _TELLING = 4 << 20
 _OTHERS = 0.2
 """Share of all that grows by which other memory may have risen or fallen meanwhile."""
 _LEAST_FALL = 1 << 20
+_STILL = 6
+"""Steps to the end over which memory that has come to rest is seen to be still."""
+_IN_STEP = 0.1
+"""Share of its rate by which the counted bytes still rise at a median step once it has."""
 _NONE_GO = " and lets none go"
 
 
-def went_on(rank: Rank, line: Series, rate: float, growing: Sequence[Series] = ()) -> bool:
+def went_on(rank: Rank, line: Series, rate: float, growing: Sequence[Series] = (), rested: bool = False) -> bool:
     """False where the counted bytes say that it did not: after the last look they rose far less than by `rate` a step, or
     fell once by all that was `growing`.
 
-    A fall of more than it can hold by then, and not of all together, is of something else, and left out.
+    A fall of more than it can hold by then, and not of all together, is of something else, and left out; so is a single one
+    of less than it holds. Where a look at the end saw that it `rested`, counted bytes that are too few to tell it alone bear
+    that out.
     """
     counted = {s.number: s for s in rank.steps if s.counted_bytes is not None}
     first, last = line.steps[0], line.steps[-1]
@@ -46,17 +53,39 @@ def went_on(rank: Rank, line: Series, rate: float, growing: Sequence[Series] = (
         return True
     if _was_let_go(later, rose, last, growing):
         return False
+    if _came_to_rest([rose(a, b) for a, b in pairwise(n for n in counted if first <= n <= last)], [rose(a, b) for a, b in pairwise(later)], line, rate):
+        return False
     expected = rate * (later[-1] - later[0])
-    if expected < _TELLING or later[-1] - later[0] < last - first:
+    if expected < (0 if rested else _TELLING) or later[-1] - later[0] < last - first:
         return True
     rises = [(rose(before, after), line.bytes[-1] + rate * (after - last)) for before, after in pairwise(later)]
-    return sum(rise for rise, held in rises if -rise <= held) >= _WENT_ON * expected
+    own = [(rise, held) for rise, held in rises if -rise <= held]
+    return sum(rise for rise, _ in own) - _of_others(own) >= WENT_ON * expected
+
+
+def _came_to_rest(seen: Sequence[int], later: Sequence[int], line: Series, rate: float) -> bool:
+    """Whether what rose step for step, while it was looked at, then stayed still for as many steps at least, to the end.
+
+    A median step is not moved by what something else took or let go of at one, so little memory is enough to tell it by.
+    """
+    rest = later[len(later) // 2 :]
+    if line.pauses or len(rest) < _STILL or len(later) < len(seen) or median(seen) < _COUNTED * rate:
+        return False
+    return abs(median(rest)) < _IN_STEP * rate and sum(rise >= _COUNTED * rate for rise in rest) <= 1
+
+
+def _of_others(rises: Sequence[tuple[float, float]]) -> float:
+    """The one fall that is of something else: no other comes near it, and it is not all that was held by then."""
+    (fall, held), *others = sorted(rises)[:2] or [(0.0, 0.0)]
+    alone = not others or others[0][0] > fall / 2
+    return fall if fall < 0 and alone and -fall < (1 - _OTHERS) * held else 0
 
 
 def _was_let_go(later: Sequence[int], rose: Callable[[int, int], int], last: int, growing: Sequence[Series]) -> bool:
     """Whether the counted bytes fell once by about all that was growing, and did not come straight back."""
+    held, rate = sum(one.bytes[-1] for one in growing), sum(one.per_step for one in growing)
     for before, here, after in zip([last, *later], later, later[1:], strict=False):
-        everything = sum(one.bytes[-1] + one.per_step * (before - last) for one in growing)
+        everything = held + rate * (before - last)
         if abs(-rose(before, here) - everything) <= _OTHERS * everything and everything >= _LEAST_FALL:
             return rose(here, after) < _COUNTED * everything
     return False

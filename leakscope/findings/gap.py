@@ -21,6 +21,10 @@ _FOR_EACH_SHAPE = (
     "oneDNN keeps what it has built for each new shape, up to ONEDNN_PRIMITIVE_CACHE_CAPACITY of them (1024 unless set): run with "
     "fixed shapes, or set it to 1, to see whether anything else grows. "
 )
+_ON_HOST = (
+    "Look first for a list or dict that gains what leakscope does not look into: strings, lists of numbers (logs, x.tolist()), PIL "
+    "images, pyarrow tables, arrays and bytes of less than 4 KiB each, objects of C extensions; then "
+)
 _MOST_A_SHAPE = 4 << 20
 """Bytes that a new shape in each step may cost: up to 2.8 MiB were measured, of a small convolutional net in bfloat16."""
 
@@ -36,6 +40,7 @@ def gap_findings(rank: Rank, looks: Sequence[Look], min_bytes: int) -> list[Find
     if not line.grew_lately or not line.is_leak(min_bytes) or line.total <= _OVERHEAD * explained.total:
         return []
     grown = line.bytes[-1] - line.bytes[0]
+    enough = len(line.steps) > LEAST_LOOKS  # three counts, of whatever else the process does, rise one time in six
     shapes = on == "cpu" and line.per_step <= _MOST_A_SHAPE and _shapes_are_new(counted)
     how = f" by {bytes_text(line.per_step)} a step" if line.steady else f", not steadily, by {bytes_text(grown)} in all"
     finding = Finding(
@@ -43,7 +48,7 @@ def gap_findings(rank: Rank, looks: Sequence[Look], min_bytes: int) -> list[Find
         title=f"memory that is no tensor's grows{how}{', while shapes are new at each look' * shapes}",
         fingerprint=fingerprint(("native-hold", "gap")),
         # what compiles, or first uses a library, rises once
-        severity="leak" if line.steady and not shapes and went_on(rank, line, line.per_step) else "note",
+        severity="leak" if line.steady and enough and not shapes and went_on(rank, line, line.per_step) else "note",
         freed_by="program",
         retained_bytes=grown,
         bytes_per_step=line.per_step,
@@ -51,7 +56,8 @@ def gap_findings(rank: Rank, looks: Sequence[Look], min_bytes: int) -> list[Find
         cut=None,
         advice=(
             (_FOR_EACH_SHAPE if shapes else "")
-            + "Look for handles of asynchronous operations that are kept (Work of isend, irecv, all_reduce(async_op=True)), "
+            + (_ON_HOST if on == "cpu" else "Look ")
+            + "for handles of asynchronous operations that are kept (Work of isend, irecv, all_reduce(async_op=True)), "
             "distributed-autograd contexts left open, an autocast region never left, or a C++ extension that caches."
         ),
         sightings=tuple(Sighting(rank.number, step, size - line.bytes[0]) for step, size in zip(line.steps, line.bytes, strict=True)),

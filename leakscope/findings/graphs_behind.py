@@ -15,7 +15,7 @@ from leakscope.graph.retained import freed_without
 from leakscope.record import Look
 
 _NODE = KINDS.index("grad node")
-_OF_A_NODE = range(64, 8192)
+_OF_A_NODE = range(64, 1024)
 """Bytes that a grad node takes with what it keeps besides tensors: 380 (linear, convolution) to 600 (a chain of ReLU) were counted."""
 _ENOUGH = 0.9
 
@@ -56,13 +56,15 @@ def _with(finding: Finding, gap: Finding) -> Finding:
     beside = {s.step: s.bytes for s in gap.sightings}
     return replace(
         finding,
-        severity="leak",
+        severity="note" if finding.settled else "leak",
         title=finding.title.replace(" gains tensors ", " gains tensors, and the graphs that made them, "),
         retained_bytes=finding.retained_bytes + gap.retained_bytes,
         bytes_per_step=finding.bytes_per_step + gap.bytes_per_step,
         counted_bytes=gap.retained_bytes,
         sightings=tuple(replace(s, bytes=s.bytes + beside.get(s.step, 0)) for s in finding.sightings),
         cut=finding.cut and replace(finding.cut, frees_bytes=finding.cut.frees_bytes + gap.retained_bytes),
-        advice=f"Keep numbers in {name}, not tensors: x.item(), or x.detach() where the tensor is needed. After backward a tensor still "
+        advice=finding.advice
+        if finding.settled
+        else f"Keep numbers in {name}, not tensors: x.item(), or x.detach() where the tensor is needed. After backward a tensor still "
         "has a node for each operation that made it; their memory is the growth that the allocator counts and no tensor owns.",
     )

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from leakscope.findings.trace import generic, key_of, passes_through
+from leakscope.findings.trace import generic, grouping, key_of, passes_through
 from leakscope.graph.cycles import Cycles, find_cycles, smallest_cycle
 from leakscope.graph.model import IMMORTAL, KINDS, REFERENCE_KINDS, HeapGraph
 from leakscope.graph.paths import Ways, ways_from, ways_from_roots
@@ -46,13 +46,17 @@ def _live(graph: HeapGraph) -> list[Group]:
     ways = ways_from_roots(graph)
     entries, through, hooked, origins = _entries(graph, ways)
     keys: dict[int, tuple[str, ...]] = {}
+    shared: dict[tuple[object, ...], tuple[str, ...]] = {}
     members: dict[tuple[str, ...], list[int]] = {}
     for storage in graph.storages.tolist():
         if graph.freed[storage] == 0 and np.isfinite(ways.cost[storage]):
             entry = entries[storage] if entries[storage] >= 0 else storage
             if entry not in keys:
-                way = ways.to(graph, entry)
-                keys[entry] = key_of(graph, ways.start(graph, entry), way)
+                last = int(ways.last[entry])
+                like = (last, entry) if last < 0 else (int(graph.holder[last]), *_alike(graph, last, entry))
+                if like not in shared:
+                    shared[like] = key_of(graph, ways.start(graph, entry), ways.to(graph, entry))
+                keys[entry] = shared[like]
             # what a tensor's hooks hold grows by itself, though the tensor is as it was
             key = (*keys[entry], HOOKS) if hooked[storage] else keys[entry]
             members.setdefault(key, []).append(storage)
@@ -66,6 +70,12 @@ def _live(graph: HeapGraph) -> list[Group]:
         roots = len({origins[s] for s in storages})
         groups.append(Group(key, origins[typical], down, tuple(storages), _bytes(graph, storages), 0, roots=roots))
     return groups
+
+
+def _alike(graph: HeapGraph, reference: int, held: int) -> tuple[object, ...]:
+    """All that a key takes from the last reference of a way and what it holds: the items of one container share theirs."""
+    name = grouping(graph.strings[graph.reference_name[reference]])
+    return int(graph.reference_kind[reference]), name, int(graph.kind[held]), int(graph.name[held])
 
 
 def _entries(graph: HeapGraph, ways: Ways) -> tuple[list[int], list[bool], list[bool], list[int]]:

@@ -13,7 +13,7 @@ from leakscope.findings.candidate import Candidate
 from leakscope.findings.categories import categories, summary
 from leakscope.findings.device_failures import device_failures_told
 from leakscope.findings.device_memory import native_findings
-from leakscope.findings.doubts import bound_on, doubted, gaining, is_open, went_on
+from leakscope.findings.doubts import WENT_ON, bound_on, doubted, gaining, is_open, went_on
 from leakscope.findings.drag import drag_told
 from leakscope.findings.gap import gap_findings
 from leakscope.findings.gc_advice import gc_advice
@@ -153,6 +153,7 @@ def candidates_of(rank: Rank, looks: Sequence[Look]) -> list[Candidate]:
         if rate <= 0:
             continue
         confirmed = at_the_end.get(key, 0) - line.bytes[-1] >= _AS_FAST * rate * (end - steps[-1]) > 0
+        rested = key in at_the_end and at_the_end[key] - line.bytes[-1] < WENT_ON * rate * (end - steps[-1])
         live = group.freed == 0 and look.occasion != "block"
         places = gaining(at) if live and look is at[max(at)][0] else []
         found.append(
@@ -162,7 +163,7 @@ def candidates_of(rank: Rank, looks: Sequence[Look]) -> list[Candidate]:
                 roots=tuple(at[there][1].roots for there in sorted(at)),
                 made_at=tuple(there.heap.made_at[s] for there, other in at.values() for s in other.storages if s in there.heap.made_at),
                 confirmed=confirmed,
-                ended=live and not confirmed and not went_on(rank, line, rate, growing),
+                ended=live and not confirmed and _is_counted(look, group) and not went_on(rank, line, rate, growing, rested),
                 gaining=places[-1] if places else -1,
                 bound=bound_on(at, places),
             )
@@ -179,6 +180,11 @@ def _at_the_end(rank: Rank, steps: Sequence[int]) -> tuple[int, dict[tuple[str, 
     if end is None or not steps or end.step < steps[-1] + _RESTED:
         return 0, {}
     return end.step, {group.key: group.bytes for group in group_storages(end.heap) if _by_program(group)}
+
+
+def _is_counted(look: Look, group: Group) -> bool:
+    """Whether the counted bytes are of the memory that the group is in."""
+    return (look.counted_on != "cpu") == any(s in look.heap.device for s in group.storages)
 
 
 def _by_program(group: Group) -> bool:

@@ -11,14 +11,13 @@ from leakscope.findings.trace import any_item
 
 
 def merge(found: Sequence[Finding]) -> list[Finding]:
-    """One finding for each fingerprint and severity rank, sightings and bytes of all ranks together."""
+    """One finding for each fingerprint, sightings and bytes of all ranks together; leaks first."""
     by_print: dict[str, list[Finding]] = defaultdict(list)
     for finding in found:
         by_print[finding.fingerprint].append(finding)
     merged = []
     for same in by_print.values():
-        best = max(same, key=lambda f: f.retained_bytes)
-        per_rank = {next(iter(f.storages), -1): f for f in same}
+        best = max(same, key=lambda f: (f.severity == "leak", f.retained_bytes))  # a leak's words, where one rank leaks
         storages = {rank: indexes for f in same for rank, indexes in f.storages.items()}
         if len({f.cut.written for f in same if f.cut}) > 1:
             best = _of_any_item(best)
@@ -26,7 +25,6 @@ def merge(found: Sequence[Finding]) -> list[Finding]:
         merged.append(
             replace(
                 best,
-                severity="leak" if any(f.severity == "leak" for f in same) else "note",
                 retained_bytes=sum(f.retained_bytes for f in same),
                 bytes_per_step=sum(f.bytes_per_step for f in same),
                 count=sum(f.count for f in same),
@@ -35,7 +33,7 @@ def merge(found: Sequence[Finding]) -> list[Finding]:
                 made_at=tuple(dict.fromkeys(m for f in same for m in f.made_at)),
                 sightings=tuple(s for f in same for s in f.sightings),
                 cut=cut,
-                storages=storages if per_rank else {},
+                storages=storages,
             )
         )
     return sorted(merged, key=lambda f: (f.severity != "leak", f.origin == "library", -f.bytes_per_step, -f.retained_bytes))

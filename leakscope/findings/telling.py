@@ -180,7 +180,7 @@ def _each_that_gains(found: Candidate, position: int) -> tuple[int, ...]:
     """The attribute that holds a container which gains, in every object like its owner, where a cut at `position` of the
     way takes all those owners away: `model[i].seen`, not `model`."""
     place, graph = found.gaining - 1, found.graph
-    if place <= position or found.group.roots > 1 or graph.reference(found.group.way[place]).kind != "attribute":
+    if not position < place < found.tensor_at or found.group.roots > 1 or graph.reference(found.group.way[place]).kind != "attribute":
         return ()
     upto, ways = found.group.way[: place + 1], ways_from_roots(graph)
     names = [generic(graph.reference(r).name) for r in upto]

@@ -212,7 +212,8 @@ def next_text(run: Run, findings: Findings) -> str:
     growing = [f for f in notes(findings) if f.bytes_per_step > 0 and not f.settled]
     if growing:
         small = not any(_is_large(f, run.min_bytes) for f in growing)
-        more = ", too little for a verdict (--min-bytes), as long as the run goes on" if small else ""
+        so_far = " in all so far" if any(f.bytes_per_step >= run.min_bytes for f in growing) else ""
+        more = f", too little{so_far} for a verdict (--min-bytes), as long as the run goes on" if small else ""
         return f"Look at what is listed below: it grows by {bytes_text(sum(f.bytes_per_step for f in growing))} a step{more}."
     extra = notes(findings) or library(findings)
     return "Nothing to mend." + (" What is listed below is worth a glance." if extra else "")

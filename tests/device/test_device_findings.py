@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import pickle
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from stand_in import block, segment
 
+from leakscope.capture import device
+from leakscope.capture.accelerator import Figures
 from leakscope.findings import judge
 from leakscope.findings.model import Finding
 from leakscope.graph.model import HeapGraph, Object, build
@@ -19,6 +23,17 @@ from leakscope.run_folder import read_run, write_run
 
 MIB = 1 << 20
 GIB = 1 << 30
+
+
+def test_a_device_that_was_emptied_is_still_what_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    full = Figures(0, 5 * MIB, 5 * MIB, 6 * MIB, 5 * MIB, 0, 0, 0)
+    answers: Iterator[Any] = iter([(), (full,), (), None, (full,)])
+    monkeypatch.setattr(device, "find", lambda: SimpleNamespace(kind="cuda"))
+    monkeypatch.setattr(device, "read_figures", lambda found: next(answers))
+    counter = device.Counter()
+    told = [(counter.read().bytes, counter.device) for _ in range(5)]
+    assert told[0][1] == "cpu" and (told[0][0] or 0) > 0, "not put to use yet: the host is counted"
+    assert told[1:] == [(5 * MIB, "cuda"), (0, "cuda"), (None, "cuda"), (5 * MIB, "cuda")]
 
 
 def heap() -> HeapGraph:

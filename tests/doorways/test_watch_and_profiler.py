@@ -124,6 +124,17 @@ def test_check_tells_growth_from_what_stays_the_same() -> None:
     assert leakscope.check(lambda: kept.append(torch.ones(1 << 20)), repeats=3).verdict == "leaks"
     with pytest.raises(ValueError, match="too few"):
         leakscope.check(lambda: None, repeats=2)
+    with pytest.raises(TypeError, match="no whole number"):
+        leakscope.check(lambda: None, repeats="7")  # type: ignore[arg-type]
+    for wrong in (-1, None):
+        with pytest.raises(ValueError, match="as a size"):
+            leakscope.check(lambda: None, min_bytes=wrong)  # type: ignore[arg-type]
+
+    async def later() -> None:
+        kept.append(torch.ones(1 << 20))
+
+    with pytest.raises(TypeError, match="runs nothing"):
+        leakscope.check(later)
 
 
 def test_looks_that_check_keeps_are_no_growth_and_go_when_it_is_over() -> None:
@@ -192,6 +203,42 @@ def test_the_marker_fails_the_tests_that_leak(pytester: pytest.Pytester) -> None
     result.stdout.fnmatch_lines(["*extract*"])
     everywhere = pytester.runpytest_subprocess("--leakscope", "-k", "unmarked")
     everywhere.assert_outcomes(failed=1)
+
+
+TEST_CASES = """
+import unittest
+
+import pytest
+from test_marked import bag, leave_a_cycle
+
+@pytest.mark.no_tensor_leaks
+class TestCases(unittest.TestCase):
+    def test_leaks(self):
+        leave_a_cycle()
+
+    def test_is_clean(self):
+        pass
+
+    def test_fails(self):
+        leave_a_cycle()
+        self.fail("of itself")
+
+    def test_is_skipped(self):
+        self.skipTest("of itself")
+
+    @pytest.mark.no_tensor_leaks(repeats=3)
+    def test_grows(self):
+        import torch
+        bag.append(torch.ones(1 << 20))
+"""
+
+
+def test_methods_of_a_test_case_are_judged_as_functions_are(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(test_marked=MARKED, test_cases=TEST_CASES)
+    result = pytester.runpytest_subprocess("test_cases.py", "-k", "TestCases")
+    result.assert_outcomes(failed=3, passed=1, skipped=1)
+    told = result.stdout.str()
+    assert told.count("1 tensor leak, ") == 4 and told.count("of itself") >= 1, "the report, and pytest's summary, of two tests"
 
 
 def test_a_failing_test_is_told_once_and_of_the_test_alone(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:

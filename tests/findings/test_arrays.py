@@ -64,6 +64,12 @@ def test_what_is_kept_is_named_and_counted_once(case: str) -> None:
     assert finding.cut.frees_bytes == pytest.approx(finding.retained_bytes, rel=0.01)
 
 
+def test_arrays_are_told_without_an_allowance_as_well() -> None:
+    findings = leakscope.check(lambda: _rows.append(_array()), repeats=3)
+    (finding,) = [f for f in findings.findings if f.severity == "leak"]
+    assert (finding.cut and finding.cut.written, finding.bytes_per_step) == (f"{__name__}._rows", SIZE)
+
+
 def test_what_goes_again_is_no_leak() -> None:
     def step() -> None:
         _ring.append(_array())

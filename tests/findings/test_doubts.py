@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -23,12 +24,12 @@ LAST = 80
 TENSOR = 1 << 20
 
 
-def run_of(heap: Callable[[int], str], counted: Callable[[int], int | None] = lambda step: None, steps: Sequence[int] = STEPS) -> Run:
+def run_of(heap: Callable[[int], str], counted: Callable[[int], float | None] = lambda step: None, steps: Sequence[int] = STEPS, end: int = LAST) -> Run:
     """`heap` is what each look sees, `counted` the MiB counted at each step until the run's end."""
     looks = tuple(Look(s, "step", heap_from(heap(s)), None, 0) for s in steps)
-    sizes = [(n, counted(n)) for n in range(1, LAST + 1)]
-    done = tuple(Step(n, 0.1, None if size is None else size * TENSOR, None) for n, size in sizes)
-    return Run(("train.py",), (Rank(0, done, looks, Ended("finished", 0, LAST)),), 1, "cpu", "2.13.0", "0")
+    sizes = [(n, counted(n)) for n in range(1, end + 1)]
+    done = tuple(Step(n, 0.1, None if size is None else round(size * TENSOR), None) for n, size in sizes)
+    return Run(("train.py",), (Rank(0, done, looks, Ended("finished", 0, end)),), 1, "cpu", "2.13.0", "0")
 
 
 def judged(heap: Callable[[int], str], counted: Callable[[int], int | None] = lambda step: None, steps: Sequence[int] = STEPS) -> Findings:
@@ -83,6 +84,8 @@ def test_ever_more_bounded_containers_are_not_bounded() -> None:
         (lambda step: 100 + min(step, 20), "clean"),  # full at step 20
         (lambda step: 100 + step % 12, "clean"),  # emptied every 12 steps
         (lambda step: 400 + step - 300 * (step > 40), "leaks"),  # something larger was let go of
+        (lambda step: 400 + step - 45 * (step > 60), "leaks"),  # something smaller was
+        (lambda step: 400 + step - 60 * (step > 60), "clean"),  # as much as it held by then
         (lambda step: 100, "leaks"),  # memory that is not counted, as shared memory is
         (lambda step: None, "leaks"),
     ],
@@ -92,6 +95,44 @@ def test_counted_bytes_that_went_no_further_speak_against_a_leak(counted: Callab
     (finding,) = found.findings
     assert found.verdict == verdict
     assert ("until step 9" in finding.advice) is (verdict == "clean")
+
+
+@pytest.mark.parametrize(
+    ("counted", "verdict"),
+    [
+        (lambda step: 100 + min(step, 12) / 8, "clean"),  # full, and still for fourteen steps
+        (lambda step: 100 + step / 8, "leaks"),
+        (lambda step: 100 + step // 2 / 4, "leaks"),  # by twice as much at every second step
+        (lambda step: 100 + (min(step, 12) + 40 * (step > 20)) / 8, "clean"),  # something else came meanwhile
+    ],
+)
+def test_little_memory_that_came_to_rest_is_no_leak(counted: Callable[[int], float], verdict: str) -> None:
+    def heap(step: int) -> str:
+        return f"module train -> .rows -> list rows {step}\n" + rows("list rows", step).replace(str(TENSOR), str(TENSOR // 8))
+
+    assert judge(run_of(heap, counted, steps=(3, 5, 7, 9, 11, 12), end=26)).verdict == verdict
+
+
+def test_what_is_in_host_memory_is_not_acquitted_by_what_the_device_counts() -> None:
+    looks = []
+    for step in STEPS:
+        heap = heap_from(f"module train -> .w -> tensor w\ntensor w -> storage -> storage w 8\nmodule train -> .rows -> list rows {step}\n" + rows("list rows", step))
+        weight = next(int(s) for s in heap.storages if heap.bytes[s] == 8)
+        looks.append(Look(step, "step", replace(heap, device={weight: "cuda:0"}), min(step, 9) * TENSOR, 8, counted_on="cuda"))
+    done = tuple(Step(n, 0.1, min(n, 9) * TENSOR, None, (), "cuda") for n in range(1, LAST + 1))
+    found = judge(Run(("train.py",), (Rank(0, done, tuple(looks), Ended("finished", 0, LAST)),), 1, "cuda", "2.13.0", "0"))
+    assert found.verdict == "leaks"
+
+
+def test_where_one_rank_leaks_the_finding_is_told_in_a_leaks_words() -> None:
+    """Rank 0 holds more and has come to rest, rank 1 leaks."""
+    def of_rank(number: int, many: int, counted: Callable[[int], float]) -> Rank:
+        (one,) = run_of(lambda step: f"module train -> .rows -> list rows {many * step}\n" + rows("list rows", many * step), counted).ranks
+        return replace(one, number=number)
+
+    ranks = (of_rank(0, 2, lambda step: 2 * min(step, 9)), of_rank(1, 1, lambda step: step))
+    (finding,) = judge(Run(("train.py",), ranks, 2, "cpu", "2.13.0", "0")).findings
+    assert finding.severity == "leak" and not finding.settled and finding.title.endswith("gains tensors each step and lets none go")
 
 
 @pytest.mark.parametrize(

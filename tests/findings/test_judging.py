@@ -287,6 +287,15 @@ def test_a_list_on_a_tensor_grows_and_not_the_tensor() -> None:
     assert finding.cut is not None and (finding.cut.reference, finding.cut.frees_bytes) == (".records", 10 * TENSOR)
 
 
+def test_a_list_on_a_node_behind_a_tensor_is_told() -> None:
+    def heap(step: int) -> str:
+        text = "module train -> .y -> tensor y\ntensor y -> .grad_fn -> node keep\nnode keep -> .cache -> list cache\n"
+        return text + losses(step, "list cache").replace("module train -> .losses -> list cache\n", "")
+
+    (finding,) = judge(run(rank(0, [heap(s) for s in STEPS]))).findings
+    assert finding.severity == "leak" and finding.cut is not None and finding.cut.frees_bytes == 10 * TENSOR
+
+
 def hooked(outputs: int, hooks: int) -> str:
     text = "module train -> .outputs -> list outputs\n"
     for k in range(outputs):
