@@ -12,6 +12,7 @@ SEVERAL = "more than one reference"
 """What closes a cycle that no single cut opens."""
 _WEAK_DICTS = ("weakref.WeakKeyDictionary", "weakref.WeakValueDictionary", "torch.utils.weak.WeakIdKeyDictionary")
 """Dicts behind a `.data` that nobody writes."""
+_DEFAULTS = (".__defaults__", ".__kwdefaults__")
 _INSTANCES = ("instance", "nn.Module", "optimizer", "exception", "thread", "container")
 _PLAIN = ("attribute", "buffer", "item", "local", "closure", "hook")
 
@@ -24,8 +25,12 @@ def along_way(graph: HeapGraph, way: Sequence[int], last: int, one: Collection[i
     upto = list(way[: list(way).index(last) + 1]) if last in way else [last]
     upto, text = upto[(inner := _inner(graph, upto)) :], "self" if inner else ""
     root = graph.object(int(graph.holder[upto[0]]))
-    for reference in upto:
+    for place, reference in enumerate(upto):
         r = graph.reference(reference)
+        known = _of_python(graph, upto, place)
+        if known is not None and (known or reference != last):
+            text += known
+            continue
         if r.kind not in _PLAIN or r.name.startswith((".__", ".tb_", "key ", "(unn")) or not _is_code(r.name):
             return at_holder(graph, last, one)
         if r.kind in ("closure", "local") and text:
@@ -35,11 +40,24 @@ def along_way(graph: HeapGraph, way: Sequence[int], last: int, one: Collection[i
     return _in(text, root) if inner or root.kind in ("frame", "namespace") else at_holder(graph, last, one)
 
 
+def _of_python(graph: HeapGraph, way: Sequence[int], place: int) -> str | None:
+    """A reference inside an object of Python's own as it is written there, None elsewhere: the defaults of a function, the
+    attributes of a threading.local, which keeps a dict for each thread in a dict (CPython Modules/_threadmodule.c).
+    """
+    r, *above = [graph.reference(way[k]) for k in range(place, max(place - 3, -1), -1)]
+    if r.name in _DEFAULTS or any(one.name == _DEFAULTS[0] for one in above[:1]):
+        return r.name
+    local = next((k for k, one in enumerate((r, *above)) if graph.object(one.holder).type == "_thread._local"), None)
+    attribute = local == 2 and r.name.startswith("['")
+    return None if local is None else f".{r.name[2:-2]}" if attribute else "" if local < 2 else None
+
+
 def line_along(graph: HeapGraph, way: Sequence[int], last: int) -> str:
     """The line of a reference, else of its holder; inside an object that is written as `self`, of the nearest one above it too."""
     upto = list(way[: list(way).index(last) + 1]) if last in way else [last]
     r = graph.reference(last)
     lines = [r.where, graph.object(r.holder).where]
+    lines += [graph.object(graph.reference(k).holder).where for k in upto[-2:-1] if graph.reference(k).name in _DEFAULTS]
     if inner := _inner(graph, upto):
         lines += [graph.reference(above).where for above in reversed(upto[inner:])]
     return next(filter(None, lines), "")

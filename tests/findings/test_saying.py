@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import threading
 import weakref
 from collections import defaultdict
 from collections.abc import Callable
@@ -97,6 +98,18 @@ def _forget(model: torch.nn.Module) -> None:
         block.seen.clear()
 
 
+def _by_default(kept: list[torch.Tensor] = []) -> None:  # noqa: B006
+    kept.append(torch.ones(1 << 16))
+
+
+def _by_keyword(*, kept: list[torch.Tensor] = []) -> None:  # noqa: B006
+    kept.append(torch.ones(1 << 16))
+
+
+_of_thread = threading.local()
+_of_thread.rows = []
+
+
 CASES: dict[str, tuple[Callable[[], Any], Callable[[], None], str, str]] = {
     "item": (_log, _tracker.metrics.clear, "{here}._tracker.metrics['loss']", "Empty {here}._tracker.metrics['loss']"),
     "lru_cache": (lambda: _features(next(_numbers)), _features.cache_clear, "the cache of _features()", "Call _features.cache_clear()"),
@@ -107,6 +120,9 @@ CASES: dict[str, tuple[Callable[[], Any], Callable[[], None], str, str]] = {
     "finalizers": (_finalize, _objects.clear, "weakref.finalize._registry", "What a weakref.finalize is given lives until"),
     "one of many": (lambda: _one(torch.ones(1 << 16)), lambda: _forget(_one), "{here}._one[2].seen", "Empty {here}._one[2].seen"),
     "each of many": (lambda: _each(torch.ones(1 << 16)), lambda: _forget(_each), "{here}._each[i].seen", "Empty {here}._each[i].seen"),
+    "default": (lambda: _by_default(), lambda: (_by_default.__defaults__ or ((),))[0].clear(), "{here}._by_default.__defaults__[0]", "A default"),
+    "keyword": (lambda: _by_keyword(), lambda: _by_keyword.__kwdefaults__["kept"].clear(), "{here}._by_keyword.__kwdefaults__['kept']", "A default"),
+    "of a thread": (lambda: _of_thread.rows.append(torch.ones(1 << 16)), lambda: _of_thread.rows.clear(), "{here}._of_thread.rows", "Empty {here}._of_thread.rows"),
     "sparse": (_keep_sparse, _sparse.clear, "{here}._sparse", "Empty {here}._sparse"),
 }
 

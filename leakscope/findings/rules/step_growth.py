@@ -70,6 +70,8 @@ def advice(found: Candidate, cut: str) -> str:
         return "An optimizer keeps every parameter that it was ever given, and a state for each: add parameters once (add_param_group), not each step, and make a new optimizer for a new model."
     shared = [o for o in found.before_tensor if o.kind == "container" and found.is_for_all(o)]
     grown = grown or (shared[-1] if shared else None)
+    if ".__defaults__" in cut or ".__kwdefaults__" in cut:
+        return "A default argument is made once, with its function, and kept: give it the default None, and make a new one in the body."
     if any(o.type == "queue.Queue" for o in found.before_tensor):
         return f"More is put into {cut} than is taken out: give the queue a bound (queue.Queue(maxsize=...)), so that whoever fills it waits."
     if grown is not None and "dict" in grown.type.lower():
