@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from leakscope.capture import source
 from leakscope.capture.accounting import Account, account
 from leakscope.capture.asking import ask_nodes
 from leakscope.capture.blocks import Blocks
@@ -123,6 +124,7 @@ def inspect(
             frames.clear()
             found.sweep.objects.clear()
             found.new.clear()
+            source.forget()
             if live is not None:
                 live.objects.clear()
 

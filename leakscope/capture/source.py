@@ -70,6 +70,11 @@ def _tree(filename: str) -> ast.Module | None:
         return None
 
 
+def forget() -> None:
+    """Let go of the parsed files, tens of thousands of objects each; the lines that were found stay known."""
+    _tree.cache_clear()
+
+
 @lru_cache(maxsize=4096)
 def class_line(filename: str, qualname: str) -> int:
     """Line of a class statement by qualified name, 0 where the file does not show it."""

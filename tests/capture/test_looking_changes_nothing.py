@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import gc
 import random
 import resource
@@ -19,7 +20,7 @@ import torch
 from torch import nn
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from leakscope.capture import heap
+from leakscope.capture import heap, source
 from leakscope.graph.model import HeapGraph
 
 
@@ -213,6 +214,14 @@ def test_a_look_leaves_no_garbage_of_its_own() -> None:
     assert gc.collect() == 0
     assert seen.heap is not None
     assert before is not None
+
+
+def test_no_parsed_file_outlives_a_look() -> None:
+    kept = [torch.ones(4)]
+    assert heap.look(1, "step").heap.of_kind("tensor").size and source.class_line(__file__, "NoClass") == 0
+    assert any(isinstance(one, ast.Module) for one in gc.get_objects()), "a file was parsed to find no such line"
+    heap.look(2, "step")
+    assert source._tree.cache_info().currsize == 0 and kept
 
 
 def test_the_state_of_the_process_is_as_found() -> None:
