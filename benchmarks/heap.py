@@ -52,9 +52,9 @@ def memory(field: str) -> int:
 
 
 def measure_leakscope(objects: int) -> dict[str, float]:
-    from leakscope.capture import heap
+    from leakscope.capture.heap import look as heap
     from leakscope.findings.judge import judge
-    from leakscope.record import Ended, Rank, Run
+    from leakscope.record.model import Ended, Rank, Run
 
     baseline = len(gc.get_objects())
     ballast = make_heap(max(objects - baseline, 6 * CYCLES), TENSORS, CYCLES)

@@ -19,9 +19,9 @@ import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from leakscope.capture.heap import Live, inspect
-from leakscope.capture.installed import Installed
-from leakscope.capture.lifetimes import Watch
+from leakscope.capture.heap.look import Live, inspect
+from leakscope.capture.lifetimes.tracker import Watch
+from leakscope.capture.process.patches import Installed
 
 ROUNDS = 5
 GOAL = 1.4

@@ -27,10 +27,10 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from leakscope.capture.comm.process_group import Calls
+from leakscope.capture.comm.writer import FULL_STEPS
 from leakscope.capture.p2p import Watch, watch
-from leakscope.capture.wire_calls import Calls
-from leakscope.capture.wire_file import FULL_STEPS
-from leakscope.run_folder import RankFolder
+from leakscope.record.folder import RankFolder
 
 PIPELINE = Path(__file__).resolve().parent.parent / "sample_runs" / "p2p_pipeline" / "train.py"
 OPERATIONS_A_STEP = 16

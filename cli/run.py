@@ -20,7 +20,7 @@ from leakscope_cli.shared import LEAKS, Percent, Size, fingerprints_of, judged, 
 
 from leakscope.errors import LeakscopeError
 from leakscope.launch import Outcome, Plan, launch, launch_inside, outside_launcher
-from leakscope.run_folder import prepare_folder
+from leakscope.record.folder import prepare_folder
 
 
 class RunCommand(click.Command):

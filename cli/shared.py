@@ -15,7 +15,7 @@ from leakscope.units import parse_bytes
 
 if TYPE_CHECKING:
     from leakscope.findings.model import Findings
-    from leakscope.record import Run
+    from leakscope.record.model import Run
 
 LEAKS = 23
 """Exit status when leaks are found."""
@@ -49,7 +49,7 @@ def judged(
 ) -> tuple[Run, Findings]:
     """The run recorded in a folder, and what is wrong with it."""
     from leakscope.findings import judge
-    from leakscope.run_folder import read_run
+    from leakscope.record.folder import read_run
 
     run = read_run(folder, snapshots=True)
     return run, judge(run, suppress=suppress, baseline=baseline, leak_exit_code=leak_exit_code)

@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from leakscope.errors import LaunchFailed, LeakscopeError, Unreadable
     from leakscope.findings import Finding, Findings, judge
     from leakscope.profiler import LeaksFound, Profiler, check, watch
-    from leakscope.record import Run
-    from leakscope.run_folder import read_run
+    from leakscope.record.folder import read_run
+    from leakscope.record.model import Run
 
 __version__ = "0.1.0"
 
@@ -44,11 +44,11 @@ _WHERE = {
     "LeaksFound": "leakscope.profiler",
     "LeakscopeError": "leakscope.errors",
     "Profiler": "leakscope.profiler",
-    "Run": "leakscope.record",
+    "Run": "leakscope.record.model",
     "Unreadable": "leakscope.errors",
     "check": "leakscope.profiler",
     "judge": "leakscope.findings",
-    "read_run": "leakscope.run_folder",
+    "read_run": "leakscope.record.folder",
     "watch": "leakscope.profiler",
 }
 

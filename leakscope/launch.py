@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from leakscope.errors import LaunchFailed
-from leakscope.record import Ended
-from leakscope.run_folder import read_run, read_stack, write_json, write_run
+from leakscope.record.folder import read_run, read_stack, write_json, write_run
+from leakscope.record.model import Ended
 
 _OUTSIDE = (
     ("RANK", "WORLD_SIZE", ""),

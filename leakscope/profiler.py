@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING, ParamSpec, Self, TypeVar
 from leakscope.units import bytes_text, parse_bytes
 
 if TYPE_CHECKING:
-    from leakscope.capture.device import Counter
+    from leakscope.capture.device.counters import Counter
     from leakscope.capture.recorder import Recorder
     from leakscope.findings.model import Finding, Findings
-    from leakscope.record import Look, Rank, Run
+    from leakscope.record.model import Look, Rank, Run
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -81,8 +81,8 @@ class watch:
 
 
 def _look(step: int, occasion: str = "block", counter: Counter | None = None) -> Look:
-    from leakscope.capture.device import Counter
-    from leakscope.capture.heap import look
+    from leakscope.capture.device.counters import Counter
+    from leakscope.capture.heap.look import look
 
     counter = counter or Counter()
     counted = counter.read().bytes
@@ -93,7 +93,7 @@ def _look(step: int, occasion: str = "block", counter: Counter | None = None) ->
 def _run_of(rank: Rank) -> Run:
     """A run of one rank that was never on disk."""
     from leakscope import __version__
-    from leakscope.record import Run
+    from leakscope.record.model import Run
 
     torch = sys.modules.get("torch")
     return Run(
@@ -109,7 +109,7 @@ def _run_of(rank: Rank) -> Run:
 
 
 def _block(look: Look | None) -> Run:
-    from leakscope.record import Ended, Rank
+    from leakscope.record.model import Ended, Rank
 
     return _run_of(Rank(0, (), () if look is None else (look,), Ended("finished", 0, 0)))
 
@@ -174,9 +174,9 @@ class Profiler:
 
     def __enter__(self) -> Self:
         from leakscope import __version__
-        from leakscope.capture.options import Options
         from leakscope.capture.recorder import Recorder
-        from leakscope.run_folder import prepare_folder, write_run
+        from leakscope.options import Options
+        from leakscope.record.folder import prepare_folder, write_run
 
         rank, world = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
         folder = self._folder()
@@ -206,9 +206,9 @@ class Profiler:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         from leakscope.findings import judge
-        from leakscope.record import Ended
+        from leakscope.record.folder import read_run
+        from leakscope.record.model import Ended
         from leakscope.report import write
-        from leakscope.run_folder import read_run
 
         assert self._recorder is not None
         how, status = ("finished", 0) if kind is None else ("raised", 1)
@@ -254,11 +254,11 @@ def check(train_step: Callable[[], object], repeats: int = 7, *, warmup: int = 2
 
 def checked(train_step: Callable[[], object], repeats: int, warmup: int, min_bytes: int) -> tuple[Run, Findings]:
     """`check`, with the run it judged."""
-    from leakscope.capture.collecting import CollectionWatch
-    from leakscope.capture.device import Counter
-    from leakscope.capture.still import no_automatic_gc
+    from leakscope.capture.device.counters import Counter
+    from leakscope.capture.heap.pause import no_automatic_gc
+    from leakscope.capture.process.gc_callbacks import CollectionWatch
     from leakscope.findings import judge
-    from leakscope.record import Ended, Rank, Step
+    from leakscope.record.model import Ended, Rank, Step
 
     enough(repeats)
     if inspect.iscoroutinefunction(train_step) or inspect.isgeneratorfunction(train_step):

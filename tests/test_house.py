@@ -12,25 +12,24 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-DATA = {"record", "run_folder", "graph", "allocator", "errors", "units"}
+DATA = {"record", "graph", "allocator", "errors", "units"}
 ALLOWED: dict[str, tuple[set[str], set[str]]] = {
     "errors": (set(), set()),
     "units": (set(), set()),
-    "wire_last": (set(), set()),
     "graph": ({"errors"}, {"numpy", "scipy"}),
     "allocator": ({"errors"}, {"numpy"}),
-    "record": ({"graph", "allocator"}, set()),
-    "run_folder": ({"record", "graph", "allocator", "errors", "wire_last"}, set()),
-    "launch": ({"record", "run_folder", "errors"}, {"torch"}),
-    "capture": ({"record", "run_folder", "wire_last", "graph", "allocator", "errors", "findings", "report"}, {"torch", "objgraph", "numpy"}),
+    "options": (set(), set()),
+    "record": ({"graph", "allocator", "errors", "options"}, set()),
+    "launch": ({"options", "record", "errors"}, {"torch"}),
+    "capture": ({"record", "options", "graph", "allocator", "errors", "findings", "report"}, {"torch", "objgraph", "numpy"}),
     "findings": ({"record", "graph", "allocator", "units"}, {"numpy"}),
     "report": ({"findings", *DATA}, {"matplotlib", "graphviz", "jinja2", "markupsafe"}),
-    "profiler": ({"capture", "findings", "report", "record", "run_folder", "graph", "units", "errors"}, set()),
+    "profiler": ({"options", "capture", "findings", "report", "record", "graph", "units", "errors"}, set()),
     "pytest_plugin": ({"profiler", "findings", "report", "units", "errors"}, {"pytest"}),
     "backward": (set(), {"torch"}),
-    "__init__": ({"profiler", "findings", "report", "record", "run_folder", "errors"}, set()),
+    "__init__": ({"profiler", "findings", "report", "record", "errors"}, set()),
     "__main__": (set(), {"leakscope_cli"}),
-    "leakscope_cli": ({"launch", "findings", "report", *DATA}, {"click", "rich"}),
+    "leakscope_cli": ({"options", "launch", "findings", "report", *DATA}, {"click", "rich"}),
 }
 """Room -> (rooms of leakscope it may import, third-party packages it may import)."""
 LATE_ONLY = {("capture", "findings"), ("capture", "report"), ("launch", "torch"), ("profiler", "capture")}

@@ -14,7 +14,7 @@ _TORCH = re.compile(
 _STANDARD_LIBRARY = re.compile(
     r"(^|/)lib/python3\.\d+/(?!(site|dist)-packages/)|(^|/)Python3\d+/Lib/(?!site-packages/)|^<frozen ", re.IGNORECASE
 )
-_OURS = re.compile(r"(^|/)leakscope/capture/\w+\.py$")
+_OURS = re.compile(r"(^|/)leakscope/capture/(\w+/)*\w+\.py$")
 """The watch of a step stands on the stack of what was made meanwhile, and has made none of it."""
 _GRAD_NODE = re.compile(r"(?<!\w)(\w{1,80}?Backward\d*|AccumulateGrad)(?:::apply|::accumulateGrad|\()")
 _OPERATOR = re.compile(

@@ -13,12 +13,12 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from leakscope.capture import script
-from leakscope.capture.on_import import AfterImport
+from leakscope.capture.process import script
+from leakscope.capture.process.import_hook import AfterImport
 
 if TYPE_CHECKING:
     from leakscope.capture.recorder import Recorder
-    from leakscope.record import Ended
+    from leakscope.record.model import Ended
 
 
 class _Rank:
@@ -30,8 +30,8 @@ class _Rank:
         self.recorder: Recorder | None = None
 
     def begin(self) -> None:
-        from leakscope.capture.options import Options
         from leakscope.capture.recorder import Recorder
+        from leakscope.options import Options
 
         asked = {name: self.options[name] for name in ("rank", "world", "steps", "warmup", "budget", "gc_diff", "prove", "lifetimes", "snapshot", "grace", "hang_timeout")}
         self.recorder = Recorder(Options(folder=Path(self.options["folder"]), **asked))
@@ -49,7 +49,7 @@ class _Rank:
         stack = script.stack_of(error) if end.how == "raised" else ()
 
         def ended(steps: int) -> Ended:
-            from leakscope.record import Ended
+            from leakscope.record.model import Ended
 
             return Ended(end.how, end.status, steps, told, stack)
 
@@ -61,7 +61,7 @@ class _Rank:
         return end
 
     def _end_without_torch(self, ended: Ended) -> None:
-        from leakscope.run_folder import RankFolder
+        from leakscope.record.folder import RankFolder
 
         folder = RankFolder(Path(self.options["folder"]), self.options["rank"])
         folder.note("the script never imported torch in this process")

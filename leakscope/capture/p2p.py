@@ -8,14 +8,14 @@ from typing import Any
 
 import torch
 
-from leakscope.capture import wire_functional
-from leakscope.capture.compiling import leave_us_out
-from leakscope.capture.installed import Installed
-from leakscope.capture.wire_calls import Calls
-from leakscope.capture.wire_file import WireFile
-from leakscope.capture.wire_ledger import Ledger
+from leakscope.capture.comm import functional_collectives as wire_functional
+from leakscope.capture.comm.operation_log import Ledger
+from leakscope.capture.comm.process_group import Calls
+from leakscope.capture.comm.writer import WireFile
+from leakscope.capture.process.dynamo import leave_us_out
+from leakscope.capture.process.patches import Installed
 from leakscope.graph.model import Crossing
-from leakscope.run_folder import RankFolder
+from leakscope.record.folder import RankFolder
 
 
 def watch(folder: RankFolder) -> Watch:

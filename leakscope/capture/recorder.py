@@ -13,28 +13,28 @@ from typing import Any
 
 import torch
 
-from leakscope.capture import board as places
-from leakscope.capture.board import Board
-from leakscope.capture.collecting import CollectionWatch
-from leakscope.capture.device import Counter
-from leakscope.capture.device_memory import DeviceMemory
-from leakscope.capture.hang import STACKS, EndClock, HangClock, stack_of_thread, write_stacks_on_signals
-from leakscope.capture.heap import Live
-from leakscope.capture.host_memory import more_room
-from leakscope.capture.installed import Installed
-from leakscope.capture.lifetimes import Watch as LifetimeWatch
-from leakscope.capture.looking import Looks
-from leakscope.capture.makers import Makers
-from leakscope.capture.options import Options
-from leakscope.capture.out_of_memory import failure as allocation_failure
-from leakscope.capture.peers import Peers
-from leakscope.capture.processes import OwnProcesses
-from leakscope.capture.sources import users_sources
-from leakscope.capture.steps import Schedule, StepClock
-from leakscope.capture.stopping import Stop, Watchdog, leave_now
-from leakscope.capture.wire import Wire
-from leakscope.record import HUNG, Ended, Step
-from leakscope.run_folder import RankFolder, write_json
+from leakscope.capture.comm.monitor import Wire
+from leakscope.capture.device.counters import Counter
+from leakscope.capture.device.monitor import DeviceMemory
+from leakscope.capture.heap.look import Live
+from leakscope.capture.host.errors import failure as allocation_failure
+from leakscope.capture.host.limits import more_room
+from leakscope.capture.lifetimes.allocation_sites import Makers
+from leakscope.capture.lifetimes.tracker import Watch as LifetimeWatch
+from leakscope.capture.looks import Looks
+from leakscope.capture.process.child_processes import OwnProcesses
+from leakscope.capture.process.gc_callbacks import CollectionWatch
+from leakscope.capture.process.hang import STACKS, EndClock, HangClock, stack_of_thread, write_stacks_on_signals
+from leakscope.capture.process.patches import Installed
+from leakscope.capture.process.watchdog import Stop, Watchdog, leave_now
+from leakscope.capture.schedule import rank_state as places
+from leakscope.capture.schedule.peers import Peers
+from leakscope.capture.schedule.rank_state import Board
+from leakscope.capture.schedule.steps import Schedule, StepClock
+from leakscope.capture.source.source_files import users_sources
+from leakscope.options import Options
+from leakscope.record.folder import RankFolder, write_json
+from leakscope.record.model import HUNG, Ended, Step
 
 HANG_STATUS = 124
 """Exit status of a rank that `--hang-timeout` has ended, as of `timeout`."""

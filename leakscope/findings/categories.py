@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from leakscope.findings.candidate import Candidate
-from leakscope.findings.late_release import avoidable_peak_bytes
+from leakscope.findings.grouping.candidate import Candidate
 from leakscope.findings.model import RankSummary
+from leakscope.findings.peak.late_release import avoidable_peak_bytes
 from leakscope.graph.model import REFERENCE_KINDS, HeapGraph
 from leakscope.graph.reach import Mask, reachable
-from leakscope.record import Look, Rank
+from leakscope.record.model import Look, Rank
 
 HOST = "in host memory"
 """What a run that uses an accelerator has outside of it."""

@@ -8,32 +8,32 @@ from dataclasses import replace
 from itertools import pairwise
 from statistics import median
 
-from leakscope.findings.arrays import beside_tensors, told_of_arrays, with_arrays_for_storages
-from leakscope.findings.candidate import Candidate
+from leakscope.findings.build import tell
 from leakscope.findings.categories import categories, summary
-from leakscope.findings.device_failures import device_failures_told
-from leakscope.findings.device_memory import native_findings
-from leakscope.findings.doubts import WENT_ON, bound_on, doubted, gaining, is_open, went_on
-from leakscope.findings.drag import drag_told
-from leakscope.findings.gap import gap_findings
-from leakscope.findings.gc_advice import gc_advice
-from leakscope.findings.graphs_behind import with_graphs_behind
-from leakscope.findings.groups import Group, group_storages
-from leakscope.findings.growth import LEAST_LOOKS, Series, series
-from leakscope.findings.kept_by_library import kept_by_library
-from leakscope.findings.known_library import named_upstream
-from leakscope.findings.late_release import late_release_findings, late_release_unjudged
+from leakscope.findings.comm.operations import beyond_the_wire, context_findings, wire_findings, with_contexts
+from leakscope.findings.compare_ranks import skew_findings
+from leakscope.findings.graph_memory import with_graphs_behind
+from leakscope.findings.grouping.arrays import beside_tensors, told_of_arrays, with_arrays_for_storages
+from leakscope.findings.grouping.bounds import WENT_ON, bound_on, doubted, gaining, is_open, went_on
+from leakscope.findings.grouping.candidate import Candidate
+from leakscope.findings.grouping.groups import Group, group_storages
+from leakscope.findings.grouping.growth import LEAST_LOOKS, Series, series
+from leakscope.findings.memory.allocator import allocator_findings
+from leakscope.findings.memory.device import native_findings
+from leakscope.findings.memory.device_oom import device_failures_told
+from leakscope.findings.memory.gc_advice import gc_advice
+from leakscope.findings.memory.oom import out_of_memory_told
+from leakscope.findings.memory.unattributed import gap_findings
+from leakscope.findings.merge import as_one, with_one_cut
 from leakscope.findings.model import Finding, Findings, RankSummary, Sighting, Unjudged
-from leakscope.findings.one_cut import as_one, with_one_cut
-from leakscope.findings.out_of_memory import out_of_memory_told
 from leakscope.findings.over_ranks import merge
-from leakscope.findings.rules.allocator import allocator_findings
-from leakscope.findings.rules.rank_skew import skew_findings
-from leakscope.findings.telling import tell
+from leakscope.findings.ownership.known_leaks import named_upstream
+from leakscope.findings.ownership.library_retention import kept_by_library
+from leakscope.findings.peak.drag import drag_told
+from leakscope.findings.peak.late_release import late_release_findings, late_release_unjudged
 from leakscope.findings.verdict import verdict_of
-from leakscope.findings.wire import beyond_the_wire, context_findings, wire_findings, with_contexts
 from leakscope.graph.model import IMMORTAL
-from leakscope.record import Look, Rank, Run
+from leakscope.record.model import Look, Rank, Run
 from leakscope.units import bytes_text
 
 JUDGED = ("step", "last", "peer", "block")

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from leakscope.findings.model import Finding
-from leakscope.findings.trace import any_item
+from leakscope.findings.naming.trace import any_item
 
 
 def merge(found: Sequence[Finding]) -> list[Finding]:

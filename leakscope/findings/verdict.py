@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from leakscope.findings.model import Finding, Unjudged
-from leakscope.record import HUNG, Run
+from leakscope.record.model import HUNG, Run
 from leakscope.units import bytes_text
 
 

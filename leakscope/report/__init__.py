@@ -9,8 +9,8 @@ from importlib import import_module
 from pathlib import Path
 
 from leakscope.findings.model import Findings
-from leakscope.record import Run
-from leakscope.run_folder import write_json
+from leakscope.record.folder import write_json
+from leakscope.record.model import Run
 
 Render = Callable[[Run, Findings], str]
 

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from leakscope.findings.comm.operations import wire_rows
+from leakscope.findings.memory.oom import ranks_out_of_memory
 from leakscope.findings.model import Finding, Findings, Hop
-from leakscope.findings.out_of_memory import ranks_out_of_memory
-from leakscope.findings.wire import wire_rows
-from leakscope.record import Rank, Run
+from leakscope.record.model import Rank, Run
 from leakscope.report import marks, wording
 from leakscope.report.cleaning import cleaned
 from leakscope.report.drawings import draw

@@ -7,9 +7,9 @@ from dataclasses import asdict
 from typing import Any
 
 from leakscope.findings.model import Cut, Finding, Findings, Hop, RankSummary
-from leakscope.record import Run
+from leakscope.record.folder import FORMAT
+from leakscope.record.model import Run
 from leakscope.report.wording import steps_of
-from leakscope.run_folder import FORMAT
 
 
 def render(run: Run, findings: Findings) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from xml.etree import ElementTree
 
 from leakscope.findings.model import Finding, Findings
-from leakscope.record import Rank, Run
+from leakscope.record.model import Rank, Run
 from leakscope.report.cleaning import cleaned
 from leakscope.report.wording import (
     also_text,

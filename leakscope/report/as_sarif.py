@@ -7,7 +7,7 @@ from typing import Any
 from urllib.parse import quote
 
 from leakscope.findings.model import RULES, Finding, Findings
-from leakscope.record import Run
+from leakscope.record.model import Run
 from leakscope.report.cleaning import cleaned
 from leakscope.report.wording import (
     also_text,

@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Iterator, Sequence
 
 from leakscope.findings.model import Finding, Findings, Hop
-from leakscope.record import Run
+from leakscope.record.model import Run
 from leakscope.report.cleaning import cleaned, one_line
 from leakscope.report.marks import NO_TRACE, closes_cycle, cut_hop, makers, new_reasons, source_line, suspects
 from leakscope.report.per_rank import RankStory, rank_stories

@@ -8,7 +8,7 @@ from dataclasses import fields, is_dataclass, replace
 from typing import Any, TypeVar
 
 from leakscope.graph.model import HeapGraph
-from leakscope.record import Step
+from leakscope.record.model import Step
 
 T = TypeVar("T")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 
 from leakscope.findings.model import Finding, Hop
-from leakscope.record import Run
+from leakscope.record.model import Run
 
 
 def cut_hop(finding: Finding) -> int | None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from leakscope.findings.comm.matching import wire_notes
 from leakscope.findings.model import Findings, RankSummary
-from leakscope.findings.pairs import wire_notes
-from leakscope.record import Rank, Run
+from leakscope.record.model import Rank, Run
 from leakscope.report.wording import ended_badly, ended_text, leaks, plural
 from leakscope.units import bytes_text, seconds_text
 

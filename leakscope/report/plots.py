@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from leakscope.findings.model import RankSummary
-from leakscope.record import Rank
+from leakscope.record.model import Rank
 from leakscope.report.per_rank import counted_steps
 
 if TYPE_CHECKING:

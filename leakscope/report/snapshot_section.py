@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from leakscope.allocator.figures import SnapshotReport
 from leakscope.allocator.judging import SnapshotsReport, judge
-from leakscope.findings.device_memory import DeviceLook, device_looks
-from leakscope.record import Rank, Run
+from leakscope.findings.memory.device import DeviceLook, device_looks
+from leakscope.record.model import Rank, Run
 from leakscope.report.cleaning import cleaned, one_line
 from leakscope.report.snapshot_plot import Curve, memory_curves
 from leakscope.report.snapshot_wording import facts, failure_texts, title, verdict_line

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import signal
 
-from leakscope.findings.growth import LEAST_TOTAL_FACTOR
+from leakscope.findings.comm.matching import circle_told, first_to_blame, first_to_fail, gave_up, waiting_circle
+from leakscope.findings.grouping.growth import LEAST_TOTAL_FACTOR
+from leakscope.findings.memory.oom import largest_holder, ranks_out_of_memory
 from leakscope.findings.model import Cut, Finding, Findings, Hop
-from leakscope.findings.out_of_memory import largest_holder, ranks_out_of_memory
-from leakscope.findings.pairs import circle_told, first_to_blame, first_to_fail, gave_up, waiting_circle
-from leakscope.record import HUNG, Rank, Run
+from leakscope.record.model import HUNG, Rank, Run
 from leakscope.report.cleaning import cleaned, one_line
 from leakscope.report.marks import closes_cycle
 from leakscope.units import bytes_text

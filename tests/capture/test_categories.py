@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from leakscope.capture import heap
+from leakscope.capture.heap import look as heap
 from leakscope.findings.categories import CATEGORIES, categories
 
 pytestmark = pytest.mark.usefixtures("nothing_collected")

@@ -6,7 +6,7 @@ import gc
 
 import pytest
 
-from leakscope.capture.collecting import CollectionWatch
+from leakscope.capture.process.gc_callbacks import CollectionWatch
 
 
 @pytest.mark.parametrize("made", [0, 50, 3000])

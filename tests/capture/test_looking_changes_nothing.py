@@ -20,7 +20,8 @@ import torch
 from torch import nn
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from leakscope.capture import heap, source
+from leakscope.capture.heap import look as heap
+from leakscope.capture.source import user_source as source
 from leakscope.graph.model import HeapGraph
 
 
@@ -349,7 +350,7 @@ def test_another_thread_runs_while_we_look() -> None:
 
 LONG_CHAIN = """
 import torch
-from leakscope.capture import heap
+from leakscope.capture.heap import look as heap
 state = torch.ones(1, requires_grad=True)
 for _ in range(200_000):
     state = state * 1.0

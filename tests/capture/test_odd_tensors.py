@@ -10,12 +10,12 @@ import torch
 from torch import nn
 from torch._subclasses import FakeTensorMode
 
-from leakscope.capture import heap
-from leakscope.capture.autograd import Types
-from leakscope.capture.describe import describe
-from leakscope.capture.garbage import Watched
+from leakscope.capture.heap import look as heap
+from leakscope.capture.heap.autograd import Types
+from leakscope.capture.heap.describe import describe
+from leakscope.capture.heap.garbage import Watched
 from leakscope.findings.categories import categories
-from leakscope.record import Look
+from leakscope.record.model import Look
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")  # prototype, beta, deprecated
 
@@ -115,7 +115,7 @@ def test_an_object_that_cannot_be_described_has_its_type(monkeypatch: pytest.Mon
     def fails(*_: Any) -> Any:
         raise RuntimeError("no such thing")
 
-    monkeypatch.setattr("leakscope.capture.describe._container", fails)
+    monkeypatch.setattr("leakscope.capture.heap.describe._container", fails)
     assert describe([1], Types()).label == "list object"
     assert describe({1}, Types()).type == "set"
 

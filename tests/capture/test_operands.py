@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 import torch
 
-from leakscope.capture.heap import look
-from leakscope.capture.prove import prove
-from leakscope.capture.raw_memory import operands_of, own_memory
+from leakscope.capture.heap.look import look
+from leakscope.capture.heap.raw_memory import operands_of, own_memory
+from leakscope.capture.prove.prove import prove
 from leakscope.findings import judge
-from leakscope.record import Ended, Look, Rank, Run, Step
+from leakscope.record.model import Ended, Look, Rank, Run, Step
 
 LOOKED_AT = (4, 6, 8)
 LAST = LOOKED_AT[-1]

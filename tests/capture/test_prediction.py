@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, Phase, event, example, given, settings
 from hypothesis import strategies as st
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from leakscope.capture import heap
+from leakscope.capture.heap import look as heap
 from leakscope.graph.model import IMMORTAL, HeapGraph
 from leakscope.graph.retained import bytes_freed
 

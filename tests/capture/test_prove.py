@@ -12,10 +12,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from leakscope.capture.heap import look
-from leakscope.capture.prove import prove
+from leakscope.capture.heap.look import look
+from leakscope.capture.prove.prove import prove
 from leakscope.findings import judge
-from leakscope.record import Ended, Look, Rank, Run, Step
+from leakscope.record.model import Ended, Look, Rank, Run, Step
 
 SIZE = 512 * 64 * 4
 Leak = Callable[[Any, Tensor], None]

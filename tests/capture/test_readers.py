@@ -22,8 +22,8 @@ import pytest
 import torch
 from torch import nn
 
-from leakscope.capture import readers
-from leakscope.capture.readers import reader_of, slots
+from leakscope.capture.heap import referents as readers
+from leakscope.capture.heap.referents import reader_of, slots
 
 
 class Thing:

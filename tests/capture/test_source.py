@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from leakscope.capture import source
+from leakscope.capture.source import user_source as source
 
 TEXT = """\
 def outer():

@@ -12,7 +12,7 @@ import torch
 from torch.optim import SGD, Adam, AdamW, Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from leakscope.capture.steps import SILENT, Schedule, StepClock
+from leakscope.capture.schedule.steps import SILENT, Schedule, StepClock
 
 STEPS = 12
 

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leakscope.capture import sweep
-from leakscope.capture.sweep import AddressBook, addresses_of
+from leakscope.capture.heap import gc_heap as sweep
+from leakscope.capture.heap.gc_heap import AddressBook, addresses_of
 
 _HEAPS = st.lists(st.integers(1, 1 << 42), unique=True, max_size=60)
 

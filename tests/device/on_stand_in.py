@@ -9,12 +9,12 @@ from typing import Any
 import torch
 from stand_in import TRAIN, State, block, device_module, natives, segment
 
-from leakscope.capture.accelerator import Accelerator, described
-from leakscope.capture.device_memory import DeviceMemory
-from leakscope.capture.heap import look
-from leakscope.capture.installed import Installed
-from leakscope.record import Look
-from leakscope.run_folder import RankFolder
+from leakscope.capture.device.accelerator import Accelerator, described
+from leakscope.capture.device.monitor import DeviceMemory
+from leakscope.capture.heap.look import look
+from leakscope.capture.process.patches import Installed
+from leakscope.record.folder import RankFolder
+from leakscope.record.model import Look
 
 
 def of_tensors(tensors: Iterable[torch.Tensor], *more: dict[str, Any], frames: Any = TRAIN) -> list[dict[str, Any]]:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from leakscope.run_folder import read_run
+from leakscope.record.folder import read_run
 
 Command = Callable[..., "subprocess.CompletedProcess[str]"]
 Write = Callable[..., Path]

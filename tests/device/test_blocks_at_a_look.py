@@ -14,13 +14,13 @@ from on_stand_in import OnStandIn, of_tensors
 from stand_in import AUTOGRAD, block, segment
 
 from leakscope.allocator.snapshot import Frame
-from leakscope.capture import dispatching
-from leakscope.capture.blocks import made_where
-from leakscope.capture.device_memory import is_kept
-from leakscope.capture.heap import look
-from leakscope.findings.device_memory import DeviceLook, device_looks
-from leakscope.record import Ended, Rank
-from leakscope.run_folder import read_run, write_run
+from leakscope.capture.device.blocks import made_where
+from leakscope.capture.device.monitor import is_kept
+from leakscope.capture.heap.look import look
+from leakscope.capture.lifetimes import dispatch_mode as dispatching
+from leakscope.findings.memory.device import DeviceLook, device_looks
+from leakscope.record.folder import read_run, write_run
+from leakscope.record.model import Ended, Rank
 
 Make = Callable[..., OnStandIn]
 FAR = 0x7F00_0000_0000

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from on_stand_in import OnStandIn
 
-from leakscope.capture.device_failure import MOST_LOOKS
+from leakscope.capture.device.oom_observer import MOST_LOOKS
 
 Make = Callable[..., OnStandIn]
 

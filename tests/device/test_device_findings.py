@@ -12,14 +12,14 @@ from typing import Any
 import pytest
 from stand_in import block, segment
 
-from leakscope.capture import device
-from leakscope.capture.accelerator import Figures
+from leakscope.capture.device import counters as device
+from leakscope.capture.device.accelerator import Figures
 from leakscope.findings import judge
 from leakscope.findings.model import Finding
 from leakscope.graph.model import HeapGraph, Object, build
-from leakscope.record import Ended, Look, Rank, Run, Step
+from leakscope.record.folder import read_run, write_run
+from leakscope.record.model import Ended, Look, Rank, Run, Step
 from leakscope.report import FORMATS
-from leakscope.run_folder import read_run, write_run
 
 MIB = 1 << 20
 GIB = 1 << 30

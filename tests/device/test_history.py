@@ -10,9 +10,9 @@ import pytest
 import torch
 from stand_in import State, device_module, natives
 
-from leakscope.capture.accelerator import Accelerator, described
-from leakscope.capture.history import ENTRIES, OURS, OVER, THEIRS, WAITING, History
-from leakscope.capture.installed import Installed
+from leakscope.capture.device.accelerator import Accelerator, described
+from leakscope.capture.device.history import ENTRIES, OURS, OVER, THEIRS, WAITING, History
+from leakscope.capture.process.patches import Installed
 
 
 class Attached:
@@ -154,7 +154,7 @@ def test_the_calls_of_torch_itself_are_found_by_what_they_are() -> None:
 def test_asking_puts_nothing_to_use() -> None:
     code = """if True:
         import torch
-        from leakscope.capture.accelerator import find
+        from leakscope.capture.device.accelerator import find
         find()
         print(torch.cuda.is_initialized(), torch.xpu.is_initialized(), torch.cuda._is_in_bad_fork())
     """

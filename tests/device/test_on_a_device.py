@@ -18,9 +18,9 @@ import pytest
 import torch
 from kinds import Kind
 
-from leakscope.findings.device_memory import DeviceLook, device_looks
-from leakscope.record import Rank
-from leakscope.run_folder import read_run
+from leakscope.findings.memory.device import DeviceLook, device_looks
+from leakscope.record.folder import read_run
+from leakscope.record.model import Rank
 
 Command = Callable[..., "subprocess.CompletedProcess[str]"]
 Write = Callable[..., Path]
@@ -460,9 +460,9 @@ def test_a_step_costs_little(tmp_path: Path) -> None:
         import statistics, time
         from pathlib import Path
         import torch
-        from leakscope.capture.device_memory import DeviceMemory
-        from leakscope.capture.installed import Installed
-        from leakscope.run_folder import RankFolder
+        from leakscope.capture.device.monitor import DeviceMemory
+        from leakscope.capture.process.patches import Installed
+        from leakscope.record.folder import RankFolder
 
         memory, installed = DeviceMemory(RankFolder(Path({str(tmp_path)!r}), 0), "auto", 0.02), Installed()
         memory.attach(installed)

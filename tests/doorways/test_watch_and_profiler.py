@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import leakscope
-from leakscope.capture.device import Counter
+from leakscope.capture.device.counters import Counter
 from leakscope.graph.model import HeapGraph
 
 

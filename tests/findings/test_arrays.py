@@ -12,8 +12,8 @@ import pytest
 import torch
 
 import leakscope
-from leakscope.capture.heap import look
-from leakscope.findings.arrays import array_bytes
+from leakscope.capture.heap.look import look
+from leakscope.findings.grouping.arrays import array_bytes
 
 SIZE = 1 << 19
 _rows: list[Any] = []

@@ -12,11 +12,11 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent.parent / "graph"))
 from heap_text import heap_from
 
-from leakscope.findings.growth import series
+from leakscope.findings.cut.multi_cut import _needed
+from leakscope.findings.grouping.growth import series
 from leakscope.findings.judge import judge
 from leakscope.findings.model import Findings
-from leakscope.findings.together import _needed
-from leakscope.record import Ended, Look, Rank, Run, Step
+from leakscope.record.model import Ended, Look, Rank, Run, Step
 from leakscope.report.wording import next_text
 
 STEPS = (3, 5, 7, 9)

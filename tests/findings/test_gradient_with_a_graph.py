@@ -9,7 +9,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "graph"))
 from heap_text import heap_from
 
 from leakscope.findings.judge import judge
-from leakscope.record import Ended, Look, Rank, Run, Step
+from leakscope.record.model import Ended, Look, Rank, Run, Step
 
 MIB = 1 << 20
 

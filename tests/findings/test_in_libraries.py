@@ -12,10 +12,10 @@ sys.path.insert(0, str(Path(__file__).parent))
 from pipelining_heaps import KIB, Heap
 from test_kept_by_library import peak_rank, storages
 
-from leakscope.findings.idle_at_peak import peak_of
-from leakscope.findings.late_release import late_release_findings
 from leakscope.findings.model import Finding
-from leakscope.findings.saying import along_way, line_along
+from leakscope.findings.naming.expressions import along_way, line_along
+from leakscope.findings.peak.idle import peak_of
+from leakscope.findings.peak.late_release import late_release_findings
 from leakscope.graph.paths import ways_from_roots
 
 BIG = 2048 * KIB

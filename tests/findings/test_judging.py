@@ -12,10 +12,10 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent.parent / "graph"))
 from heap_text import heap_from
 
-from leakscope.findings.groups import group_storages
-from leakscope.findings.growth import series
+from leakscope.findings.grouping.groups import group_storages
+from leakscope.findings.grouping.growth import series
 from leakscope.findings.judge import _with_proof, judge
-from leakscope.record import Collection, Ended, Look, Rank, Run, Step
+from leakscope.record.model import Collection, Ended, Look, Rank, Run, Step
 from leakscope.report.wording import held_text
 
 STEPS = (3, 5, 9, 10)

@@ -12,14 +12,14 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 from pipelining_heaps import KIB, SCHEDULES, Heap, with_receive_buffers
 
-from leakscope.findings.grips import grips_of, users_side
 from leakscope.findings.judge import judge
-from leakscope.findings.known_library import KNOWN, known_leak, named_upstream, spoken
-from leakscope.findings.late_release import late_release_findings
-from leakscope.findings.library_holds import freed_by, holds_of
 from leakscope.findings.model import Finding, Hop
+from leakscope.findings.ownership.holders import grips_of, users_side
+from leakscope.findings.ownership.known_leaks import KNOWN, known_leak, named_upstream, spoken
+from leakscope.findings.ownership.library_paths import freed_by, holds_of
+from leakscope.findings.peak.late_release import late_release_findings
 from leakscope.graph.model import HeapGraph
-from leakscope.record import Ended, Look, Rank, Run, Step
+from leakscope.record.model import Ended, Look, Rank, Run, Step
 
 STEPS = (3, 5, 9, 10)
 

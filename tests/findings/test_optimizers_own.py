@@ -14,12 +14,12 @@ import torch
 sys.path.insert(0, str(Path(__file__).parent.parent / "graph"))
 from heap_text import heap_from, way_text
 
-from leakscope.capture.heap import look
+from leakscope.capture.heap.look import look
 from leakscope.findings.judge import judge
 from leakscope.findings.model import Finding
 from leakscope.graph.model import HeapGraph
 from leakscope.graph.paths import ways_from_roots
-from leakscope.record import Ended, Rank, Run, Step
+from leakscope.record.model import Ended, Rank, Run, Step
 from leakscope.report.wording import next_text
 
 FLOATS = 4099

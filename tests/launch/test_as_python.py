@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from leakscope.launch import Outcome, Plan, launch
-from leakscope.record import Rank
-from leakscope.run_folder import read_run
+from leakscope.record.folder import read_run
+from leakscope.record.model import Rank
 
 Write = Callable[..., Path]
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from leakscope.launch import Plan, launch
-from leakscope.run_folder import read_run
+from leakscope.record.folder import read_run
 
 SCRIPT = """
 import gc, hashlib, random, signal, sys, threading

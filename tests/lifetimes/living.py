@@ -8,12 +8,12 @@ from typing import Any
 
 import torch
 
-from leakscope.capture.heap import inspect
-from leakscope.capture.installed import Installed
-from leakscope.capture.lifetimes import Watch
-from leakscope.findings.late_release import PeakOfStep, late_release_findings, late_release_unjudged, peak_of
+from leakscope.capture.heap.look import inspect
+from leakscope.capture.lifetimes.tracker import Watch
+from leakscope.capture.process.patches import Installed
 from leakscope.findings.model import Finding, Unjudged
-from leakscope.record import Ended, Rank
+from leakscope.findings.peak.late_release import PeakOfStep, late_release_findings, late_release_unjudged, peak_of
+from leakscope.record.model import Ended, Rank
 
 KIB = 1024
 

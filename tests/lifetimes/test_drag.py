@@ -8,11 +8,11 @@ import pytest
 from living import KIB, watched
 from torch import ones
 
-from leakscope.capture.lifetime_rows import Peak, rows_of
-from leakscope.capture.lifetime_table import GONE, Operation, Record, Table
+from leakscope.capture.lifetimes.rows import Peak, rows_of
+from leakscope.capture.lifetimes.table import GONE, Operation, Record, Table
 from leakscope.findings import judge
-from leakscope.findings.drag import drag_told
-from leakscope.record import Run
+from leakscope.findings.peak.drag import drag_told
+from leakscope.record.model import Run
 from leakscope.report import FORMATS
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import gc
 from dataclasses import replace
 
-from leakscope.capture.collecting import CollectionWatch, freezing
-from leakscope.findings.gc_advice import gc_advice
+from leakscope.capture.process.gc_callbacks import CollectionWatch, freezing
+from leakscope.findings.memory.gc_advice import gc_advice
 from leakscope.findings.model import Cut, Finding
 from leakscope.graph.model import build
-from leakscope.record import Collection, Ended, GcDiff, Look, Rank, Run, Step
+from leakscope.record.model import Collection, Ended, GcDiff, Look, Rank, Run, Step
 
 MIB = 1 << 20
 

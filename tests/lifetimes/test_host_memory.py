@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from leakscope.capture.host_memory import ControlGroup, HostLimits, control_groups
+from leakscope.capture.host.limits import ControlGroup, HostLimits, control_groups
 from leakscope.findings import judge
-from leakscope.run_folder import read_run
+from leakscope.record.folder import read_run
 
 MIB = 1 << 20
 Command = Callable[..., "subprocess.CompletedProcess[str]"]

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from leakscope.capture.out_of_memory import failure
+from leakscope.capture.host.errors import failure
 from leakscope.findings import judge
+from leakscope.record.folder import read_run
 from leakscope.report import FORMATS
-from leakscope.run_folder import read_run
 
 SCRIPT = """
     import torch

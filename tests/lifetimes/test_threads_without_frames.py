@@ -10,8 +10,8 @@ from typing import Any
 
 import torch
 
-from leakscope.capture.lifetimes import Watch
-from leakscope.capture.makers import Makers
+from leakscope.capture.lifetimes.allocation_sites import Makers
+from leakscope.capture.lifetimes.tracker import Watch
 
 
 def _in_bare_thread(mode: Any, operator: Any, arguments: tuple[Any, ...], done: Callable[[], bool]) -> bool:

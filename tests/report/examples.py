@@ -7,7 +7,7 @@ from typing import Any
 
 from leakscope.findings.model import Cut, Finding, Findings, Hop, RankSummary, Sighting, Unjudged
 from leakscope.graph.model import build
-from leakscope.record import Collection, Ended, GcDiff, Look, Rank, Run, Step
+from leakscope.record.model import Collection, Ended, GcDiff, Look, Rank, Run, Step
 
 KIB = 1024
 MIB = 1024 * 1024

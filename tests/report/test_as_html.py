@@ -12,7 +12,7 @@ from pathlib import Path
 import examples
 import pytest
 
-from leakscope.record import Ended
+from leakscope.record.model import Ended
 from leakscope.report import FORMATS
 
 VOID = {"meta", "br", "img", "link", "hr", "input"}

@@ -11,7 +11,7 @@ import examples
 import pytest
 
 from leakscope.findings.model import Sighting
-from leakscope.record import Ended, Rank, Step
+from leakscope.record.model import Ended, Rank, Step
 from leakscope.report import FORMATS
 from leakscope.report.as_text import WIDTH
 from leakscope.report.per_rank import counted_steps

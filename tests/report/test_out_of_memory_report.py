@@ -14,10 +14,10 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "graph"))
 from heap_text import heap_from
 
 from leakscope.findings import judge
+from leakscope.findings.memory.oom import largest_holder
 from leakscope.findings.model import Finding, Findings, Sighting
-from leakscope.findings.out_of_memory import largest_holder
 from leakscope.graph.model import KINDS
-from leakscope.record import Ended, Look, Rank, Run
+from leakscope.record.model import Ended, Look, Rank, Run
 from leakscope.report import FORMATS
 from leakscope.report.wording import next_text
 

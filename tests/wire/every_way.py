@@ -228,7 +228,7 @@ PARTS: Sequence[Callable[[], None]] = (
 if __name__ == "__main__":
     if watched:
         from leakscope.capture.p2p import watch
-        from leakscope.run_folder import RankFolder
+        from leakscope.record.folder import RankFolder
 
         written = RankFolder(folder, rank)
         wire = watch(written)

@@ -12,7 +12,7 @@ from heap_text import heap_from
 from leakscope.findings.judge import judge
 from leakscope.findings.model import Finding
 from leakscope.graph.model import Crossing
-from leakscope.record import Ended, Look, Rank, Run, Step
+from leakscope.record.model import Ended, Look, Rank, Run, Step
 
 MIB = 1024 * 1024
 LOOKS = (3, 5, 7, 9)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from leakscope.wire_last import NAME, SIZE, unpack
+from leakscope.record.last_operation import NAME, SIZE, unpack
 
 SCRIPT = """
     import os, sys, time

@@ -8,7 +8,7 @@ import pytest
 from conftest import Pair
 from wire_examples import rank_with
 
-from leakscope.findings.wire import wire_rows
+from leakscope.findings.comm.operations import wire_rows
 
 
 def rows(pair: Pair, rank: int, part: str) -> list[dict[str, Any]]:

@@ -9,14 +9,21 @@ import pytest
 import torch
 from wire_examples import rank_with, row, run_of
 
-from leakscope.capture.heap import look
+from leakscope.capture.heap.look import look
 from leakscope.findings.categories import summary
-from leakscope.findings.known_library import known_leak
+from leakscope.findings.comm.matching import (
+    absent,
+    first_to_blame,
+    first_to_fail,
+    unmatched,
+    waiting_circle,
+    wire_notes,
+)
+from leakscope.findings.comm.operations import context_findings, wire_findings, wire_rows
+from leakscope.findings.compare_ranks import skew_findings
 from leakscope.findings.model import Finding, Findings, Hop, RankSummary, Sighting
-from leakscope.findings.pairs import absent, first_to_blame, first_to_fail, unmatched, waiting_circle, wire_notes
-from leakscope.findings.rules.rank_skew import skew_findings
-from leakscope.findings.wire import context_findings, wire_findings, wire_rows
-from leakscope.record import Ended, Rank
+from leakscope.findings.ownership.known_leaks import known_leak
+from leakscope.record.model import Ended, Rank
 from leakscope.report import FORMATS
 from leakscope.report.wording import hung_text, next_text
 

@@ -15,10 +15,11 @@ import torch.distributed as dist
 import torch.distributed._functional_collectives as functions
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
-from leakscope.capture import prove, wire_functional
+from leakscope.capture.comm import functional_collectives as wire_functional
+from leakscope.capture.comm.writer import FULL_STEPS
 from leakscope.capture.p2p import Watch, watch
-from leakscope.capture.wire_file import FULL_STEPS
-from leakscope.run_folder import RankFolder
+from leakscope.capture.prove import prove
+from leakscope.record.folder import RankFolder
 
 CPU = torch.device("cpu")
 

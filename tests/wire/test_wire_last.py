@@ -12,13 +12,13 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leakscope.capture.wire_file import LastOperation, WireFile
-from leakscope.capture.wire_following import Mark, Noted, StorageMark, moments
-from leakscope.capture.wire_groups import Group
-from leakscope.capture.wire_ledger import Ledger
-from leakscope.capture.wire_records import Channel, Operation
-from leakscope.run_folder import RankFolder, read_run, write_run
-from leakscope.wire_last import NAME, SIZE, WAITED, unpack
+from leakscope.capture.comm.groups import Group
+from leakscope.capture.comm.operation import Channel, Operation
+from leakscope.capture.comm.operation_log import Ledger
+from leakscope.capture.comm.weak_tracking import Mark, Noted, StorageMark, moments
+from leakscope.capture.comm.writer import LastOperation, WireFile
+from leakscope.record.folder import RankFolder, read_run, write_run
+from leakscope.record.last_operation import NAME, SIZE, WAITED, unpack
 
 NO_ROW = (struct.pack("<8s4qdI", b"waits", 1, 1, 1, 1, 0.5, 4) + b"null").ljust(SIZE, b"\0")
 

@@ -7,7 +7,7 @@ from typing import Any
 from conftest import Pair
 from wire_examples import rank_with
 
-from leakscope.findings.wire import wire_rows
+from leakscope.findings.comm.operations import wire_rows
 
 
 def rows(pair: Pair, rank: int) -> list[dict[str, Any]]:

@@ -18,7 +18,7 @@ rank, store, folder, watched = int(sys.argv[1]), sys.argv[2], Path(sys.argv[3]),
 torch.set_num_threads(1)
 if watched:
     from leakscope.capture.p2p import watch
-    from leakscope.run_folder import RankFolder
+    from leakscope.record.folder import RankFolder
 
     written = RankFolder(folder, rank)
     before = dict(vars(torch._C._distributed_c10d.ProcessGroup)), dict(vars(torch._C._distributed_c10d.Work))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from leakscope.record import Ended, Rank, Run
+from leakscope.record.model import Ended, Rank, Run
 
 
 def rank_with(number: int, ended: Ended | None = None, **extras: Sequence[Mapping[str, Any]]) -> Rank:

@@ -14,10 +14,10 @@ import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from leakscope.capture import heap
+from leakscope.capture.heap import look as heap
 from leakscope.findings.judge import judge
 from leakscope.findings.model import Finding, Findings
-from leakscope.record import Ended, Look, Rank, Run, Step
+from leakscope.record.model import Ended, Look, Rank, Run, Step
 
 LOOKS_AT = (3, 5, 9, 10)
 MIN_BYTES = 512

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from leakscope.findings.candidate import Candidate
-from leakscope.findings.wire import buffers_of
+from leakscope.findings.comm.operations import buffers_of
+from leakscope.findings.grouping.candidate import Candidate
 from leakscope.graph.model import Object
 
 NAME = "dist-autograd-context"

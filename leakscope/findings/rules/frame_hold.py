@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from leakscope.findings.candidate import Candidate
-from leakscope.findings.growth import LEAST_LOOKS
+from leakscope.findings.grouping.candidate import Candidate
+from leakscope.findings.grouping.growth import LEAST_LOOKS
 from leakscope.graph.model import Object
 
 NAME = "frame-hold"

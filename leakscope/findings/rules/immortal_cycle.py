@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from leakscope.findings.candidate import Candidate
+from leakscope.findings.grouping.candidate import Candidate
 from leakscope.findings.rules.tensor_cycle import through_hook
 from leakscope.graph.model import IMMORTAL
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from leakscope.findings.candidate import Candidate
+from leakscope.findings.grouping.candidate import Candidate
 
 NAME = "native-hold"
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from leakscope.findings.candidate import Candidate
-from leakscope.findings.wire import CONTEXT, buffers_of, told
+from leakscope.findings.comm.operations import CONTEXT, buffers_of, told
+from leakscope.findings.grouping.candidate import Candidate
 from leakscope.graph.model import Reference
 
 NAME = "p2p-buffer"

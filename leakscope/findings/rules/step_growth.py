@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from leakscope.findings.candidate import Candidate
-from leakscope.findings.saying import is_lru_cache
+from leakscope.findings.grouping.candidate import Candidate
+from leakscope.findings.naming.expressions import is_lru_cache
 from leakscope.graph.model import Object
 
 NAME = "step-growth"

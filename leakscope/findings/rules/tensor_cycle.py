@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from leakscope.findings.candidate import Candidate
-from leakscope.findings.groups import holds_itself
-from leakscope.findings.saying import SEVERAL, is_lru_cache
+from leakscope.findings.grouping.candidate import Candidate
+from leakscope.findings.grouping.groups import holds_itself
+from leakscope.findings.naming.expressions import SEVERAL, is_lru_cache
 from leakscope.graph.model import Object
 
 NAME = "tensor-cycle"

@@ -1,0 +1,1 @@
+"""What crosses between ranks? P2P and collective operations, their Work handles and buffers."""

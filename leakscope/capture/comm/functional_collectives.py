@@ -1,0 +1,202 @@
+"""Functional collectives, as DTensor, FSDP2 and compiled graphs use them: operators that C++ hands to the process group.
+
+They pass no method of a process group that Python could see. What Python calls is the operator's `_op`, one for the
+packet (`torch.ops._c10d_functional.all_reduce`) and one for its overload (`.default`), which compiled graphs call,
+Inductor's Python wrapper included. Not seen: code that Inductor compiles to a C++ wrapper, replays of a CUDA graph,
+and the backward of the operators in `_c10d_functional_autograd`, which is C++.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from leakscope.capture.comm.arguments import is_plain, tensors_among
+from leakscope.capture.comm.operation_log import Ledger
+from leakscope.capture.comm.process_group import Calls
+from leakscope.capture.process.patches import Installed
+
+_COPYING = ("all_reduce", "all_reduce_coalesced", "broadcast")
+"""Operators that send a copy of what they are given; the others send the thing itself."""
+_COLLECTIVES = (
+    *_COPYING, "all_reduce_", "all_reduce_coalesced_", "broadcast_", "all_gather_into_tensor", "all_gather_into_tensor_out",
+    "all_gather_into_tensor_coalesced", "reduce_scatter_tensor", "reduce_scatter_tensor_out",
+    "reduce_scatter_tensor_coalesced", "all_to_all_single",
+)  # fmt: skip
+_POINT_TO_POINT = {"isend": "send", "irecv": "recv"}
+_AUTOGRAD = ("all_gather_into_tensor", "reduce_scatter_tensor", "all_to_all_single")
+
+Call = Callable[..., Any]
+
+
+class Noted:
+    """Stands in an operator's `_op` and calls what stood there."""
+
+    __slots__ = ("__weakref__", "called", "wrapper")
+
+    def __init__(self, called: Call, wrapper: Call) -> None:
+        self.called, self.wrapper = called, wrapper
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.wrapper(*args, **kwargs)
+
+    # an operator's hash is that of its `_op`, and many tables have it as their key
+    def __hash__(self) -> int:
+        return hash(self.called)
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or self.called == other
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.called, name)
+
+
+def install(ledger: Ledger, calls: Calls, installed: Installed) -> None:
+    """Note what goes through the functional operators."""
+    functional: Any = torch.ops._c10d_functional
+    for name in _COLLECTIVES:
+        _replace(functional, name, lambda called, name=name: _collective(ledger, calls, called, name), installed)  # type: ignore[misc]
+    for name in _POINT_TO_POINT:
+        _replace(functional, name, lambda called, name=name: _point_to_point(ledger, calls, called, name), installed)  # type: ignore[misc]
+    _replace(functional, "batch_p2p_ops", lambda called: _batched(ledger, calls, called), installed)
+    _replace(functional, "wait_tensor", lambda called: _waits(ledger, calls, called), installed)
+    autograd: Any = torch.ops._c10d_functional_autograd
+    for name in _AUTOGRAD:
+        _replace(autograd, name, lambda called, name=name: _collective(ledger, calls, called, name), installed)  # type: ignore[misc]
+
+
+def unseen() -> str:
+    """One sentence on compiled code of this process that calls the operators without Python; "" where there is none."""
+    utils, config = (sys.modules.get(f"torch.{name}") for name in ("_dynamo.utils", "_inductor.config"))
+    if utils is None or config is None or not utils.counters.get("frames"):
+        return ""
+    # an option may be gone from a later torch
+    ways = [("a C++ wrapper", getattr(config, "cpp_wrapper", False)), ("CUDA graphs", getattr(getattr(config, "triton", None), "cudagraphs", False))]
+    found = " and ".join(name for name, on in ways if on)
+    return f"torch.compile was set to {found}: what compiled code sent, received and reduced is not on record" if found else ""
+
+
+def _replace(namespace: Any, name: str, make: Callable[[Call], Call], installed: Installed) -> None:
+    packet = getattr(namespace, name, None)  # older torch has fewer
+    if packet is None:
+        return
+    for operator in (packet, *(getattr(packet, overload) for overload in packet.overloads())):
+        original = operator._op
+        noted = Noted(original, make(original))
+        operator._op = noted
+        torch.jit._builtins._register_builtin(noted, str(packet._qualified_op_name))  # TorchScript knows operators by the id of their `_op`
+
+        def put_back(operator: Any = operator, original: Any = original, noted: Any = noted) -> None:
+            if operator._op is noted:
+                operator._op = original
+            builtins: Any = torch.jit._builtins
+            builtins._get_builtin_table().pop(id(noted), None)
+
+        installed.add(f"{operator}._op", put_back)
+
+
+def _collective(ledger: Ledger, calls: Calls, called: Call, name: str) -> Call:
+    direction, copies, alone = name.rstrip("_").removesuffix("_out"), name in _COPYING, calls.alone(called)
+
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        given = _real((*args, *kwargs.values()))
+        group = args[-1] if args else kwargs.get("group_name")
+        if not given or type(group) is not str or calls.passes():
+            return called(*args, **kwargs)
+        operation = ledger.begin(direction, group, None, None, given, sys._getframe().f_back)
+        try:
+            result = alone(*args, **kwargs)
+        except BaseException as error:
+            ledger.refused(operation, error)
+            del args, kwargs, given
+            raise
+        made = _real((result,))
+        ledger.returned(operation, made if copies else tensors_among((made, given)))
+        return result
+
+    return wrapper
+
+
+def _point_to_point(ledger: Ledger, calls: Calls, called: Call, name: str) -> Call:
+    direction, alone = _POINT_TO_POINT[name], calls.alone(called)
+
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        buffers = _real(args[:1])
+        if len(args) != 4 or not buffers or calls.passes():
+            return called(*args, **kwargs)
+        _, peer, tag, group = args
+        operation = ledger.begin(direction, group, peer, tag, buffers, sys._getframe().f_back)
+        try:
+            result = alone(*args, **kwargs)
+        except BaseException as error:
+            ledger.refused(operation, error)
+            del args, kwargs, buffers
+            raise
+        ledger.returned(operation, buffers, _others(result, buffers))
+        return result
+
+    return wrapper
+
+
+def _batched(ledger: Ledger, calls: Calls, called: Call) -> Call:
+    alone = calls.alone(called)
+
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        if len(args) != 5 or calls.passes() or not all(map(_is_real, args[3])):
+            return called(*args, **kwargs)
+        names, peers, tags, tensors, group = args
+        operations = [
+            ledger.begin(_POINT_TO_POINT.get(name, name), group, peer, tag, [tensor], sys._getframe().f_back)
+            for name, peer, tag, tensor in zip(names, peers, tags, tensors, strict=True)
+        ]
+        try:
+            result = alone(*args, **kwargs)
+        except BaseException as error:
+            for operation in operations:
+                ledger.refused(operation, error)
+            del args, kwargs, tensors
+            raise
+        for operation, tensor, stands_for in zip(operations, tensors, result, strict=True):
+            ledger.returned(operation, [tensor], _others(stands_for, [tensor]))
+        return result
+
+    return wrapper
+
+
+def _waits(ledger: Ledger, calls: Calls, called: Call) -> Call:
+    alone = calls.alone(called)
+
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        buffers = _real(args[:1])
+        operation = None if not buffers or calls.passes() else ledger.latest_of(buffers[0])
+        del buffers
+        if operation is None:
+            return called(*args, **kwargs)
+        ledger.waiting((operation,))
+        try:
+            result = alone(*args, **kwargs)
+        except BaseException as error:
+            ledger.failed((operation,), error)
+            del args, kwargs
+            raise
+        ledger.waited((operation,))
+        return result
+
+    return wrapper
+
+
+def _others(result: Any, buffers: Sequence[Any]) -> list[Any]:
+    """What an operator made to be waited for: `isend` gives an empty tensor, `irecv` its own buffer."""
+    return [tensor for tensor in _real((result,)) if all(tensor is not buffer for buffer in buffers)]
+
+
+def _real(values: Sequence[Any]) -> list[Any]:
+    """The tensors among them that have memory; tracing hands in others."""
+    return [tensor for tensor in tensors_among(values) if _is_real(tensor)]
+
+
+def _is_real(value: Any) -> bool:
+    return is_plain(value) and value.layout is torch.strided and not value.is_meta

@@ -1,0 +1,234 @@
+"""The book of the wire: each operation is noted as it is issued, and every death of what it moved."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Iterator, Sequence
+from types import FrameType
+from typing import Any
+
+import torch
+
+from leakscope.capture.comm.groups import Groups
+from leakscope.capture.comm.operation import Operation
+from leakscope.capture.comm.weak_tracking import Following, FutureHandle, Handle, storage_of
+from leakscope.capture.comm.writer import WireFile, text_of
+from leakscope.capture.heap.storages import tensor_bytes
+from leakscope.capture.source.call_sites import users_lines
+from leakscope.record.last_operation import FAILED, ISSUED, WAITED, WAITING
+
+_clock = time.perf_counter
+_MOST_BUFFERS = 8
+"""Buffers of one collective that are followed; its bytes count them all."""
+_MOST_OWNERS = 8
+
+_Tensor: Any = torch._C.TensorBase
+_nbytes, _shape, _dtype, _is_cpu = (getattr(_Tensor, name).__get__ for name in ("nbytes", "shape", "dtype", "is_cpu"))
+_uses = _Tensor._use_count
+
+
+class Ledger(Following):
+    """Notes each operation as it is issued, waited for and seen completed; what it moved is followed."""
+
+    def __init__(self, file: WireFile, zero: float) -> None:
+        super().__init__(file)
+        self.last, self._pending = file.last, file.pending
+        self.step = 1
+        """The step that is running."""
+        self.last_event = zero
+        """When something was last issued, waited for or completed."""
+        self.last_call = zero
+        """When something was last issued, or somebody began to wait."""
+        self.missed, self.why = 0, ""
+        """Notes that could not be made, and the reason for the latest."""
+        self.used = False
+        """Something has been issued."""
+        self._groups = Groups()
+        self._seen = self._groups.by_id
+        self._coalescing: dict[str, list[Operation]] = {}
+        self._numbers = itertools.count(1)
+
+    # while an operation is issued
+
+    def begin(self, direction: str, group: Any, other: Any, tag: Any, buffers: Sequence[Any], frame: FrameType | None) -> Operation | None:
+        """Note an operation that is about to be handed to C++; `other` is a rank of the group, `frame` its caller's.
+
+        A functional operator gives the group's name, and then `other` is a rank of the world. None where noting it
+        failed, which is told at the end: the call goes through all the same.
+        """
+        try:
+            if type(group) is str:
+                known = self._groups.named(group)
+                other = known.place(other)
+            else:
+                met = self._seen.get(id(group))
+                known = met if met is not None and met.seen() is group else self._groups.of(group)
+            channel = known.channels.get((direction, other, tag))
+            if channel is None:
+                channel = known.open(direction, other, tag)
+            step = self.step
+            if channel.step != step:
+                channel.step, channel.microbatch = step, 0
+            else:
+                channel.microbatch += 1
+            channel.nth += 1
+            # much is written out from here to `waited`: with the caches cold after a step's work each call costs a microsecond
+            lines = users_lines(frame)
+            operation = Operation(next(self._numbers), channel, step, lines)
+            if buffers:
+                first = buffers[0]
+                operation.shape, operation.dtype, operation.on_host = _shape(first), _dtype(first), _is_cpu(first)
+                try:
+                    operation.bytes = _nbytes(first) if len(buffers) == 1 else sum(map(_nbytes, buffers))
+                    operation.buffers, operation.uses = len(buffers), _uses(first)
+                except RuntimeError:  # a sparse tensor is made of others, which are not followed
+                    operation.bytes = tensor_bytes(first)
+            if self._coalescing and known.name in self._coalescing:
+                self._coalescing[known.name].append(operation)
+            self.last_event = self.last_call = operation.issued = now = _clock()
+            last = self.last
+            pack, text = channel.texts.get((lines[0], operation.bytes)) or text_of(channel, lines[0], operation.bytes)
+            pack(last.map, 0, ISSUED, operation.id, channel.nth, step, channel.microbatch, now - last.zero, len(text), text)
+            last.told = operation.id
+            self.used = True
+            return operation
+        except Exception as error:  # noqa: BLE001 - whatever it is, the script's call must go through
+            self._miss(error)
+            return None
+
+    def issued(self, operation: Operation | None, work: Any, buffers: Sequence[Any]) -> None:
+        """It was handed over and this is its Work: None where it is done already, or is part of a coalesced group."""
+        if operation is None:
+            return
+        try:
+            if operation.buffers:
+                taken = _uses(buffers[0]) - operation.uses
+                if taken > 1:
+                    operation.owners = min(taken, _MOST_OWNERS)
+                self.follow(operation, buffers if len(buffers) <= _MOST_BUFFERS else buffers[:_MOST_BUFFERS])
+            if self._coalescing and operation.channel.group in self._coalescing:
+                pass
+            elif work is None:
+                self.waited((operation,))
+            else:
+                self.attach(work, (operation,))
+            self._pending.append(operation)
+        except Exception as error:  # noqa: BLE001 - as above
+            self._miss(error)
+
+    def _miss(self, error: Exception) -> None:
+        """Whatever goes wrong with a note is told at the end; the script's call goes through."""
+        self.missed += 1
+        self.why = f"{type(error).__name__}: {error}"
+
+    def returned(self, operation: Operation | None, buffers: Sequence[Any], made: Sequence[Any] = ()) -> None:
+        """A functional operator has returned: these are its buffers, and its Work stays in C++.
+
+        `made` are other tensors that stand for it when it is waited for.
+        """
+        if operation is None:
+            return
+        try:
+            if buffers:
+                operation.shape, operation.dtype, operation.on_host = buffers[0].shape, buffers[0].dtype, buffers[0].is_cpu
+                operation.bytes, operation.buffers = sum(map(_nbytes, buffers)), len(buffers)
+            self.follow(operation, (*buffers[:_MOST_BUFFERS], *made))
+            self._pending.append(operation)
+        except Exception as error:  # noqa: BLE001 - as above
+            self._miss(error)
+
+    def refused(self, operation: Operation | None, error: BaseException) -> None:
+        """Handing it over raised."""
+        if operation is None:
+            return
+        self.failed((operation,), error)
+        self._pending.append(operation)
+
+    def start_coalescing(self, group: Any) -> None:
+        """From now on operations of this group have one Work together."""
+        self._coalescing[self._groups.of(group).name] = []
+
+    def end_coalescing(self, group: Any, work: Any) -> None:
+        """`work` is that of everything issued since `start_coalescing`."""
+        operations = tuple(self._coalescing.pop(self._groups.of(group).name, ()))
+        if operations and work is None:
+            self.waited(operations)
+        elif operations:
+            self.attach(work, operations)
+
+    # while somebody waits
+
+    def waiting(self, operations: Sequence[Operation]) -> None:
+        """A wait has begun."""
+        self.last_call = _clock()
+        self.last.say(operations[-1], WAITING)
+
+    def waited(self, operations: Sequence[Operation]) -> None:
+        """A wait has returned."""
+        self.last_event = _clock()
+        self.enter_wait(operations, self.last_event)
+        self.last.say(operations[-1], WAITED)
+
+    def ask(self, handle: Handle, work: Any) -> None:
+        """A wait for this Work has returned: who answered a receive from anybody, and what does a collective's result hold?"""
+        first = handle.operations[0]
+        if first.channel.direction == "recv":
+            self._came_from(first, work)
+        for operation in handle.operations:
+            if operation.waited is None and operation.channel.tag is None and operation.marks:
+                tensor = operation.marks[0]()
+                if tensor is not None:  # the result is one more reference, taken when it completes
+                    operation.owners = max(operation.owners, min(_uses(tensor) - operation.uses, _MOST_OWNERS))
+                del tensor
+
+    def latest_of(self, tensor: Any) -> Operation | None:
+        """The operation that used a tensor's storage last; None where it was never on the wire."""
+        mark = self.storages.get(storage_of(tensor)._cdata)
+        return None if mark is None or mark() is None else mark.operation
+
+    def failed(self, operations: Sequence[Operation], error: BaseException) -> None:
+        for operation in operations:
+            operation.failed = type(error).__name__
+            self.changed(operation)
+        self.last.say(operations[-1], FAILED)
+
+    def completed(self, operations: Sequence[Operation]) -> None:
+        """A Work or a future has been seen completed."""
+        for operation in operations:
+            if operation.completed is None:
+                operation.completed = self.last_event = _clock()
+                self.changed(operation)
+
+    def _came_from(self, operation: Operation, work: Any) -> None:
+        """A receive from anybody was answered: by whom?"""
+        try:
+            place = torch._C._distributed_c10d.Work._source_rank(work)
+        except RuntimeError:  # a backend that does not know
+            return
+        operation.source = self._groups.named(operation.channel.group).rank(place)
+
+    # looks, steps, the end
+
+    def holds(self) -> Iterator[tuple[Any, Any, str]]:
+        """(Work or future, tensor, name) for each buffer that one alive keeps in C++, once for each reference it took."""
+        self.settle()
+        handles: list[Handle | FutureHandle] = [*self.works.values(), *self.futures.values()]
+        for handle in handles:
+            owner = handle()
+            if owner is None:
+                continue
+            for operation in handle.operations:
+                for mark in list(operation.marks):
+                    tensor = mark()
+                    if tensor is not None:
+                        for _ in range(max(1, min(operation.owners, int(_uses(tensor)) - 1))):
+                            yield owner, tensor, f"{operation.channel.direction} buffer"
+                    del tensor
+            del owner
+
+    def step_ended(self, step: int) -> None:
+        """The step of this number is over; what follows belongs to the next."""
+        self._coalescing.clear()  # a group whose block raised is never ended
+        self.file.step_ended(step)
+        self.step = step + 1

@@ -1,0 +1,216 @@
+"""Stands where Python hands an operation to a process group or waits for it, and notes it in the ledger."""
+
+from __future__ import annotations
+
+import functools
+import sys
+import types
+from _thread import get_ident
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from leakscope.capture.comm.arguments import PLAIN, argument, is_plain, tensors_among
+from leakscope.capture.comm.operation_log import Ledger
+from leakscope.capture.comm.work import Waits
+from leakscope.capture.process.forks import FORKS
+from leakscope.capture.process.patches import Installed
+
+COLLECTIVES = (
+    "allreduce", "allreduce_coalesced", "reduce", "broadcast", "allgather", "all_gather_single", "_allgather_base",
+    "allgather_coalesced", "all_gather_single_coalesced", "allgather_into_tensor_coalesced", "gather", "scatter",
+    "reduce_scatter", "reduce_scatter_single", "_reduce_scatter_base", "reduce_scatter_single_coalesced",
+    "reduce_scatter_tensor_coalesced", "all_to_all_single", "alltoall_base", "alltoall", "barrier", "monitored_barrier",
+)  # fmt: skip
+"""Methods of a process group that move tensors among all its ranks, or hold them back."""
+_ONE_LIST = ("allreduce", "broadcast", "reduce")
+"""Those of them that have all their tensors in the first argument."""
+_POINT_TO_POINT = {"send": "send", "recv": "recv", "recv_anysource": "recv"}
+_mro = type.__dict__["__mro__"].__get__
+
+Call = Callable[..., Any]
+Wrapper = Callable[[Call], Call]
+
+
+class Calls:
+    """Puts the wrappers in; everything goes into the list and out with it."""
+
+    def __init__(self, ledger: Ledger, installed: Installed) -> None:
+        self._ledger, self._installed = ledger, installed
+        self._born = FORKS[0]
+        self.inside: set[int] = set()
+        """Threads in a call that is noted already; what it calls in turn is part of it."""
+        self._met: set[type] = set()
+        self._waits = Waits(ledger)
+
+    def install(self) -> None:
+        from torch._C import _distributed_c10d as c10d
+
+        # The classes are wrapped, not torch.distributed.isend: P2POp refuses any other function ("Invalid op"),
+        # and torch.distributed.send goes through isend, so wrapping both would count twice.
+        kinds = [kind for kind in vars(c10d).values() if isinstance(kind, type)]
+        self._met.update(kinds)
+        for kind in kinds:
+            if issubclass(kind, (c10d.ProcessGroup, c10d.Backend)):
+                self._wrap_group(kind)
+            elif issubclass(kind, c10d.Work):
+                self._wrap_work(kind)
+        self._replace(c10d.ProcessGroup, "__init__", self._begin_own)
+        self._replace(c10d.Work, "__init__", self._begin_own)
+        waits = self._waits
+        for name, wrapper in (("wait", waits.wait_for_future), ("done", waits.ask_future), ("then", waits.go_on)):
+            self._replace(torch._C.Future, name, wrapper)
+
+        self._installed.wrap(torch.utils, "swap_tensors", self._ledger.let_go)
+
+    def _wrap_group(self, kind: type) -> None:
+        for name in vars(kind).keys() & _POINT_TO_POINT.keys():
+            self._replace(kind, name, lambda called, name=name: self._point_to_point(called, name))  # type: ignore[misc]
+        for name in vars(kind).keys() & set(COLLECTIVES):
+            self._replace(kind, name, lambda called, name=name: self._collective(called, name))  # type: ignore[misc]
+        for name, wrapper in (("_start_coalescing", self._start), ("_end_coalescing", self._end)):
+            if name in vars(kind):
+                self._replace(kind, name, wrapper)
+
+    def _wrap_work(self, kind: type) -> None:
+        waits = self._waits
+        wrappers = {"wait": waits.wait, "synchronize": waits.wait, "is_completed": waits.ask, "get_future": waits.take_future}
+        for name, wrapper in wrappers.items():
+            if name in vars(kind):
+                self._replace(kind, name, wrapper)
+
+    def _replace(self, owner: type, name: str, make: Wrapper) -> None:
+        original = vars(owner)[name]
+        called = getattr(owner, name)
+        wrapper = functools.wraps(called, updated=())(make(called))
+        setattr(owner, name, wrapper)
+
+        def put_back() -> None:
+            if vars(owner).get(name) is wrapper:
+                setattr(owner, name, original)
+
+        self._installed.add(f"{owner.__name__}.{name}", put_back)
+
+    def passes(self) -> bool:
+        """Whether a call is to go through unnoted: a forked child's, or part of one that is noted."""
+        return FORKS[0] != self._born or get_ident() in self.inside
+
+    # classes written in Python: their own methods hide those that are wrapped
+
+    def _begin_own(self, called: Call) -> Call:
+        def wrapper(*args: Any, **kwargs: Any) -> Any:
+            if FORKS[0] == self._born:
+                for kind in _mro(type(args[0])):
+                    if kind in self._met:
+                        break
+                    self._met.add(kind)
+                    self._wrap_own(kind)
+            return called(*args, **kwargs)
+
+        return wrapper
+
+    def _wrap_own(self, kind: type) -> None:
+        own = {name for name, value in vars(kind).items() if isinstance(value, types.FunctionType)}
+        if issubclass(kind, torch._C._distributed_c10d.Work):
+            for name in own.intersection(("wait", "synchronize")):
+                self._replace(kind, name, self._waits.wait)
+            return
+        for name in own.intersection(_POINT_TO_POINT):
+            self._replace(kind, name, lambda called, name=name: self._point_to_point(self.alone(called), name))  # type: ignore[misc]
+        for name in own.intersection(COLLECTIVES):
+            self._replace(kind, name, lambda called, name=name: self._collective(self.alone(called), name))  # type: ignore[misc]
+
+    def alone(self, called: Call) -> Call:
+        """The same call; what it passes on to a group below is not noted again."""
+        inside = self.inside
+
+        def within(*args: Any, **kwargs: Any) -> Any:
+            me = get_ident()
+            if me in inside:
+                return called(*args, **kwargs)
+            inside.add(me)
+            try:
+                return called(*args, **kwargs)
+            finally:
+                inside.discard(me)
+
+        return within
+
+    # operations
+
+    def _point_to_point(self, called: Call, name: str) -> Call:
+        begin, issued, refused = self._ledger.begin, self._ledger.issued, self._ledger.refused
+        inside, born, forks = self.inside, self._born, FORKS
+        direction, anybody = _POINT_TO_POINT[name], name == "recv_anysource"
+        rank_name, tag_place = "dstRank" if direction == "send" else "srcRank", 2 if anybody else 3
+        plain = PLAIN
+
+        def wrapper(*args: Any, **kwargs: Any) -> Any:
+            if forks[0] != born or (inside and get_ident() in inside):
+                return called(*args, **kwargs)
+            if len(args) == 4 and not anybody:
+                group, tensors, other, tag = args
+            else:
+                group, tensors = args[0], argument(args, kwargs, 1, "tensors", ())
+                other = None if anybody else argument(args, kwargs, 2, rank_name, None)
+                tag = argument(args, kwargs, tag_place, "tag", 0)
+            if type(tensors) is list and len(tensors) == 1 and plain.get(type(tensors[0])):
+                buffers = tensors
+            else:
+                buffers = list(filter(is_plain, tensors)) if type(tensors) in (list, tuple) else []
+            del tensors
+            operation = begin(direction, group, other, tag, buffers, sys._getframe(1))
+            del group
+            try:
+                work = called(*args, **kwargs)
+            except BaseException as error:
+                refused(operation, error)
+                del args, kwargs, buffers
+                raise
+            issued(operation, work, buffers)
+            return work
+
+        return wrapper
+
+    def _collective(self, called: Call, name: str) -> Call:
+        begin, issued, refused = self._ledger.begin, self._ledger.issued, self._ledger.refused
+        inside, born, forks = self.inside, self._born, FORKS
+        direction, alone, plain = name.strip("_"), name in _ONE_LIST, PLAIN
+
+        def wrapper(*args: Any, **kwargs: Any) -> Any:
+            if forks[0] != born or (inside and get_ident() in inside):
+                return called(*args, **kwargs)
+            if alone and len(args) > 1 and type(args[1]) is list and len(args[1]) == 1 and plain.get(type(args[1][0])):
+                buffers = args[1]
+            else:
+                buffers = tensors_among((*args[1:], *kwargs.values()))
+            operation = begin(direction, args[0], None, None, buffers, sys._getframe(1))
+            try:
+                work = called(*args, **kwargs)
+            except BaseException as error:
+                refused(operation, error)
+                del args, kwargs, buffers
+                raise
+            issued(operation, work, buffers)
+            return work
+
+        return wrapper
+
+    def _start(self, called: Call) -> Call:
+        def wrapper(*args: Any, **kwargs: Any) -> Any:
+            result = called(*args, **kwargs)
+            if FORKS[0] == self._born:
+                self._ledger.start_coalescing(args[0])
+            return result
+
+        return wrapper
+
+    def _end(self, called: Call) -> Call:
+        def wrapper(*args: Any, **kwargs: Any) -> Any:
+            work = called(*args, **kwargs)
+            if FORKS[0] == self._born:
+                self._ledger.end_coalescing(args[0], work)
+            return work
+
+        return wrapper

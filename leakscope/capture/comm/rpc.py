@@ -1,0 +1,209 @@
+"""Distributed-autograd contexts of this worker: which are open, where they were opened, and what they keep."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from leakscope.capture.process.patches import Installed
+from leakscope.capture.source.user_frames import users_line
+from leakscope.graph.model import Crossing
+from leakscope.record.folder import RankFolder
+
+_WORKER_BITS = 48
+"""A context's id is the opening worker's id in the upper 16 bits and a count below (torch/csrc/distributed/autograd/context/container.h)."""
+_MOST_MISSES = 2000
+_MOST_TOLD = 16
+DIRECTION = "dist_autograd context"
+
+
+@dataclass(frozen=True)
+class OpenContext:
+    """A context that this worker's container still holds, as plain data."""
+
+    id: int
+    opened_at: str
+    """Line of the user's that entered it; "" where another worker did."""
+    step: int | None
+    workers: tuple[int, ...]
+    """Ids of the other workers that it has talked to."""
+    gradients: int
+    bytes: int
+
+
+class ContextWatch:
+    """Notes where contexts are entered; everything else is read from torch's own container when it is asked."""
+
+    def __init__(self, folder: RankFolder) -> None:
+        self.installed = Installed()
+        self.step = 1
+        self._folder = folder
+        self._opened: dict[int, tuple[str, int]] = {}
+        self._lowest: dict[int, int] = {}
+        self._said: tuple[int, int] = (0, 0)
+        self._pid = os.getpid()
+        self._install()
+
+    def _install(self) -> None:
+        from torch.distributed import autograd
+
+        entered = autograd.context.__enter__
+        opened, pid = self._opened, self._pid
+
+        def enter(context: Any) -> int:
+            number = int(entered(context))
+            if os.getpid() == pid:
+                opened[number] = (users_line(sys._getframe(1)), self.step)
+            return number
+
+        enter.__name__, enter.__qualname__, enter.__doc__ = entered.__name__, entered.__qualname__, entered.__doc__
+        autograd.context.__enter__ = enter  # type: ignore[method-assign]
+
+        def put_back() -> None:
+            if autograd.context.__enter__ is enter:
+                autograd.context.__enter__ = entered  # type: ignore[method-assign]
+
+        self.installed.add("dist_autograd.context.__enter__", put_back)
+
+    def remove(self) -> None:
+        """Take out what was installed."""
+        self.installed.take_out()
+        self._opened.clear()
+
+    def step_ended(self, step: int) -> None:
+        """Write one line of `contexts.jsonl` when something is open, or has just been closed."""
+        said = counters()
+        if said != (0, 0) or said != self._said:
+            self._said = said
+            found = self.open_contexts()
+            self._folder.append(
+                "contexts",
+                {
+                    "step": step, "open": said[0], "backward_passes": said[1], "bytes": sum(c.bytes for c in found),
+                    "contexts": [
+                        {"id": c.id, "opened_at": c.opened_at, "step": c.step, "workers": list(c.workers),
+                         "gradients": c.gradients, "bytes": c.bytes}
+                        for c in found[:_MOST_TOLD]
+                    ],
+                },
+            )  # fmt: skip
+        for number in [n for n in self._opened if not _is_open(n)]:
+            self._opened.pop(number, None)
+        self.step = step + 1
+
+    def open_contexts(self) -> list[OpenContext]:
+        """Every context open on this worker, in the order of their ids."""
+        found = []
+        for number in self._open_numbers():
+            context, gradients = _retrieve(number)
+            if context is None:
+                continue
+            where, step = self._opened.get(number, ("", None))
+            size = sum({g.untyped_storage()._cdata: g.untyped_storage().nbytes() for g in gradients}.values())
+            found.append(OpenContext(number, where, step, _workers(context), len(gradients), size))
+        return found
+
+    def holds(self, kept: list[Any]) -> Iterator[tuple[Any, Any, str]]:
+        """(context, what it holds in C++, name of the reference), for a look; the contexts' Python objects go into `kept`."""
+        for number in self._open_numbers():
+            context, gradients = _retrieve(number)
+            if context is None:
+                continue
+            kept.append(context)
+            for gradient in gradients:
+                yield context, gradient, "gradient"
+            for variable in _variables(number):
+                yield context, variable, "variable"
+            del gradients
+            for node in context._send_functions().values():
+                yield context, node, "send function"
+            for node in context._recv_functions().values():
+                yield context, node, "receive function"
+            del context
+
+    def crossed(self) -> dict[int, Crossing]:
+        """Address of each gradient's storage to the context that keeps it."""
+        found = {}
+        for number in self._open_numbers():
+            _, gradients = _retrieve(number)
+            where, step = self._opened.get(number, ("", None))
+            peer = number >> _WORKER_BITS
+            for gradient in gradients:
+                found[gradient.untyped_storage()._cdata] = Crossing(DIRECTION, peer, None, step or 0, 0, where, False)
+        return found
+
+    def _open_numbers(self) -> list[int]:
+        """Ids of the open contexts: their number is known, and each worker counts its own up from 0."""
+        wanted, _ = counters()
+        found: list[int] = []
+        for worker in _workers_known() if wanted else ():
+            first = worker << _WORKER_BITS
+            number = self._lowest.get(worker, first)
+            lowest, misses = None, 0
+            while len(found) < wanted and misses < _MOST_MISSES:
+                if _is_open(number):
+                    found.append(number)
+                    lowest = number if lowest is None else lowest
+                    misses = 0
+                else:
+                    misses += 1
+                number += 1
+            if lowest is not None:
+                self._lowest[worker] = lowest
+        return found
+
+
+def counters() -> tuple[int, int]:
+    """(open contexts, backward passes running) on this worker; zeros where no RPC agent was started."""
+    if not _started():
+        return 0, 0
+    autograd: Any = torch.distributed.autograd
+    told = autograd._get_debug_info()
+    return int(told["num_autograd_contexts"]), int(told["num_current_backward_passes"])
+
+
+def _started() -> bool:
+    rpc = sys.modules.get("torch.distributed.rpc.api")
+    return rpc is not None and bool(rpc._is_current_rpc_agent_set())
+
+
+def _is_open(number: int) -> bool:
+    autograd: Any = torch.distributed.autograd
+    try:
+        autograd._is_valid_context(number)
+    except RuntimeError:  # torch raises for an id that it does not know
+        return False
+    return True
+
+
+def _retrieve(number: int) -> tuple[Any, list[Any]]:
+    """The context and the gradients it has gathered; (None, []) where it has just been released."""
+    autograd: Any = torch.distributed.autograd
+    try:
+        context = autograd._retrieve_context(number)
+        return context, list(autograd.get_gradients(number).values())
+    except RuntimeError:
+        return None, []
+
+
+def _variables(number: int) -> list[Any]:
+    """The tensors that a context has gradients for; it holds them as the keys of its map."""
+    autograd: Any = torch.distributed.autograd
+    try:
+        return list(autograd.get_gradients(number))
+    except RuntimeError:
+        return []
+
+
+def _workers(context: Any) -> tuple[int, ...]:
+    return tuple(sorted(int(worker) for worker in context._known_worker_ids()))
+
+
+def _workers_known() -> list[int]:
+    api: Any = torch.distributed.rpc.api
+    return sorted(int(info.id) for info in api._get_current_rpc_agent().get_worker_infos())

@@ -1,0 +1,145 @@
+"""Which operations go to disk, and when: the first steps whole, later what is late, at the end what came last."""
+
+from __future__ import annotations
+
+import _thread
+import json
+import mmap
+import os
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from leakscope.capture.comm.operation import Channel, Operation
+from leakscope.record.folder import RankFolder
+from leakscope.record.last_operation import NAME, SIZE, packer, unpack
+
+FULL_STEPS = 16
+"""Steps whose operations are all written; a long run keeps what is late, and its last steps."""
+LAST_STEPS = 3
+_MOST_TEXTS = 1000
+STUCK = 1.0
+"""Seconds after which an operation is written although its step is not over."""
+
+
+class LastOperation:
+    """A small mapped file that says what a rank was doing on the wire; it is right even after SIGKILL."""
+
+    def __init__(self, path: Path, zero: float) -> None:
+        path.write_bytes(bytes(SIZE))
+        file = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        try:
+            self.map: mmap.mmap | bytearray = mmap.mmap(file, SIZE)
+        finally:
+            os.close(file)
+        self.zero = zero
+        self.told = 0
+        """Number of the operation that it tells of."""
+
+    def say(self, operation: Operation, state: bytes) -> None:
+        """`state` is one of those of `leakscope.record.last_operation`."""
+        if self.told != operation.id:
+            self.told, o = operation.id, operation
+            pack, text = text_of(o.channel, o.lines[0], o.bytes)
+            pack(self.map, 0, state, o.id, o.nth, o.step, o.microbatch, o.issued - self.zero, len(text), text)
+        else:
+            self.map[:6] = state
+
+    def words(self) -> str:
+        """`recv from rank 0, tag 3, at train.py:40 forward: waits`."""
+        rows = unpack(bytes(self.map))
+        if not rows:
+            return ""
+        told = rows[0]
+        peer = "" if told["peer"] is None else f" {'to' if told['direction'] == 'send' else 'from'} rank {told['peer']}"
+        at = f", at {told['issued_at']}" if told["issued_at"] else ""
+        tag = f", tag {told['tag']}" if told["tag"] else ""
+        return f"{told['direction']}{peer}{tag}{at}: {told['state']}"
+
+    def close(self) -> None:
+        """Leave the file as it is; another thread that still waits goes on telling nobody."""
+        mapped, self.map = self.map, bytearray(self.map)
+        if isinstance(mapped, mmap.mmap):
+            mapped.close()
+
+
+def text_of(channel: Channel, issued_at: str, size: int) -> tuple[Callable[..., None], bytes]:
+    """What the file says of an operation besides its numbers, and what packs it: the same whenever it comes again."""
+    known = channel.texts.get((issued_at, size))
+    if known is not None:
+        return known
+    told = {"direction": channel.direction, "peer": channel.peer, "tag": channel.tag, "bytes": size, "group": channel.group,
+            "issued_at": issued_at}  # fmt: skip
+    if len(channel.texts) > _MOST_TEXTS:
+        channel.texts.clear()
+    text = json.dumps(told).encode()
+    what = channel.texts[issued_at, size] = packer(text), text
+    return what
+
+
+class WireFile:
+    """Writes `wire.jsonl` from the main thread at step ends and from the watchdog's while an operation is stuck."""
+
+    def __init__(self, folder: RankFolder, zero: float) -> None:
+        self._folder, self._zero = folder, zero
+        self.pending: list[Operation] = []
+        """Operations issued and not yet told; whoever issues one appends it."""
+        self._recent: deque[Operation] = deque()
+        self._amended: list[Operation] = []
+        self._writing = _thread.allocate_lock()
+        self.last = LastOperation(folder.path / NAME, zero)
+
+    def amend(self, operation: Operation) -> None:
+        """Something happened to an operation whose line is on disk; called from finalizers, so nothing is written here."""
+        self._amended.append(operation)
+
+    def step_ended(self, step: int) -> None:
+        """Write what is due at the end of a step; operations of this one get a step more to settle."""
+        with self._writing:
+            waiting: list[Operation] = []
+            for operation in self.pending:
+                settled = operation.settled
+                if operation.step >= step and not settled:
+                    waiting.append(operation)
+                elif operation.step <= FULL_STEPS or not settled or operation.dropped:
+                    self._write(operation)
+                else:
+                    self._recent.append(operation)
+            self.pending[:] = waiting
+            while self._recent and self._recent[0].step <= step - LAST_STEPS:
+                self._recent.popleft()
+            self._write_amended()
+
+    def beat(self, now: float) -> None:
+        """Write what has been waiting for long; called by the watchdog, never waits for the main thread."""
+        if not self.pending or not self._writing.acquire(blocking=False):
+            return
+        try:
+            pending = self.pending[:]
+            for operation in pending:
+                if not operation.written and now - operation.issued > STUCK:
+                    self._write(operation)
+        finally:
+            self._writing.release()
+
+    def close(self) -> None:
+        """Write everything that has not been written."""
+        with self._writing:
+            for operation in sorted([*self._recent, *self.pending], key=lambda o: o.id):
+                self._write(operation)
+            self._write_amended()
+            self.pending.clear()
+            self._recent.clear()
+        self.last.close()
+
+    def _write(self, operation: Operation) -> None:
+        if not operation.written:
+            operation.written = True
+            self._folder.append("wire", operation.row(self._zero))
+
+    def _write_amended(self) -> None:
+        amended, self._amended = self._amended, []
+        rows: dict[int, dict[str, Any]] = {o.id: {"id": o.id, **o.ends(self._zero)} for o in amended}
+        for row in rows.values():
+            self._folder.append("wire", row)

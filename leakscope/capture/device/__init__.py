@@ -1,0 +1,1 @@
+"""What does the accelerator count? Its counters, its allocator's recording, its failures."""

@@ -1,0 +1,128 @@
+"""Which of the allocator's blocks are which storages, at one look?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+
+from leakscope.allocator.joining import Joined, Placed, join, layouts
+from leakscope.allocator.snapshot import PENDING_FREE, Snapshot, Stack
+from leakscope.capture.heap.autograd import mro
+from leakscope.capture.heap.native_references import Storage
+from leakscope.capture.heap.storages import StorageBase, TensorBase, device_of, tensor_over
+from leakscope.capture.source.user_source import at, is_ours, is_users
+from leakscope.record.model import Look
+
+_NATIVE = "no Python frames (autograd or another native thread)"
+_UNRECORDED = "not recorded"
+_GENERATED = "torchinductor_"
+"""In the names of files that Inductor writes."""
+
+
+class Blocks(Protocol):
+    """What a look asks about the accelerator's allocator, while the process stands still."""
+
+    def read(self, storages: Iterable[Storage], objects: Sequence[Any]) -> Mapping[int, str]:
+        """Join the storages found; gives the place that made each, by the storage's address, where it was recorded."""
+
+    def seen(self, look: Look, places: Mapping[int, int]) -> None:
+        """The look is complete; `places` is each storage's index in its graph, by the storage's address."""
+
+
+def placed(storage: Storage, objects: Sequence[Any], kind: str) -> Placed | None:
+    """Where the storage's memory begins; None where it is not on this kind of device or does not say."""
+    over = [tensor_over(objects[index], storage.address) for index in storage.holders]
+    # tensors first: asking a storage for its data_ptr makes a lazy clone copy its memory (c10/core/StorageImpl.h,
+    # mutable_data); a tensor's _data_address, which is its storage's whatever the offset (torch/csrc/Module.cpp), does not
+    for holder in sorted(over, key=lambda one: TensorBase not in mro(type(one))):
+        try:
+            device = device_of(holder)
+            if device.type != kind:
+                return None
+            is_tensor = TensorBase in mro(type(holder))
+            begins = torch._C._data_address(holder) if is_tensor else StorageBase.data_ptr(holder)  # type: ignore[attr-defined]
+            return Placed(device.index or 0, int(begins), storage.bytes)
+        except RuntimeError:  # a tensor that has no data to point at; another holder may
+            continue
+    return None
+
+
+def made_where(stack: Stack, recorded: bool) -> str:
+    """`train.py:41 forward`, as everywhere in leakscope; without a line of the user's the innermost Python one."""
+    library = ""
+    for frame in stack:
+        if not frame.filename.endswith(".py") and not frame.filename.startswith("<ipython-input"):
+            continue  # C++ frames have `??`, or the name of a C++ file
+        if is_users(frame.filename) and _GENERATED not in frame.filename:
+            return f"{at(frame.filename, frame.line)} {frame.name}"
+        if not library and not is_ours(frame.filename):  # our dispatch mode stands alone above autograd's threads
+            library = f"{at(frame.filename, frame.line)} {frame.name}"
+    return library or (_NATIVE if recorded else _UNRECORDED)
+
+
+class OneLook:
+    """The allocator's blocks at one look, joined and written."""
+
+    def __init__(
+        self,
+        kind: str,
+        recorded: bool,
+        snapshot: Callable[[], Snapshot | None],
+        outside: Callable[[int], tuple[int, int] | None],
+        write: Callable[[Look, dict[str, Any]], None],
+    ) -> None:
+        self._kind, self._recorded = kind, recorded
+        self._read, self._outside, self._write = snapshot, outside, write
+        self._snapshot: Snapshot | None = None
+        self._joined: Joined | None = None
+        self._storages: list[int] = []
+        self._placed: list[Placed] = []
+        self._sites: list[str] = []
+
+    def read(self, storages: Iterable[Storage], objects: Sequence[Any]) -> Mapping[int, str]:
+        self._snapshot = snapshot = self._read()
+        if snapshot is None:
+            return {}
+        for storage in storages:
+            where = placed(storage, objects, self._kind) if storage.bytes else None
+            if where is not None:
+                self._storages.append(storage.address)
+                self._placed.append(where)
+        self._joined = joined = join(snapshot, self._placed)
+        self._sites = [made_where(stack, self._recorded) for stack in snapshot.stacks]
+        stacks = snapshot.blocks.stack[joined.blocks].tolist()
+        return {
+            self._storages[storage]: self._sites[stack]
+            for storage, stack in zip(joined.storage.tolist(), stacks, strict=True)
+            if storage >= 0 and snapshot.stacks[stack] and self._sites[stack] != _NATIVE
+        }
+
+    def seen(self, look: Look, places: Mapping[int, int]) -> None:
+        if self._snapshot is not None and self._joined is not None:
+            self._write(look, self._row(look, self._snapshot, self._joined, places))
+
+    def _row(self, look: Look, snapshot: Snapshot, joined: Joined, places: Mapping[int, int]) -> dict[str, Any]:
+        """One line of `device_blocks.jsonl`: indexes and bytes, no addresses."""
+        blocks, chosen = snapshot.blocks, joined.blocks
+        used, number = np.unique(blocks.stack[chosen], return_inverse=True)
+        device_of = np.array([segment.device for segment in snapshot.segments], np.int64)
+        return {
+            "step": look.step,
+            "occasion": look.occasion,
+            "kind": self._kind,
+            "storage": [places.get(self._storages[s], -1) if s >= 0 else -1 for s in joined.storage.tolist()],
+            "bytes": blocks.size[chosen].tolist(),
+            "device": device_of[blocks.segment[chosen]].tolist(),
+            "pending": np.flatnonzero(blocks.state[chosen] == PENDING_FREE).tolist(),
+            "made_at": number.tolist(),
+            "sites": [self._sites[stack] for stack in used.tolist()],
+            "layout": [{**asdict(layout), "driver": self._outside(layout.device)} for layout in layouts(snapshot)],
+            "elsewhere": {
+                "storages": len(joined.unplaced),
+                "bytes": sum(self._placed[k].bytes for k in joined.unplaced.tolist()),
+            },
+        }

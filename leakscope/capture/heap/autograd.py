@@ -1,0 +1,196 @@
+"""The references only C++ knows: grad_fn, next functions, saved tensors, `.grad`, views, hooks, metadata."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from types import GetSetDescriptorType
+from typing import Any
+
+import torch
+
+from leakscope.capture.heap.raw_memory import Words, pack_hook_at
+
+TensorBase: Any = torch._C.TensorBase
+"""torch's stubs show the values of its getters, not the getters themselves."""
+_grad_fn = TensorBase.grad_fn.__get__
+_grad = TensorBase._grad.__get__
+_is_nested = TensorBase.is_nested.__get__
+_base = TensorBase._base.__get__
+_is_leaf = TensorBase.is_leaf.__get__
+_retains_grad = TensorBase.retains_grad.__get__
+_hooks = TensorBase._backward_hooks.__get__
+SAVED_TENSOR: Any = torch._C._autograd.SavedTensor
+_after_accumulate = TensorBase._post_accumulate_grad_hooks.__get__
+
+
+@dataclass(frozen=True)
+class Held:
+    """One reference out of a tensor or a grad node."""
+
+    kind: str
+    """A word of `graph.model.REFERENCE_KINDS`."""
+    name: str
+    target: Any
+    python: int
+    """How many Python references this accounts for; 0 where C++ holds the C++ object itself."""
+    of: Any = None
+    """The holder, where it is not the object that was asked."""
+    at: int = 0
+    """Address of what is held, where it was read and `target` is not at hand."""
+
+
+class Types:
+    """Which types are tensors and which are grad nodes, decided once per type and without asking an object."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, str] = {}
+        self._saved: dict[int, tuple[str, ...]] = {}
+
+    def role(self, kind: type) -> str:
+        """`tensor`, `grad node`, `storage` or ""."""
+        role = self._known.get(id(kind))
+        if role is None:
+            role = self._known[id(kind)] = _role(kind)
+        return role
+
+    def saved_names(self, kind: type) -> tuple[str, ...]:
+        """`_raw_saved_*` attributes of a grad node's type."""
+        names = self._saved.get(id(kind))
+        if names is None:
+            found = [name for base in mro(kind) for name in type_dict(base) if name.startswith("_raw_saved_")]
+            names = self._saved[id(kind)] = tuple(dict.fromkeys(found))
+        return names
+
+
+class Bases(tuple[type, ...]):
+    """Types that are told apart by identity: a plain tuple's `in` runs the `__eq__` of a metaclass."""
+
+    __slots__ = ()
+
+    def __contains__(self, kind: object) -> bool:
+        return any(base is kind for base in self)
+
+
+def mro(kind: type) -> Bases:
+    """The bases of a type, without running a metaclass's own `__mro__`."""
+    return Bases(type.__dict__["__mro__"].__get__(kind))
+
+
+def type_dict(kind: type) -> Any:
+    """`kind.__dict__`, without running a metaclass's own `__getattribute__`."""
+    return type.__dict__["__dict__"].__get__(kind)
+
+
+def _role(kind: type) -> str:
+    bases = mro(kind)
+    if TensorBase in bases:
+        return "tensor"
+    if torch._C.StorageBase in bases:
+        return "storage"
+    return "grad node" if is_grad_node(kind) else ""
+
+
+def is_grad_node(kind: type) -> bool:
+    """torch.autograd.graph.Node is an ABC whose check runs Python; every node type has this C getter."""
+    return any(type(type_dict(base).get("next_functions")) is GetSetDescriptorType for base in mro(kind))
+
+
+def tensor_holds(tensor: Any, problems: list[str]) -> Iterator[Held]:
+    """What a tensor holds in C++; its dict, slots and hook dicts are seen by CPython's own traversal.
+
+    Runs no user code: plain C getters under `DisableTorchFunction`.
+    """
+    try:
+        grad_fn = _grad_fn(tensor)
+    except RuntimeError as error:  # a view changed in place under no_grad has no grad_fn to give
+        problems.append(f"the grad_fn of a view could not be read: {str(error).splitlines()[0]}")
+        grad_fn = None
+    if grad_fn is not None:
+        yield Held("grad graph", ".grad_fn", grad_fn, 0)
+        hooks = _hooks(tensor)
+        if hooks is not None:
+            # The node holds the dict of a tensor with a grad_fn as well (tensor_pre_hooks; torch/_tensor.py
+            # register_hook calls grad_fn._register_hook_dict), out of gc's sight: pytorch#7343.
+            yield Held("hook", "tensor hook", hooks, 1, of=grad_fn)
+    after = _after_accumulate(tensor)
+    if after is not None:
+        yield Held("hook", "post-accumulate hook", after, 1)  # gc sees one of its two owners
+    base = _base(tensor)
+    if base is not None:
+        yield Held("memory", "._base", base, 0)
+    if _is_leaf(tensor) or _retains_grad(tensor):  # reading .grad of other tensors warns
+        grad = _grad(tensor)
+        if grad is not None:
+            yield Held("attribute", ".grad", grad, 0)
+
+
+def replays(view: Any, base: Any) -> bool:
+    """Whether C++ keeps functions with a view that make it again: those hold the base, and views in between, once more.
+
+    They are there where strides alone do not tell how the view was made: from complex numbers to real ones or back,
+    conjugated, negative and nested ones (torch/csrc/autograd/generated/VariableType, `rev_view_func`).
+    """
+    return bool(TensorBase.is_complex(view) or TensorBase.is_complex(base) or TensorBase.is_neg(view) or _is_nested(view))
+
+
+def node_holds(node: Any, types: Types, words: Words) -> Iterator[Held]:
+    """What a grad node holds in C++: next functions, its variable, saved tensors without unpacking them."""
+    kind = type(node)
+    for k, (function, _) in enumerate(node.next_functions):
+        if function is not None:
+            yield Held("grad graph", f".next_functions[{k}]", function, 0)
+    if kind.__name__ == "AccumulateGrad":
+        yield Held("grad graph", ".variable", node.variable, 0)
+        return
+    for name in types.saved_names(kind):
+        try:
+            saved = getattr(node, name)
+        except RuntimeError:
+            continue  # freed by backward: CopySlices and released custom Functions say so by raising
+        several = saved if isinstance(saved, (tuple, list)) else (saved,)
+        short = name[len("_raw_saved_") :]
+        for k, item in enumerate(several):
+            label = f"saved {short}" if several is not saved else f"saved {short}[{k}]"
+            yield from _saved(item, label, words)
+
+
+def _saved(saved: Any, label: str, words: Words) -> Iterator[Held]:
+    if type(saved) is SAVED_TENSOR:
+        yield from saved_holds(saved, label, words)
+
+
+def saved_holds(saved: Any, label: str, words: Words) -> Iterator[Held]:
+    """What a saved tensor holds; checkpointing keeps such objects in Python (torch/utils/checkpoint.py, saved_args)."""
+    payload = saved.data
+    if payload is None:
+        return
+    hook = saved.unpack_hook
+    if hook is None:
+        yield Held("saved", label, payload, 0)
+    else:  # SafePyObject: the packed object and the unpack hook are Python references owned by C++
+        yield Held("saved", label, payload, 1)
+        yield Held("hook", f"unpack hook of {label}", hook, 1)
+        yield Held("hook", f"pack hook of {label}", None, 1, at=pack_hook_at(saved, payload, hook, words))
+
+
+def metadata_of(node: Any) -> dict[str, Any]:
+    """A node's metadata; asking leaves an empty dict on a node that had none."""
+    found: dict[str, Any] = node.metadata
+    return found
+
+
+def hook_dicts_of(node: Any) -> Iterator[tuple[str, Any]]:
+    """(kind, dict) of a node's own hooks; asking leaves an empty dict on a node that had none.
+
+    The only door to these dicts is a handle of a hook registered on the node (torch/utils/hooks.py).
+    """
+    for kind, register in (("pre-hook", node.register_prehook), ("post-hook", node.register_hook)):
+        handle = register(_nothing)
+        hooks = handle.hooks_dict_ref()
+        handle.remove()
+        yield kind, hooks
+
+
+def _nothing(*_: Any) -> None:
+    return None

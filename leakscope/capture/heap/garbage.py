@@ -1,0 +1,149 @@
+"""What only gc can free, worked out without collecting; and, at the very end, what collecting really freed."""
+
+from __future__ import annotations
+
+import gc
+import time
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from torch.multiprocessing.reductions import StorageWeakRef
+
+from leakscope.capture.heap.native_references import GRAD_NODE, TENSOR
+from leakscope.capture.heap.refcounts import Account
+from leakscope.graph.model import IMMORTAL
+from leakscope.graph.reach import reachable
+from leakscope.record.model import GcDiff
+
+Ints = NDArray[np.int64]
+MOST_COLLECTIONS = 200
+"""Garbage that needs more collections than this is given this number."""
+
+
+def freed_by(books: Account, role: NDArray[np.int8], tracked: NDArray[np.bool_]) -> Ints:
+    """0 for what something live holds, k for what the k-th full collection frees, IMMORTAL for the rest.
+
+    Follows `deduce_unreachable` in CPython's gcmodule.c: an object whose count exceeds the references that
+    traversal reports is held from outside, and what those reach survives. What dies takes along, by plain
+    counting, all that nothing else holds; the next collection then sees more, for a tensor shows its grad_fn
+    only while C++ does not own it too (pytorch#7343).
+    """
+    starts = np.flatnonzero(books.unexplained > 0)
+    alive = reachable(books.count, books.holder, books.held, starts)
+    result = np.zeros(books.count, dtype=np.int64)
+    dead = np.flatnonzero(~alive)
+    if len(dead) == 0:
+        return result
+    place = np.full(books.count, -1, dtype=np.int64)
+    place[dead] = np.arange(len(dead))
+    inside = ~alive[books.holder] & ~alive[books.held]
+    sub = _Garbage(
+        count=len(dead),
+        holder=place[books.holder[inside]],
+        held=place[books.held[inside]],
+        python=books.python[inside],
+        seen=books.seen[inside],
+        first=books.extra[inside] < 0,
+        tracked=np.append(tracked, np.zeros(books.count - len(tracked), bool))[dead],
+        special=np.append(role, np.zeros(books.count - len(role), np.int8))[dead],
+    )
+    result[dead] = sub.rounds()
+    return result
+
+
+class _Garbage:
+    """The unreachable part of the heap, collected round by round on paper."""
+
+    def __init__(
+        self, count: int, holder: Ints, held: Ints, python: NDArray[np.int32], seen: NDArray[np.bool_],
+        first: NDArray[np.bool_], tracked: NDArray[np.bool_], special: NDArray[np.int8],
+    ) -> None:  # fmt: skip
+        self.count = count
+        self.holder, self.held, self.python, self.seen, self.plain = holder, held, python, seen, first
+        self.tracked, self.special = tracked, special
+
+    def rounds(self) -> Ints:
+        freed = np.zeros(self.count, dtype=np.int64)
+        living = np.ones(self.count, dtype=bool)
+        for number in range(1, MOST_COLLECTIONS + 1):
+            if not living.any():
+                break
+            died = self._fall(living, self._collected(living, first=number == 1))
+            if not died.any():
+                freed[living] = IMMORTAL
+                return freed
+            freed[died] = number
+            living &= ~died
+        freed[living] = MOST_COLLECTIONS
+        return freed
+
+    def _collected(self, living: NDArray[np.bool_], first: bool) -> NDArray[np.bool_]:
+        """What one collection finds unreachable with gc's eyes."""
+        here = living[self.holder] & living[self.held]
+        holder, held, python = self.holder[here], self.held[here], self.python[here]
+        native = np.bincount(held[python == 0], minlength=self.count) > 0
+        shares = native & (self.special > 0)  # tensors and nodes: one reference for all C++ owners
+        counts = np.bincount(held, weights=python, minlength=self.count) + shares
+        visible = self.tracked[holder] & (self.plain[here] | self._shown(here, native, first))
+        seen = np.bincount(held[visible], minlength=self.count)
+        outside = living & (~self.tracked | (counts > seen))
+        starts = np.flatnonzero(outside)
+        survives = reachable(self.count, holder[visible], held[visible], starts)
+        collected: NDArray[np.bool_] = living & ~survives
+        return collected
+
+    def _shown(self, here: NDArray[np.bool_], native: NDArray[np.bool_], first: bool) -> NDArray[np.bool_]:
+        """Which C++ references traversal reports: at first what was really seen, later what would be."""
+        if first:
+            return self.seen[here]
+        holder, held, python = self.holder[here], self.held[here], self.python[here]
+        owners = np.bincount(held[python == 0], minlength=self.count)
+        sole = ~native[holder]
+        to_node = (self.special[holder] == TENSOR) & (self.special[held] == GRAD_NODE) & (owners[held] == 1)
+        to_hooks = (self.special[holder] == GRAD_NODE) & (python > 0)
+        shown: NDArray[np.bool_] = sole & (to_node | to_hooks)
+        return shown
+
+    def _fall(self, living: NDArray[np.bool_], collected: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        """The collected and all that only they held, by plain counting."""
+        died = collected.copy()
+        while True:
+            standing = living & ~died
+            held_by_living = np.zeros(self.count, dtype=bool)
+            held_by_living[self.held[standing[self.holder]]] = True
+            falls = standing & ~held_by_living
+            if not falls.any() or not died.any():
+                return died
+            died |= falls
+
+
+Watched = list[tuple[Any, int]]
+"""(weak reference to a storage, its bytes): holds nothing."""
+
+
+def watch_storage(storage: Any, size: int) -> tuple[Any, int]:
+    return StorageWeakRef(storage), size  # type: ignore[no-untyped-call]
+
+
+def real_diff(predicted_bytes: int, watched: Watched) -> GcDiff:
+    """Collect generation 0, 1, 2 and then 2 again until nothing more goes; measure each.
+
+    `watched` are the storages alive before. Changes the program: only after the last look, or when asked for.
+    """
+    freed: list[int] = []
+    seconds: list[float] = []
+    full = 0
+    for generation in (0, 1, *([2] * MOST_COLLECTIONS)):
+        started = time.perf_counter()
+        found = gc.collect(generation)
+        seconds.append(time.perf_counter() - started)
+        freed.append(sum(size for storage, size in watched if storage.expired()))
+        watched = [(storage, size) for storage, size in watched if not storage.expired()]
+        if generation == 2:
+            full += freed[-1] > 0
+            if found == 0 or freed[-1] == 0:
+                break
+    if sum(freed[:2]) and not full:
+        full = 1  # a full collection would have freed at once what the young generations gave back
+    return GcDiff(tuple(freed), full, tuple(seconds), predicted_bytes)

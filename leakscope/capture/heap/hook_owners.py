@@ -1,0 +1,74 @@
+"""Which grad node holds this hook dict? Nodes are asked only while such a dict has no known owner."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import Any
+
+import numpy as np
+
+from leakscope.capture.heap.autograd import hook_dicts_of, metadata_of
+from leakscope.capture.heap.native_references import GRAD_NODE, Explorer
+from leakscope.capture.heap.prune import Kept
+from leakscope.capture.heap.raw_memory import own_memory, pre_hooks_word, tensor_hooks_of
+from leakscope.capture.heap.refcounts import Account
+
+
+def ask_nodes(found: Explorer, books: Account, kept: Kept) -> bool:
+    """Find the grad nodes behind hook and metadata dicts whose owner is not known; True where some were found.
+
+    Asking leaves an empty dict on a node that had none, so nodes are asked only while such a dict is missing.
+    """
+    objects = found.sweep.objects
+    loose = [k for k in kept.objects.tolist() if k < books.objects and books.unexplained[k] and _may_hang_on_node(objects[k])]
+    if not loose:
+        return False
+    missing = {id(objects[k]): k for k in loose}
+    answered = False
+    for index in np.flatnonzero(found.role == GRAD_NODE).tolist():
+        if not missing:
+            break
+        node = objects[index]
+        asked = [("metadata", metadata_of(node))] if any(_is_metadata(objects[k]) for k in missing.values()) else []
+        if any(_is_hook_dict(objects[k]) for k in missing.values()):
+            asked += list(hook_dicts_of(node))
+        for kind, held in asked:
+            at = missing.pop(id(held), None)
+            if at is not None:
+                found.extra.add(index, at, "hook", "metadata" if kind == "metadata" else kind, 1)
+                answered = True
+    hooks = {address: k for address, k in missing.items() if _is_hook_dict(objects[k])}
+    return _read_tensor_hooks(found, hooks) or answered
+
+
+def _read_tensor_hooks(found: Explorer, missing: dict[int, int]) -> bool:
+    """Find hook dicts of tensors that are gone: the grad node keeps them (torch/_tensor.py, register_hook), and no getter says so."""
+    if not missing:
+        return False
+    answered = False
+    with own_memory() as words:
+        place = pre_hooks_word(words)
+        for index in np.flatnonzero(found.role == GRAD_NODE).tolist() if place else ():
+            for address in tensor_hooks_of(found.sweep.objects[index], place, words):
+                if address in missing:
+                    found.extra.add(index, missing[address], "hook", "tensor hook", 1)
+                    answered = True
+    return answered
+
+
+def _may_hang_on_node(obj: Any) -> bool:
+    return _is_hook_dict(obj) or _is_metadata(obj)
+
+
+def _is_hook_dict(obj: Any) -> bool:
+    if not _exact_dict(obj) or not len(obj):
+        return False
+    return all(type(key) is int for key in obj)
+
+
+def _is_metadata(obj: Any) -> bool:
+    return type(obj) is dict and any(type(key) is str for key in obj)
+
+
+def _exact_dict(obj: Any) -> bool:
+    return type(obj) is dict or type(obj) is OrderedDict

@@ -1,0 +1,1 @@
+"""How much memory has the host, and which allocation failed?"""

@@ -1,0 +1,52 @@
+"""Did an allocation fail, how much was wanted, and by whom?"""
+
+from __future__ import annotations
+
+import re
+from types import TracebackType
+from typing import Any
+
+from leakscope.capture.source.user_source import at, is_users
+
+_WANTED = re.compile(r"you tried to allocate (\d+) bytes")
+_WANTED_ON_DEVICE = re.compile(r"[Tt]ried to allocate ([\d.]+) ([KMGT]?i?B)")
+_UNITS = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
+
+
+def failure(error: BaseException | None) -> dict[str, Any] | None:
+    """What is known of an uncaught allocation failure; None for any other error.
+
+    On CPU torch raises a plain RuntimeError (c10/core/impl/alloc_cpu.cpp), on an accelerator torch.OutOfMemoryError. One
+    that the script caught is not seen.
+    """
+    if error is None:
+        return None
+    text = str(error) if type(error) is RuntimeError or _is_oom(error) else ""
+    on_host = "DefaultCPUAllocator" in text and "allocate memory" in text
+    if not (on_host or _is_oom(error)):
+        return None
+    return {"error": text.splitlines()[0] if text else type(error).__name__, "wanted_bytes": _wanted(text), "at": _place(error)}
+
+
+def _is_oom(error: BaseException) -> bool:
+    return any(kind.__name__ in ("OutOfMemoryError", "MemoryError") for kind in type.__dict__["__mro__"].__get__(type(error)))
+
+
+def _wanted(text: str) -> int | None:
+    if found := _WANTED.search(text):
+        return int(found[1])
+    if found := _WANTED_ON_DEVICE.search(text):
+        return int(float(found[1]) * _UNITS.get(found[2], 1))
+    return None
+
+
+def _place(error: BaseException) -> str:
+    """`train.py:41 forward`: the innermost line of the user's in the traceback."""
+    place = ""
+    trace: TracebackType | None = error.__traceback__
+    while trace is not None:
+        code = trace.tb_frame.f_code
+        if is_users(code.co_filename):
+            place = f"{at(code.co_filename, trace.tb_lineno)} {code.co_name}"
+        trace = trace.tb_next
+    return place

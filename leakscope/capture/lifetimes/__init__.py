@@ -1,0 +1,1 @@
+"""When was each storage of one step made, last used and freed?"""

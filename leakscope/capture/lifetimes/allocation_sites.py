@@ -1,0 +1,85 @@
+"""Which line made this storage? Watched for one warm-up step, under a dispatch mode of torch; more comes from the lifetimes."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import weakref
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from leakscope.capture.lifetimes.dispatch_mode import left, makes_memory, name_of, watching_mode, why_not
+from leakscope.capture.source.user_frames import users_line, waiting
+
+Tensors = (torch.Tensor, torch.nn.Parameter)
+
+
+class Makers:
+    """Who made the storages of a few steps: entered and left at step boundaries, holds no storage alive."""
+
+    def __init__(self) -> None:
+        self._entries: dict[int, tuple[weakref.ref[Any], str]] = {}
+        self._mode: TorchDispatchMode | None = None
+        self._home = 0
+
+    @property
+    def watching(self) -> bool:
+        return self._mode is not None
+
+    @property
+    def made_at(self) -> Mapping[int, str]:
+        """Address of each storage still alive to `train.py:41 forward (aten::addmm)`."""
+        return {address: text for address, (_, text) in self._entries.items()}
+
+    def enter(self, compile_called: bool) -> str:
+        """Watch from here on; returns the reason when that cannot be done without changing what runs, else ""."""
+        reason = why_not(compile_called)
+        if reason:
+            return f"where tensors are made was not watched: {reason}"
+        self._home = threading.get_ident()
+        self._mode = watching_mode(self._note)
+        self._mode.__enter__()  # type: ignore[no-untyped-call]
+        return ""
+
+    def leave(self) -> bool:
+        """Stop watching; False while a mode of the script's own stands above ours and must not be popped."""
+        if self._mode is None:
+            return True
+        if not left(self._mode):
+            return False
+        self._mode = None
+        return True
+
+    def forget(self) -> None:
+        """Drop every entry."""
+        self._entries.clear()
+
+    def know(self, storage: torch.UntypedStorage, made_at: str) -> None:
+        """Note who made this storage."""
+        address, entries = storage._cdata, self._entries
+
+        def gone(reference: weakref.ref[Any]) -> None:
+            if address in entries and entries[address][0] is reference:
+                del entries[address]
+
+        entries[address] = (weakref.ref(storage, gone), made_at)
+
+    def _note(self, func: Any, args: object, kwargs: object, out: object) -> None:
+        del args, kwargs
+        if not makes_memory(func):
+            return
+        for tensor in out if isinstance(out, (tuple, list)) else (out,):
+            if type(tensor) in Tensors and tensor.layout is torch.strided:
+                storage = tensor.untyped_storage()
+                if storage._cdata not in self._entries:
+                    self._add(storage, name_of(func))
+
+    def _add(self, storage: torch.UntypedStorage, operator: str) -> None:
+        node = torch._C._current_autograd_node()
+        above = sys._getframe(2).f_back  # threads of C++ have no frame above the mode's own
+        line = users_line(waiting(self._home) if above is None and node is not None else above)
+        inside = operator if node is None else f"{operator} in {node.name()}"
+        self.know(storage, f"{line} ({inside})" if line else inside)

@@ -1,0 +1,153 @@
+"""What two watched steps say about the second one's peak, as rows for the run's folder."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from leakscope.capture.lifetimes.table import GONE, Key, Record, Table
+
+MOST_ROWS = 2000
+"""Storages told of at most, the largest drags first."""
+_TOLD_DRAGS = 20
+
+
+@dataclass
+class Peak:
+    """The moment of a step at which most was alive."""
+
+    operation: int
+    """Number in its step of the operation after which it was reached, -1 where the step makes nothing."""
+    sign: int
+    """What `Table.sign` said then."""
+    start: int
+    """Bytes alive when the second step began."""
+    live: int = 0
+    """Bytes alive then, in the second step."""
+    unseen: int = 0
+    """Bytes then of storages that nobody saw being made or used."""
+    arguments: list[tuple[str, str]] = field(default_factory=list)
+    """(function, argument) of the user's calls that ran then."""
+
+
+def rows_of(table: Table, second: int, peak: Peak, step: int) -> Iterator[dict[str, Any]]:
+    """One row for the step, then rows for the storages that were not used again at its peak, then for the largest drags.
+
+    `second` is the number of the second step's first operation. What is alive at both ends of the second step is
+    nobody's drag; what it made and did not see die is judged by its like of the first step, made by the same operation.
+    """
+    at = second + peak.operation
+    idle = [] if peak.operation < 0 else _idle_at(table, second, peak.operation)
+    points = [(number - second, live) for number, live, _ in table.curve if number >= second]
+    floor = peak.live - sum(record.at_peak for record in idle)
+    first = [r for r in table.records if 0 <= r.born < second and r.died < GONE and r.bytes]
+    drags = sorted(first, key=lambda r: -_drag(table, r))[:_TOLD_DRAGS]
+    yield {
+        "kind": "step",
+        "step": step,
+        "device": str(table.device),
+        "operations": len(table.operations) - second,
+        "start_bytes": peak.start,
+        "peak_bytes": peak.live if peak.operation >= 0 else peak.start,
+        "peak_operation": peak.operation,
+        "peak_at": table.operations[at].where() if peak.operation >= 0 else "",
+        "peak_phase": table.operations[at].phase if peak.operation >= 0 else "",
+        "backward_follows": any(o.phase == "backward" for o in table.operations[at + 1 :]),
+        "unseen_bytes": peak.unseen,
+        "arguments": peak.arguments,
+        "curve": [point for point in points if point[1] >= floor],
+        "storages": len(first),
+        "lag_byte_seconds": sum(_lag(table, r) for r in first),
+        "use_byte_seconds": sum(_use(table, r) for r in first),
+        "drag_byte_seconds": sum(_drag(table, r) for r in first),
+    }
+    like = {(r.born, r.ordinal): r for r in table.records if 0 <= r.born < second}
+    for record in sorted(idle, key=lambda r: -r.at_peak)[:MOST_ROWS]:
+        twin = like.get((record.born - second, record.ordinal), record)
+        same = _one_statement(table, record.last, at)
+        yield {"kind": "idle", **_row(table, record, twin), "one_statement": same, "last": record.last - second, "died": _died(record, twin, second)}
+    told = {id(record) for record in idle}
+    sites = {_site(table, record) for record in idle}
+    for record in table.records:
+        if id(record) not in told and _site(table, record) in sites and (record.born >= second or record.died < GONE):
+            twin = like.get((record.born - second, record.ordinal), record)
+            if _died(record, twin, second) > 0:
+                yield {"kind": "alike", **_row(table, record, twin), "last": record.last - second, "died": _died(record, twin, second)}
+    for record in drags:
+        yield {"kind": "drag", **_row(table, record, record), "last": record.last, "died": record.died}
+
+
+def _idle_at(table: Table, second: int, operation: int) -> list[Record]:
+    """Storages alive after this operation of the second step that nothing uses from then on, and that then die."""
+    keys: set[Key] = set()
+    for record in table.records:
+        if 0 <= record.born <= operation < record.died < GONE and record.last < operation and not record.handed_out:
+            keys.add((record.born, record.ordinal))
+    at = second + operation
+    found = []
+    for record in table.records:
+        if record.last >= at or record.died <= at or record.born > at or record.at_peak <= 0 or record.handed_out:
+            continue
+        if record.born >= second:
+            if (record.born - second, record.ordinal) in keys:
+                found.append(record)
+        elif record.died < GONE:
+            found.append(record)
+    return found
+
+
+def _site(table: Table, record: Record) -> tuple[object, ...]:
+    """Where it was made and where it was last used, cheap to compare."""
+    places = [record.born] if record.last in (record.born, -1) else [record.born, record.last]
+    found = [table.operations[place] for place in places if place >= 0]
+    return tuple((o.code, o.line, o.name, o.node) for o in found)
+
+
+def _row(table: Table, record: Record, twin: Record) -> dict[str, Any]:
+    operations = table.operations
+    made = operations[record.born] if record.born >= 0 else None
+    last = operations[record.last] if record.last >= 0 else None
+    return {
+        "storage": record.storage,
+        "bytes": record.at_peak if record.at_peak >= 0 else record.bytes,
+        "made_at": made.where() if made else "",
+        "module": made.module if made else "",
+        "phase": made.phase if made else "",
+        "last_use_at": last.where() if last and record.last != record.born else "",
+        "last_phase": last.phase if last else "",
+        "drag_byte_seconds": _drag(table, twin),
+    }
+
+
+def _one_statement(table: Table, last: int, peak: int) -> bool:
+    """Whether the statement that used it last is the one that still runs at the peak, as one call of backward."""
+    if last < 0:
+        return False
+    places = {(o.code, o.line) for o in table.operations[last : peak + 1]}
+    return len(places) == 1
+
+
+def _died(record: Record, twin: Record, second: int) -> int:
+    """Death as an operation of the record's own step; that of its like of the first step where it still lives."""
+    return record.died - second if record.died < GONE else twin.died
+
+
+def _lag(table: Table, record: Record) -> float:
+    used = table.operations[record.first].seconds if record.first >= 0 else record.died_seconds
+    return record.bytes * max(used - record.born_seconds, 0.0)
+
+
+def _use(table: Table, record: Record) -> float:
+    if record.first < 0:
+        return 0.0
+    if record.handed_out:
+        return record.bytes * max(record.died_seconds - table.operations[record.first].seconds, 0.0)
+    return record.bytes * max(table.operations[record.last].seconds - table.operations[record.first].seconds, 0.0)
+
+
+def _drag(table: Table, record: Record) -> float:
+    if record.died == GONE or record.handed_out:
+        return 0.0
+    since = table.operations[record.last].seconds if record.last >= 0 else record.born_seconds
+    return record.bytes * max(record.died_seconds - since, 0.0)

@@ -1,0 +1,293 @@
+"""Every storage of a step as numbers: where it was made, first and last used, and when it died."""
+
+from __future__ import annotations
+
+import gc
+import time
+import weakref
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from types import CodeType
+from typing import Any, NamedTuple
+
+import torch
+
+from leakscope.capture.heap.storages import StorageBase, TensorBase, storage_of
+from leakscope.capture.source.user_source import at
+
+Key = tuple[int, int]
+"""(operation in its step, how many storages that operation had made before): the same in every step that does the same."""
+
+GONE = 1 << 60
+"""`died` of a storage that is still alive."""
+
+
+_HOST = torch.device("cpu")
+_PLAIN = (torch.Tensor, torch.nn.Parameter)
+_has_storage: Any = torch._C._has_storage
+_is_meta: Any = TensorBase.is_meta.__get__
+_address: Any = torch._C._storage_address  # type: ignore[attr-defined]
+_holders: Any = torch._C._storage_Use_Count
+
+
+def _gives_twice(node: Any) -> bool:
+    """Whether two gradients of a node go to the same place, as those of `x * x`."""
+    edges = [edge for edge in node.next_functions if edge[0] is not None]
+    return len(set(edges)) < len(edges)
+
+
+@lru_cache(maxsize=1)
+def _holders_of_one() -> int:
+    """What torch counts for a storage that one tensor has and a weak reference knows: Python's object for it may count."""
+    alone = torch.empty(1, device="cpu")
+    known = weakref.ref(alone.untyped_storage())
+    return int(_holders(_address(alone))) if known is not None else 0
+
+
+def _address_of(tensor: Any) -> int | None:
+    """As `storage_of`, at a tenth of the cost for plain tensors: it is asked for every tensor of every operation."""
+    if type(tensor) in _PLAIN and _has_storage(tensor) and not _is_meta(tensor):
+        return _address(tensor)  # type: ignore[no-any-return]
+    return storage_of(tensor)
+
+
+class StorageRef(weakref.ref[Any]):
+    """A weak reference to a storage that knows its record; its callback fires when the C++ storage dies."""
+
+    __slots__ = ("record",)
+    record: Record
+
+
+@dataclass(slots=True)
+class Record:
+    """One storage; operations count from 0 over the watched steps, -1 stands for before them."""
+
+    address: int
+    bytes: int
+    born: int
+    ordinal: int
+    first: int = -1
+    last: int = -1
+    died: int = GONE
+    born_seconds: float = 0.0
+    died_seconds: float = 0.0
+    at_peak: int = -1
+    """Bytes at the peak, -1 where it was not alive then."""
+    summed: int = -1
+    """The last operation that added another gradient to it."""
+    handed_out: bool = False
+    """numpy or native code has its address: it is in use for as long as it lives."""
+    storage: int = -1
+    """Index in the heap graph of the peak, -1 where it is not in there."""
+    reference: StorageRef | None = None
+
+
+class Operation(NamedTuple):
+    """One operation that the dispatcher ran."""
+
+    name: str
+    code: CodeType | None
+    """The user's code that asked for it, and the line in it."""
+    line: int
+    phase: str
+    """forward, backward or optimizer."""
+    node: str
+    """The grad node that ran it."""
+    module: str
+    """`1.linear`: the module it ran in, by the names of the modules around it."""
+    seconds: float
+    call: int = -1
+    """Sequence number of that grad node."""
+
+    def where(self) -> str:
+        """`train.py:41 forward (aten::addmm)`."""
+        inside = f"{self.name} in {self.node}" if self.node else self.name
+        return inside if self.code is None else f"{at(self.code.co_filename, self.line)} {self.code.co_name} ({inside})"
+
+
+class Table:
+    """Records by address while alive, all of them in order, and the operations; nothing is held alive."""
+
+    def __init__(self, device: torch.device = _HOST) -> None:
+        self.device = device
+        """Whose memory counts: this one accelerator's, or all where none is in use."""
+        self.operations: list[Operation] = []
+        self.records: list[Record] = []
+        self.alive: dict[int, Record] = {}
+        self.live = 0
+        """Bytes of all storages known to be alive."""
+        self.curve: list[tuple[int, int, int]] = []
+        """(operation, live bytes after it, sign) for each operation that made something."""
+        self.sign = 0
+        """A number made of all operations of the step so far: equal where two steps did the same."""
+        self.resizing = False
+        """The last operation may have changed the size of a storage that was there."""
+        self._made = 0
+        self._grown = False
+
+    def begin(self) -> None:
+        """A step begins: the sign starts anew."""
+        self.sign = 0
+
+    def operation(self, operation: Operation) -> None:
+        """Note an operation; what is used and made from here on is its."""
+        self.operations.append(operation)
+        self.sign = hash((self.sign, operation.name))
+        self._made = 0
+
+    def there(self, tensors: Iterable[Any]) -> None:
+        """Storages that are there before the first operation."""
+        for tensor in tensors:
+            address = _address_of(tensor)
+            if address is not None and address not in self.alive:
+                self._add(tensor, address, -1)
+
+    def used(self, tensor: Any) -> None:
+        """The last operation read or wrote this tensor."""
+        address = _address_of(tensor)
+        if address is None:
+            return
+        number = len(self.operations) - 1
+        record = self.alive.get(address)
+        if record is None:  # made where nobody saw it: in another thread, by numpy, in C++ before the watch began
+            record = self._add(tensor, address, -1)
+        if record.first < 0:
+            record.first = number
+        record.last = number
+
+    def made(self, tensor: Any) -> None:
+        """The last operation returned this tensor: over a new storage, or over one that is known."""
+        address = _address_of(tensor)
+        if address is None:
+            return
+        record = self.alive.get(address)
+        if record is None:
+            self._add(tensor, address, len(self.operations) - 1)
+        else:
+            record.last = len(self.operations) - 1
+            if self.resizing:
+                self._resized(tensor, record)
+
+    def summed(self, node: Any, gradient: Any, more: Any) -> Record | None:
+        """The record of a gradient to which the engine, in the operation now under way, adds one more that `node` has
+        made; None where that operation is another.
+
+        Autograd adds in place where nobody else holds the gradient, but not under a dispatch mode (input_buffer.cpp,
+        can_accumulate_inplace): the sum then has memory of its own, which it has not when nobody watches.
+        """
+        record = self.alive.get(_address_of(gradient) or 0)
+        if record is None or record.born < 0 or record.handed_out or gradient.is_nested or more.is_nested or gradient.shape != more.shape or gradient.nbytes != record.bytes:
+            return None
+        made, used, now = self.operations[record.born], self.operations[record.last], self.operations[-1]
+        waits = record.last == record.summed or made.call >= 0 and used.call == made.call and (made.call != now.call or _gives_twice(node))
+        return record if waits and _holders(record.address) == _holders_of_one() else None
+
+    def moved(self, record: Record, tensor: Any) -> None:
+        """A storage goes on as this tensor's."""
+        storage = tensor.untyped_storage()
+        del self.alive[record.address]
+        record.address = int(storage._cdata)
+        record.last = record.summed = len(self.operations) - 1
+        record.reference = StorageRef(storage, self._gone)
+        record.reference.record = record
+        self.alive[record.address] = record
+
+    def handed_out(self, tensor: Any) -> None:
+        """From here on others may use this tensor's memory unseen."""
+        self.used(tensor)
+        record = self.alive.get(_address_of(tensor) or 0)
+        if record is not None:
+            record.handed_out = True
+
+    def resized(self, storage: Any) -> None:
+        """A storage has just changed its size, between two operations."""
+        record = self.alive.get(int(storage._cdata))
+        if record is not None:
+            now = self._bytes(storage)
+            self.live += now - record.bytes
+            record.bytes = now
+            record.last = len(self.operations) - 1
+            self._grown = True
+
+    def count(self) -> None:
+        """The operation is over: note what is alive now."""
+        if self._made or self._grown:
+            self._grown = False
+            self.curve.append((len(self.operations) - 1, self.live, self.sign))
+
+    def _resized(self, tensor: Any, record: Record) -> None:
+        now = self._bytes(tensor.untyped_storage())
+        if now != record.bytes:
+            self.live += now - record.bytes
+            record.bytes = now
+            self._made += 1
+
+    def _add(self, tensor: Any, address: int, born: int) -> Record:
+        storage = tensor.untyped_storage()
+        record = Record(address, self._bytes(storage), born, self._made if born >= 0 else -1, last=born)
+        record.born_seconds = time.perf_counter()
+        record.reference = StorageRef(storage, self._gone)
+        record.reference.record = record
+        self.records.append(record)
+        self.alive[address] = record
+        self.live += record.bytes
+        if born >= 0:
+            self._made += 1
+        return record
+
+    def _bytes(self, storage: Any) -> int:
+        """What the storage counts for."""
+        return int(StorageBase.nbytes(storage)) if self.device == _HOST or StorageBase.device.__get__(storage) == self.device else 0
+
+    def counts(self, device: str) -> bool:
+        """Whether memory of this device counts."""
+        return self.device == _HOST or torch.device(device) == self.device
+
+    def _gone(self, reference: StorageRef) -> None:
+        record = reference.record
+        record.died = len(self.operations)
+        record.died_seconds = time.perf_counter()
+        record.reference = None
+        self.live -= record.bytes
+        if self.alive.get(record.address) is record:
+            del self.alive[record.address]
+
+    def makers(self) -> Iterator[tuple[Any, str]]:
+        """Each storage that is alive and was made by one of the operations, and where."""
+        for record in list(self.alive.values()):
+            storage = record.reference() if record.born >= 0 and record.reference is not None else None
+            if storage is not None:
+                yield storage, self.operations[record.born].where()
+
+    def clear(self) -> None:
+        """Forget everything; no callback fires any more."""
+        for record in self.records:
+            record.reference = None
+        self.records.clear()
+        self.alive.clear()
+        self.operations.clear()
+        self.curve.clear()
+
+
+def kind_of(kind: type) -> int:
+    """1 a tensor, 2 a list or tuple, 0 anything else."""
+    mro = type.__dict__["__mro__"].__get__(kind)
+    if TensorBase in mro:
+        return 1
+    return 2 if list in mro or tuple in mro else 0
+
+
+def tensors_alive() -> Iterator[Any]:
+    """Every tensor gc knows, and the gradients that may live in C++ alone."""
+    kinds: dict[type, int] = {}
+    for obj in gc.get_objects():
+        kind = kinds.get(type(obj))
+        if kind is None:
+            kind = kinds[type(obj)] = kind_of(type(obj))
+        if kind == 1:
+            yield obj
+            if TensorBase.is_leaf.__get__(obj) and TensorBase.requires_grad.__get__(obj):
+                grad = TensorBase.grad.__get__(obj)
+                if grad is not None:
+                    yield grad

@@ -1,0 +1,108 @@
+"""One look at a time, written to the rank's folder."""
+
+from __future__ import annotations
+
+import _thread
+import gc
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from leakscope.capture.comm.monitor import Wire
+from leakscope.capture.device.counters import Counter
+from leakscope.capture.device.monitor import DeviceMemory
+from leakscope.capture.heap.garbage import Watched, real_diff
+from leakscope.capture.heap.look import Live
+from leakscope.capture.heap.look import inspect as inspect_heap
+from leakscope.capture.heap.look import look as look_at_heap
+from leakscope.capture.host.limits import HostLimits
+from leakscope.capture.lifetimes.allocation_sites import Makers
+from leakscope.capture.process.gc_callbacks import freezing
+from leakscope.options import Options
+from leakscope.record.folder import RankFolder, read_run
+
+NO_ROOM = "it would have come too near to the memory that the host lets this process have"
+
+
+class Looks:
+    """Takes the looks of one rank; whoever calls holds `lock`."""
+
+    def __init__(
+        self, options: Options, folder: RankFolder, counter: Counter, makers: Makers, own: Callable[[], tuple[object, ...]]
+    ) -> None:  # fmt: skip
+        self.lock = _thread.allocate_lock()
+        self.wire: Wire | None = None
+        self.device: DeviceMemory | None = None
+        self._options, self._folder, self._counter, self._makers = options, folder, counter, makers
+        self._own = own
+        self.limits = HostLimits()
+        self._frozen = False
+
+    def take(self, step: int, occasion: str, collect: bool) -> float:
+        """One look, and the real gc diff after it where asked; what fails is a note, the script goes on. Gives the seconds."""
+        began = time.perf_counter()
+        if not self.limits.room_for_a_look():
+            self._folder.note(f"the look at step {step} was left out: {NO_ROOM}")
+            return 0.0
+        if gc.get_freeze_count() and not self._frozen:
+            self._frozen = True
+            self._folder.note(
+                f"the script had called gc.freeze() when step {step} was looked at: what was frozen is never collected, "
+                "and garbage among it is not seen"
+            )
+        with self._counter.ours():  # outside of the `try`: what an error's frames hold is gone when it is left
+            try:
+                self._take(step, occasion, collect)
+            except Exception as error:  # noqa: BLE001 - told as a note: the user's script must not fail of our looking
+                self._folder.note(f"the look at step {step} failed: {type(error).__name__}: {error}")
+        return time.perf_counter() - began
+
+    def _take(self, step: int, occasion: str, collect: bool) -> None:
+        watched: Watched = []
+        look = look_at_heap(step, occasion, **self._known(), watched=watched if collect else None)
+        self._folder.look(look)
+        if occasion == "last" and self._options.prove:
+            self._prove(step)
+        if collect:
+            predicted = int(look.heap.bytes[look.heap.freed > 0].sum())
+            del look
+            self._folder.gc_diff(real_diff(predicted, watched))
+            measured = freezing()
+            if measured is not None:
+                self._folder.append("gc_freeze", measured)
+
+    @contextmanager
+    def inspect(self, step: int, occasion: str) -> Iterator[Live]:
+        """The live heap, for as long as the block runs; raises MemoryError where there is no room for it."""
+        if not self.limits.room_for_a_look():
+            raise MemoryError(NO_ROOM)
+        with self._counter.ours(), inspect_heap(step, occasion, **self._known()) as live:
+            yield live
+
+    def _known(self) -> dict[str, Any]:
+        wire = self.wire
+        counted = self._counter.read()
+        return {
+            "counted_bytes": counted.bytes,
+            "peak_bytes": counted.peak,
+            "counted_on": self._counter.device,
+            "hidden": self.own_objects(),
+            "made_at": self._makers.made_at,
+            "wire": () if wire is None else wire.holds(),
+            "crossed": {} if wire is None else wire.crossed(),
+            "device": None if self.device is None else self.device.one_look(),
+        }
+
+    def _prove(self, step: int) -> None:
+        from leakscope.capture.prove.prove import prove
+
+        run = read_run(self._options.folder)
+        mine = next(rank for rank in run.ranks if rank.number == self._options.rank)
+        known = self._known()
+        self._folder.proved(prove(run, mine, step, known["hidden"], known["wire"], known["crossed"]))
+
+    def own_objects(self) -> tuple[object, ...]:
+        """leakscope's objects, which no look must show."""
+        wire = () if self.wire is None else self.wire.own_objects()
+        return (self, *self.__dict__.values(), self.__dict__, *self._own(), *wire)

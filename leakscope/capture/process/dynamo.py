@@ -1,0 +1,37 @@
+"""Keeps torch.compile out of leakscope's own functions: it would trace what stands in the script's calls, and break on it."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+from leakscope.capture.process.import_hook import AfterImport
+from leakscope.capture.process.patches import Installed
+
+_RULES = "torch._dynamo.trace_rules"
+_CAPTURE = str(Path(__file__).resolve().parent.parent) + "/"
+
+
+def leave_us_out(installed: Installed) -> None:
+    """Put this folder among those that dynamo skips, once the script has dynamo loaded."""
+
+    def skip() -> None:
+        rules = _rules()
+        rules.SKIP_DIRS.append(_CAPTURE)
+        rules._recompile_re()
+        installed.add("skipped folder of dynamo", unskip)
+
+    def unskip() -> None:
+        rules = _rules()
+        if _CAPTURE in rules.SKIP_DIRS:
+            rules.SKIP_DIRS.remove(_CAPTURE)
+            rules._recompile_re()
+
+    finder = AfterImport(_RULES, skip)
+    finder.install()
+    installed.add(f"import hook for {_RULES}", finder.remove)
+
+
+def _rules() -> Any:
+    return sys.modules[_RULES]

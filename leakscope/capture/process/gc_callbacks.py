@@ -1,0 +1,111 @@
+"""What do the program's own garbage collections cost, and what do they free?"""
+
+from __future__ import annotations
+
+import gc
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from leakscope.record.model import Collection
+
+_KEPT = 64
+"""Most collections told of one step; the full ones and those that freed most stay."""
+
+
+def freezing() -> dict[str, float] | None:
+    """Seconds of a full collection with every object in it and with every object left out; None where the script freezes itself.
+
+    Changes the program: only where a real gc diff is taken, after it.
+    """
+    if gc.get_freeze_count():
+        return None
+    seconds = []
+    for frozen in (False, True):
+        if frozen:
+            gc.freeze()
+        began = time.perf_counter()
+        gc.collect()
+        seconds.append(time.perf_counter() - began)
+    gc.unfreeze()
+    return {"full_seconds": seconds[0], "frozen_seconds": seconds[1]}
+
+
+_WEIGHTS = 4000
+"""Objects kept to be let go of: the first look leaves 3,000 behind in caches and modules, later ones about 50."""
+
+
+class CollectionWatch:
+    """A callback for `gc.callbacks`; deaf while leakscope itself is at work."""
+
+    def __init__(self, counted: Callable[[], int | None]) -> None:
+        self._counted = counted
+        self._pid = os.getpid()
+        self._began: tuple[float, int | None] | None = None
+        self._seen: list[Collection] = []
+        self.over = False
+        """Nothing more is to be noted."""
+        self._own_blocks = 0
+        self._weights: list[dict[Any, Any]] = [{} for _ in range(_WEIGHTS)]
+
+    def __call__(self, phase: str, info: Mapping[str, Any]) -> None:
+        if self.over or self._own_blocks or os.getpid() != self._pid:
+            return
+        if phase == "start":
+            # collecting begins with setting the count to 0 (Modules/gcmodule.c, gc_collect_main): these weigh nothing now
+            self._weights += [{} for _ in range(_WEIGHTS - len(self._weights))]
+            self._began = (time.perf_counter(), self._counted())
+            return
+        if self._began is None:
+            return
+        (began, before), self._began = self._began, None
+        generation, collected = int(info["generation"]), int(info["collected"])
+        if generation < 2 and collected == 0:
+            return
+        after = self._counted()
+        freed = None if before is None or after is None else max(0, before - after)
+        self._seen.append(Collection(generation, time.perf_counter() - began, collected, freed))
+
+    @contextmanager
+    def not_listening(self) -> Iterator[None]:
+        """Collections while the block runs are leakscope's own doing; blocks of several threads may overlap.
+
+        Automatic gc waits: what leakscope allocates must not be what frees the program's garbage, unseen.
+        """
+        collecting = gc.isenabled()
+        gc.disable()
+        self._own_blocks += 1
+        young = gc.get_count()[0]
+        try:
+            yield
+        finally:
+            self._restore(young)
+            self._own_blocks -= 1
+            if collecting:
+                gc.enable()
+
+    def _restore(self, young: int) -> None:
+        """Set gc's count of young objects back, so that the program's garbage goes when it would go without us.
+
+        Each object that gc may track raises the count when it is made and lowers it when it goes (Modules/gcmodule.c,
+        gc_alloc and PyObject_GC_Del); an empty dict is not even tracked.
+        """
+        while self._weights and gc.get_count()[0] > young:
+            self._weights.pop()
+        while len(self._weights) < 2 * _WEIGHTS and gc.get_count()[0] < young:
+            self._weights.append({})
+
+    def taken(self) -> tuple[Collection, ...]:
+        """The collections since the last call."""
+        seen, self._seen = self._seen, []
+        if len(seen) > _KEPT:
+            weightiest = sorted(seen, key=lambda c: (c.generation == 2, c.freed_bytes or 0), reverse=True)[:_KEPT]
+            seen = [c for c in seen if c in weightiest]
+        return tuple(seen)
+
+    def install(self) -> Callable[[], object]:
+        """Listen; returns the way to stop listening."""
+        gc.callbacks.append(self)
+        return lambda: gc.callbacks.remove(self) if self in gc.callbacks else None

@@ -1,0 +1,101 @@
+"""Is this rank stuck, and where? A clock that counts quiet time, and stacks that are written even from native code."""
+
+from __future__ import annotations
+
+import faulthandler
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+
+from leakscope.capture.process.patches import Installed
+
+STACKS = "stack.txt"
+_LONGEST_BEAT = 0.5
+_COARSE = 0.1
+"""Seconds by which a file may seem to have been written too early: file systems go by the kernel's last tick."""
+_ANSWER = 3.0
+"""Seconds in which a rank that was told to end is expected to do something about it."""
+_NOT_TOLD = ("/leakscope/capture/", "<frozen ")
+
+
+def write_stacks_on_signals(path: Path, installed: Installed) -> None:
+    """SIGTERM and SIGINT also write all Python stacks into a file: a rank stuck in native code runs no Python handler.
+
+    The dump is made in C and then hands over to whatever handled the signal before; a handler of the script's own
+    that is already there is left alone, and one that it sets later takes the signal from us.
+    """
+    file = open(path, "w", encoding="utf-8")  # noqa: SIM115 - faulthandler keeps its descriptor until it is taken out
+    installed.add("file for stacks", file.close)
+    for number, plain in ((signal.SIGTERM, signal.SIG_DFL), (signal.SIGINT, signal.default_int_handler)):
+        if signal.getsignal(number) == plain:
+            faulthandler.register(number, file=file, all_threads=True, chain=True)
+            installed.add(f"stack on {number.name}", lambda number=number, plain=plain: _unregister(number, plain))  # type: ignore[misc]
+
+
+def _unregister(number: signal.Signals, plain: object) -> None:
+    # unregistering puts back what stood before us, which must not undo a handler that the script has set since
+    if signal.getsignal(number) == plain:
+        faulthandler.unregister(number)
+
+
+def stack_of_thread(ident: int) -> tuple[str, ...]:
+    """Lines of a thread's Python stack, the innermost call last; leakscope's own frames are left out."""
+    frame = sys._current_frames().get(ident)
+    lines = traceback.format_stack(frame) if frame is not None else []
+    return tuple(line.rstrip() for block in lines if not any(part in block for part in _NOT_TOLD) for line in block.splitlines())
+
+
+class HangClock:
+    """Counts how long nothing has happened on the wire; time in which nobody could have known is not counted."""
+
+    def __init__(self, timeout: float, last_event: Callable[[], float]) -> None:
+        self._timeout, self._last_event = timeout, last_event
+        self._seen = self._unused = last_event()
+        self._quiet = 0.0
+        self._beat = time.perf_counter()
+
+    def is_over(self, excused: bool) -> bool:
+        """To be asked at every beat; `excused` while some rank is being looked at, which makes the others wait."""
+        now = time.perf_counter()
+        passed, self._beat = min(now - self._beat, _LONGEST_BEAT), now
+        event = self._last_event()
+        if event != self._seen or event == self._unused or excused:  # imports and first set-up are not the wire's
+            self._seen, self._quiet = event, 0.0
+            return False
+        self._quiet += passed
+        return self._quiet > self._timeout
+
+
+class EndClock:
+    """Was this rank told to end, and can it not, because it waits in native code for a peer?
+
+    Python's handlers run when the native call returns, which is never where a peer will not send; the launcher would
+    kill the rank after half a minute. A rank that has come back from the call it was in, as one that saves its model,
+    is left alone.
+    """
+
+    def __init__(self, stacks: Path, ident: int, called: Callable[[], float]) -> None:
+        self._stacks, self._ident, self._called = stacks, ident, called
+        """`called` gives the reading of the clock when the wire was last called."""
+
+    def is_over(self) -> bool:
+        """To be asked at every beat."""
+        told = _last_written(self._stacks)
+        now = time.perf_counter()
+        return told is not None and now - told > _ANSWER and self._called() < told + _COARSE and self._is_in_a_call()
+
+    def _is_in_a_call(self) -> bool:
+        frame = sys._current_frames().get(self._ident)
+        return frame is not None and "/leakscope/capture/comm/" in frame.f_code.co_filename
+
+
+def _last_written(path: Path) -> float | None:
+    """When something was written into a file, as a reading of the clock; None where nothing was."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return time.perf_counter() - (time.time() - found.st_mtime) if found.st_size else None

@@ -1,0 +1,128 @@
+"""Makes a cut for real: takes one named reference away from its holder."""
+
+from __future__ import annotations
+
+import collections
+import ctypes
+import sys
+import types
+from collections.abc import Callable
+from typing import Any
+
+from leakscope.capture.heap.autograd import TensorBase, mro, type_dict
+from leakscope.capture.heap.referents import LRU_CACHE, instance_dict
+
+CANNOT = "Python cannot make this cut: only C++ holds the reference"
+
+
+def cut(holder: Any, held: Any, kind: str, name: str) -> str:
+    """Remove the reference; "" when done, else why Python cannot.
+
+    To be called in a forked copy of the process only: it changes the program.
+    """
+    way = _WAYS.get(kind)
+    return way(holder, held, name) if way is not None else CANNOT
+
+
+def _attribute(holder: Any, held: Any, name: str) -> str:
+    if name == ".grad" and TensorBase in mro(type(holder)):
+        TensorBase.grad.__set__(holder, None)
+        return ""
+    if type in mro(type(holder)):
+        return _of_class(holder, held, name.removeprefix("."))
+    names = holder if type(holder) is dict else instance_dict(holder, type(holder))
+    for values in (names or {}, *_module_dicts(names)):
+        for key, value in list(values.items()):
+            if value is held and (f".{key}" == name or f"[{key}]" == name):
+                dict.__delitem__(values, key)
+                return ""
+    return _descriptor(holder, held, name.removeprefix("."))
+
+
+def _of_class(holder: type, held: Any, name: str) -> str:
+    if type_dict(holder).get(name) is not held:
+        return f"Python cannot make this cut: {name} is no attribute of a class that can be deleted"
+    type.__delattr__(holder, name)
+    return ""
+
+
+def _module_dicts(names: dict[str, Any] | None) -> list[dict[str, Any]]:
+    found = [(names or {}).get(key) for key in ("_parameters", "_buffers", "_modules")]
+    return [values for values in found if type(values) is dict]
+
+
+def _descriptor(holder: Any, held: Any, name: str) -> str:
+    if name == "__traceback__" and isinstance(holder, BaseException):
+        holder.__traceback__ = None
+        return ""
+    if name in ("__context__", "__cause__") and isinstance(holder, BaseException):
+        setattr(holder, name, None)
+        return ""
+    for base in mro(type(holder)):
+        descriptor = type.__dict__["__dict__"].__get__(base).get(name)
+        if type(descriptor) is types.MemberDescriptorType:
+            try:
+                descriptor.__set__(holder, None)
+                return ""
+            except (AttributeError, TypeError):
+                break
+    return f"Python cannot make this cut: {name} of a {type(holder).__name__} cannot be set"
+
+
+def _item(holder: Any, held: Any, name: str) -> str:
+    bases = mro(type(holder))
+    if list in bases or collections.deque in bases:
+        base: Any = list if list in bases else collections.deque
+        for place in range(base.__len__(holder)):
+            if base.__getitem__(holder, place) is held:
+                base.__setitem__(holder, place, None)
+        return ""
+    if dict in bases:
+        for key, value in list(dict.items(holder)):
+            if value is held:
+                dict.__delitem__(holder, key)
+        return ""
+    if type(holder) is LRU_CACHE and type(held) is dict:
+        LRU_CACHE.cache_clear(holder)
+        return ""
+    return f"Python cannot make this cut: a {type(holder).__name__} cannot be changed"
+
+
+def _closure(holder: Any, held: Any, name: str) -> str:
+    for variable, cell in zip(holder.__code__.co_freevars, holder.__closure__ or (), strict=False):
+        if f"closure {variable}" == name:
+            del cell.cell_contents
+            return ""
+    return f"Python cannot make this cut: {name} is no variable of {holder.__qualname__}"
+
+
+def _local(holder: Any, held: Any, name: str) -> str:
+    frame = holder if type(holder) is types.FrameType else getattr(holder, "gi_frame", None) or getattr(holder, "cr_frame", None)
+    if frame is None:
+        return CANNOT
+    if sys.version_info >= (3, 13):
+        frame.f_locals[name.removeprefix("local ")] = None
+        return ""
+    values = frame.f_locals
+    values[name.removeprefix("local ")] = None
+    ctypes.pythonapi.PyFrame_LocalsToFast(ctypes.py_object(frame), ctypes.c_int(0))
+    values.clear()
+    return ""
+
+
+def _hooks(holder: Any, held: Any, name: str) -> str:
+    """As `remove()` of each hook's handle does; a tensor given None as its hooks may keep them (python_variable.cpp)."""
+    if type(held) in (dict, collections.OrderedDict):
+        held.clear()
+        return ""
+    return CANNOT
+
+
+_WAYS: dict[str, Callable[[Any, Any, str], str]] = {
+    "attribute": _attribute,
+    "buffer": _attribute,
+    "item": _item,
+    "closure": _closure,
+    "local": _local,
+    "hook": _hooks,
+}

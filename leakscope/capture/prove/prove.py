@@ -1,0 +1,160 @@
+"""Cuts the blamed reference in a forked copy of the process, and measures what really goes free."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import json
+import os
+import select
+import signal
+import sys
+import weakref
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from leakscope.capture.heap.autograd import mro
+from leakscope.capture.heap.garbage import watch_storage
+from leakscope.capture.heap.look import Live, inspect
+from leakscope.capture.heap.storages import storage_object
+from leakscope.capture.prove.cut import cut
+from leakscope.graph.model import Crossing, HeapGraph
+from leakscope.graph.retained import freed_without, passing
+from leakscope.record.model import Rank, Run
+
+_PATIENCE = 60.0
+Answers = dict[str, int | str]
+
+
+def prove(
+    run: Run, rank: Rank, step: int, hidden: Sequence[object] = (), wire: Iterable[tuple[Any, Any, str]] = (),
+    crossed: Mapping[int, Crossing] | None = None,
+) -> Answers:  # fmt: skip
+    """Fingerprint of each leak to the bytes its cut really freed, or to the reason why it was not tried.
+
+    `run` and `rank` are what is on disk so far; `hidden`, `wire` and `crossed` are what a look is given. Everything happens in forked children; this process only waits.
+    """
+    if run.device != "cpu":
+        return {}
+    return _in_child(lambda: _cut_each(run, rank, step, hidden, wire, crossed)) or {}
+
+
+def _in_child(work: Any) -> Any:
+    """The JSON that `work()` returns in a forked child; None when the child dies or takes too long."""
+    reading, writing = os.pipe()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            os.close(reading)
+            gc.disable()
+            answer = json.dumps(work()).encode()
+            with os.fdopen(writing, "wb") as pipe:
+                pipe.write(answer)
+            status = 0
+        finally:
+            os._exit(status)
+    os.close(writing)
+    with os.fdopen(reading, "rb") as pipe:
+        chunks = []
+        while select.select([pipe], [], [], _PATIENCE)[0] and (chunk := os.read(pipe.fileno(), 65536)):
+            chunks.append(chunk)
+    if not chunks:
+        os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    try:
+        return json.loads(b"".join(chunks))
+    except ValueError:
+        return None
+
+
+def _cut_each(
+    run: Run, rank: Rank, step: int, hidden: Sequence[object], wire: Iterable[tuple[Any, Any, str]], crossed: Mapping[int, Crossing] | None
+) -> Answers:
+    from leakscope.findings.build import best_cut, tell
+    from leakscope.findings.grouping.bounds import doubted
+    from leakscope.findings.judge import candidates_of, judged_looks
+    from leakscope.findings.merge import as_one, with_one_cut
+
+    answers: Answers = {}
+    with inspect(step, "last", hidden=hidden, wire=wire, crossed=crossed) as live:
+        earlier = [look for look in judged_looks(rank, run.warmup) if look.step < step]
+        candidates = candidates_of(rank, [*earlier, live.look])
+        told = [doubted(tell(found, run.min_bytes), found) for found in candidates]
+        for first, *others in with_one_cut(told):
+            fingerprint = as_one([told[place] for place in (first, *others)]).fingerprint
+            _, _, references = best_cut(candidates[first])
+            held = [candidates[place].group for place in (first, *others) if candidates[place].graph is live.look.heap]
+            if candidates[first].graph is not live.look.heap:
+                answers[fingerprint] = "gc had freed it before the last look"
+            elif told[first].severity == "leak" and references:
+                storages = [storage for group in held for storage in group.storages]
+                answer = _in_child(lambda refs=references, storages=storages: _cut_one(live, refs, storages))
+                answers[fingerprint] = "the forked copy did not answer" if answer is None else answer
+    return answers
+
+
+def _cut_one(live: Live, references: Sequence[int], storages: Sequence[int]) -> int | str:
+    graph = live.look.heap
+    over = passing(graph)
+    reason = _dangerous(graph, live.objects, [*references, *over.tolist()])
+    if reason:
+        return reason
+    weak = [watch_storage(storage_object(live.objects[s]), int(graph.bytes[s])) for s in storages]
+    jobs = []
+    for reference in references:
+        r = graph.reference(reference)
+        jobs.append((live.objects[r.holder], live.objects[r.held], r.kind, r.name))
+    waiting = [id(live.objects[held]) for held in graph.held[over].tolist()]
+    live.objects.clear()
+    _let_go_of_everything(live)
+    while jobs:
+        holder, held, kind, name = jobs.pop()
+        problem = cut(holder, held, kind, name)
+        del holder, held
+        if problem:
+            return problem
+    for address in waiting:  # the statement that waits in a frame never goes on in this copy
+        ctypes.pythonapi.Py_DecRef(ctypes.c_void_p(address))
+    return sum(size for storage, size in weak if storage.expired())
+
+
+def _let_go_of_everything(live: Live) -> None:
+    """Empty the lists of the look that is still going on in the frames above: they hold the whole heap."""
+    for holds in live.holding:
+        holds.clear()
+
+
+def _dangerous(graph: HeapGraph, objects: Sequence[Any], references: Sequence[int]) -> str:
+    """Why cutting might reach outside the copy: a `__del__` or a weakref callback of an object that would die."""
+    for index in np.flatnonzero(freed_without(graph, np.asarray(references, dtype=np.int64))).tolist():
+        obj = objects[index]
+        kind = type(obj)
+        for base in mro(kind):
+            if "__del__" in type.__dict__["__dict__"].__get__(base) and base.__flags__ & (1 << 9):
+                return f"not tried: a {kind.__name__} that would die has a __del__"
+        if _calls_outside(obj):
+            return f"not tried: a weakref callback watches a {kind.__name__} that would die"
+    return ""
+
+
+_HARMLESS = ("weakref", "leakscope", "torch")
+
+
+def _calls_outside(obj: Any) -> bool:
+    try:
+        watching: Mapping[int, Any] | list[Any] = weakref.getweakrefs(obj)
+    except TypeError:
+        return False
+    for reference in watching:
+        if type(reference).__module__.partition(".")[0] == "leakscope":
+            continue
+        callback = getattr(reference, "__callback__", None)
+        module = getattr(callback, "__module__", None) if callback is not None else "weakref"
+        if not (isinstance(module, str) and module.partition(".")[0] in _HARMLESS):
+            return True
+    return False

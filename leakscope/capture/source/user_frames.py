@@ -1,0 +1,32 @@
+"""Which line of the user's did this? The innermost frame outside torch, the standard library and leakscope."""
+
+from __future__ import annotations
+
+import sys
+from types import FrameType
+
+from leakscope.capture.heap.gc_heap import running_frames
+from leakscope.capture.source.user_source import at, is_users
+
+
+def waiting(home: int) -> FrameType | None:
+    """Where that thread stands now: the caller of `backward`, while a thread of autograd's works for it."""
+    return sys._current_frames().get(home)
+
+
+def users_line(frame: FrameType | None) -> str:
+    """`train.py:41 forward` for the innermost frame of the user's at or below `frame`; "" where there is none."""
+    while frame is not None and not is_users(frame.f_code.co_filename):
+        frame = frame.f_back
+    return "" if frame is None else f"{at(frame.f_code.co_filename, frame.f_lineno)} {frame.f_code.co_name}"
+
+
+def arguments_of_running_calls() -> list[tuple[str, str]]:
+    """(function, argument) of the user's running functions, by qualified name."""
+    found = []
+    for frame in running_frames():
+        code = frame.f_code
+        if is_users(code.co_filename):
+            count = code.co_argcount + code.co_kwonlyargcount
+            found += [(code.co_qualname, name) for name in code.co_varnames[:count]]
+    return list(dict.fromkeys(found))

@@ -1,0 +1,188 @@
+"""Where in the user's source is this name made?"""
+
+from __future__ import annotations
+
+import ast
+import linecache
+import os
+import site
+import sysconfig
+from collections.abc import Callable, Iterable, Iterator
+from functools import lru_cache
+from pathlib import Path
+from types import CodeType
+
+_LIBRARY = tuple(
+    os.path.realpath(path) + os.sep
+    for path in {sysconfig.get_paths()["stdlib"], sysconfig.get_paths()["platstdlib"], *site.getsitepackages()}
+)
+_OWN = str(Path(__file__).resolve().parents[2]) + os.sep
+
+
+@lru_cache(maxsize=4096)
+def is_users(filename: str) -> bool:
+    """Whether a file is the user's own code: not the standard library, site-packages or leakscope."""
+    if not filename or filename.startswith("<"):
+        return False
+    path = os.path.realpath(filename)
+    return not path.startswith((*_LIBRARY, _OWN)) and f"{os.sep}site-packages{os.sep}" not in path
+
+
+def is_ours(filename: str) -> bool:
+    """Whether a file is leakscope's own."""
+    return os.path.realpath(filename).startswith(_OWN)
+
+
+@lru_cache(maxsize=4096)
+def short(filename: str) -> str:
+    """The file as a person would write it: relative to the working directory where it lies below it."""
+    if not is_users(filename):
+        return library_name(filename)
+    try:
+        return str(Path(filename).resolve().relative_to(Path.cwd()))
+    except (ValueError, OSError):
+        return Path(filename).name
+
+
+def library_name(filename: str) -> str:
+    """A library's file from its package on, marked so: `<torch/nn/modules/module.py>`."""
+    for root in _LIBRARY:
+        if os.path.realpath(filename).startswith(root):
+            return f"<{os.path.realpath(filename)[len(root) :].removeprefix('site-packages/')}>"
+    return f"<{Path(filename).name}>"
+
+
+def at(filename: str, line: int) -> str:
+    """`train.py:12`."""
+    return f"{short(filename)}:{line}"
+
+
+def of_code(code: CodeType) -> str:
+    return at(code.co_filename, code.co_firstlineno)
+
+
+@lru_cache(maxsize=256)
+def _tree(filename: str) -> ast.Module | None:
+    lines = linecache.getlines(filename)
+    try:
+        return ast.parse("".join(lines)) if lines else None
+    except (SyntaxError, ValueError):
+        return None
+
+
+def forget() -> None:
+    """Let go of the parsed files, tens of thousands of objects each; the lines that were found stay known."""
+    _tree.cache_clear()
+
+
+@lru_cache(maxsize=4096)
+def class_line(filename: str, qualname: str) -> int:
+    """Line of a class statement by qualified name, 0 where the file does not show it."""
+    found = _scope(filename, qualname)
+    return found.lineno if isinstance(found, ast.ClassDef) else 0
+
+
+@lru_cache(maxsize=4096)
+def attribute_line(filename: str, qualname: str, attribute: str, last: bool = False) -> int:
+    """Line of the first `self.<attribute> = ...` in a class (its `__init__` first), 0 where there is none.
+
+    `last` asks for the last one instead: what a later method puts there. A None or number counts only where nothing
+    else is ever assigned: it holds no memory.
+    """
+    scope = _scope(filename, qualname)
+    if scope is None:
+        return 0
+    methods = [n for n in ast.walk(scope) if isinstance(n, (ast.FunctionDef, ast.AsyncFunctionDef))]
+    methods.sort(key=lambda n: (n.name != "__init__", n.lineno))
+    nodes = [node for method in methods for node in ast.walk(method)]
+    lines = _lines(nodes, lambda t: isinstance(t, ast.Attribute) and t.attr == attribute)
+    return lines[-1 if last else 0] if lines else 0
+
+
+@lru_cache(maxsize=4096)
+def class_attribute_line(filename: str, qualname: str, attribute: str, last: bool = False) -> int:
+    """Line that binds a name in a class's own body, else that of a method which sets such an attribute, 0 if not shown.
+
+    `last` asks for the line that binds it last. A method of that name counts as bound where it is defined.
+    """
+    scope = _scope(filename, qualname)
+    if not isinstance(scope, ast.ClassDef):
+        return 0
+    lines = _bound(list(_own_nodes(scope)), attribute)
+    if lines:
+        return max(lines) if last else min(lines)
+    return attribute_line(filename, qualname, attribute, last)
+
+
+@lru_cache(maxsize=4096)
+def local_line(filename: str, qualname: str, name: str, last: bool = False, arguments: bool = True) -> int:
+    """Line that first binds a local of a function (or, with qualname "", a module's global), 0 if not shown.
+
+    `last` asks for the line that binds it last: in `h = zeros(); for x in data: h = cell(x, h)` the loop's. A None or
+    number counts only where nothing else is ever bound to it. Without `arguments` it is 0 for what is an argument.
+    """
+    scope = _scope(filename, qualname) if qualname else _tree(filename)
+    if scope is None:
+        return 0
+    for nodes in (list(_own_nodes(scope)), list(ast.walk(scope))):  # what is bound here goes before what is bound inside
+        lines = _bound(nodes, name)
+        if not lines:
+            lines = [n.lineno for n in nodes if isinstance(n, ast.arg) and n.arg == name]
+            if lines and not arguments:
+                return 0
+        if lines:
+            return max(lines) if last else min(lines)
+    return 0
+
+
+def _bound(nodes: list[ast.AST], name: str) -> list[int]:
+    """Lines that bind a name; where nothing does, those of the functions and classes of that name."""
+    lines = _lines(nodes, lambda t: _names(t, name))
+    return lines or [n.lineno for n in nodes if isinstance(n, _SCOPES) and n.name == name]
+
+
+def _lines(nodes: Iterable[ast.AST], wanted: Callable[[ast.AST], bool]) -> list[int]:
+    """Lines that bind what is wanted, in the order of the nodes."""
+    found = [(node, target.lineno) for node in nodes for target in _targets(node) if wanted(target)]
+    held = [line for node, line in found if not isinstance(getattr(node, "value", node), (ast.Constant, type(None)))]
+    return held or [line for _, line in found]
+
+
+def _own_nodes(scope: ast.AST) -> Iterator[ast.AST]:
+    """The nodes of a function or module, without those inside the functions and classes it defines."""
+    waiting = list(ast.iter_child_nodes(scope))
+    while waiting:
+        node = waiting.pop()
+        yield node
+        if not isinstance(node, _SCOPES):
+            waiting += ast.iter_child_nodes(node)
+
+
+def _names(target: ast.AST, name: str) -> bool:
+    # `x.grad = ...` and `x[i] = ...` read x: only a name that is stored to is bound
+    return any(isinstance(n, ast.Name) and n.id == name and isinstance(n.ctx, ast.Store) for n in ast.walk(target))
+
+
+def _targets(node: ast.AST) -> list[ast.expr]:
+    if isinstance(node, ast.Assign):
+        flat: list[ast.expr] = []
+        for target in node.targets:
+            flat += target.elts if isinstance(target, (ast.Tuple, ast.List)) else [target]
+        return flat
+    if isinstance(node, (ast.AnnAssign, ast.AugAssign, ast.For, ast.AsyncFor, ast.NamedExpr)):
+        return [node.target]
+    if isinstance(node, ast.withitem):
+        return [node.optional_vars] if node.optional_vars is not None else []
+    return []
+
+
+def _scope(filename: str, qualname: str) -> ast.AST | None:
+    scope: ast.AST | None = _tree(filename)
+    for part in qualname.split("."):
+        if part == "<locals>" or scope is None:
+            continue
+        scope = next((n for n in ast.walk(scope) if isinstance(n, _SCOPES) and n.name == part), None)
+    return scope
+
+
+_SCOPES = (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)

@@ -1,0 +1,1 @@
+"""What do the recorded operations say? Works dropped, contexts left open, ranks that wait for each other."""

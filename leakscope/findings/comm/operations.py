@@ -1,0 +1,219 @@
+"""What the wire tells beside the heap: buffers among the storages that something keeps, Works dropped too early."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from leakscope.findings.grouping.candidate import Candidate
+from leakscope.findings.model import Cut, Finding, Sighting
+from leakscope.findings.naming.trace import fingerprint
+from leakscope.graph.model import Crossing, HeapGraph
+from leakscope.record.model import Rank, Run
+from leakscope.units import bytes_text
+
+Row = Mapping[str, Any]
+CONTEXT = "dist_autograd context"
+"""Direction of a crossing that is a gradient in a distributed-autograd context."""
+CUT = "the open context"
+_SIGHTINGS_A_RANK = 20
+"""The latest steps at which a rank dropped Works; earlier ones are in the count alone."""
+
+
+def wire_rows(rank: Rank) -> tuple[Row, ...]:
+    """The operations of a rank in the order of issue; later lines of `wire.jsonl` complete earlier ones by their `id`."""
+    found: dict[Any, dict[str, Any]] = {}
+    for place, row in enumerate(rank.extras.get("wire", ())):
+        found.setdefault(row.get("id", ("line", place)), {}).update(row)
+    whole = [row for row in found.values() if "issued" in row]
+    return tuple(sorted(whole, key=lambda row: float(row["issued"])))
+
+
+def buffers_of(graph: HeapGraph, storages: Iterable[int]) -> dict[int, Crossing]:
+    """Those of the storages that have been on the wire."""
+    return {s: graph.crossed[s] for s in storages if s in graph.crossed}
+
+
+def told(graph: HeapGraph, storages: Sequence[int]) -> str:
+    """`128 sent to rank 1, tag 0, at train.py:28 step`: the commonest kind of crossing among the storages, and how many more."""
+    kinds: dict[str, int] = defaultdict(int)
+    for crossing in buffers_of(graph, storages).values():
+        kinds[describe(crossing)] += 1
+    if not kinds:
+        return f"{len(storages)} buffers"
+    ordered = sorted(kinds, key=lambda kind: -kinds[kind])
+    more = f", and {len(ordered) - 2} more kinds" if len(ordered) > 2 else ""
+    return "; ".join(f"{kinds[kind]} {kind}" for kind in ordered[:2]) + more
+
+
+def describe(crossing: Crossing) -> str:
+    """`received from rank 0, tag 0, at train.py:41 forward`."""
+    at = f", at {crossing.issued_at}" if crossing.issued_at else ""
+    if crossing.direction == CONTEXT:
+        return f"gradients of a context of worker {crossing.peer}{at}"
+    if crossing.direction not in ("send", "recv"):
+        return f"of {crossing.direction}{at}"
+    verb = "sent to" if crossing.direction == "send" else "received from"
+    peer = "any rank" if crossing.peer is None else f"rank {crossing.peer}"
+    return f"{verb} {peer}{f', tag {crossing.tag}' if crossing.tag else ''}{at}"
+
+
+def hint(found: Candidate) -> str:
+    """One sentence for a holder of another kind that keeps buffers of the wire too; "" where it keeps none."""
+    crossed = {s: c for s, c in buffers_of(found.graph, found.group.storages).items() if c.direction in ("send", "recv")}
+    if not crossed:
+        return ""
+    size = sum(int(found.graph.bytes[s]) for s in crossed)
+    dead = sum(c.tensor_dead for c in crossed.values())
+    weak = f"; {'their' if dead == len(crossed) else f'{dead} of their'} Python tensors are dead, their storages are not" if dead else ""
+    many = "buffers" if len(crossed) > 1 else "buffer"
+    return (
+        f" Among what it keeps {'are' if len(crossed) > 1 else 'is'} {len(crossed)} {many} of the wire ({bytes_text(size)}: "
+        f"{told(found.graph, list(crossed))}{weak}): this holder is to blame, not the wire."
+    )
+
+
+def wire_findings(run: Run) -> list[Finding]:
+    """Notes on Works that were dropped before anybody waited for them; what they kept alive is told from the heap."""
+    dropped: dict[tuple[str, str], list[tuple[int, Row]]] = defaultdict(list)
+    for rank in run.ranks:
+        for row in wire_rows(rank):
+            if row.get("dropped") and row.get("direction") not in ("barrier", "monitored_barrier"):
+                dropped[str(row.get("direction")), str(row.get("issued_at"))].append((rank.number, row))
+    return [_dropped(direction, where, rows) for (direction, where), rows in sorted(dropped.items())]
+
+
+def _dropped(direction: str, where: str, rows: Sequence[tuple[int, Row]]) -> Finding:
+    at = f" issued at {where}" if where else ""
+    count = len(rows)
+    return Finding(
+        rule="p2p-buffer",
+        title=f"the Work of {count} {direction} operation{'s' if count != 1 else ''}{at} was dropped before anybody waited for it",
+        fingerprint=fingerprint(("p2p-buffer", "dropped", direction, where.rpartition(" ")[2])),
+        severity="note",
+        freed_by="program",
+        retained_bytes=0,
+        bytes_per_step=0.0,
+        trace=(),
+        cut=None,
+        advice=(
+            "Keep the Work until its wait() has returned, then drop it: until then nobody knows whether the buffer has crossed, "
+            "and writing into a buffer that is still being sent, or reading one that is still being received, is undefined."
+        ),
+        sightings=tuple(_sightings(rows)),
+        count=count,
+    )
+
+
+def _sightings(rows: Sequence[tuple[int, Row]]) -> list[Sighting]:
+    seen: dict[tuple[int, int], int] = defaultdict(int)
+    for rank, row in rows:
+        seen[rank, int(row.get("step", 0))] += int(row.get("bytes", 0))
+    of_rank: dict[int, list[Sighting]] = defaultdict(list)
+    for (rank, step), size in sorted(seen.items()):
+        of_rank[rank].append(Sighting(rank, step, size))
+    return [sighting for told in of_rank.values() for sighting in told[-_SIGHTINGS_A_RANK:]]
+
+
+def context_findings(run: Run) -> list[Finding]:
+    """Notes on contexts and backward passes that stay open without keeping memory that a look could see."""
+    found = []
+    for rank in run.ranks:
+        rows = rank.extras.get("contexts", ())
+        last = rows[-1] if rows else {}
+        passes = int(last.get("backward_passes", 0))
+        if passes and len(rows) > 1 and int(rows[-2].get("backward_passes", 0)):
+            found.append(_open_passes(rank.number, passes, last))
+        if int(last.get("open", 0)) and not int(last.get("bytes", 0)) and _never_closed(rows):
+            found.append(_empty_contexts(rank.number, last))
+    return found
+
+
+def _never_closed(rows: Sequence[Row]) -> bool:
+    """More contexts open at each of the last three lines."""
+    counts = [int(row.get("open", 0)) for row in rows[-3:]]
+    return len(counts) == 3 and counts[0] < counts[1] < counts[2]
+
+
+def _open_passes(rank: int, passes: int, row: Row) -> Finding:
+    return _context_note(
+        ("backward",), rank, row, f"{passes} distributed backward pass{'es' if passes > 1 else ''} still running after the step",
+        "A distributed backward that has failed must leave no pass behind; look at the workers' logs for the rank that never answered.",
+    )  # fmt: skip
+
+
+def _empty_contexts(rank: int, row: Row) -> Finding:
+    where = dict.fromkeys(str(c["opened_at"]) for c in row.get("contexts", ()) if c.get("opened_at"))
+    at = f", opened at {', '.join(list(where)[:3])}" if where else ""
+    return _context_note(
+        ("empty",), rank, row, f"{row.get('open')} distributed-autograd contexts left open, without gradients{at}",
+        "Leave each context (`with torch.distributed.autograd.context()`): it is released on no worker before.",
+    )  # fmt: skip
+
+
+def _context_note(parts: tuple[str, ...], rank: int, row: Row, title: str, advice: str) -> Finding:
+    return Finding(
+        rule="dist-autograd-context", title=title, fingerprint=fingerprint(("dist-autograd-context", *parts)), severity="note",
+        freed_by="program", retained_bytes=int(row.get("bytes", 0)), bytes_per_step=0.0, trace=(), cut=None, advice=advice,
+        sightings=(Sighting(rank, int(row.get("step", 0)), int(row.get("bytes", 0))),), count=int(row.get("open", 0)),
+    )  # fmt: skip
+
+
+def with_contexts(found: Sequence[Finding], run: Run) -> list[Finding]:
+    """All that open contexts keep, on every rank and by whatever reference, told as one leak with the place that opened them."""
+    mine = [f for f in found if f.rule == "dist-autograd-context" and f.trace]
+    if not mine:
+        return list(found)
+    places, workers = _opened(run)
+    functions = tuple(dict.fromkeys(place.rpartition(" ")[2] for place in places))
+    together = [_together([f for f in mine if rank in f.storages], rank) for rank in sorted({r for f in mine for r in f.storages})]
+    opened = f"Opened at {', '.join(places[:3])}. " if places else ""
+    known = f"Workers known: {', '.join(map(str, workers))}. " if workers else ""
+    told = []
+    for finding in together:
+        # no single reference: the container lets go of all when the context is left
+        cut = Cut(CUT, places[0].rpartition(" ")[0] if places else "", finding.retained_bytes)
+        name = fingerprint(("dist-autograd-context", *functions))
+        told.append(replace(finding, fingerprint=name, cut=cut, advice=f"{opened}{known}{finding.advice}"))
+    return [f for f in found if f not in mine] + told
+
+
+def _opened(run: Run) -> tuple[list[str], list[int]]:
+    """Lines that opened contexts still open, and the ids of the workers that took part."""
+    places: dict[str, None] = {}
+    workers: set[int] = set()
+    for rank in run.ranks:
+        for row in rank.extras.get("contexts", ()):
+            for context in row.get("contexts", ()):
+                workers.update(int(worker) for worker in context.get("workers", ()))
+                if context.get("opened_at"):
+                    places[str(context["opened_at"])] = None
+    return list(places), sorted(workers)
+
+
+def _together(found: Sequence[Finding], rank: int) -> Finding:
+    """The findings of one rank as one; the largest lends its words."""
+    best = max(found, key=lambda f: f.retained_bytes)
+    seen: dict[int, int] = defaultdict(int)
+    for finding in found:
+        for sighting in finding.sightings:
+            seen[sighting.step] += sighting.bytes
+    return replace(
+        best,
+        severity="leak" if any(f.severity == "leak" for f in found) else "note",
+        retained_bytes=sum(f.retained_bytes for f in found),
+        bytes_per_step=sum(f.bytes_per_step for f in found),
+        count=sum(f.count for f in found),
+        host_bytes=sum(f.host_bytes for f in found),
+        made_at=tuple(dict.fromkeys(m for f in found for m in f.made_at)),
+        sightings=tuple(Sighting(rank, step, size) for step, size in sorted(seen.items())),
+        storages={rank: tuple(s for f in found for s in f.storages.get(rank, ()))},
+    )
+
+
+def beyond_the_wire(gaps: Sequence[Finding], told: Sequence[Finding]) -> list[Finding]:
+    """The gaps that what is open on the wire does not account for: a context also keeps messages that nobody can count."""
+    rate = sum(f.bytes_per_step for f in told if f.rule == "dist-autograd-context")
+    return [gap for gap in gaps if gap.bytes_per_step > rate / 2]

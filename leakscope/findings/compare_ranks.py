@@ -1,0 +1,120 @@
+"""One rank keeps what its peers let go, measured by what its own stage should hold."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from statistics import median
+
+from leakscope.findings.build import tell
+from leakscope.findings.categories import HOST, looks_after_steps
+from leakscope.findings.grouping.candidate import Candidate
+from leakscope.findings.grouping.groups import Group, group_storages
+from leakscope.findings.grouping.growth import Series
+from leakscope.findings.model import Finding, RankSummary, Sighting
+from leakscope.findings.naming.trace import fingerprint
+from leakscope.graph.model import HeapGraph
+from leakscope.record.model import Look, Rank, Run
+from leakscope.units import bytes_text
+
+NAME = "rank-skew"
+_OWN = ("parameter", "gradient", "optimizer state", "buffer")
+"""What a stage must hold: a stage with more layers may hold more."""
+_FACTOR = 1.5
+_LEAST = 16 * 1024 * 1024
+
+
+def skew_findings(run: Run, summaries: Mapping[int, RankSummary], told: Sequence[Finding]) -> list[Finding]:
+    """A note for each rank that holds far more beside its model than its peers do, each set against its own model.
+
+    `told` are the other findings: bytes that they name are no skew. Stages are compared at their last looks, so this
+    says where to look, not that anything grows; it is never a verdict.
+    """
+    excess = {number: _beside(summary, _named(number, told)) for number, summary in summaries.items() if summary.categories}
+    if len(excess) < 2:
+        return []
+    models = {number: max(_model(summaries[number]), 1) for number in excess}
+    found = []
+    for number, held in sorted(excess.items()):
+        usual = median(excess[other] / models[other] for other in excess if other != number)
+        expected = usual * models[number]
+        over = int(held - expected)
+        if held > _FACTOR * expected and over >= max(_LEAST, run.min_bytes):
+            found.append(_finding(run, number, over, held, int(expected)))
+    return found
+
+
+def _holder(run: Run, rank: int) -> Finding | None:
+    """What holds most of what a rank holds and its peers do not, or less of; the model is left out."""
+    looks = {r.number: look for r in run.ranks if (look := _last_look(r)) is not None}
+    if rank not in looks:
+        return None
+    look = looks[rank]
+    groups = {number: {g.key: g for g in group_storages(found.heap) if not g.freed} for number, found in looks.items()}
+    peers = [found for number, found in groups.items() if number != rank]
+    over = {
+        key: group.bytes - median(found[key].bytes if key in found else 0 for found in peers)
+        for key, group in groups[rank].items()
+        if not is_model(look.heap, group) and (not look.heap.device or any(s in look.heap.device for s in group.storages))
+    }
+    most = max(over, key=lambda key: over[key], default=None)
+    if most is None or over[most] <= 0:
+        return None
+    group = groups[rank][most]
+    made = tuple(look.heap.made_at[s] for s in group.storages if s in look.heap.made_at)
+    alone = Candidate(rank, look.step, look.heap, group, Series((look.step,), (group.bytes,)), 0.0, False, made_at=made)
+    return tell(alone, run.min_bytes)
+
+
+def _last_look(rank: Rank) -> Look | None:
+    looks = looks_after_steps(rank)
+    return looks[-1] if looks else None
+
+
+def is_model(graph: HeapGraph, group: Group) -> bool:
+    """A parameter, what hangs on one, or an optimizer's state."""
+    on_the_way = [group.start, *(int(graph.held[reference]) for reference in group.way)]
+    return any(graph.object(index).kind in ("parameter", "optimizer") for index in on_the_way)
+
+
+def _model(summary: RankSummary) -> int:
+    return sum(summary.categories.get(name, 0) for name in _OWN)
+
+
+def _beside(summary: RankSummary, named: int) -> int:
+    """Bytes at the last look that are not the stage's own model and that no other finding names."""
+    everything = sum(size for name, size in summary.categories.items() if name not in (*_OWN, "leaked", HOST))
+    leaked = summary.categories.get("leaked", 0)
+    return max(everything + leaked - max(named, leaked), 0)
+
+
+def _named(rank: int, told: Sequence[Finding]) -> int:
+    last = (max((s for s in f.sightings if s.rank == rank), key=lambda s: s.step, default=None) for f in told if f.severity == "leak")
+    return sum(sighting.bytes for sighting in last if sighting is not None)
+
+
+def _finding(run: Run, rank: int, over: int, held: int, expected: int) -> Finding:
+    step = next((look.step for r in run.ranks if r.number == rank and (look := _last_look(r)) is not None), 0)
+    holder = _holder(run, rank)
+    largest = "" if holder is None or holder.cut is None else f"; the largest holder is {holder.cut.written or holder.cut.reference}"
+    advice = (
+        f"Compare what rank {rank} holds at its last look with a peer's, by category. In a pipeline the first stages keep more "
+        "microbatches in flight; the last stage keeps logits, losses and what a logged metric holds."
+    )
+    found = Finding(
+        rule=NAME,
+        title=f"rank {rank} holds {bytes_text(held)} beside its model where its peers' share would be {bytes_text(expected)}{largest}",
+        fingerprint=fingerprint((NAME,)),
+        severity="note",
+        freed_by="program",
+        retained_bytes=over,
+        bytes_per_step=0.0,
+        trace=(),
+        cut=None,
+        advice=advice,
+        sightings=(Sighting(rank, step, over),),
+    )
+    if holder is None:
+        return found
+    own = fingerprint((NAME, holder.fingerprint))
+    return replace(found, fingerprint=own, trace=holder.trace, cut=holder.cut, made_at=holder.made_at, count=holder.count)

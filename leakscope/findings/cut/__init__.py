@@ -1,0 +1,1 @@
+"""Which references must go so that the memory does?"""

@@ -1,0 +1,70 @@
+"""Is the memory that no tensor owns that of autograd graphs, kept by tensors which hang on them?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from leakscope.findings.build import best_cut
+from leakscope.findings.grouping.candidate import Candidate
+from leakscope.findings.model import Finding
+from leakscope.graph.model import KINDS
+from leakscope.graph.retained import freed_without
+from leakscope.record.model import Look
+
+_NODE = KINDS.index("grad node")
+_OF_A_NODE = range(64, 1024)
+"""Bytes that a grad node takes with what it keeps besides tensors: 380 (linear, convolution) to 600 (a chain of ReLU) were counted."""
+_ENOUGH = 0.9
+
+
+def with_graphs_behind(
+    told: Sequence[Finding], candidates: Sequence[Candidate], gaps: Sequence[Finding], looks: Sequence[Look]
+) -> tuple[list[Finding], list[Finding]]:
+    """The findings and the gaps, with each gap moved to the finding whose cut frees the grad nodes that came meanwhile.
+
+    `losses.append(loss)` after its backward keeps four bytes of storage, and a node for each operation of the step.
+    """
+    moved, left = list(told), []
+    for gap in gaps:
+        place = next(_frees_the_nodes(candidates, gap, looks), None) if gap.severity == "leak" else None
+        if place is None:
+            left.append(gap)
+        else:
+            moved[place] = _with(moved[place], gap)
+    return moved, left
+
+
+def _frees_the_nodes(candidates: Sequence[Candidate], gap: Finding, looks: Sequence[Look]) -> Iterator[int]:
+    """Positions of the candidates whose cut frees as many grad nodes as have come while the gap grew."""
+    nodes = [(look.heap.kind == _NODE).sum() for look in looks if look.step in (gap.sightings[0].step, gap.sightings[-1].step)]
+    came = int(nodes[-1] - nodes[0])
+    if came <= 0 or int(gap.retained_bytes / came) not in _OF_A_NODE:
+        return
+    for place, candidate in enumerate(candidates):
+        if candidate.group.freed == 0 and candidate.graph is looks[-1].heap:
+            references = np.asarray(best_cut(candidate)[2], dtype=np.int64)
+            gone = freed_without(candidate.graph, references)
+            if (candidate.graph.kind[gone] == _NODE).sum() >= _ENOUGH * came:
+                yield place
+
+
+def _with(finding: Finding, gap: Finding) -> Finding:
+    name = finding.cut.written if finding.cut else "it"
+    beside = {s.step: s.bytes for s in gap.sightings}
+    return replace(
+        finding,
+        severity="note" if finding.settled else "leak",
+        title=finding.title.replace(" gains tensors ", " gains tensors, and the graphs that made them, "),
+        retained_bytes=finding.retained_bytes + gap.retained_bytes,
+        bytes_per_step=finding.bytes_per_step + gap.bytes_per_step,
+        counted_bytes=gap.retained_bytes,
+        sightings=tuple(replace(s, bytes=s.bytes + beside.get(s.step, 0)) for s in finding.sightings),
+        cut=finding.cut and replace(finding.cut, frees_bytes=finding.cut.frees_bytes + gap.retained_bytes),
+        advice=finding.advice
+        if finding.settled
+        else f"Keep numbers in {name}, not tensors: x.item(), or x.detach() where the tensor is needed. After backward a tensor still "
+        "has a node for each operation that made it; their memory is the growth that the allocator counts and no tensor owns.",
+    )

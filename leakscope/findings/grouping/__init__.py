@@ -1,0 +1,1 @@
+"""Which storages are held by the same thing, and does it grow?"""

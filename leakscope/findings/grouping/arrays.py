@@ -1,0 +1,61 @@
+"""Numpy arrays, bytes and BytesIO that are kept: judged as tensors are, in the same graph, and told by the same rules."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from leakscope.findings.model import Finding
+from leakscope.graph.model import KINDS, HeapGraph
+from leakscope.record.model import Look, Rank
+from leakscope.units import bytes_text
+
+_ARRAY, _STORAGE, _OTHER = (KINDS.index(kind) for kind in ("array", "storage", "native"))
+
+
+def array_bytes(look: Look) -> int:
+    """Bytes of the living arrays that own memory."""
+    graph = look.heap
+    return int(graph.size[(graph.kind == _ARRAY) & (graph.freed == 0)].sum())
+
+
+def with_arrays_for_storages(rank: Rank) -> Rank | None:
+    """The rank as if arrays were what is looked for; None where they are as many bytes at every look, a data set's, say."""
+    if len({array_bytes(look) for look in rank.looks}) < 2:
+        return None
+    return replace(rank, looks=tuple(replace(look, heap=_of_arrays(look.heap)) for look in rank.looks))
+
+
+def _of_arrays(graph: HeapGraph) -> HeapGraph:
+    arrays, storages = graph.kind == _ARRAY, graph.kind == _STORAGE
+    kind = np.where(arrays, _STORAGE, np.where(storages, _OTHER, graph.kind))
+    return replace(graph, kind=kind, bytes=np.where(arrays, graph.size, 0), made_at={}, crossed={}, device={})
+
+
+def told_of_arrays(finding: Finding, rank: int) -> Finding:
+    """A finding made by the rules for tensors, in words for arrays; none of its bytes are a storage's."""
+    name = finding.cut.written if finding.cut else ""
+    word = _word(finding)
+
+    def said(text: str) -> str:
+        parts = text.split(name) if name else [text]
+        return name.join(part.replace(" tensor", f" {word}") for part in parts)
+
+    return replace(finding, title=said(finding.title), advice=said(finding.advice), count=0, storages={rank: ()})
+
+
+def _word(finding: Finding) -> str:
+    kind = finding.trace[-1].type.rpartition(".")[2]
+    return "numpy array" if kind == "ndarray" else f"{kind} object"
+
+
+def beside_tensors(told: Sequence[Finding], arrays: Finding) -> list[Finding]:
+    """The findings of one rank with one of arrays: what a tensor's cut frees as well is said with that."""
+    for place, finding in enumerate(told):
+        same = finding.cut and arrays.cut and (finding.cut.written, finding.cut.where) == (arrays.cut.written, arrays.cut.where)
+        if same and finding.freed_by == "program" and (finding.severity == "leak" or arrays.severity == "note"):
+            more = f" {bytes_text(arrays.retained_bytes)} of {_word(arrays)}s go with it."
+            return [*told[:place], replace(finding, advice=finding.advice + more), *told[place + 1 :]]
+    return [*told, arrays]

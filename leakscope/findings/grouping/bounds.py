@@ -1,0 +1,151 @@
+"""What speaks against a leak: a bound that is not reached yet, memory that went on without it, too few looks that saw it grow."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from itertools import pairwise
+from statistics import median
+
+from leakscope.findings.grouping.candidate import Candidate
+from leakscope.findings.grouping.groups import Group
+from leakscope.findings.grouping.growth import Series
+from leakscope.findings.model import Finding
+from leakscope.graph.model import HeapGraph
+from leakscope.record.model import Look, Rank
+from leakscope.units import bytes_text
+
+WENT_ON = 0.4
+"""What has grown on as it did adds at least this share of its rate, times the steps, to the counted bytes."""
+_COUNTED = 0.5
+"""Memory that the allocator counts raised the counted bytes by this share of what it grew, while it was looked at."""
+_TELLING = 4 << 20
+"""Bytes to be expected before what was counted says something: on the host everything else is counted with them."""
+_OTHERS = 0.2
+"""Share of all that grows by which other memory may have risen or fallen meanwhile."""
+_LEAST_FALL = 1 << 20
+_STILL = 6
+"""Steps to the end over which memory that has come to rest is seen to be still."""
+_IN_STEP = 0.1
+"""Share of its rate by which the counted bytes still rise at a median step once it has."""
+_NONE_GO = " and lets none go"
+
+
+def went_on(rank: Rank, line: Series, rate: float, growing: Sequence[Series] = (), rested: bool = False) -> bool:
+    """False where the counted bytes say that it did not: after the last look they rose far less than by `rate` a step, or
+    fell once by all that was `growing`.
+
+    A fall of more than it can hold by then, and not of all together, is of something else, and left out; so is a single one
+    of less than it holds. Where a look at the end saw that it `rested`, counted bytes that are too few to tell it alone bear
+    that out.
+    """
+    counted = {s.number: s for s in rank.steps if s.counted_bytes is not None}
+    first, last = line.steps[0], line.steps[-1]
+    later = [number for number in counted if number > last]
+    if first not in counted or last not in counted or len(later) < 2 or counted[first].counted_on != counted[later[-1]].counted_on:
+        return True
+
+    def rose(start: int, end: int) -> int:
+        return (counted[end].counted_bytes or 0) - (counted[start].counted_bytes or 0)
+
+    if rose(first, last) < _COUNTED * line.total:
+        return True
+    if _was_let_go(later, rose, last, growing):
+        return False
+    if _came_to_rest([rose(a, b) for a, b in pairwise(n for n in counted if first <= n <= last)], [rose(a, b) for a, b in pairwise(later)], line, rate):
+        return False
+    expected = rate * (later[-1] - later[0])
+    if expected < (0 if rested else _TELLING) or later[-1] - later[0] < last - first:
+        return True
+    rises = [(rose(before, after), line.bytes[-1] + rate * (after - last)) for before, after in pairwise(later)]
+    own = [(rise, held) for rise, held in rises if -rise <= held]
+    return sum(rise for rise, _ in own) - _of_others(own) >= WENT_ON * expected
+
+
+def _came_to_rest(seen: Sequence[int], later: Sequence[int], line: Series, rate: float) -> bool:
+    """Whether what rose step for step, while it was looked at, then stayed still for as many steps at least, to the end.
+
+    A median step is not moved by what something else took or let go of at one, so little memory is enough to tell it by.
+    """
+    rest = later[len(later) // 2 :]
+    if line.pauses or len(rest) < _STILL or len(later) < len(seen) or median(seen) < _COUNTED * rate:
+        return False
+    return abs(median(rest)) < _IN_STEP * rate and sum(rise >= _COUNTED * rate for rise in rest) <= 1
+
+
+def _of_others(rises: Sequence[tuple[float, float]]) -> float:
+    """The one fall that is of something else: no other comes near it, and it is not all that was held by then."""
+    (fall, held), *others = sorted(rises)[:2] or [(0.0, 0.0)]
+    alone = not others or others[0][0] > fall / 2
+    return fall if fall < 0 and alone and -fall < (1 - _OTHERS) * held else 0
+
+
+def _was_let_go(later: Sequence[int], rose: Callable[[int, int], int], last: int, growing: Sequence[Series]) -> bool:
+    """Whether the counted bytes fell once by about all that was growing, and did not come straight back."""
+    held, rate = sum(one.bytes[-1] for one in growing), sum(one.per_step for one in growing)
+    for before, here, after in zip([last, *later], later, later[1:], strict=False):
+        everything = held + rate * (before - last)
+        if abs(-rose(before, here) - everything) <= _OTHERS * everything and everything >= _LEAST_FALL:
+            return rose(here, after) < _COUNTED * everything
+    return False
+
+
+def gaining(at: Mapping[int, tuple[Look, Group]]) -> list[int]:
+    """Positions on the group's way of the containers that have gained items; `at` has the group at each look."""
+    places = sorted(at)
+    group = at[places[-1]][1]
+    found = []
+    for place in range(len(group.way)):
+        items = [_items_at(there.heap, seen.way, place) for there, seen in (at[k] for k in places)]
+        if items[-1] > items[0] >= 0:
+            found.append(place)
+    return found
+
+
+def bound_on(at: Mapping[int, tuple[Look, Group]], places: Sequence[int]) -> str:
+    """What the container that gains would hold when full, "" where it has no bound, is full already, or is one of ever more
+    itself. `places` are those of `gaining`."""
+    *_, before, last = [at[k] for k in sorted(at)] if len(at) > 1 else [None, None]
+    if len(places) != 1 or before is None or last is None:
+        return ""
+    look, group = last
+    place = places[0]
+    label = look.heap.object(int(look.heap.holder[group.way[place]])).label
+    bound = re.search(r", max(?:len|size) (\d+)$", label)
+    items = _items_at(look.heap, group.way, place)
+    if bound is None or items >= int(bound[1]) <= _items_at(before[0].heap, before[1].way, place):
+        return ""
+    more = items - _items_at(before[0].heap, before[1].way, place)
+    each = (group.bytes - before[1].bytes) / more if more > 0 else group.bytes / items  # one of them may have another holder
+    full = round(each * int(bound[1]))
+    return f"{items} of {bound[1]} items are in it; when it is full it holds {bytes_text(full)}"
+
+
+def _items_at(graph: HeapGraph, way: Sequence[int], place: int) -> int:
+    """Items of the container at this place of a way, -1 where there is none; an lru_cache has one for each result on the graph."""
+    if place >= len(way):
+        return -1
+    holder = graph.object(int(graph.holder[way[place]]))
+    if holder.kind != "container":
+        return -1
+    return holder.size if holder.size >= 0 else len(graph.out_of(holder.index))
+
+
+def doubted(finding: Finding, candidate: Candidate) -> Finding:
+    """A note where something speaks against a leak."""
+    if candidate.group.freed:
+        return finding
+    if candidate.bound:
+        title = finding.title.replace(_NONE_GO, " up to its bound")
+        return replace(finding, severity="note", settled=True, title=title, advice=f"No leak as long as its bound is what you want: {candidate.bound}.")
+    if candidate.ended:
+        text = f"It grew so until step {candidate.series.steps[-1]}; the memory counted later did not go on with it: it has been emptied since, or is full."
+        title = finding.title.replace(_NONE_GO, ", but not to the end")
+        return replace(finding, severity="note", settled=True, title=title, advice=text)
+    return finding if candidate.certain else replace(finding, severity="note")
+
+
+def is_open(finding: Finding, candidate: Candidate) -> bool:
+    """Whether it would be a leak if more looks had seen it grow."""
+    return finding.severity == "leak" and not (candidate.certain or candidate.bound or candidate.ended)

@@ -1,0 +1,144 @@
+"""A group of storages on its way to a finding: what every rule is shown."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from leakscope.findings.grouping.groups import Group
+from leakscope.findings.grouping.growth import Series
+from leakscope.findings.naming.expressions import along_way, line_along
+from leakscope.findings.naming.trace import OF_TENSORS, generic, passes_through
+from leakscope.graph.model import HeapGraph, Object, Reference
+from leakscope.graph.paths import ways_from_roots
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One group of one rank over all judged looks, described at the look where it was largest."""
+
+    rank: int
+    step: int
+    """Step of the look that `graph` and `group` belong to."""
+    graph: HeapGraph
+    group: Group
+    series: Series
+    per_step: float
+    """Bytes a step."""
+    recreated: bool
+    """Garbage that came back after a full collection."""
+    storages_at: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
+    """Step of each look to the group's storages in that look's graph."""
+    roots: tuple[int, ...] = ()
+    """On how many roots of the same name the storages hang, at each look that saw any."""
+    made_at: tuple[str, ...] = ()
+    """Where its storages were made, one for each whose maker was seen at any look."""
+    confirmed: bool = False
+    """It had grown on, as fast, when the main code had returned."""
+    ended: bool = False
+    """The counted bytes of the later steps did not go on as it grew."""
+    gaining: int = -1
+    """Position on the way of the last container that has gained items; -1 where none was seen to."""
+    bound: str = ""
+    """What the bounded container that gains it would hold when full; "" where there is none."""
+
+    def written(self, reference: int) -> str:
+        """A reference on the way, as its user would write it: `model[1].seen in main()`."""
+        return along_way(self.graph, self.group.way, reference, self.one_of_its_kind)
+
+    def line(self, reference: int) -> str:
+        """The line that a reference on the way is told with."""
+        return line_along(self.graph, self.group.way, reference)
+
+    def name(self, reference: int) -> str:
+        """A reference's own name: `.seen`, `[i]` where it is one of many items, `[1]` where all hangs on that item."""
+        name = self.graph.reference(reference).name
+        return name if reference in self.one_of_its_kind else generic(name)
+
+    @cached_property
+    def one_of_its_kind(self) -> frozenset[int]:
+        """References on the way, to the first tensor at most, that all the storages hang on, though others like it may be there."""
+        below = self.storages_below
+        shared = (r for r, held in zip(self.group.way, self.objects[1:], strict=True) if below[held.index] == len(self.group.storages))
+        return frozenset(r for r in shared if self.graph.object(int(self.graph.held[r])).kind not in OF_TENSORS)
+
+    @cached_property
+    def objects(self) -> tuple[Object, ...]:
+        """Objects along the way, from its start to the typical storage."""
+        return tuple(self.graph.object(i) for i in (self.group.start, *(int(self.graph.held[r]) for r in self.group.way)))
+
+    @cached_property
+    def references(self) -> tuple[Reference, ...]:
+        """References along the way."""
+        return tuple(self.graph.reference(r) for r in self.group.way)
+
+    @cached_property
+    def tensor_at(self) -> int:
+        """Position of the first tensor on the way that is held for its own sake, not for a list it carries."""
+        way = self.group.way
+        tensors = [k for k, o in enumerate(self.objects) if o.kind in ("tensor", "parameter")]
+        held = (k for k in tensors if k == len(way) or not passes_through(self.graph, way[k]))
+        return next(held, len(self.objects) - 1)
+
+    @cached_property
+    def before_tensor(self) -> tuple[Object, ...]:
+        return self.objects[: self.tensor_at]
+
+    @cached_property
+    def container(self) -> tuple[int, Object] | None:
+        """(position, object) of the container nearest to the first tensor on the way."""
+        places = [k for k, o in enumerate(self.before_tensor) if o.kind == "container"]
+        return (places[-1], self.objects[places[-1]]) if places else None
+
+    @property
+    def certain(self) -> bool:
+        """Whether enough looks saw it grow; garbage need not grow."""
+        return self.group.freed != 0 or self.series.certain or self.confirmed
+
+    @property
+    def gained(self) -> Object | None:
+        """The container that was seen to gain items."""
+        return self.objects[self.gaining] if self.gaining >= 0 else None
+
+    def through(self, *kinds: str) -> int | None:
+        """Position of the first object of one of these kinds before the first tensor, roots and what is above left out."""
+        places = (k for k, o in enumerate(self.before_tensor) if o.kind in kinds and not (k == 0 and o.root))
+        return next((k for k in places if not self.is_above(k)), None)
+
+    def is_above(self, position: int) -> bool:
+        """Whether the object is one for all the storages and has what gains them: a thread that owns a queue, not one of many threads."""
+        below = self.objects[position + 1 : self.tensor_at + 1]
+        return any(self.is_for_all(o) for o in below)
+
+    def is_for_all(self, one: Object) -> bool:
+        """Whether more than half of the storages hang on this one object."""
+        return 2 * self.storages_below[one.index] > len(self.group.storages)
+
+    @cached_property
+    def storages_below(self) -> Counter[int]:
+        """Objects on the ways from the roots to the storages, each with how many of those ways go through it."""
+        ways = ways_from_roots(self.graph)
+        last, holder = ways.last.tolist(), self.graph.holder.tolist()
+        found = Counter(self.group.storages)
+        on_the_way: set[int] = set()
+        for index in found:
+            while index not in on_the_way:
+                on_the_way.add(index)
+                if last[index] >= 0:
+                    index = holder[last[index]]
+        # farthest first: each object has been given all its own before it hands them up
+        for index in sorted(on_the_way, key=ways.cost.__getitem__, reverse=True):
+            if last[index] >= 0:
+                found[holder[last[index]]] += found[index]
+        return found
+
+    @property
+    def keeps_its_number(self) -> int:
+        """How many storages there were at every look, 0 where there were more at one than at another."""
+        counts = {len(storages) for storages in self.storages_at.values()}
+        return counts.pop() if len(counts) == 1 and len(self.storages_at) > 1 else 0
+
+    def reference_through(self, *kinds: str) -> Reference | None:
+        return next((r for r in self.references if r.kind in kinds), None)

@@ -1,0 +1,199 @@
+"""Which storages are held by the same thing? One look's storages, collected by their holder."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from leakscope.findings.naming.trace import generic, grouping, key_of, passes_through
+from leakscope.graph.cycles import Cycles, find_cycles, smallest_cycle
+from leakscope.graph.model import IMMORTAL, KINDS, REFERENCE_KINDS, HeapGraph
+from leakscope.graph.paths import Ways, ways_from, ways_from_roots
+
+_HANDLES = ("method", "function", "instance", "nn.Module", "optimizer", "exception", "frame", "generator", "future", "container")
+"""Where a person would take hold of a cycle: the kinds that the user's code names, best first."""
+
+HOOKS = "hooks"
+"""Last part of the key of what is held by the hooks of a tensor, not by its holder."""
+
+
+@dataclass(frozen=True)
+class Group:
+    """Storages with one holder in one look."""
+
+    key: tuple[str, ...]
+    start: int
+    """The object the way begins at: a root, or an object of the cycle."""
+    way: tuple[int, ...]
+    """References from the start to a typical storage (the last one made)."""
+    storages: tuple[int, ...]
+    bytes: int
+    freed: int
+    """0 for live storages; else as `HeapGraph.freed`."""
+    cycles: tuple[tuple[int, ...], ...] = field(default=())
+    """The smallest cycle of each instance, as references; () for live storages."""
+    roots: int = 0
+    """How many roots the ways to live storages start from: each call of one function is a root of its own."""
+
+
+def group_storages(graph: HeapGraph) -> list[Group]:
+    """Every storage of the graph in exactly one group, in the order of their indexes."""
+    return _live(graph) + _garbage(graph)
+
+
+def _live(graph: HeapGraph) -> list[Group]:
+    ways = ways_from_roots(graph)
+    entries, through, hooked, origins = _entries(graph, ways)
+    keys: dict[int, tuple[str, ...]] = {}
+    shared: dict[tuple[object, ...], tuple[str, ...]] = {}
+    members: dict[tuple[str, ...], list[int]] = {}
+    for storage in graph.storages.tolist():
+        if graph.freed[storage] == 0 and np.isfinite(ways.cost[storage]):
+            entry = entries[storage] if entries[storage] >= 0 else storage
+            if entry not in keys:
+                last = int(ways.last[entry])
+                like = (last, entry) if last < 0 else (int(graph.holder[last]), *_alike(graph, last, entry))
+                if like not in shared:
+                    shared[like] = key_of(graph, ways.start(graph, entry), ways.to(graph, entry))
+                keys[entry] = shared[like]
+            # what a tensor's hooks hold grows by itself, though the tensor is as it was
+            key = (*keys[entry], HOOKS) if hooked[storage] else keys[entry]
+            members.setdefault(key, []).append(storage)
+    groups = []
+    for key, storages in members.items():
+        # What hangs behind a graph and what does not may share a holder: the heavier kind tells the story.
+        behind = [s for s in storages if through[s]]
+        heavier = behind if 2 * _bytes(graph, behind) > _bytes(graph, storages) else storages
+        typical = _typical(graph, heavier)
+        down = tuple(ways.to(graph, typical))
+        roots = len({origins[s] for s in storages})
+        groups.append(Group(key, origins[typical], down, tuple(storages), _bytes(graph, storages), 0, roots=roots))
+    return groups
+
+
+def _alike(graph: HeapGraph, reference: int, held: int) -> tuple[object, ...]:
+    """All that a key takes from the last reference of a way and what it holds: the items of one container share theirs."""
+    name = grouping(graph.strings[graph.reference_name[reference]])
+    return int(graph.reference_kind[reference]), name, int(graph.kind[held]), int(graph.name[held])
+
+
+def _entries(graph: HeapGraph, ways: Ways) -> tuple[list[int], list[bool], list[bool], list[int]]:
+    """For each object the first tensor on its way that is held for its own sake (-1 without one), whether its way leads
+    through a grad graph, whether through a hook of that tensor, and the root it starts from.
+
+    One pass in the order of the ways' costs: a chain of a million grad nodes costs a million steps, not their square.
+    """
+    of_tensor = np.isin(graph.kind, [KINDS.index("tensor"), KINDS.index("parameter")])
+    tensors = of_tensor.tolist()
+    attributes = (graph.reference_kind == REFERENCE_KINDS.index("attribute")) & of_tensor[graph.holder]
+    passing = {r for r in np.flatnonzero(attributes).tolist() if passes_through(graph, r)}
+    graphs = np.isin(graph.reference_kind, [REFERENCE_KINDS.index("grad graph"), REFERENCE_KINDS.index("saved")]).tolist()
+    hooks = (graph.reference_kind == REFERENCE_KINDS.index("hook")).tolist()
+    last, holder = ways.last.tolist(), graph.holder.tolist()
+    entries, through, hooked, origins = [-1] * len(graph), [False] * len(graph), [False] * len(graph), list(range(len(graph)))
+    for index in np.argsort(ways.cost, kind="stable").tolist():
+        reference = last[index]
+        if reference >= 0:
+            before = holder[reference]
+            entries[index] = -1 if entries[before] == before and reference in passing else entries[before]
+            origins[index] = origins[before]
+            through[index] = through[before] or graphs[reference]
+            hooked[index] = hooked[before] or (hooks[reference] and entries[before] >= 0 and not through[before])
+        if entries[index] < 0 and tensors[index]:
+            entries[index] = index
+    return entries, through, hooked, origins
+
+
+def _typical(graph: HeapGraph, storages: list[int]) -> int:
+    """The largest storage, the latest of several: the one whose trace tells most."""
+    return max(storages, key=lambda s: (int(graph.bytes[s]), s))
+
+
+def _bytes(graph: HeapGraph, storages: list[int]) -> int:
+    return int(graph.bytes[storages].sum())
+
+
+def _garbage(graph: HeapGraph) -> list[Group]:
+    dead = graph.storages[graph.freed[graph.storages] != 0]
+    if len(dead) == 0:
+        return []
+    cycles = find_cycles(graph)
+    closed = np.flatnonzero(cycles.cyclic[cycles.label] & (graph.freed != 0))
+    ways = ways_from(graph, closed)
+    instances: dict[int, list[int]] = {}
+    for storage in dead.tolist():
+        if np.isfinite(ways.cost[storage]):
+            instances.setdefault(int(cycles.label[ways.start(graph, storage)]), []).append(storage)
+    collected: dict[tuple[str, ...], list[tuple[tuple[int, ...], list[int]]]] = {}
+    members = _members(cycles, instances)
+    for component, storages in instances.items():
+        cycle = _cycle(graph, cycles, members[component])
+        immortal = any(graph.freed[s] == IMMORTAL for s in storages)
+        key = ("immortal" if immortal else "cycle", *_cycle_key(graph, cycle))
+        collected.setdefault(key, []).append((cycle, storages))
+    return [_garbage_group(graph, ways, key, found) for key, found in collected.items()]
+
+
+def _members(cycles: Cycles, wanted: dict[int, list[int]]) -> dict[int, list[int]]:
+    found: dict[int, list[int]] = {component: [] for component in wanted}
+    for index in np.flatnonzero(np.isin(cycles.label, list(wanted))).tolist():
+        found[int(cycles.label[index])].append(index)
+    return found
+
+
+def _cycle(graph: HeapGraph, cycles: Cycles, members: list[int]) -> tuple[int, ...]:
+    """The smallest cycle through the object that a person would name: a class, where there is one, for it holds itself
+    and all the rest whatever else is cut."""
+
+    def rank(index: int) -> tuple[bool, bool, bool, int, int]:
+        found = graph.object(index)
+        order = _HANDLES.index(found.kind) if found.kind in _HANDLES else len(_HANDLES)
+        inherent = holds_itself(graph, index)
+        return (not inherent, found.where.startswith("<"), inherent and not found.where, order, index)
+
+    for start in sorted(members, key=rank)[:8]:
+        way = smallest_cycle(graph, cycles, start)
+        if way:
+            return tuple(way)
+    return ()
+
+
+def holds_itself(graph: HeapGraph, index: int) -> bool:
+    """Whether an object is a class that is a cycle of its own: by its `__mro__`, and by the descriptors in its `__dict__`."""
+    return graph.kind[index] == KINDS.index("class") and bool((graph.held[graph.out_of(index)] == index).any())
+
+
+def _cycle_key(graph: HeapGraph, cycle: tuple[int, ...]) -> tuple[str, ...]:
+    """What the user's code holds on the cycle; how many tensors and grad nodes lie between does not count."""
+    plain = [r for r in cycle if graph.object(int(graph.holder[r])).kind not in ("grad node", "tensor", "parameter")]
+    parts: list[str] = []
+    if all(graph.object(int(graph.holder[r])).kind == "container" for r in plain):
+        # Which C++ reference hides the cycle tells cycles through nameless containers apart.
+        parts += sorted({generic(graph.reference(r).name) for r in cycle if graph.reference(r).kind in ("hook", "saved")})
+    for reference in plain or cycle:
+        r = graph.reference(reference)
+        held = graph.object(r.held)
+        name = "tensor" if held.kind in ("tensor", "parameter", "grad node") and plain else f"{held.kind}:{held.name}"
+        step = f"{generic(r.name)} {name}"
+        if step not in parts:
+            parts.append(step)
+    return tuple(sorted(parts))  # wherever on the cycle the walk began
+
+
+def _garbage_group(
+    graph: HeapGraph, ways: Ways, key: tuple[str, ...], found: list[tuple[tuple[int, ...], list[int]]]
+) -> Group:
+    storages = [s for _, held in found for s in held]
+    cycle, last = found[-1]
+    typical = _typical(graph, last)
+    freed = [int(graph.freed[s]) for s in storages]
+    return Group(
+        key=key,
+        start=ways.start(graph, typical),
+        way=tuple(ways.to(graph, typical)),
+        storages=tuple(storages),
+        bytes=_bytes(graph, storages),
+        freed=IMMORTAL if IMMORTAL in freed else max(freed),
+        cycles=tuple(c for c, _ in [(cycle, last), *found[:-1]]),
+    )

@@ -1,0 +1,1 @@
+"""What do the allocator's and the host's counters say beside the heap?"""

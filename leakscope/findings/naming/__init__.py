@@ -1,0 +1,1 @@
+"""How would the user write this reference?"""

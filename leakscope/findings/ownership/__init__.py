@@ -1,0 +1,1 @@
+"""Whose is it: the user's, or a library's?"""

@@ -1,0 +1,131 @@
+"""Does a library alone keep this storage, and by which of its attributes and variables?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+
+from leakscope.findings.model import Hop
+from leakscope.findings.naming.trace import hops
+from leakscope.findings.ownership.known_leaks import TYPES, Known, known_leak
+from leakscope.graph.model import HeapGraph
+from leakscope.graph.paths import Ways
+from leakscope.graph.retained import freed_storages
+
+LIBRARY_STATE = ("torch.distributed.", "torch.nn.parallel.")
+"""Types whose attributes torch fills, not the script."""
+_PASSED = ("storage", "tensor", "parameter", "grad node", "saved tensor", "container", "work")
+_RECORDS = (f"{TYPES}stage._RecvInfo", "torch.distributed.distributed_c10d.P2POp")
+"""Small objects that a stage or a schedule keeps one of for each microbatch: what keeps them tells more."""
+_MOST = 1000
+"""Objects asked on the way up from one storage."""
+
+
+@dataclass(frozen=True)
+class Hold:
+    """One of a library's objects, functions or frames with the references that lead from it down to a storage."""
+
+    known: Known
+    owner: int
+    way: tuple[int, ...]
+
+    def is_direct(self, graph: HeapGraph) -> bool:
+        """Whether no grad graph lies between: the tensor itself is kept, not what autograd saved below it."""
+        return all(_is_direct(graph, r) for r in self.way)
+
+
+@dataclass(frozen=True)
+class Holds:
+    """All that keeps one storage."""
+
+    known: tuple[Hold, ...]
+    running: bool
+    """A frame or function of a library that is running keeps it too."""
+    others: tuple[int, ...]
+    """References of the script's that keep it too."""
+    native: bool
+    """Native code, or more than could be asked, keeps it too."""
+
+
+def is_librarys(graph: HeapGraph, index: int) -> bool:
+    """Whether an object is a library's: its frame or function, or state that torch keeps for itself."""
+    found = graph.object(index)
+    return found.where.startswith("<") or (found.kind == "instance" and found.type.startswith(LIBRARY_STATE))
+
+
+def owners(graph: HeapGraph, index: int) -> list[int]:
+    """Who has this container or Work: the first objects above it that are neither."""
+    found: list[int] = []
+    waiting, seen = [index], {index}
+    while waiting and len(seen) < _MOST:
+        here = waiting.pop()
+        for reference in graph.into(here).tolist():
+            holder = int(graph.holder[reference])
+            if holder not in seen:
+                seen.add(holder)
+                (waiting if graph.object(holder).kind in ("container", "work") else found).append(holder)
+        if graph.root[here]:
+            found.append(here)
+    return found
+
+
+def holds_of(graph: HeapGraph, storage: int, through_graphs: bool = True) -> Holds:
+    """Everything that keeps a storage, from its tensors up to the first object that is no tensor, grad node or container.
+
+    Without `through_graphs` only who has a tensor itself is told, not who has a graph that it is saved in.
+    """
+    down: dict[int, int] = {}
+    found: list[Hold] = []
+    others: list[int] = []
+    running = native = False
+    waiting = [storage]
+    crossed = storage in graph.crossed if graph.crossed else None
+    while waiting and len(down) < _MOST:
+        here = waiting.pop(0)
+        native = native or bool(graph.root[here])
+        for reference in graph.into(here).tolist():
+            holder = int(graph.holder[reference])
+            if holder in down or holder == storage or not (through_graphs or _is_direct(graph, reference)):
+                continue
+            obj = graph.object(holder)
+            if obj.kind in _PASSED or obj.type in _RECORDS:
+                down[holder] = reference
+                waiting.append(holder)
+            elif not is_librarys(graph, holder):
+                others.append(reference)
+            else:
+                way = [reference, *_down(graph, down, here, storage)]
+                known = known_leak(hops(graph, holder, way, 0, {}, ("", "")), crossed)
+                if known is not None:
+                    found.append(Hold(known, holder, tuple(way)))
+                running = running or known is None
+    return Holds(tuple(found), running, tuple(others), native or bool(waiting))
+
+
+def _is_direct(graph: HeapGraph, reference: int) -> bool:
+    return graph.reference(reference).kind not in ("grad graph", "saved")
+
+
+def _down(graph: HeapGraph, down: dict[int, int], here: int, storage: int) -> list[int]:
+    way = []
+    while here != storage:
+        way.append(down[here])
+        here = int(graph.held[down[here]])
+    return way
+
+
+def whole_trace(graph: HeapGraph, ways: Ways, hold: Hold, frees: int) -> tuple[Hop, ...]:
+    """From a root to the holder and down to the storage."""
+    above = ways.to(graph, hold.owner)
+    way = [*above, *hold.way]
+    start = int(graph.holder[way[0]])
+    return hops(graph, start, way, len(above) + 1, {hold.way[0]: frees} if frees else {}, ("held on the way from a root", "kept by the library"))
+
+
+def freed_by(graph: HeapGraph, holds: Iterable[Hold], storages: Iterable[int]) -> int:
+    """Bytes of these storages that would be freed if the holders let go of the tensors, and nobody else did."""
+    cuts = {next((r for r in hold.way[::-1] if graph.reference(r).kind != "memory"), hold.way[0]) for hold in holds}
+    gone = freed_storages(graph, np.asarray(sorted(cuts), dtype=np.int64))
+    return int(graph.bytes[np.intersect1d(gone, np.asarray(sorted(storages), dtype=np.int64))].sum())

@@ -1,0 +1,143 @@
+"""What a library keeps from step to step, though no step needs it: named once for each holder, with the upstream issue."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from leakscope.findings.grouping.growth import LEAST_LOOKS, Series, series
+from leakscope.findings.model import Cut, Finding, Sighting
+from leakscope.findings.naming.expressions import at_holder
+from leakscope.findings.naming.trace import fingerprint
+from leakscope.findings.ownership.known_leaks import KNOWN, TYPES, Known, upstream
+from leakscope.findings.ownership.library_paths import Hold, Holds, freed_by, holds_of, whole_trace
+from leakscope.graph.model import HeapGraph
+from leakscope.graph.paths import ways_from_roots
+from leakscope.record.model import Look, Rank
+from leakscope.units import bytes_text
+
+_OTHERS_SHOWN = 3
+
+@dataclass(frozen=True)
+class Kept:
+    """Storages of one look that one known holder keeps, each with all that keeps it."""
+
+    known: Known
+    holds: Mapping[int, Holds]
+    """By storage."""
+
+    def of_its_own(self, storage: int) -> list[Hold]:
+        return [hold for hold in self.holds[storage].known if hold.known == self.known]
+
+    def frees(self, graph: HeapGraph) -> int:
+        """Bytes that would be freed if this holder alone let go."""
+        return freed_by(graph, (hold for storage in self.holds for hold in self.of_its_own(storage)), self.holds)
+
+    def others(self, graph: HeapGraph) -> dict[str, int]:
+        """Who else keeps how many of the storages."""
+        found: dict[str, int] = defaultdict(int)
+        for holds in self.holds.values():
+            names = [hold.known.holder for hold in holds.known if hold.known != self.known]
+            names += ["a running call of the library"] * holds.running + ["native code"] * holds.native
+            for name in dict.fromkeys([*names, *(_said(graph, r) for r in holds.others[:2])]):
+                found[name] += 1
+        return dict(found)
+
+
+def by_holder(graph: HeapGraph, storages: Sequence[int], alone: bool) -> list[Kept]:
+    """Those of the storages that known holders keep; one that several keep belongs to the first of `KNOWN`.
+
+    `alone`: only what neither the script nor native code keeps too; else only what no grad graph stands before.
+    """
+    if not any(name.startswith(TYPES) for name in graph.strings):
+        return []
+    found: dict[str, dict[int, Holds]] = defaultdict(dict)
+    for storage in storages:
+        if not (alone or holds_of(graph, storage, through_graphs=False).known):
+            continue
+        holds = holds_of(graph, storage)
+        known = [h.known for h in holds.known if alone or h.is_direct(graph)]
+        if known and not (alone and (holds.others or holds.native)):
+            found[min(known, key=KNOWN.index).holder][storage] = holds
+    return [Kept(known, found[known.holder]) for known in KNOWN if known.holder in found]
+
+
+def _said(graph: HeapGraph, reference: int) -> str:
+    """`losses in train()`, whether train is a function that runs or a generator that waits."""
+    r = graph.reference(reference)
+    holder = graph.object(r.holder)
+    in_function = r.kind == "local" and holder.kind in ("frame", "generator")
+    return f"{r.name.removeprefix('local ')} in {holder.name}()" if in_function else at_holder(graph, reference)
+
+
+def kept_by_library(rank: Rank, looks: Sequence[Look], told: Sequence[Finding], min_bytes: int) -> dict[str, Finding]:
+    """Holder to finding, for each holder that keeps something at the last look; a note unless it grows.
+
+    `told` are the findings of this rank that grow: what they name is not told again.
+    """
+    if len(looks) < 2 or looks[-1].occasion == "block":
+        return {}
+    named = {index for finding in told for index in finding.storages.get(rank.number, ())}
+    last = looks[-1]
+    graph = last.heap
+    kept = by_holder(graph, [s for s in graph.storages.tolist() if graph.freed[s] == 0 and s not in named], alone=False)
+    sizes: dict[str, dict[int, int]] = defaultdict(dict)
+    for look in looks[:-1] if kept else ():
+        alive = [s for s in look.heap.storages.tolist() if look.heap.freed[s] == 0]
+        for one in by_holder(look.heap, alive, alone=False):
+            sizes[one.known.holder][look.step] = _bytes(look.heap, one)
+    found = {}
+    for one in kept:
+        size = _bytes(graph, one)
+        if size < max(min_bytes, 1) or not sizes[one.known.holder]:  # seen once, it may go when the next step begins
+            continue
+        line = series([look.step for look in looks], {**sizes[one.known.holder], last.step: size})
+        found[one.known.holder] = _finding(rank, graph, one, line, size, min_bytes)
+    return found
+
+
+def _bytes(graph: HeapGraph, kept: Kept) -> int:
+    return int(graph.bytes[list(kept.holds)].sum())
+
+
+def _finding(rank: Rank, graph: HeapGraph, kept: Kept, line: Series, size: int, min_bytes: int) -> Finding:
+    known, count = kept.known, len(kept.holds)
+    typical = max(kept.holds, key=lambda s: (int(graph.bytes[s]), s))
+    frees = kept.frees(graph)
+    grows = line.grew_lately
+    return Finding(
+        rule=known.rule,
+        title=f"kept by torch's {known.holder} from step to step: {bytes_text(size)}",
+        fingerprint=fingerprint(("kept by library", known.holder)),
+        severity="leak" if grows and line.is_leak(min_bytes) else "note",
+        freed_by="program",
+        retained_bytes=size,
+        bytes_per_step=line.per_step if grows else 0.0,
+        trace=whole_trace(graph, ways_from_roots(graph), kept.of_its_own(typical)[0], frees),
+        cut=Cut(known.holder, "", frees) if frees else None,
+        advice=advice(graph, kept, _course(line)),
+        origin="library",
+        made_at=tuple(dict.fromkeys(graph.made_at[s] for s in kept.holds if s in graph.made_at))[:6],
+        sightings=tuple(Sighting(rank.number, s, b) for s, b in zip(line.steps, line.bytes, strict=True) if b),
+        count=count,
+        storages={rank.number: tuple(kept.holds)},
+    )
+
+
+def _course(line: Series) -> str:
+    if line.grew_lately:
+        return "It grows."
+    if len(line.bytes) < LEAST_LOOKS:
+        return ""
+    return "It is the same at every look: it does not grow." if len(set(line.bytes)) == 1 else "It does not grow at every look."
+
+
+def advice(graph: HeapGraph, kept: Kept, more: str) -> str:
+    """The upstream issue, who else keeps the same storages, and what the script can do."""
+    parts = [upstream(kept.known)]
+    for name, count in sorted(kept.others(graph).items(), key=lambda item: -item[1])[:_OTHERS_SHOWN]:
+        whole = "all of it" if count == len(kept.holds) else f"{count} of {len(kept.holds)} storages"
+        parts.append(f"Kept by {name} too: {whole}.")
+    parts += [more, kept.known.cure]
+    return " ".join(part for part in parts if part)

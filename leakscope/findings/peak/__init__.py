@@ -1,0 +1,1 @@
+"""What lay idle while memory was at its highest?"""

@@ -1,0 +1,51 @@
+"""How long did memory lie unused: lag, use and drag of a watched step in byte-seconds, and what of its peak was idle."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from leakscope.findings.peak.idle import PeakOfStep, peak_of
+from leakscope.record.model import Run
+from leakscope.units import bytes_text
+
+_WORTH_A_WORD = 0.01
+"""Share of the peak from which what nobody saw being made is told."""
+_WHO = {
+    "user": "your code could let go of",
+    "library": "only a library could let go of",
+    "gradient": "are gradients kept until zero_grad",
+    "wire": "are held by sends and receives that are not over",
+    "autograd": "autograd keeps for a backward that does not use them",
+}
+"""Who could let go of what is idle at the peak, as `findings.idle_at_peak` tells them apart."""
+
+
+def drag_told(run: Run) -> tuple[str, ...]:
+    """Two sentences for each rank of which a step was watched storage by storage."""
+    told: list[str] = []
+    for rank in run.ranks:
+        peak = peak_of(rank)
+        if peak is not None:
+            told += [f"Rank {rank.number}: {text}" for text in _of_rank(peak)]
+    return tuple(told)
+
+
+def _of_rank(peak: PeakOfStep) -> Iterator[str]:
+    row = peak.row
+    lag, use, drag = (float(row[f"{name}_byte_seconds"]) for name in ("lag", "use", "drag"))
+    whole = lag + use + drag
+    if whole > 0:
+        parts = [f"{name} {bytes_text(part)}·s ({part / whole:.0%})" for name, part in (("lag", lag), ("use", use), ("drag", drag))]
+        yield (
+            f"the {row['storages']} storages that the step before step {row['step']} made and let go were alive for {bytes_text(whole)}·s: "
+            f"{', '.join(parts)}; lag is before the first use, drag after the last."
+        )
+    idle = sum(int(one.row["bytes"]) for one in peak.idle)
+    at = f" at {row['peak_at']}" if row["peak_at"] else ""
+    on = "" if row.get("device", "cpu") == "cpu" else f" on {row['device']}"
+    text = f"the peak of step {row['step']}{on} was {bytes_text(row['peak_bytes'])}{at}; {bytes_text(idle)} of it were not used again"
+    shares = {who: sum(int(one.row["bytes"]) for one in peak.held_by(who)) for who in _WHO}
+    named = [f"{bytes_text(size)} {_WHO[who]}" for who, size in shares.items() if size]
+    unseen = int(row.get("unseen_bytes", 0))
+    beside = f" Beside it {bytes_text(unseen)} were alive that other threads or native code had made unseen." if unseen > _WORTH_A_WORD * row["peak_bytes"] else ""
+    yield f"{text}{': ' if named else ''}{', '.join(named)}.{beside}"

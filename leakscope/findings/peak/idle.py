@@ -1,0 +1,141 @@
+"""What is alive at the step's peak and never used again, and who could let go of it then?"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from leakscope.findings.ownership.holders import Grips, grips_of, users_side
+from leakscope.graph.model import HeapGraph, Ints
+from leakscope.graph.ownership import Reach
+from leakscope.graph.retained import freed_storages
+from leakscope.record.model import Rank
+
+Row = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Idle:
+    """One storage that was alive at the peak and is not used again."""
+
+    row: Row
+    grips: Grips
+    by: str
+    """Who could let go: user, library, gradient (zero_grad), wire (a Work) or autograd (a backward still to come)."""
+
+
+@dataclass(frozen=True)
+class PeakOfStep:
+    """The watched step of one rank: its figures, the heap at its peak, and what was idle then."""
+
+    rank: int
+    row: Row
+    graph: HeapGraph
+    idle: tuple[Idle, ...]
+    rows: tuple[Row, ...]
+    """All storages of the step that were made and last used where an idle one was; those that are idle for about as long
+    are held in the same way, and the same mended line lets go of them."""
+
+    @property
+    def rise(self) -> int:
+        """Bytes of the peak above what was alive when the step began."""
+        return int(self.row["peak_bytes"]) - int(self.row["start_bytes"])
+
+    def held_by(self, who: str) -> list[Idle]:
+        return [idle for idle in self.idle if idle.by == who]
+
+    @property
+    def avoidable_bytes(self) -> int:
+        """Bytes at the peak that nothing uses again and that the user's code could have let go."""
+        return sum(int(idle.row["bytes"]) for idle in self.held_by("user"))
+
+    def fall(self, idle: Sequence[Idle]) -> int:
+        """By how much the step's peak falls when these are released after their last use: another moment may be the peak then."""
+        spans: dict[tuple[str, str], int] = {}
+        for one in idle:
+            spans[_site(one.row)] = min(_span(one.row), spans.get(_site(one.row), _span(one.row)))
+        rows = [row for row in self.rows if _site(row) in spans and 2 * _span(row) >= spans[_site(row)]]
+        heights = [
+            live - sum(int(r["bytes"]) for r in rows if r["last"] < number < r["died"]) for number, live in self.row["curve"]
+        ]
+        return int(self.row["peak_bytes"]) - max(heights, default=int(self.row["peak_bytes"]))
+
+
+def peak_of(rank: Rank) -> PeakOfStep | None:
+    """What the lifetimes of one rank's watched step show; None where none was watched to its end."""
+    rows = rank.extras.get("lifetimes", ())
+    step = next((row for row in rows if row["kind"] == "step"), None)
+    if step is None:
+        return None
+    look = next((look for look in rank.looks if look.occasion == "peak" and look.step == step["step"]), None)
+    if look is None:
+        return None
+    graph, users = look.heap, users_side(look.heap)
+    lying = [row for row in rows if row["kind"] == "idle" and 0 <= row["storage"] < len(graph) and graph.freed[row["storage"]] == 0]
+    reached: dict[int, Reach] = {}
+    grips = _settled(graph, {row["storage"]: grips_of(graph, row["storage"], users, reached) for row in lying})
+    idle = [Idle(row, grips[row["storage"]], _who(graph, grips[row["storage"]], row, step)) for row in lying]
+    alike = tuple(row for row in rows if row["kind"] in ("idle", "alike"))
+    return PeakOfStep(rank.number, step, graph, tuple(idle), alike)
+
+
+def _settled(graph: HeapGraph, idle: Mapping[int, Grips]) -> dict[int, Grips]:
+    """The grips with what the user reaches only inside a library's objects told as one or the other's.
+
+    The user can let go of such an object where that frees the storage, and mostly what lies idle: an output that was
+    used up, not a trainer that still runs.
+    """
+    known: dict[tuple[int, ...], Ints] = {}
+    settled = dict(idle)
+    for storage, grips in idle.items():
+        if grips.inside and not (grips.library or grips.native):
+            cuts = tuple(sorted({*grips.users, *grips.handles, *grips.packed}))
+            if cuts not in known:
+                known[cuts] = freed_storages(graph, np.asarray(cuts, dtype=np.int64))
+            if frees_mostly_idle(graph, known[cuts], storage, idle):
+                settled[storage] = replace(grips, users=tuple(sorted({*grips.users, *grips.handles})), inside=(), handles=())
+    return settled
+
+
+def frees_mostly_idle(graph: HeapGraph, gone: Ints, storage: int, idle: Collection[int]) -> bool:
+    """Whether this storage is among those that would go, and what lies idle is at least half of their bytes."""
+    spent = int(graph.bytes[[s for s in gone.tolist() if s in idle]].sum())
+    return storage in gone and 2 * spent >= int(graph.bytes[gone].sum())
+
+
+def _span(row: Row) -> int:
+    """Operations from the last use to the death."""
+    return int(row["died"]) - int(row["last"])
+
+
+def _site(row: Row) -> tuple[str, str]:
+    return str(row["made_at"]), str(row["last_use_at"])
+
+
+def _who(graph: HeapGraph, grips: Grips, row: Row, step: Row) -> str:
+    if grips.gradient:
+        return "gradient"
+    if grips.native or grips.library or grips.inside or not (grips.users or grips.work):
+        return "library"
+    if grips.work:
+        return "wire"
+    if grips.packed and not arguments_cut(graph, step, grips.users):
+        return "library"
+    if grips.saved and step["backward_follows"] and row["last_phase"] != "backward":
+        return "autograd"
+    return "user"
+
+
+def arguments_cut(graph: HeapGraph, step: Row, cuts: Sequence[int]) -> list[str]:
+    """Cuts that are arguments of calls that ran at the peak."""
+    running = {(str(function), str(name)) for function, name in step["arguments"]}
+    found = []
+    for cut in cuts:
+        r = graph.reference(cut)
+        holder = graph.object(r.holder)
+        if holder.kind == "frame" and (holder.name, r.name.removeprefix("local ")) in running:
+            found.append(r.name.removeprefix("local "))
+    return list(dict.fromkeys(found))

@@ -1,0 +1,220 @@
+"""Memory at the step's peak that is never used again: who holds it then, and what letting go of it saves."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Collection, Sequence
+
+import numpy as np
+
+from leakscope.findings.model import Cut, Finding, Hop, Sighting, Unjudged
+from leakscope.findings.naming.expressions import along_way
+from leakscope.findings.naming.see_also import places
+from leakscope.findings.naming.trace import fingerprint, generic, hops
+from leakscope.findings.peak.idle import Idle, PeakOfStep, arguments_cut, frees_mostly_idle, peak_of
+from leakscope.findings.peak.library_drag import NAME, others_findings
+from leakscope.graph.model import HeapGraph
+from leakscope.graph.paths import Ways, ways_from_roots
+from leakscope.graph.reach import reachable
+from leakscope.graph.retained import freed_storages
+from leakscope.record.model import Rank
+from leakscope.units import bytes_text
+
+LEAK_SHARE = 0.2
+"""Share of the step's peak from which what could be let go is a leak: a variable that lives on is in every plain script."""
+_LEAK_FACTOR = 4
+"""And at least this many times `min_bytes`."""
+_CONTAINERS = ("container",)
+_NAMES_SHOWN = 6
+
+
+def late_release_findings(
+    rank: Rank, min_bytes: int, told: Collection[str] = (), leak_share: float = LEAK_SHARE
+) -> list[Finding]:
+    """A leak where the user could save `leak_share` of this rank's peak, else notes.
+
+    `told` are holders of a library that have findings of their own, as `PipelineStage.output_chunks`.
+    """
+    peak = peak_of(rank)
+    if peak is None:
+        return []
+    least = max(_LEAK_FACTOR * min_bytes, leak_share * int(peak.row["peak_bytes"]), 1)
+    return _users_findings(peak, min_bytes, least) + others_findings(peak, min_bytes, told)
+
+
+def late_release_unjudged(rank: Rank) -> list[Unjudged]:
+    """Why this rank's lifetimes could not be told, where they could not."""
+    rows = rank.extras.get("lifetimes", ())
+    return [Unjudged(NAME, rank.number, str(row["why"])) for row in rows if row["kind"] == "unjudged"]
+
+
+def avoidable_peak_bytes(rank: Rank) -> int | None:
+    """Bytes of the watched step's peak that the user's code could have let go; None where no step was watched."""
+    peak = peak_of(rank)
+    return None if peak is None else peak.avoidable_bytes
+
+
+def _users_findings(peak: PeakOfStep, min_bytes: int, least: float) -> list[Finding]:
+    graph = peak.graph
+    ways = ways_from_roots(graph)
+    idle = peak.held_by("user")
+    storages = frozenset(int(i.row["storage"]) for i in idle)
+    groups: dict[str, list[tuple[Idle, tuple[int, ...]]]] = defaultdict(list)
+    climbed: dict[int, int] = {}
+    for one in idle:
+        cuts = []
+        for reference in one.grips.users:
+            if reference not in climbed:
+                climbed[reference] = _climb(graph, reference, storages)
+            cuts.append(climbed[reference])
+        cuts = _of_one_object(graph, list(dict.fromkeys(cuts)), one, storages)
+        cuts.sort(key=lambda c: (graph.object(int(graph.holder[c])).kind != "frame", c))
+        groups[_owner(graph, ways, cuts[0])].append((one, tuple(cuts)))
+    # Where another moment is as high, letting go of these alone would gain nothing worth a line.
+    worth = [members for members in groups.values() if peak.fall([one for one, _ in members]) >= max(min_bytes, 1)]
+    return [_finding(peak, ways, members, least) for members in worth]
+
+
+def _climb(graph: HeapGraph, reference: int, idle: frozenset[int]) -> int:
+    """From an item of a container to the local that holds the container, where cutting that frees nothing that is needed."""
+    best = reference
+    for _ in range(3):
+        holder = int(graph.holder[best])
+        into = graph.into(holder).tolist()
+        if graph.object(holder).kind not in _CONTAINERS or len(into) != 1 or graph.root[holder]:
+            break
+        below = reachable(len(graph), graph.holder, graph.held, np.asarray([holder], dtype=np.int64))[graph.storages]
+        gone = freed_storages(graph, np.asarray(into, dtype=np.int64)).tolist()
+        if not idle.issuperset(graph.storages[below].tolist()) and (not gone or not idle.issuperset(gone)):
+            break
+        best = into[0]
+    return best if graph.reference(best).kind == "local" else reference
+
+
+def _of_one_object(graph: HeapGraph, cuts: list[int], one: Idle, idle: frozenset[int]) -> list[int]:
+    """Where one object holds the storage by several references, the one reference to that object instead of these."""
+    times = Counter(int(graph.holder[c]) for c in cuts)
+    for holder in [h for h, count in times.items() if count > 1 and not graph.root[h] and len(graph.into(h)) == 1]:
+        instead = [*graph.into(holder).tolist(), *(c for c in cuts if graph.holder[c] != holder)]
+        gone = freed_storages(graph, np.asarray([*instead, *one.grips.packed], dtype=np.int64))
+        if frees_mostly_idle(graph, gone, int(one.row["storage"]), idle):
+            cuts = list(dict.fromkeys(instead))
+    return cuts
+
+
+def _owner(graph: HeapGraph, ways: Ways, reference: int) -> str:
+    """What a person would open to mend it: the function whose variable it is, or the root that leads there."""
+    holder = int(graph.holder[reference])
+    root = graph.object(ways.start(graph, holder))
+    return f"{root.kind} {root.name}" if root.kind == "frame" else f"{root.kind} {root.name} {_spoken(graph, ways, reference)}"
+
+
+def _where(graph: HeapGraph, ways: Ways, reference: int) -> str:
+    """The line of this reference, or of the nearest one above it that has a line."""
+    for above in [reference, *ways.to(graph, int(graph.holder[reference]))[::-1]]:
+        r = graph.reference(above)
+        if where := r.where or graph.object(r.holder).where:
+            return where
+    return ""
+
+
+def _spoken(graph: HeapGraph, ways: Ways, reference: int) -> str:
+    way = [*ways.to(graph, int(graph.holder[reference])), reference]
+    return along_way(graph, way, reference)
+
+
+def _finding(
+    peak: PeakOfStep, ways: Ways, members: Sequence[tuple[Idle, tuple[int, ...]]], least: float
+) -> Finding:  # fmt: skip
+    """A leak from `least` bytes on, else a note."""
+    graph = peak.graph
+    size = sum(int(one.row["bytes"]) for one, _ in members)
+    # what the running statement itself used a moment ago, as `logits` in loss.backward(), every plain script holds: a note
+    passing = sum(int(one.row["bytes"]) for one, _ in members if one.row.get("one_statement"))
+    fall = peak.fall([one for one, _ in members])
+    members = sorted(members, key=lambda m: -int(m[0].row["bytes"]))
+    cuts = list(dict.fromkeys(c for _, more in members for c in more))
+    spoken = list(dict.fromkeys(_spoken(graph, ways, c) for c in cuts))
+    where = _where(graph, ways, cuts[0])
+    packed = {r for one, _ in members for r in one.grips.packed}
+    gone = freed_storages(graph, np.asarray([*cuts, *packed], dtype=np.int64))
+    frees = int(graph.bytes[[s for s in gone.tolist() if s in {m[0].row["storage"] for m in members}]].sum())
+    names = _together(spoken)
+    made = list(dict.fromkeys(str(one.row["made_at"]) for one, _ in members if one.row["made_at"]))
+    return Finding(
+        rule=NAME,
+        title=f"{names}{f', {where},' if where else ''} keep{'s' * (len(spoken) == 1)} {bytes_text(size)} through the step's "
+        "peak that nothing uses again",
+        fingerprint=fingerprint((NAME, *sorted(spoken))),
+        severity="leak" if min(size - passing, fall) >= least else "note",
+        freed_by="program",
+        retained_bytes=size,
+        bytes_per_step=0.0,
+        trace=_trace(graph, ways, cuts[0], int(members[0][0].row["storage"]), frees if len(cuts) == 1 else _frees_alone(graph, members, cuts[0])),
+        cut=Cut(", ".join(dict.fromkeys(generic(graph.reference(c).name) for c in cuts[:_NAMES_SHOWN])), where, frees, written=names),
+        advice=_advice(peak, [one for one, _ in members], cuts, names, fall),
+        made_at=tuple(made[:6]),
+        sightings=(Sighting(peak.rank, int(peak.row["step"]), size),),
+        see=places("boxed-lists") if arguments_cut(graph, peak.row, cuts) else (),
+        count=len(members),
+    )
+
+
+def _frees_alone(graph: HeapGraph, members: Sequence[tuple[Idle, tuple[int, ...]]], cut: int) -> int:
+    """What this cut frees of the memory that lies idle, without the others."""
+    idle = {int(one.row["storage"]) for one, _ in members}
+    return int(graph.bytes[[s for s in freed_storages(graph, np.asarray([cut], dtype=np.int64)).tolist() if s in idle]].sum())
+
+
+def _together(spoken: Sequence[str]) -> str:
+    """`inputs and outputs in step(), batch in main()`."""
+    places: dict[str, list[str]] = defaultdict(list)
+    for text in spoken[:_NAMES_SHOWN]:
+        name, _, place = text.partition(" in ")
+        places[place].append(name)
+    parts = [_listed(names) + (f" in {place}" if place else "") for place, names in places.items()]
+    more = f" and {len(spoken) - _NAMES_SHOWN} more" if len(spoken) > _NAMES_SHOWN else ""
+    return ", ".join(parts) + more
+
+
+def _listed(names: Sequence[str]) -> str:
+    return " and ".join([", ".join(names[:-1]), names[-1]]) if len(names) > 1 else names[0]
+
+
+def _trace(graph: HeapGraph, ways: Ways, cut: int, storage: int, frees: int) -> tuple[Hop, ...]:
+    """From the root through the cut down to the storage."""
+    above = ways.to(graph, int(graph.holder[cut]))
+    way = [*above, cut]
+    came: dict[int, int] = {int(graph.held[cut]): -1}
+    waiting = [int(graph.held[cut])]
+    while waiting and storage not in came:
+        here = waiting.pop(0)
+        for reference in graph.out_of(here).tolist():
+            held = int(graph.held[reference])
+            if held not in came:
+                came[held] = reference
+                waiting.append(held)
+    down: list[int] = []
+    at = storage
+    while came.get(at, -1) >= 0:
+        down.append(came[at])
+        at = int(graph.holder[came[at]])
+    way += down[::-1]
+    start = int(graph.holder[way[0]])
+    return hops(graph, start, way, len(above) + 1, {cut: frees}, ("still needed", "not used again before it is released"))
+
+
+def _advice(peak: PeakOfStep, idle: Sequence[Idle], cuts: Sequence[int], names: str, fall: int) -> str:
+    last = next((str(one.row["last_use_at"]) for one in idle if one.row["last_use_at"]), "")
+    used = f"last used at {last}" if last else "not used in the step at all"
+    text = f"Let go of {names} after the last use, or move that part into a function of its own. The largest was {used}; the peak is at {peak.row['peak_at']}. The step's peak would fall by {bytes_text(fall)}."
+    arguments = arguments_cut(peak.graph, peak.row, cuts)
+    if arguments:
+        boxed = ", ".join(arguments)
+        text += (
+            f" {boxed} {'is an argument' if len(arguments) == 1 else 'are arguments'} of a running call: what a caller hands over stays alive until "
+            "the call returns, unless it is passed in a list that the callee empties (a boxed call) and no caller keeps a name for it."
+        )
+    if any(one.grips.saved for one in idle):
+        text += " A grad node that has already run still keeps it as a saved tensor: drop retain_graph=True, or the last reference to the graph."
+    return text

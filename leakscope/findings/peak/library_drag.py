@@ -1,0 +1,108 @@
+"""What is never used again after the step's peak and only somebody else could let go: a library, zero_grad, a Work."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from leakscope.findings.model import Cut, Finding, Sighting
+from leakscope.findings.naming.trace import fingerprint
+from leakscope.findings.ownership.library_paths import whole_trace
+from leakscope.findings.ownership.library_retention import Kept, advice, by_holder
+from leakscope.findings.peak.idle import Idle, PeakOfStep
+from leakscope.graph.paths import ways_from_roots
+from leakscope.units import bytes_text
+
+NAME = "late-release"
+_WORTH_SHARE = 0.05
+"""Share of the step's own peak, above what was alive when it began, from which what somebody else holds is worth a note."""
+_WORTH_FACTOR = 16
+"""And at least this many times `min_bytes`."""
+_SAID = {
+    "library": (
+        "libraries and running calls keep {size} through the step's peak that nothing uses again",
+        "No variable of yours holds it alone: a running call or an object of a library does. Passing less, or calling the parts of it yourself, may help.",
+    ),
+    "gradient": (
+        "gradients of the last step are kept until zero_grad: {size} at the step's peak",
+        "Call optimizer.zero_grad() right after optimizer.step(), before the next forward.",
+    ),
+    "wire": (
+        "sends and receives that are not yet over, or whose Work is kept, hold {size} through the step's peak",
+        "Wait for an operation as early as its buffer is not needed, and drop its Work then.",
+    ),
+    "autograd": (
+        "autograd keeps {size} through the step's peak for a backward that does not use it",
+        "Compute what needs no gradient under torch.no_grad(), or detach it, so that its graph is not kept until backward.",
+    ),
+}
+"""Who could let go to title and advice."""
+
+
+def others_findings(peak: PeakOfStep, min_bytes: int, told: Collection[str]) -> list[Finding]:
+    """Notes: one for each holder of a library that is known, but for those `told` already, then one for each other sort."""
+    by_storage = {int(idle.row["storage"]): idle for idle in peak.held_by("library")}
+    kept = by_holder(peak.graph, list(by_storage), alone=True)
+    found = []
+    for one in kept:
+        idle = [by_storage[storage] for storage in one.holds]
+        if one.known.holder not in told and _bytes(idle) >= max(min_bytes, 1):
+            found.append(_known(peak, one, idle))
+    named = {storage for one in kept for storage in one.holds}
+    for who in _SAID:
+        idle = [one for one in peak.held_by(who) if int(one.row["storage"]) not in named]
+        if who == "gradient" and peak.row["peak_phase"] == "optimizer":
+            continue  # the optimizer itself still holds them: no zero_grad could come before
+        if _bytes(idle) >= max(_WORTH_FACTOR * min_bytes, _WORTH_SHARE * peak.rise, 1):
+            found.append(_unknown(peak, who, idle))
+    return found
+
+
+def _bytes(idle: Sequence[Idle]) -> int:
+    return sum(int(one.row["bytes"]) for one in idle)
+
+
+def _made_at(idle: Sequence[Idle]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(str(one.row["made_at"]) for one in idle if one.row["made_at"]))[:6]
+
+
+def _known(peak: PeakOfStep, kept: Kept, idle: Sequence[Idle]) -> Finding:
+    graph, known, size = peak.graph, kept.known, _bytes(idle)
+    frees = kept.frees(graph)
+    typical = max(kept.holds, key=lambda s: (int(graph.bytes[s]), s))
+    return Finding(
+        rule=NAME,
+        title=f"kept by torch's {known.holder} through the step's peak, and not used again: {bytes_text(size)}",
+        fingerprint=fingerprint(("kept by library at the peak", known.holder)),
+        severity="note",
+        freed_by="program",
+        retained_bytes=size,
+        bytes_per_step=0.0,
+        trace=whole_trace(graph, ways_from_roots(graph), kept.of_its_own(typical)[0], frees),
+        cut=Cut(known.holder, "", frees) if frees else None,
+        advice=advice(graph, kept, f"The step's peak is at {peak.row['peak_at']}."),
+        origin="library",
+        made_at=_made_at(idle),
+        sightings=(Sighting(peak.rank, int(peak.row["step"]), size),),
+        count=len(idle),
+    )
+
+
+def _unknown(peak: PeakOfStep, who: str, idle: Sequence[Idle]) -> Finding:
+    title, advice_given = _SAID[who]
+    size = _bytes(idle)
+    return Finding(
+        rule=NAME,
+        title=title.format(size=bytes_text(size)),
+        fingerprint=fingerprint((NAME, who)),
+        severity="note",
+        freed_by="program",
+        retained_bytes=size,
+        bytes_per_step=0.0,
+        trace=(),
+        cut=None,
+        advice=advice_given,
+        origin="library" if who == "library" else "application",
+        made_at=_made_at(idle),
+        sightings=(Sighting(peak.rank, int(peak.row["step"]), size),),
+        count=len(idle),
+    )

@@ -1,0 +1,1 @@
+"""What was recorded of a run, as plain data and on disk."""
