@@ -167,14 +167,18 @@ def whole_run(name: str, layers: int, width: int, rows: int) -> Deaths:
 def lifetimes() -> None:
     names = ["torch", "leakscope", "leakscope, boxed", "with edges, boxed"]
     whole = [whole_run(name, 3, 64, 64) for name in names]
-    table("When each tensor of a stage dies (3 x Linear+GELU, whole backward, gc off)", ["tensor", *names],
-          [[name, *(run.died.get(name, "never") for run in whole)] for name in whole[0].watched])
+    table(
+        "When each tensor of a stage dies (3 x Linear+GELU, whole backward, gc off)",
+        ["tensor", *names],
+        [[name, *(run.died.get(name, "never") for run in whole)] for name in whole[0].watched],
+    )
     runs = [split_run(way, 4, 64, 64)[0] for way in WAYS]
-    rows = [
-        [name, *(run.died.get(name, "kept by the input") for run in runs)] for name in runs[0].watched
-    ]
-    table("When each tensor of a stage dies (4 x Linear+GELU, split backward, gc off)",
-          ["tensor", *(way.name for way in WAYS)], rows)
+    rows = [[name, *(run.died.get(name, "kept by the input") for run in runs)] for name in runs[0].watched]
+    table(
+        "When each tensor of a stage dies (4 x Linear+GELU, split backward, gc off)",
+        ["tensor", *(way.name for way in WAYS)],
+        rows,
+    )
 
 
 def area() -> None:
@@ -186,10 +190,21 @@ def area() -> None:
         _, looks = activation_looks(way, 6, 256, 256)
         total = sum(looks)
         base = base or total
-        rows.append([way.name, " ".join(f"{look // 2**18:d}" for look in looks), f"{total / 2**20:.2f} MiB",
-                     f"{100 * total / base:.0f}%", f"{peak / 2**20:.2f} MiB", str(len(activations))])
-    table("Activations alive after the input pass and after each weight group (6 x Linear+GELU, in units of 256 KiB)",
-          ["way", "alive", "sum", "of torch", "peak of all watched", "activations"], rows)
+        rows.append(
+            [
+                way.name,
+                " ".join(f"{look // 2**18:d}" for look in looks),
+                f"{total / 2**20:.2f} MiB",
+                f"{100 * total / base:.0f}%",
+                f"{peak / 2**20:.2f} MiB",
+                str(len(activations)),
+            ]
+        )
+    table(
+        "Activations alive after the input pass and after each weight group (6 x Linear+GELU, in units of 256 KiB)",
+        ["way", "alive", "sum", "of torch", "peak of all watched", "activations"],
+        rows,
+    )
 
 
 def activation_looks(way: Way, layers: int, width: int, rows: int) -> tuple[Deaths, list[int]]:
@@ -262,10 +277,22 @@ def speed() -> None:
                     for mine in (True, False) if pair % 2 else (False, True):
                         (ours if mine else torchs).append(measure(model, grad, mine))
                 ratio = statistics.median(a / b for a, b in zip(ours, torchs, strict=True))
-                rows.append([f"{layers}", f"{batch} x {width}", name, f"{1e3 * statistics.median(torchs):.3f}",
-                             f"{1e3 * statistics.median(ours):.3f}", f"{ratio:.3f}", f"{PAIRS or pairs}"])
-    table("Backward of a stage of Linear+GELU layers, CPU milliseconds",
-          ["layers", "rows x width", "backward", "torch", "leakscope", "median ratio", "pairs"], rows)
+                rows.append(
+                    [
+                        f"{layers}",
+                        f"{batch} x {width}",
+                        name,
+                        f"{1e3 * statistics.median(torchs):.3f}",
+                        f"{1e3 * statistics.median(ours):.3f}",
+                        f"{ratio:.3f}",
+                        f"{PAIRS or pairs}",
+                    ]
+                )
+    table(
+        "Backward of a stage of Linear+GELU layers, CPU milliseconds",
+        ["layers", "rows x width", "backward", "torch", "leakscope", "median ratio", "pairs"],
+        rows,
+    )
 
 
 # --- the original case: a hand-written pipeline on two ranks ---------------------------------------------------------
@@ -274,8 +301,21 @@ WIDTH, BATCH, MICROBATCHES, STEPS = 512, 256, 8, 4
 
 
 class _MallInfo(ctypes.Structure):
-    _fields_ = [(name, ctypes.c_size_t) for name in
-                ("arena", "ordblks", "smblks", "hblks", "hblkhd", "usmblks", "fsmblks", "uordblks", "fordblks", "keep")]
+    _fields_ = [
+        (name, ctypes.c_size_t)
+        for name in (
+            "arena",
+            "ordblks",
+            "smblks",
+            "hblks",
+            "hblkhd",
+            "usmblks",
+            "fsmblks",
+            "uordblks",
+            "fordblks",
+            "keep",
+        )
+    ]
 
 
 class HeapPeak:
@@ -417,7 +457,7 @@ def pipeline_rank(rank: int, meeting_point: str, answers: Any) -> None:
     seconds: dict[str, list[float]] = {way: [] for way in ways}
     peaks: dict[str, int] = dict.fromkeys(ways, 0)
     for step in range(STEPS + 1):
-        for way in ways[step % 3:] + ways[: step % 3]:
+        for way in ways[step % 3 :] + ways[: step % 3]:
             dist.barrier()
             heap = HeapPeak()
             start = time.perf_counter()
@@ -438,14 +478,20 @@ def pipeline() -> None:
         answers = mp.get_context("spawn").SimpleQueue()
         mp.spawn(pipeline_rank, (os.path.join(folder, "meet"), answers), nprocs=2)
         results = dict(answers.get() for _ in range(2))
-    names = {"leaking": "leaking, collected once a step", "gc.collect": "leaking, gc.collect() every microbatch",
-             "leakscope": "leakscope.backward"}
+    names = {
+        "leaking": "leaking, collected once a step",
+        "gc.collect": "leaking, gc.collect() every microbatch",
+        "leakscope": "leakscope.backward",
+    }
     rows = []
     for way, name in names.items():
         taken = max(results[rank][way][0] for rank in results)
         rows.append([name, f"{MICROBATCHES / taken:.1f}", *(f"{results[r][way][1] / 2**20:.1f}" for r in (0, 1))])
-    table(f"A hand-written pipeline on two gloo ranks, {MICROBATCHES} microbatches a step, two outputs, gc off",
-          ["way", "microbatches/s", "peak rank 0 (MiB)", "peak rank 1 (MiB)"], rows)
+    table(
+        f"A hand-written pipeline on two gloo ranks, {MICROBATCHES} microbatches a step, two outputs, gc off",
+        ["way", "microbatches/s", "peak rank 0 (MiB)", "peak rank 1 (MiB)"],
+        rows,
+    )
 
 
 def main() -> None:

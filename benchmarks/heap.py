@@ -170,7 +170,9 @@ def in_process(name: str, *arguments: int) -> dict[str, float]:
 
 
 def table(repeats: int = 3) -> str:
-    runs = sorted((in_process("leakscope, look to findings", OBJECTS) for _ in range(repeats)), key=lambda r: r["seconds"])
+    runs = sorted(
+        (in_process("leakscope, look to findings", OBJECTS) for _ in range(repeats)), key=lambda r: r["seconds"]
+    )
     ours = runs[len(runs) // 2]
     lines = ["| on a million objects | seconds | beside leakscope |", "|-|-|-|"]
     lines.append(f"| leakscope, look to findings | {ours['seconds']:.2f} | x1 |")
@@ -181,7 +183,9 @@ def table(repeats: int = 3) -> str:
         else:
             lines.append(f"| {name} | {theirs['seconds']:.2f} | x{theirs['seconds'] / ours['seconds']:.1f} |")
     lines.append("")
-    lines.append(f"stopped {ours['stopped']:.2f} s, peak extra memory {ours['peak_mb']:.0f} MB, {ours['objects']:,.0f} objects")
+    lines.append(
+        f"stopped {ours['stopped']:.2f} s, peak extra memory {ours['peak_mb']:.0f} MB, {ours['objects']:,.0f} objects"
+    )
     return "\n".join(lines)
 
 

@@ -61,7 +61,9 @@ def compare(base: Path, new: Path) -> int:
     different = 0
     names = sorted({path.name for folder in (base, new) for path in folder.iterdir()})
     for name in names:
-        before, after = ((folder / name).read_text(encoding="utf-8") if (folder / name).exists() else "" for folder in (base, new))
+        before, after = (
+            (folder / name).read_text(encoding="utf-8") if (folder / name).exists() else "" for folder in (base, new)
+        )
         if before == after:
             continue
         if name.endswith(".json") and before and after:

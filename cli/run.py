@@ -78,7 +78,9 @@ class RunCommand(click.Command):
 
 
 @click.command(cls=RunCommand, context_settings={"help_option_names": ["-h", "--help"]})
-@click.option("-m", "module", metavar="MODULE", help="Run a module, as `python -m` does; what follows are its arguments.")
+@click.option(
+    "-m", "module", metavar="MODULE", help="Run a module, as `python -m` does; what follows are its arguments."
+)
 @click.option("-n", "--ranks", type=int, metavar="N", help="Ranks on this machine (1).")
 @click.option("-o", "--output", type=click.Path(path_type=Path), metavar="DIR", help="The run's folder (leakscope_runs/<script>_<UTC time>).")  # fmt: skip
 @click.option("-f", "--force", is_flag=True, help="Replace the run in that folder.")
@@ -89,8 +91,17 @@ class RunCommand(click.Command):
 @click.option("--gc-diff", type=click.Choice(["auto", "always", "never"]), default="auto", help="Collect for real at the end and compare: after --steps (auto), also after the script (always).")  # fmt: skip
 @click.option("--lifetimes/--no-lifetimes", default=True, help="Watch two steps operation by operation: what is never used again at the peak (on).")  # fmt: skip
 @click.option("--snapshot", type=click.Choice(["auto", "always", "never"]), default="auto", help="On an accelerator, record the allocator and keep its snapshots: where something is found (auto), or of every look.")  # fmt: skip
-@click.option("--prove", is_flag=True, help="Make each cut in a forked copy after the last of --steps, and measure what really goes free.")
-@click.option("--hang-timeout", type=float, metavar="SECONDS", help="End the ranks when nothing happens on the wire for so long (off).")
+@click.option(
+    "--prove",
+    is_flag=True,
+    help="Make each cut in a forked copy after the last of --steps, and measure what really goes free.",
+)
+@click.option(
+    "--hang-timeout",
+    type=float,
+    metavar="SECONDS",
+    help="End the ranks when nothing happens on the wire for so long (off).",
+)
 @click.option("--leak-exit-code", type=int, default=LEAKS, metavar="N", help="Exit status when leaks are found (23).")
 @click.option("--baseline", type=click.Path(path_type=Path), metavar="FILE", help="findings.json of an earlier run; what it knows is listed apart.")  # fmt: skip
 @click.option("--suppress", type=click.Path(path_type=Path), metavar="FILE", help="Fingerprints or rules, one a line, to list apart.")  # fmt: skip
@@ -99,7 +110,9 @@ class RunCommand(click.Command):
 @click.option("--rdzv-endpoint", default="", metavar="HOST:PORT", help="Where the machines meet.")
 @click.option("--rdzv-id", default="", metavar="ID", help="Name of the job, the same on every machine.")
 @click.option("-q", "--quiet", is_flag=True, help="No progress and no notes.")
-@click.option("--json", "as_json", is_flag=True, help="Findings as JSON on stdout; the ranks' stdout then goes to stderr.")
+@click.option(
+    "--json", "as_json", is_flag=True, help="Findings as JSON on stdout; the ranks' stdout then goes to stderr."
+)
 @click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="SCRIPT [ARGS]...")
 @click.pass_context
 def run(ctx: click.Context, /, **options: Any) -> None:
@@ -151,7 +164,21 @@ def _plan(words: list[str], as_json: bool, options: dict[str, Any]) -> tuple[Pla
         prepare_folder(folder, options["force"])
     else:
         _join_folder(folder)
-    same = ("hang_timeout", "steps", "warmup", "budget", "min_bytes", "gc_diff", "prove", "lifetimes", "snapshot", "nnodes", "node_rank", "rdzv_endpoint", "rdzv_id")
+    same = (
+        "hang_timeout",
+        "steps",
+        "warmup",
+        "budget",
+        "min_bytes",
+        "gc_diff",
+        "prove",
+        "lifetimes",
+        "snapshot",
+        "nnodes",
+        "node_rank",
+        "rdzv_endpoint",
+        "rdzv_id",
+    )
     plan = Plan(
         target=target,
         arguments=tuple(arguments),

@@ -307,7 +307,9 @@ def _true_end(ended: Ended, code: int | None, steps: int) -> Ended:
         return ended
     if code < 0:
         return Ended("killed", status, steps, error=f"killed by {signal.Signals(-code).name}")
-    return Ended("exited" if code else "finished", status, steps, error="" if ended.how == "finished" else "left without a word")
+    return Ended(
+        "exited" if code else "finished", status, steps, error="" if ended.how == "finished" else "left without a word"
+    )
 
 
 def _is_aftermath(ended: Ended) -> bool:

@@ -67,7 +67,9 @@ class watch:
             self._before = _look(0)
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         try:
             after = _look(1) if "torch" in sys.modules and kind is None else None
         finally:
@@ -126,7 +128,8 @@ def _left_behind(before: Look | None, after: Look | None) -> Findings:
         # the same leak may have been there before, made by somebody else: only what came on top counts
         known = {finding.fingerprint: finding.retained_bytes for finding in judge(_block(before)).findings}
         kept = [
-            replace(finding, retained_bytes=finding.retained_bytes - known.get(finding.fingerprint, 0)) for finding in kept
+            replace(finding, retained_bytes=finding.retained_bytes - known.get(finding.fingerprint, 0))
+            for finding in kept
         ]
         kept = [finding for finding in kept if finding.retained_bytes > 0]
     # a block has no steps: nothing grows by so much a step, and collecting is not set against its time
@@ -165,7 +168,12 @@ class Profiler:
     """What was recorded."""
 
     def __init__(
-        self, output: str | Path | None = None, *, warmup: int = 2, budget: float = 0.02, min_bytes: int | str = 64 * 1024
+        self,
+        output: str | Path | None = None,
+        *,
+        warmup: int = 2,
+        budget: float = 0.02,
+        min_bytes: int | str = 64 * 1024,
     ) -> None:
         self._output = None if output is None else Path(output)
         self._warmup, self._budget, self._min_bytes = warmup, budget, parse_bytes(min_bytes)
@@ -204,7 +212,9 @@ class Profiler:
             return Path(self._temporary.name)
         return self._output
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         from leakscope.findings import judge
         from leakscope.record.folder import read_run
         from leakscope.record.model import Ended
@@ -262,11 +272,15 @@ def checked(train_step: Callable[[], object], repeats: int, warmup: int, min_byt
 
     enough(repeats)
     if inspect.iscoroutinefunction(train_step) or inspect.isgeneratorfunction(train_step):
-        raise TypeError("the train step is a coroutine or generator function: calling it runs nothing; wrap it in one that runs it to its end")
+        raise TypeError(
+            "the train step is a coroutine or generator function: calling it runs nothing; wrap it in one that runs it to its end"
+        )
     for _ in range(warmup):
         train_step()
     steps, looks, counter = [], [], Counter()
-    collections = CollectionWatch(lambda: counter.read().bytes)  # the caller's own: what they free has come all the same
+    collections = CollectionWatch(
+        lambda: counter.read().bytes
+    )  # the caller's own: what they free has come all the same
     with ExitStack() as restored:
         restored.callback(collections.install())
         restored.enter_context(no_automatic_gc())

@@ -51,7 +51,14 @@ def leakscope(tmp_path: Path) -> Command:
         command = [sys.executable, "-m", "leakscope", *map(str, arguments)]
         environment = {**os.environ, **(options.pop("env", None) or {})}  # type: ignore[dict-item]
         return subprocess.run(
-            command, cwd=tmp_path, capture_output=True, text=True, timeout=timeout, env=environment, check=False, **options
+            command,
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            env=environment,
+            check=False,
+            **options,
         )  # type: ignore[call-overload,no-any-return]
 
     return run

@@ -21,7 +21,10 @@ ALLOWED: dict[str, tuple[set[str], set[str]]] = {
     "options": (set(), set()),
     "record": ({"graph", "allocator", "errors", "options"}, set()),
     "launch": ({"options", "record", "errors"}, {"torch"}),
-    "capture": ({"record", "options", "graph", "allocator", "errors", "findings", "report"}, {"torch", "objgraph", "numpy"}),
+    "capture": (
+        {"record", "options", "graph", "allocator", "errors", "findings", "report"},
+        {"torch", "objgraph", "numpy"},
+    ),
     "findings": ({"record", "graph", "allocator", "units"}, {"numpy"}),
     "report": ({"findings", *DATA}, {"matplotlib", "graphviz", "jinja2", "markupsafe"}),
     "profiler": ({"options", "capture", "findings", "report", "record", "graph", "units", "errors"}, set()),
@@ -112,4 +115,6 @@ def test_the_library_never_prints() -> None:
 
 def test_the_front_door_is_light() -> None:
     code = "import sys, leakscope, leakscope.pytest_plugin; print([m for m in ('torch', 'matplotlib', 'numpy') if m in sys.modules])"
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip() == "[]"
+    assert (
+        subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip() == "[]"
+    )

@@ -16,7 +16,11 @@ _FAILED = "oom"
 
 def files_in(folder: Path) -> tuple[Path, ...]:
     """The rank's snapshot files in the order they were taken: `cuda_step_000012.pickle`, `cuda_oom_000012.pickle`, after that step."""
-    found = [(int(name[3]), name[2] != "step", path) for path in folder.glob("*.pickle") if (name := _NAME.fullmatch(path.name))]
+    found = [
+        (int(name[3]), name[2] != "step", path)
+        for path in folder.glob("*.pickle")
+        if (name := _NAME.fullmatch(path.name))
+    ]
     return tuple(path for _, _, path in sorted(found))
 
 

@@ -21,9 +21,7 @@ def require_lists(what: str, values: Any) -> None:
     for item in flatten(values, None):
         if isinstance(item.value, torch.Tensor) and not isinstance(item.owner, (list, dict)):
             kind = "bare tensor" if item.owner is None else type(item.owner).__name__
-            raise TypeError(
-                f"boxed=True takes lists (or dicts) it can empty, but {what} holds {item.name} in a {kind}"
-            )
+            raise TypeError(f"boxed=True takes lists (or dicts) it can empty, but {what} holds {item.name} in a {kind}")
 
 
 def empty(values: Any) -> None:
@@ -115,8 +113,10 @@ class SavedBox:
     def take(self, keep: bool) -> list[torch.Tensor]:
         """The tensors in a list that belongs to the caller; the box is empty afterwards unless `keep`."""
         if self._taken:
-            raise RuntimeError("the tensors saved for this backward were already taken or released; "
-                               "run the forward again, or keep the graph with retain_graph=True")
+            raise RuntimeError(
+                "the tensors saved for this backward were already taken or released; "
+                "run the forward again, or keep the graph with retain_graph=True"
+            )
         for position, (tensor, version) in enumerate(self._entries):
             if tensor._version != version:
                 raise RuntimeError(

@@ -58,7 +58,9 @@ def _run(
     roots: Roots, wanted: list[torch.Tensor], groups: list[Group], paths: Paths, boxed: bool
 ) -> tuple[InputGrads, list[ParamGroup]]:
     """Run the engine down to the inputs, and catch what arrives at each intermediate on the way."""
-    joint = any(packed_by(node).startswith("torch.utils.checkpoint") for group in groups for node in group.intermediates)
+    joint = any(
+        packed_by(node).startswith("torch.utils.checkpoint") for group in groups for node in group.intermediates
+    )
     param_groups = [_param_group(group, paths, joint) for group in groups]
     catches: list[tuple[list[Any], int, int]] = []
     edges: list[GradientEdge] = []
@@ -84,7 +86,7 @@ def _run(
         if boxed:
             roots.grads.clear()
         dinputs = _grad(delivery, wanted, edges, keep=bool(param_groups))
-        caught = iter(dinputs[len(wanted):])
+        caught = iter(dinputs[len(wanted) :])
         for grads, index, count in catches:
             grads[index] = tuple(next(caught) for _ in range(count))
         return dinputs[: len(wanted)], param_groups

@@ -68,6 +68,7 @@ def stage_backward_input(
         del stage_outputs_or_loss, output_grads, input_values, weights
     raise failure
 
+
 def stage_backward_weight(
     weights: Iterable[torch.Tensor],
     param_groups: list[ParamGroup],

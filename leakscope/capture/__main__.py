@@ -33,7 +33,22 @@ class _Rank:
         from leakscope.capture.recorder import Recorder
         from leakscope.options import Options
 
-        asked = {name: self.options[name] for name in ("rank", "world", "steps", "warmup", "budget", "gc_diff", "prove", "lifetimes", "snapshot", "grace", "hang_timeout")}
+        asked = {
+            name: self.options[name]
+            for name in (
+                "rank",
+                "world",
+                "steps",
+                "warmup",
+                "budget",
+                "gc_diff",
+                "prove",
+                "lifetimes",
+                "snapshot",
+                "grace",
+                "hang_timeout",
+            )
+        }
         self.recorder = Recorder(Options(folder=Path(self.options["folder"]), **asked))
         self.recorder.attach()
 

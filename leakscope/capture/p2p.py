@@ -50,7 +50,9 @@ class Watch:
             self._folder.note(note)
         self.installed.take_out()
         if self._ledger.missed:
-            self._folder.note(f"calls on the wire that could not be noted: {self._ledger.missed}, the last for {self._ledger.why}")
+            self._folder.note(
+                f"calls on the wire that could not be noted: {self._ledger.missed}, the last for {self._ledger.why}"
+            )
         self._ledger.forget()
         self._file.close()
 

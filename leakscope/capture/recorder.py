@@ -41,6 +41,7 @@ HANG_STATUS = 124
 LONG_STEP = 1.0
 """Seconds after which limits are asked for in the middle of a step."""
 
+
 class Recorder:
     """Attached once torch is there; everything it puts into the process is in `installed` and taken out at the end."""
 
@@ -317,7 +318,9 @@ class Recorder:
         if found is None:
             return
         self._collections.over = True
-        with suppress(OSError, MemoryError):  # no room to tell of it, on disk or here: the script's own error is what counts
+        with suppress(
+            OSError, MemoryError
+        ):  # no room to tell of it, on disk or here: the script's own error is what counts
             self._board.say(failed=True)
             self._folder.append("out_of_memory", {"step": self.steps, "time": time.time(), **found})
             if type(error) is not torch.OutOfMemoryError or not self._device.failures.looked_at_last(self.steps):

@@ -26,7 +26,19 @@ _ENOUGH = 0.9
 _MOST_INSTANCES = 4000
 _TENSORS = ("tensor", "parameter")
 _HOOK = REFERENCE_KINDS.index("hook")
-_CUT_ORDER = ("closure", "attribute", "local", "item", "buffer", "hook", "saved", "operand", "unnamed", "memory", "grad graph")
+_CUT_ORDER = (
+    "closure",
+    "attribute",
+    "local",
+    "item",
+    "buffer",
+    "hook",
+    "saved",
+    "operand",
+    "unnamed",
+    "memory",
+    "grad graph",
+)
 
 
 def tell(found: Candidate, min_bytes: int) -> Finding:
@@ -93,7 +105,9 @@ def best_cut(found: Candidate) -> tuple[Cut | None, dict[int, int], tuple[int, .
         return _cut_of(found, together, held_by)
     positions = _cycle_cuts(found) if found.group.freed != 0 else _way_cuts(found)
     freed = [_freed(found, references) for references in positions]
-    if found.group.freed != 0 and not any(freed):  # it closes itself in more than one place: what it holds can still be taken away
+    if found.group.freed != 0 and not any(
+        freed
+    ):  # it closes itself in more than one place: what it holds can still be taken away
         positions = _down_cuts(found) or positions
         freed = [_freed(found, references) for references in positions]
     if not positions:
@@ -103,7 +117,9 @@ def best_cut(found: Candidate) -> tuple[Cut | None, dict[int, int], tuple[int, .
     if most == 0 and found.group.freed != 0:
         return None, frees, ()
     if most == 0:  # something else has the memory as well: nothing to cut, but a name to tell
-        named = [k for k, references in enumerate(positions) if generic(found.graph.reference(references[0]).name) != "[i]"]
+        named = [
+            k for k, references in enumerate(positions) if generic(found.graph.reference(references[0]).name) != "[i]"
+        ]
         return None, frees, positions[max(named, default=len(positions) - 1)]
     if found.group.freed == 0:
         best = max(k for k, size in enumerate(freed) if size >= _ENOUGH * most)
@@ -117,9 +133,15 @@ def best_cut(found: Candidate) -> tuple[Cut | None, dict[int, int], tuple[int, .
     reference = found.graph.reference(positions[best][0])
     if reference.kind == "memory" and reference.name == "storage":
         return None, frees, ()  # nothing but the tensor itself: who holds the tensor could not be found
-    filled = found.references[best - 1].where if found.group.freed == 0 and best > 0 and reference.kind == "item" else ""
+    filled = (
+        found.references[best - 1].where if found.group.freed == 0 and best > 0 and reference.kind == "item" else ""
+    )
     where = found.line(reference.index) or filled
-    return Cut(found.name(reference.index), where, freed[best], written=_said(found, reference.index)), frees, positions[best]
+    return (
+        Cut(found.name(reference.index), where, freed[best], written=_said(found, reference.index)),
+        frees,
+        positions[best],
+    )
 
 
 def _cut_of(
@@ -129,7 +151,11 @@ def _cut_of(
     total = _freed(found, references)
     also = tuple(other.written(r) for other, r in zip(held_by[1:], references[1:], strict=True))
     where = held_by[0].line(references[0])
-    return Cut(held_by[0].name(references[0]), where, total, also=also, written=held_by[0].written(references[0])), {references[0]: total}, references
+    return (
+        Cut(held_by[0].name(references[0]), where, total, also=also, written=held_by[0].written(references[0])),
+        {references[0]: total},
+        references,
+    )
 
 
 def _cut_rank(found: Candidate, reference: int) -> tuple[int, int]:
@@ -149,7 +175,10 @@ def _stores_what_refers_back(found: Candidate, reference: int) -> bool:
         return False
     if graph.object(r.held).kind != "function" or graph.object(r.holder).kind == "function":
         return False
-    return any(graph.held[back] == r.holder and graph.reference(back).kind == "closure" for back in graph.out_of(r.held).tolist())
+    return any(
+        graph.held[back] == r.holder and graph.reference(back).kind == "closure"
+        for back in graph.out_of(r.held).tolist()
+    )
 
 
 def _way_cuts(found: Candidate) -> list[tuple[int, ...]]:
@@ -180,7 +209,11 @@ def _each_that_gains(found: Candidate, position: int) -> tuple[int, ...]:
     """The attribute that holds a container which gains, in every object like its owner, where a cut at `position` of the
     way takes all those owners away: `model[i].seen`, not `model`."""
     place, graph = found.gaining - 1, found.graph
-    if not position < place < found.tensor_at or found.group.roots > 1 or graph.reference(found.group.way[place]).kind != "attribute":
+    if (
+        not position < place < found.tensor_at
+        or found.group.roots > 1
+        or graph.reference(found.group.way[place]).kind != "attribute"
+    ):
         return ()
     upto, ways = found.group.way[: place + 1], ways_from_roots(graph)
     names = [generic(graph.reference(r).name) for r in upto]
@@ -200,7 +233,9 @@ def _all_items(found: Candidate) -> tuple[int, ...]:
         return ()
     item = found.references[place]
     name = grouping(item.name)
-    alike = [r for r in graph.out_of(item.holder).tolist() if r != item.index and grouping(graph.reference(r).name) == name]
+    alike = [
+        r for r in graph.out_of(item.holder).tolist() if r != item.index and grouping(graph.reference(r).name) == name
+    ]
     return (item.index, *alike[-_MOST_INSTANCES:])
 
 
@@ -220,7 +255,9 @@ def _down_cuts(found: Candidate) -> list[tuple[int, ...]]:
         return []
     ways = ways_from(found.graph, np.unique(found.graph.holder[around]))
     down = ways.to(found.graph, int(found.graph.held[found.group.way[-1]]))
-    tensor = next((k for k, r in enumerate(down) if found.graph.object(int(found.graph.held[r])).kind in _TENSORS), len(down) - 1)
+    tensor = next(
+        (k for k, r in enumerate(down) if found.graph.object(int(found.graph.held[r])).kind in _TENSORS), len(down) - 1
+    )
     return _same_on_ways(found, ways, down[: tensor + 1])
 
 
@@ -247,7 +284,15 @@ def _freed(found: Candidate, references: Sequence[int]) -> int:
 def _with_other_owner(graph: HeapGraph, references: Sequence[int]) -> list[int]:
     """The references, and beside one to a dict of hooks what else its owner has it by: Python and C++ count one each."""
     hooks = [r for r in references if graph.reference_kind[r] == _HOOK]
-    return [*references, *(other for r in hooks for other in graph.out_of(int(graph.holder[r])).tolist() if graph.held[other] == graph.held[r])]
+    return [
+        *references,
+        *(
+            other
+            for r in hooks
+            for other in graph.out_of(int(graph.holder[r])).tolist()
+            if graph.held[other] == graph.held[r]
+        ),
+    ]
 
 
 def _trace(found: Candidate, cut: Cut | None, frees: dict[int, int]) -> tuple[Hop, ...]:
@@ -255,8 +300,16 @@ def _trace(found: Candidate, cut: Cut | None, frees: dict[int, int]) -> tuple[Ho
     if group.freed == 0:
         place = next((k + 1 for k, r in enumerate(group.way) if cut and found.name(r) == cut.reference
                       and frees.get(r) == cut.frees_bytes), found.tensor_at)  # fmt: skip
-        kept = "only the references to cut together keep it" if cut and cut.also else "only the cut reference keeps it" if cut else "held by more than what is listed here"
-        return hops(graph, group.start, group.way, place, frees, ("held on the way from a root", kept), found.one_of_its_kind)
+        kept = (
+            "only the references to cut together keep it"
+            if cut and cut.also
+            else "only the cut reference keeps it"
+            if cut
+            else "held by more than what is listed here"
+        )
+        return hops(
+            graph, group.start, group.way, place, frees, ("held on the way from a root", kept), found.one_of_its_kind
+        )
     reasons = ("", "no root leads here: the cycle keeps itself")
     around = group.cycles[0] if group.cycles else ()
     start = int(graph.holder[around[0]]) if around else group.start

@@ -65,7 +65,9 @@ def categories(graph: HeapGraph, leaked: Collection[int] = ()) -> dict[str, int]
     found["buffer"] = held_by(kind == code["buffer"])
     found["leaked"] = np.isin(storages, list(leaked)) | (graph.freed[storages] != 0)
     found["activation held by a live graph"] = held_by(kind == code["saved"])
-    found["P2P or collective buffer"] = held_by(np.isin(graph.holder, graph.of_kind("work"))) | np.isin(storages, list(graph.crossed))
+    found["P2P or collective buffer"] = held_by(np.isin(graph.holder, graph.of_kind("work"))) | np.isin(
+        storages, list(graph.crossed)
+    )
     found["input or label"] = over(_given(graph, name))
     named = graph.roots[np.isin(graph.root[graph.roots], (1, 2, 3, 5))]
     found["held by a named root"] = reachable(n, graph.holder, graph.held, named)[storages]
@@ -123,7 +125,8 @@ def summary(rank: Rank, leaks: Sequence[Candidate]) -> RankSummary:
     looks = looks_after_steps(rank)
     diff = rank.gc_diff
     by_step = tuple(
-        (look.step, categories(look.heap, {s for leak in leaks for s in leak.storages_at.get(look.step, ())})) for look in looks
+        (look.step, categories(look.heap, {s for leak in leaks for s in leak.storages_at.get(look.step, ())}))
+        for look in looks
     )
     noted = [*(step.peak_bytes for step in rank.steps), *(look.peak_bytes for look in rank.looks)]
     peaks = [peak for peak in noted if peak is not None]

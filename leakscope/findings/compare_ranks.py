@@ -30,7 +30,9 @@ def skew_findings(run: Run, summaries: Mapping[int, RankSummary], told: Sequence
     `told` are the other findings: bytes that they name are no skew. Stages are compared at their last looks, so this
     says where to look, not that anything grows; it is never a verdict.
     """
-    excess = {number: _beside(summary, _named(number, told)) for number, summary in summaries.items() if summary.categories}
+    excess = {
+        number: _beside(summary, _named(number, told)) for number, summary in summaries.items() if summary.categories
+    }
     if len(excess) < 2:
         return []
     models = {number: max(_model(summaries[number]), 1) for number in excess}
@@ -55,7 +57,8 @@ def _holder(run: Run, rank: int) -> Finding | None:
     over = {
         key: group.bytes - median(found[key].bytes if key in found else 0 for found in peers)
         for key, group in groups[rank].items()
-        if not is_model(look.heap, group) and (not look.heap.device or any(s in look.heap.device for s in group.storages))
+        if not is_model(look.heap, group)
+        and (not look.heap.device or any(s in look.heap.device for s in group.storages))
     }
     most = max(over, key=lambda key: over[key], default=None)
     if most is None or over[most] <= 0:
@@ -89,14 +92,22 @@ def _beside(summary: RankSummary, named: int) -> int:
 
 
 def _named(rank: int, told: Sequence[Finding]) -> int:
-    last = (max((s for s in f.sightings if s.rank == rank), key=lambda s: s.step, default=None) for f in told if f.severity == "leak")
+    last = (
+        max((s for s in f.sightings if s.rank == rank), key=lambda s: s.step, default=None)
+        for f in told
+        if f.severity == "leak"
+    )
     return sum(sighting.bytes for sighting in last if sighting is not None)
 
 
 def _finding(run: Run, rank: int, over: int, held: int, expected: int) -> Finding:
     step = next((look.step for r in run.ranks if r.number == rank and (look := _last_look(r)) is not None), 0)
     holder = _holder(run, rank)
-    largest = "" if holder is None or holder.cut is None else f"; the largest holder is {holder.cut.written or holder.cut.reference}"
+    largest = (
+        ""
+        if holder is None or holder.cut is None
+        else f"; the largest holder is {holder.cut.written or holder.cut.reference}"
+    )
     advice = (
         f"Compare what rank {rank} holds at its last look with a peer's, by category. In a pipeline the first stages keep more "
         "microbatches in flight; the last stage keeps logits, losses and what a logged metric holds."
@@ -117,4 +128,6 @@ def _finding(run: Run, rank: int, over: int, held: int, expected: int) -> Findin
     if holder is None:
         return found
     own = fingerprint((NAME, holder.fingerprint))
-    return replace(found, fingerprint=own, trace=holder.trace, cut=holder.cut, made_at=holder.made_at, count=holder.count)
+    return replace(
+        found, fingerprint=own, trace=holder.trace, cut=holder.cut, made_at=holder.made_at, count=holder.count
+    )

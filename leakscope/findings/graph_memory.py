@@ -39,7 +39,11 @@ def with_graphs_behind(
 
 def _frees_the_nodes(candidates: Sequence[Candidate], gap: Finding, looks: Sequence[Look]) -> Iterator[int]:
     """Positions of the candidates whose cut frees as many grad nodes as have come while the gap grew."""
-    nodes = [(look.heap.kind == _NODE).sum() for look in looks if look.step in (gap.sightings[0].step, gap.sightings[-1].step)]
+    nodes = [
+        (look.heap.kind == _NODE).sum()
+        for look in looks
+        if look.step in (gap.sightings[0].step, gap.sightings[-1].step)
+    ]
     came = int(nodes[-1] - nodes[0])
     if came <= 0 or int(gap.retained_bytes / came) not in _OF_A_NODE:
         return

@@ -76,7 +76,9 @@ def judge(
     hidden = set(suppress) | set(baseline)
     shown = [f for f in merged if f.fingerprint not in hidden and f.rule not in suppress]
     kept_apart = [f for f in merged if f.fingerprint in hidden or f.rule in suppress]
-    verdict, why = verdict_of(run, shown, unjudged, [open_cases[f.fingerprint] for f in shown if f.fingerprint in open_cases])
+    verdict, why = verdict_of(
+        run, shown, unjudged, [open_cases[f.fingerprint] for f in shown if f.fingerprint in open_cases]
+    )
     return Findings(
         verdict=verdict,
         why=why,
@@ -92,7 +94,9 @@ def judge(
     )
 
 
-def _growing(rank: Rank, looks: Sequence[Look], run: Run) -> tuple[list[Finding], list[Finding], list[Candidate], dict[str, str]]:
+def _growing(
+    rank: Rank, looks: Sequence[Look], run: Run
+) -> tuple[list[Finding], list[Finding], list[Candidate], dict[str, str]]:
     """What grows in one rank: the findings, the gaps that they leave, what leaks in tensors, and open cases by fingerprint."""
     candidates = candidates_of(rank, looks)
     told = [tell(c, run.min_bytes) for c in candidates]
@@ -105,7 +109,9 @@ def _growing(rank: Rank, looks: Sequence[Look], run: Run) -> tuple[list[Finding]
     leaking = [c for f, c in zip(told, candidates, strict=True) if f.severity == "leak"]
     alike = with_one_cut(told)
     told = [as_one([told[place] for place in places]) for places in alike]
-    open_cases = {f.fingerprint: doubts[place] for f, places in zip(told, alike, strict=True) for place in places if doubts[place]}
+    open_cases = {
+        f.fingerprint: doubts[place] for f, places in zip(told, alike, strict=True) for place in places if doubts[place]
+    }
     for candidate in _of_arrays(rank, run.warmup):
         finding = told_of_arrays(tell(candidate, run.min_bytes), rank.number)
         if why := _open(finding, candidate):
@@ -158,12 +164,26 @@ def candidates_of(rank: Rank, looks: Sequence[Look]) -> list[Candidate]:
         places = gaining(at) if live and look is at[max(at)][0] else []
         found.append(
             Candidate(
-                rank.number, look.step, look.heap, group, line, rate, recreated,
+                rank.number,
+                look.step,
+                look.heap,
+                group,
+                line,
+                rate,
+                recreated,
                 storages_at={there.step: other.storages for there, other in at.values()},
                 roots=tuple(at[there][1].roots for there in sorted(at)),
-                made_at=tuple(there.heap.made_at[s] for there, other in at.values() for s in other.storages if s in there.heap.made_at),
+                made_at=tuple(
+                    there.heap.made_at[s]
+                    for there, other in at.values()
+                    for s in other.storages
+                    if s in there.heap.made_at
+                ),
                 confirmed=confirmed,
-                ended=live and not confirmed and _is_counted(look, group) and not went_on(rank, line, rate, growing, rested),
+                ended=live
+                and not confirmed
+                and _is_counted(look, group)
+                and not went_on(rank, line, rate, growing, rested),
                 gaining=places[-1] if places else -1,
                 bound=bound_on(at, places),
             )
@@ -254,7 +274,13 @@ def _with_proof(finding: Finding, run: Run) -> Finding:
     sizes = [a for a in answers if isinstance(a, int)]
     reasons = [a for a in answers if isinstance(a, str)]
     if sizes and finding.counted_bytes:
-        return replace(finding, cut=replace(finding.cut, unproved=f"{bytes_text(sum(sizes))} of tensors went free, and what grad nodes take is only counted"))
+        return replace(
+            finding,
+            cut=replace(
+                finding.cut,
+                unproved=f"{bytes_text(sum(sizes))} of tensors went free, and what grad nodes take is only counted",
+            ),
+        )
     if sizes and not reasons:
         return replace(finding, cut=replace(finding.cut, proved_bytes=sum(sizes)))
     return replace(finding, cut=replace(finding.cut, unproved=reasons[0])) if reasons else finding

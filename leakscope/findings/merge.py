@@ -16,7 +16,10 @@ def with_one_cut(found: Sequence[Finding]) -> list[tuple[int, ...]]:
         cut = finding.cut
         shared = cut is not None and finding.freed_by == "program"
         same[(cut.reference, cut.where, cut.written, cut.also) if cut is not None and shared else place].append(place)
-    return [tuple(sorted(places, key=lambda p: (found[p].severity != "leak", -found[p].retained_bytes))) for places in same.values()]
+    return [
+        tuple(sorted(places, key=lambda p: (found[p].severity != "leak", -found[p].retained_bytes)))
+        for places in same.values()
+    ]
 
 
 def as_one(found: Sequence[Finding]) -> Finding:

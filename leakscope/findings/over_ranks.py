@@ -36,7 +36,9 @@ def merge(found: Sequence[Finding]) -> list[Finding]:
                 storages=storages,
             )
         )
-    return sorted(merged, key=lambda f: (f.severity != "leak", f.origin == "library", -f.bytes_per_step, -f.retained_bytes))
+    return sorted(
+        merged, key=lambda f: (f.severity != "leak", f.origin == "library", -f.bytes_per_step, -f.retained_bytes)
+    )
 
 
 def _of_any_item(finding: Finding) -> Finding:

@@ -9,7 +9,9 @@ from leakscope.record.model import HUNG, Run
 from leakscope.units import bytes_text
 
 
-def verdict_of(run: Run, shown: Sequence[Finding], unjudged: Sequence[Unjudged], open_cases: Sequence[str]) -> tuple[str, str]:
+def verdict_of(
+    run: Run, shown: Sequence[Finding], unjudged: Sequence[Unjudged], open_cases: Sequence[str]
+) -> tuple[str, str]:
     """(verdict, why); `open_cases` say of what was found why it cannot be told whether it is a leak."""
     leaks = [f for f in shown if f.severity == "leak" and f.origin == "application"]
     if leaks:
@@ -24,12 +26,18 @@ def verdict_of(run: Run, shown: Sequence[Finding], unjudged: Sequence[Unjudged],
     if any(look.occasion == "block" for rank in ranks for look in rank.looks):
         return "clean", "the block left no tensor memory behind"
     if not any(rank.steps for rank in ranks):
-        return "inconclusive", "no step was seen: no torch optimizer stepped; mark steps with leakscope.Profiler, or see what was alive at the end"
+        return (
+            "inconclusive",
+            "no step was seen: no torch optimizer stepped; mark steps with leakscope.Profiler, or see what was alive at the end",
+        )
     for rank in run.ranks:
         how = "was killed" if rank.ended.how == "killed" else "hung" if rank.ended.error.startswith(HUNG) else ""
         if how:
             steps = rank.ended.steps
-            return "inconclusive", f"rank {rank.number} {how} after {steps} step{'s' * (steps != 1)}; nothing grew until then"
+            return (
+                "inconclusive",
+                f"rank {rank.number} {how} after {steps} step{'s' * (steps != 1)}; nothing grew until then",
+            )
     short = [u for u in unjudged if u.rule == "step-growth"]
     stepped = {rank.number for rank in ranks if rank.steps}
     if short and all(number in {u.rank for u in short} for number in stepped):

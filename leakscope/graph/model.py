@@ -220,7 +220,10 @@ _WORDS = {"kind": KINDS, "root": ROOTS, "reference_kind": REFERENCE_KINDS}
 
 def to_json(graph: HeapGraph) -> dict[str, Any]:
     """The graph as plain lists, ready for `json.dump`."""
-    data: dict[str, Any] = {"strings": list(graph.strings), "words": {name: list(words) for name, words in _WORDS.items()}}
+    data: dict[str, Any] = {
+        "strings": list(graph.strings),
+        "words": {name: list(words) for name, words in _WORDS.items()},
+    }
     for column in OBJECT_COLUMNS + REFERENCE_COLUMNS:
         data[column] = getattr(graph, column).tolist()
     data["made_at"] = {str(index): text for index, text in graph.made_at.items()}
@@ -240,7 +243,9 @@ def from_json(data: Mapping[str, Any]) -> HeapGraph:
     return HeapGraph(strings=tuple(data["strings"]), made_at=made_at, crossed=crossed, device=device, **columns)
 
 
-def build(objects: Sequence[Object], references: Sequence[Reference], made_at: Mapping[int, str] | None = None) -> HeapGraph:
+def build(
+    objects: Sequence[Object], references: Sequence[Reference], made_at: Mapping[int, str] | None = None
+) -> HeapGraph:
     """A graph from single objects and references, in order; for small graphs and tests."""
     strings: dict[str, int] = {}
 

@@ -92,7 +92,9 @@ def reference_costs(graph: HeapGraph) -> NDArray[np.float64]:
     """How far a reference takes the reader; equal ways are told apart by name, the same in every look."""
     by_kind = np.array([_REFERENCE_COST.get(kind, 1.0) for kind in REFERENCE_KINDS])
     by_name = np.array([(zlib.crc32(_letters(name).encode()) % 997) * 1e-6 for name in graph.strings])
-    dunder = np.array([0.7 if name.startswith((".__", "key ", "iterated", "local .")) else 0.0 for name in graph.strings])
+    dunder = np.array(
+        [0.7 if name.startswith((".__", "key ", "iterated", "local .")) else 0.0 for name in graph.strings]
+    )
     costs: NDArray[np.float64] = by_kind[graph.reference_kind] + (by_name + dunder)[graph.reference_name]
     return costs
 

@@ -45,6 +45,8 @@ def _matrix(count: int, holder: NDArray[np.integer], held: NDArray[np.integer], 
     """
     index = np.int32 if max(count, len(holder)) < 2**31 else np.int64
     data = np.ones(len(holder), dtype=np.float64)  # csgraph works in doubles; any other type is copied
-    references = coo_array((data, (holder.astype(index, copy=False), held.astype(index, copy=False))), shape=(count, count))
+    references = coo_array(
+        (data, (holder.astype(index, copy=False), held.astype(index, copy=False))), shape=(count, count)
+    )
     references.has_canonical_format = twice
     return references.tocsr()

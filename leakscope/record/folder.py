@@ -45,7 +45,11 @@ class RankFolder:
         self.append("steps", asdict(step))
 
     def look(self, look: Look) -> None:
-        name = f"heap_step_{look.step:06d}.json" if look.occasion == "step" else f"heap_{look.occasion}_{look.step:06d}.json"
+        name = (
+            f"heap_step_{look.step:06d}.json"
+            if look.occasion == "step"
+            else f"heap_{look.occasion}_{look.step:06d}.json"
+        )
         write_json(self.path / name, _look_to_json(look))
 
     def ended(self, ended: Ended) -> None:
@@ -100,7 +104,9 @@ def read_run(folder: Path, snapshots: bool = False) -> Run:
         expected = int(data["ranks"])
         numbers = sorted(int(p.name[5:]) for p in folder.iterdir() if re.fullmatch(r"rank_\d{4,}", p.name))
         missing = [n for n in range(expected) if n not in numbers]
-        ranks = tuple(_read_rank(folder, n, snapshots and place < MOST_ANALYSED) for place, n in enumerate(numbers)) + tuple(_lost(n) for n in missing)
+        ranks = tuple(
+            _read_rank(folder, n, snapshots and place < MOST_ANALYSED) for place, n in enumerate(numbers)
+        ) + tuple(_lost(n) for n in missing)
         return Run(
             command=tuple(data["command"]),
             ranks=tuple(sorted(ranks, key=lambda rank: rank.number)),
@@ -133,7 +139,9 @@ def _read_rank(folder: Path, number: int, snapshots: bool) -> Rank:
         except ValueError as error:
             notes.append(f"what the rank did last on the wire cannot be told: {error}")
     steps = tuple(_step_from_json(line) for line in lines.pop("steps", ()))
-    looks = sorted((_read_look(p) for p in path.glob("heap_*.json")), key=lambda look: (look.step, look.occasion != "step"))
+    looks = sorted(
+        (_read_look(p) for p in path.glob("heap_*.json")), key=lambda look: (look.step, look.occasion != "step")
+    )
     notes += [str(line["note"]) for line in lines.pop("notes", ())]
     ended_file = path / "ended.json"
     if ended_file.exists():
@@ -151,9 +159,9 @@ def _read_rank(folder: Path, number: int, snapshots: bool) -> Rank:
         steps=steps,
         looks=tuple(looks),
         ended=rank_ended,
-        gc_diff=None if diff is None else GcDiff(
-            tuple(diff["freed_bytes"]), diff["collections"], tuple(diff["seconds"]), diff["predicted_bytes"]
-        ),
+        gc_diff=None
+        if diff is None
+        else GcDiff(tuple(diff["freed_bytes"]), diff["collections"], tuple(diff["seconds"]), diff["predicted_bytes"]),
         notes=tuple(notes),
         proved=_read_json(proved_file, f"{proved_file} cannot be read") if proved_file.exists() else {},
         extras={stem: tuple(rows) for stem, rows in lines.items()},
@@ -208,9 +216,14 @@ def read_stack(path: Path) -> tuple[str, ...]:
     """
     if not path.is_file():
         return ()
-    sections = re.split(r"^(?:Current thread|Thread) .*\n", path.read_text(encoding="utf-8", errors="replace"), flags=re.MULTILINE)
+    sections = re.split(
+        r"^(?:Current thread|Thread) .*\n", path.read_text(encoding="utf-8", errors="replace"), flags=re.MULTILINE
+    )
     stacks = [re.findall(r"^  File .*", section, flags=re.MULTILINE) for section in sections[1:]]
-    told = [[line for line in reversed(stack) if "/leakscope/capture/" not in line and "<frozen " not in line] for stack in stacks]
+    told = [
+        [line for line in reversed(stack) if "/leakscope/capture/" not in line and "<frozen " not in line]
+        for stack in stacks
+    ]
     running = [stack for stack in told if any("/lib/python" not in line for line in stack)]
     return ("Stack when it was told to end (most recent call last):", *running[-1]) if running else ()
 
@@ -225,7 +238,9 @@ def prepare_folder(folder: Path, force: bool) -> None:
             if not force:
                 raise LeakscopeError(f"{folder} exists already; give another --output, or --force to replace it")
             if not (folder / "run.json").is_file():
-                raise LeakscopeError(f"{folder} holds no leakscope run, so --force will not replace it; give another --output")
+                raise LeakscopeError(
+                    f"{folder} holds no leakscope run, so --force will not replace it; give another --output"
+                )
             _remove_run(folder)
         folder.mkdir(parents=True, exist_ok=True)
         probe = folder / ".writable"

@@ -42,4 +42,6 @@ def unpack(data: bytes) -> list[Mapping[str, Any]]:
         raise ValueError(f"{NAME} is damaged")  # noqa: TRY004 - of the data, not of an argument
     numbers = {"id": number, "nth": nth, "step": step, "microbatch": microbatch, "issued": round(issued, 6)}
     word = state.rstrip(b"\0 ")
-    return [{"state": word.removesuffix(_NEWEST).rstrip().decode(), "newest": word.endswith(_NEWEST), **numbers, **told}]
+    return [
+        {"state": word.removesuffix(_NEWEST).rstrip().decode(), "newest": word.endswith(_NEWEST), **numbers, **told}
+    ]

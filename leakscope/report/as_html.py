@@ -70,8 +70,12 @@ def render(run: Run, findings: Findings) -> str:
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     environment = Environment(
-        loader=FileSystemLoader(Path(__file__).parent), autoescape=True, trim_blocks=True, lstrip_blocks=True,
-        undefined=StrictUndefined, keep_trailing_newline=True,
+        loader=FileSystemLoader(Path(__file__).parent),
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=StrictUndefined,
+        keep_trailing_newline=True,
     )
     environment.filters |= {"bytes": bytes_text, "numbers": wording.listed_numbers, "ticked": _ticked}
     run, findings = cleaned(run), cleaned(findings)

@@ -77,7 +77,12 @@ def _driver(run: Run, rules: list[str]) -> dict[str, Any]:
 
 def _invocation(run: Run, findings: Findings) -> dict[str, Any]:
     notices = [
-        {"level": "error", "message": {"text": f"rank {rank.number} {ended_text(rank)} {error_text(ended_text(rank), rank.ended.error)}".strip()}}
+        {
+            "level": "error",
+            "message": {
+                "text": f"rank {rank.number} {ended_text(rank)} {error_text(ended_text(rank), rank.ended.error)}".strip()
+            },
+        }
         for rank in run.ranks
         if ended_badly(rank)
     ]

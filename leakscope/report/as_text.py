@@ -56,7 +56,13 @@ def render_in_test(run: Run, findings: Findings) -> str:
     told = leaks(findings)
     lines = [*_field("Next", f"{first_cut(told)}."), ""] if told else []
     lines += _sections(run, findings)
-    lines += [line for rank in run.ranks for look in rank.looks for text in look.unjudged for line in _wrapped(text, "- ", "  ")]
+    lines += [
+        line
+        for rank in run.ranks
+        for look in rank.looks
+        for text in look.unjudged
+        for line in _wrapped(text, "- ", "  ")
+    ]
     return _joined(lines)
 
 
@@ -229,8 +235,15 @@ def _table(stories: tuple[RankStory, ...]) -> Iterator[str]:
     heads = ("rank", "steps", "counted", "growth/step", "explained", "leaked", "peak", "gc would free", "gc freed")
     rows = [
         (
-            str(s.number), str(s.steps), _known(s.counted_bytes), _known(s.growth_per_step), _known(s.explained_bytes),
-            _known(s.leaked_bytes), _known(s.summary.peak_bytes), _known(s.predicted_bytes), _known(s.gc_freed_bytes),
+            str(s.number),
+            str(s.steps),
+            _known(s.counted_bytes),
+            _known(s.growth_per_step),
+            _known(s.explained_bytes),
+            _known(s.leaked_bytes),
+            _known(s.summary.peak_bytes),
+            _known(s.predicted_bytes),
+            _known(s.gc_freed_bytes),
         )
         for s in stories
     ]
@@ -250,7 +263,10 @@ def _figures(story: RankStory) -> Iterator[str]:
     told = [
         ", ".join(f"{one_line(name)} {bytes_text(count)}" for name, count in categories if count),
         f"{bytes_text(avoidable)} of the peak could be avoided" if avoidable else "",
-        story.gc, story.own_collections, story.looking, *story.notes,
+        story.gc,
+        story.own_collections,
+        story.looking,
+        *story.notes,
     ]
     told = [text for text in told if text]
     if told:
@@ -261,9 +277,7 @@ def _figures(story: RankStory) -> Iterator[str]:
 
 
 def _lists(findings: Findings) -> Iterator[str]:
-    unjudged = [
-        f"{item.rule} on rank {item.rank}: {item.why}" for item in findings.unjudged
-    ]
+    unjudged = [f"{item.rule} on rank {item.rank}: {item.why}" for item in findings.unjudged]
     suppressed = [f"[{f.fingerprint}] {f.rule}: {f.title}, {bytes_text(f.retained_bytes)}" for f in findings.suppressed]
     listed = list(findings.listed[:LISTED_SHOWN])
     if len(findings.listed) > LISTED_SHOWN:
@@ -291,8 +305,6 @@ def _wrapped(text: str, first: str, rest: str | None = None) -> Iterator[str]:
     """Lines of `text` no wider than the page, after `first`, then after `rest`."""
     rest = first if rest is None else rest
     for paragraph in text.splitlines() or [""]:
-        wrapped = textwrap.wrap(
-            paragraph, WIDTH, initial_indent=first, subsequent_indent=rest, break_on_hyphens=False
-        )
+        wrapped = textwrap.wrap(paragraph, WIDTH, initial_indent=first, subsequent_indent=rest, break_on_hyphens=False)
         yield from wrapped or [first]
         first = rest

@@ -43,8 +43,7 @@ def makers(run: Run, finding: Finding) -> tuple[tuple[str, str], ...]:
     lines = [source_line(run, place) for place in finding.made_at]
     told_below = [line == after for line, after in pairwise([*lines, ""])]
     return tuple(
-        (place, "" if below else line)
-        for place, line, below in zip(finding.made_at, lines, told_below, strict=True)
+        (place, "" if below else line) for place, line, below in zip(finding.made_at, lines, told_below, strict=True)
     )
 
 

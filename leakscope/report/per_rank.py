@@ -86,7 +86,11 @@ def _counted(rank: Rank, summary: RankSummary) -> int | None:
 def counted_steps(rank: Rank) -> list[tuple[int, int]]:
     """(step, counted bytes), all of the device that was counted last."""
     counted = [s for s in rank.steps if s.counted_bytes is not None]
-    return [(s.number, s.counted_bytes) for s in counted if s.counted_on == counted[-1].counted_on and s.counted_bytes is not None]
+    return [
+        (s.number, s.counted_bytes)
+        for s in counted
+        if s.counted_on == counted[-1].counted_on and s.counted_bytes is not None
+    ]
 
 
 def _growth(rank: Rank, warmup: int) -> float | None:

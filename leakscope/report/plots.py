@@ -77,8 +77,16 @@ def memory_plot(rank: Rank, absolute: bool) -> str:
     with _figure(f"memory of rank {rank.number}") as (figure, axes):
         for line, series, style in zip(lines, (1, 4, 3), ("-", "", "--"), strict=True):
             if line:
-                axes.plot([n for n, _ in line], [b / unit for _, b in line], style, color=_series(series),
-                          marker="o" if series == 4 else None, markersize=5, linewidth=1.8, clip_on=False)
+                axes.plot(
+                    [n for n, _ in line],
+                    [b / unit for _, b in line],
+                    style,
+                    color=_series(series),
+                    marker="o" if series == 4 else None,
+                    markersize=5,
+                    linewidth=1.8,
+                    clip_on=False,
+                )
         full = [s.number for s in rank.steps if any(c.generation == 2 for c in s.collections)]
         for step in full[:200]:
             axes.axvline(step, color=_series(3), linewidth=0.8, linestyle=":")
@@ -124,9 +132,19 @@ def _figure(salt: str) -> Iterator[tuple[Figure, Axes]]:
     from matplotlib.ticker import MaxNLocator
 
     settings: dict[str, Any] = {
-        "svg.fonttype": "none", "svg.hashsalt": salt, "text.parse_math": False, "font.size": 10.0,
-        "text.color": _INK, "axes.edgecolor": _GRID, "axes.labelcolor": _INK, "xtick.color": _INK, "ytick.color": _INK,
-        "grid.color": _GRID, "axes.facecolor": "none", "figure.facecolor": "none", "savefig.facecolor": "none",
+        "svg.fonttype": "none",
+        "svg.hashsalt": salt,
+        "text.parse_math": False,
+        "font.size": 10.0,
+        "text.color": _INK,
+        "axes.edgecolor": _GRID,
+        "axes.labelcolor": _INK,
+        "xtick.color": _INK,
+        "ytick.color": _INK,
+        "grid.color": _GRID,
+        "axes.facecolor": "none",
+        "figure.facecolor": "none",
+        "savefig.facecolor": "none",
     }
     with style.context(["default", settings]):
         figure = Figure(figsize=SIZE, layout="tight")

@@ -38,7 +38,9 @@ def device_lines(run: Run) -> Iterator[str]:
     for rank, looks in stories:
         if looks:
             yield f"rank {rank.number}"
-            yield from _table([_HEADS, *(_cells(look) for look in looks[-LOOKS_SHOWN * len({look.device for look in looks}) :])])
+            yield from _table(
+                [_HEADS, *(_cells(look) for look in looks[-LOOKS_SHOWN * len({look.device for look in looks}) :])]
+            )
             yield from (f"    {text}" for text in _native(looks))
         for text in _snapshot_texts(rank):
             yield f"  {one_line(text)}"

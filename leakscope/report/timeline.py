@@ -143,8 +143,12 @@ def _told(row: Row) -> str:
     shape = row.get("shape")
     sizes = ", ".join(str(size) for size in shape) if isinstance(shape, (list, tuple)) else ""
     moments = []
-    for name, said in (("waited", "waited for"), ("completed", "completed"), ("tensor_died", "Python tensor died"),
-                       ("storage_died", "storage died")):
+    for name, said in (
+        ("waited", "waited for"),
+        ("completed", "completed"),
+        ("tensor_died", "Python tensor died"),
+        ("storage_died", "storage died"),
+    ):
         moment = _time(row, name)
         moments.append(f"{said}: {'not seen' if moment is None else '+' + seconds_text(moment - _issued(row))}")
     issued = f"issued at {row.get('issued_at') or 'unknown place'}, {seconds_text(_issued(row))} into the run"

@@ -162,7 +162,9 @@ def hung_text(run: Run) -> str:
     told = []
     for ended, ranks in hung.items():
         why = ranks[0].ended.error.removeprefix(HUNG).partition(";")[0]
-        told.append(f"rank{'s' if len(ranks) > 1 else ''} {listed_numbers(tuple(rank.number for rank in ranks))} {ended}: {why}")
+        told.append(
+            f"rank{'s' if len(ranks) > 1 else ''} {listed_numbers(tuple(rank.number for rank in ranks))} {ended}: {why}"
+        )
     return "; ".join(told)
 
 

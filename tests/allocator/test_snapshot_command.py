@@ -32,7 +32,6 @@ def written(path: Path, data: Any) -> Path:
     return path
 
 
-
 def test_a_runs_folder_stands_for_the_newest_snapshot_of_each_rank(tmp_path: Path) -> None:
     for rank, name in ((0, "cuda_step_000003"), (0, "cuda_step_000012"), (1, "cuda_last_000012")):
         folder = tmp_path / f"rank_{rank:04d}"
@@ -40,7 +39,10 @@ def test_a_runs_folder_stands_for_the_newest_snapshot_of_each_rank(tmp_path: Pat
         written(folder / f"{name}.pickle", training(10, keeps=rank == 1))
     told = CliRunner().invoke(main, ["snapshot", str(tmp_path), "--as", "json"])
     snapshots = json.loads(told.stdout)["snapshots"]
-    assert [(report["rank"], report["name"]) for report in snapshots] == [(0, "cuda_step_000012.pickle"), (1, "cuda_last_000012.pickle")]
+    assert [(report["rank"], report["name"]) for report in snapshots] == [
+        (0, "cuda_step_000012.pickle"),
+        (1, "cuda_last_000012.pickle"),
+    ]
     (tmp_path / "empty").mkdir()
     refused = CliRunner().invoke(main, ["snapshot", str(tmp_path / "empty")])
     assert refused.exit_code == 2 and "holds no allocator snapshot" in refused.stderr

@@ -162,9 +162,15 @@ def test_host_segments_of_either_spelling(read: Read) -> None:
 
 
 def test_pinned_blocks_of_an_unknown_form_are_counted_and_cost_nothing_else(read: Read) -> None:
-    data = snapshot([segment(block(0, 512))]) | {"host_segments": [{"address": 1, "nbytes": 4096}, {"address": 2, "size": 8}]}
+    data = snapshot([segment(block(0, 512))]) | {
+        "host_segments": [{"address": 1, "nbytes": 4096}, {"address": 2, "size": 8}]
+    }
     report = analyse(read(data))
-    assert report.host is not None and (report.host.segments, report.host.unknown, report.host.reserved_bytes) == (1, 1, 8)
+    assert report.host is not None and (report.host.segments, report.host.unknown, report.host.reserved_bytes) == (
+        1,
+        1,
+        8,
+    )
     assert report.devices[0].active_bytes == 512
     assert host_text(report.host).endswith("8 B in 1 segments, and 1 whose size this file gives under an unknown name")
 

@@ -27,7 +27,7 @@ def test_signatures_begin_like_torchs(name: str) -> None:
     positional = [one for one in mine.values() if one.kind is one.POSITIONAL_OR_KEYWORD]
     assert [one.name for one in positional] == list(torchs)
     assert [one.default for one in positional] == [one.default for one in torchs.values()]
-    assert all(one.kind is one.KEYWORD_ONLY for one in list(mine.values())[len(torchs):])
+    assert all(one.kind is one.KEYWORD_ONLY for one in list(mine.values())[len(torchs) :])
 
 
 def test_install_rebinds_all_names_and_puts_them_back() -> None:
@@ -128,7 +128,11 @@ def test_the_lines_that_cure_are_marked() -> None:
                 assert function in backward.__all__
                 marked.setdefault(slug, []).append(path.name)
     assert set(marked) == {
-        "no-recursive-closure", "hooks-removed", "intermediates-released", "gradient-edges", "boxed-lists",
+        "no-recursive-closure",
+        "hooks-removed",
+        "intermediates-released",
+        "gradient-edges",
+        "boxed-lists",
         "grad-not-parked",
     }
 

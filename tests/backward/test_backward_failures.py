@@ -215,7 +215,11 @@ def made() -> tuple[Tensor, Tensor, nn.Linear]:
 
 
 REFUSED: dict[str, tuple[Callable[[Tensor], Any], Callable[[Tensor], Any], str]] = {
-    "missing gradient": (lambda y: [y.sum(), y], lambda y: [None, None], "output 1 of shape .3, 5. .* needs a gradient"),
+    "missing gradient": (
+        lambda y: [y.sum(), y],
+        lambda y: [None, None],
+        "output 1 of shape .3, 5. .* needs a gradient",
+    ),
     "no gradients for a tuple": (lambda y: (y,), lambda y: None, "output 0 .* needs a gradient"),
     "shape": (lambda y: {"a": y}, lambda y: {"a": torch.ones(3)}, "output 'a' has shape .3, 5. but .* .3,."),
     "dtype": (lambda y: [y], lambda y: [torch.ones(3, 5).double()], "output 0 is torch.float32 but .* torch.float64"),

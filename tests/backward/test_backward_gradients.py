@@ -210,8 +210,9 @@ def programs(draw: Any) -> list[tuple[str, int, int, int]]:
     """A straight-line program over growing lists of values and weights."""
     count = draw(st.integers(1, 8))
     names = st.sampled_from(["linear", "mul", "add", "tanh", "relu_", "split", "norm", "custom", "weight_only"])
-    return [(draw(names), draw(st.integers(0, 50)), draw(st.integers(0, 50)), draw(st.integers(0, 3)))
-            for _ in range(count)]
+    return [
+        (draw(names), draw(st.integers(0, 50)), draw(st.integers(0, 50)), draw(st.integers(0, 3))) for _ in range(count)
+    ]
 
 
 def execute(program: list[tuple[str, int, int, int]], x: Tensor, weights: list[Tensor]) -> list[Tensor]:

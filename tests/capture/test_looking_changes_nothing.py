@@ -56,7 +56,17 @@ class HostileMeta(type):
 
 
 def _hostile_class() -> Any:
-    names = ("__repr__", "__str__", "__eq__", "__getattr__", "__len__", "__bool__", "__iter__", "__getitem__", "__call__")
+    names = (
+        "__repr__",
+        "__str__",
+        "__eq__",
+        "__getattr__",
+        "__len__",
+        "__bool__",
+        "__iter__",
+        "__getitem__",
+        "__call__",
+    )
     body: dict[str, Any] = {name: asked(name) for name in names}
     body["__hash__"] = object.__hash__
     body["__slots__"] = ("tensor", "__dict__", "__weakref__")

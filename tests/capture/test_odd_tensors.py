@@ -29,7 +29,12 @@ class Refuses(torch.Tensor):
     @staticmethod
     def __new__(cls, inner: torch.Tensor) -> Any:
         made = torch.Tensor._make_wrapper_subclass(  # type: ignore[attr-defined]
-            cls, inner.shape, dtype=inner.dtype, dispatch_sizes_strides_policy="sizes", dispatch_device=True, dispatch_layout=True
+            cls,
+            inner.shape,
+            dtype=inner.dtype,
+            dispatch_sizes_strides_policy="sizes",
+            dispatch_device=True,
+            dispatch_layout=True,
         )
         made._inner_tensor = inner
         return made
@@ -63,7 +68,10 @@ ODD: dict[str, tuple[Callable[[], Any], int]] = {
     "nested": (lambda: _nested(torch.strided), sum(_PARTS) * 5 * FLOAT),
     "jagged": (lambda: _nested(torch.jagged), sum(_PARTS) * 5 * FLOAT + (len(_PARTS) + 1) * LONG),
     "coo": (lambda: torch.eye(10).to_sparse(), 2 * 10 * LONG + 10 * FLOAT),
-    "csr": (lambda: torch.sparse_csr_tensor(torch.arange(11), torch.arange(10), torch.ones(10)), 21 * LONG + 10 * FLOAT),
+    "csr": (
+        lambda: torch.sparse_csr_tensor(torch.arange(11), torch.arange(10), torch.ones(10)),
+        21 * LONG + 10 * FLOAT,
+    ),
     "coo of inference": (_in_inference_mode, 2 * 4 * LONG + 4 * FLOAT),
     "bsc": (lambda: torch.eye(10).to_sparse_csr().to_sparse_bsc((2, 2)), 6 * LONG + 5 * LONG + 5 * 4 * FLOAT),
     "mkldnn": (lambda: torch.ones(4, 4).to_mkldnn(), 0),

@@ -20,7 +20,9 @@ LOOKED_AT = (4, 6, 8)
 LAST = LOOKED_AT[-1]
 SIZE = 1 << 20
 Trained = Callable[[], torch.Tensor]
-pytestmark = pytest.mark.skipif(not (3, 11) <= sys.version_info[:2] <= (3, 13), reason="the stack of a frame is read in Python 3.11 to 3.13 only")
+pytestmark = pytest.mark.skipif(
+    not (3, 11) <= sys.version_info[:2] <= (3, 13), reason="the stack of a frame is read in Python 3.11 to 3.13 only"
+)
 
 
 class Trainer:
@@ -63,8 +65,13 @@ def in_a_generator(step: Trained) -> None:
 
 
 @pytest.mark.parametrize(
-    ("train", "holder"), [(appended, "losses in appended()"), (added, "self.history in Trainer.fit()"), (under_a_key, "metrics['loss'] in under_a_key()"),
-     (in_a_generator, "local seen of in_a_generator.<locals>.batches()")]
+    ("train", "holder"),
+    [
+        (appended, "losses in appended()"),
+        (added, "self.history in Trainer.fit()"),
+        (under_a_key, "metrics['loss'] in under_a_key()"),
+        (in_a_generator, "local seen of in_a_generator.<locals>.batches()"),
+    ],
 )
 def test_the_variable_is_cut_and_frees_it_all(train: Callable[[Trained], None], holder: str) -> None:
     looks: list[Look] = []
@@ -73,7 +80,9 @@ def test_the_variable_is_cut_and_frees_it_all(train: Callable[[Trained], None], 
 
     def run(proved: Mapping[str, int | str]) -> Run:
         steps = tuple(Step(n, 0.1, None, None) for n in range(1, number + 1))
-        return Run(("train.py",), (Rank(0, steps, tuple(looks), Ended("stopped", 0, number), proved=proved),), 1, "cpu", "", "")
+        return Run(
+            ("train.py",), (Rank(0, steps, tuple(looks), Ended("stopped", 0, number), proved=proved),), 1, "cpu", "", ""
+        )
 
     def step() -> torch.Tensor:
         nonlocal number

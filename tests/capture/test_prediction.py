@@ -170,7 +170,9 @@ def predicted(graph: HeapGraph, seen: Seen) -> dict[int, Counter[int]]:
 
 def happen(heaps: list[Seen]) -> list[dict[int, Counter[int]]]:
     """The same as it really goes, for each heap: round by round, what is left being 0 or IMMORTAL."""
-    found: list[dict[int, Counter[int]]] = [{size: Counter() for size, n in seen.alive().items() if n} for seen in heaps]
+    found: list[dict[int, Counter[int]]] = [
+        {size: Counter() for size, n in seen.alive().items() if n} for seen in heaps
+    ]
     before = [seen.alive() for seen in heaps]
     for number in range(1, ROUNDS + 1):
         gc.collect()

@@ -86,7 +86,9 @@ def test_a_pack_hook_is_found_and_no_other() -> None:
 def test_what_cannot_be_read_is_an_answer() -> None:
     before = os.listdir("/proc/self/fd")
     with own_memory() as words:
-        assert words(0, 1) == words(8, 4) == words(id(pack) + 1, 1) == words(1 << 60, 2) == words((1 << 64) - 8, 2) == ()
+        assert (
+            words(0, 1) == words(8, 4) == words(id(pack) + 1, 1) == words(1 << 60, 2) == words((1 << 64) - 8, 2) == ()
+        )
         assert words(id(pack), 2)[1] == id(type(pack))
     assert os.listdir("/proc/self/fd") == before
 

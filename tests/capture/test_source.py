@@ -84,14 +84,22 @@ def test_line_of_a_variable(script: str, scope: str, name: str, first: int, last
 
 
 def test_an_argument_counts_only_where_it_is_asked_for(script: str) -> None:
-    assert (source.local_line(script, "fill", "rows"), source.local_line(script, "fill", "rows", arguments=False)) == (22, 0)
+    assert (source.local_line(script, "fill", "rows"), source.local_line(script, "fill", "rows", arguments=False)) == (
+        22,
+        0,
+    )
     assert source.local_line(script, "other", "batch", arguments=False) == 17
 
 
 def test_line_of_an_attribute_of_a_class(tmp_path: Path) -> None:
     path = tmp_path / "classes.py"
-    path.write_text("class Store:\n    a = 1\n\n    kept = []\n    def fill(self, x):\n        later = x\n        Store.set = x\n    if a:\n        kept = [a]\n")
-    told = {name: source.class_attribute_line(str(path), "Store", name) for name in ("kept", "fill", "set", "later", "missing")}
+    path.write_text(
+        "class Store:\n    a = 1\n\n    kept = []\n    def fill(self, x):\n        later = x\n        Store.set = x\n    if a:\n        kept = [a]\n"
+    )
+    told = {
+        name: source.class_attribute_line(str(path), "Store", name)
+        for name in ("kept", "fill", "set", "later", "missing")
+    }
     assert told == {"kept": 4, "fill": 5, "set": 7, "later": 0, "missing": 0}
     assert source.class_attribute_line(str(path), "Store", "kept", last=True) == 9
 

@@ -107,7 +107,11 @@ def test_two_optimizers_of_the_same_parameters_make_one_step(ends: Ends) -> None
     for _ in range(STEPS):
         first.step()
         second.step()
-    assert ends.told == [True, True, *[False, True] * (STEPS - 1)]  # at the first step nothing tells the second from a new one
+    assert ends.told == [
+        True,
+        True,
+        *[False, True] * (STEPS - 1),
+    ]  # at the first step nothing tells the second from a new one
 
 
 class Around(Optimizer):
@@ -177,5 +181,7 @@ def test_risen_memory_calls_for_looks_that_the_budget_would_not_allow() -> None:
     assert looks(lambda step: 50 << 20) == first
     assert looks(lambda step: (50 << 20) + step * 1000) == first
     assert looks(lambda step: (50 + step // 10) << 20) == [*first, 13, 21, 31, 41, 53, 68]
-    assert looks(lambda step: (50 + step % 7 + step // 100) << 20)[:6] == [*first, 14, 21], "what varies is looked at as it comes"
+    assert looks(lambda step: (50 + step % 7 + step // 100) << 20)[:6] == [*first, 14, 21], (
+        "what varies is looked at as it comes"
+    )
     assert looks(lambda step: (50 << 30) + (step // 10 << 20)) == first, "a thousandth is no rise"

@@ -142,7 +142,9 @@ def test_the_readme_names_only_options_that_exist() -> None:
     assert words - known == {"--lr", "--leakscope"}, "--lr is the example script's, --leakscope is pytest's"
 
 
-def test_a_failed_scripts_own_status_is_the_one_written_and_told(leakscope: Command, script: Write, tmp_path: Path) -> None:
+def test_a_failed_scripts_own_status_is_the_one_written_and_told(
+    leakscope: Command, script: Write, tmp_path: Path
+) -> None:
     script("import torch\nraise SystemExit(7)\n", "fails.py")
     done = leakscope("run", "-o", "failed", "fails.py")
     assert done.returncode == 7, done.stderr

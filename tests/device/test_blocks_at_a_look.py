@@ -94,7 +94,11 @@ def test_the_line_of_the_file_holds_indexes_and_no_address(
 
 
 def test_a_storage_that_only_a_part_is_left_of_lies_where_it_begins(standing_in: Make, tmp_path: Path) -> None:
-    parts = [torch.ones(4096)[1024:].data, torch.ones(64, 64)[3:].t().data, torch.ones(4096)[2048:2048].data]  # no base left
+    parts = [
+        torch.ones(4096)[1024:].data,
+        torch.ones(64, 64)[3:].t().data,
+        torch.ones(4096)[2048:2048].data,
+    ]  # no base left
     at = standing_in()
     at.module.use()
     at.state.snapshot["segments"] = of_tensors(parts)

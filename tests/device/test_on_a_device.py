@@ -441,13 +441,17 @@ def test_two_ranks_on_one_device_leak_what_they_leak_in_host_memory(
     leakscope: Command, tmp_path: Path, device: Kind
 ) -> None:
     arguments = ("--leak", "kept-outputs", "--device", device.name)
-    told = leakscope("run", "--ranks", "2", "--steps", "8", "-o", "run", PIPELINE, "--", *arguments, timeout=300, env=device.env)
+    told = leakscope(
+        "run", "--ranks", "2", "--steps", "8", "-o", "run", PIPELINE, "--", *arguments, timeout=300, env=device.env
+    )
     assert told.returncode == 23, told.stdout + told.stderr
     run = read_run(tmp_path / "run")
     assert run.device == device.name and len(run.ranks) == 2
     findings = json.loads((tmp_path / "run" / "findings.json").read_text())["findings"]
     leaks = [finding for finding in findings if finding["severity"] == "leak"]
-    assert sum(leak["bytes_per_step"] for leak in leaks) == 2 * 2_359_296, "what sample_runs/p2p_pipeline/README.md counts"
+    assert sum(leak["bytes_per_step"] for leak in leaks) == 2 * 2_359_296, (
+        "what sample_runs/p2p_pipeline/README.md counts"
+    )
     for rank in run.ranks:
         looks = device_looks(rank)
         assert looks and adds_up(looks) and all(look.native <= WORKSPACES for look in looks)

@@ -238,10 +238,14 @@ def test_methods_of_a_test_case_are_judged_as_functions_are(pytester: pytest.Pyt
     result = pytester.runpytest_subprocess("test_cases.py", "-k", "TestCases")
     result.assert_outcomes(failed=3, passed=1, skipped=1)
     told = result.stdout.str()
-    assert told.count("1 tensor leak, ") == 4 and told.count("of itself") >= 1, "the report, and pytest's summary, of two tests"
+    assert told.count("1 tensor leak, ") == 4 and told.count("of itself") >= 1, (
+        "the report, and pytest's summary, of two tests"
+    )
 
 
-def test_a_failing_test_is_told_once_and_of_the_test_alone(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failing_test_is_told_once_and_of_the_test_alone(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pytester.makepyfile(test_marked=MARKED)
     monkeypatch.setenv("CI", "")
     block = pytester.runpytest_subprocess("-k", "test_leaks").stdout.str()
@@ -251,7 +255,10 @@ def test_a_failing_test_is_told_once_and_of_the_test_alone(pytester: pytest.Pyte
     for told in (block, on_ci, repeated):
         assert told.count("1 tensor leak, ") == 2 and told.count("Leaks (1)") == 1, "the report, and pytest's summary"
         assert "During handling" not in told
-        assert not any(words in told for words in ("exit status", "Run   ", "same command", "0 steps", "no step seen", "rank  steps"))
+        assert not any(
+            words in told
+            for words in ("exit status", "Run   ", "same command", "0 steps", "no step seen", "rank  steps")
+        )
     assert "3.91 KiB held in 1 storage after the block" in block and "step" not in block
     assert "1 tensor leak, 16.00 MiB left behind after 3 repeats, each of them a step" in repeated
 

@@ -20,8 +20,22 @@ class Heap:
     references: list[Reference] = field(default_factory=list)
     crossed: list[int] = field(default_factory=list)
 
-    def add(self, name: str, kind: str, type: str = "", label: str = "", root: str = "", where: str = "", bytes: int = 0) -> str:
-        made = Object(len(self.objects), type or kind, kind, label or name, (type or name).rpartition(".")[2], where, bytes, -1, root, 0, 0)
+    def add(
+        self, name: str, kind: str, type: str = "", label: str = "", root: str = "", where: str = "", bytes: int = 0
+    ) -> str:
+        made = Object(
+            len(self.objects),
+            type or kind,
+            kind,
+            label or name,
+            (type or name).rpartition(".")[2],
+            where,
+            bytes,
+            -1,
+            root,
+            0,
+            0,
+        )
         self.objects[name] = made
         return name
 

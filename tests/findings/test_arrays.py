@@ -42,12 +42,32 @@ CASES: dict[str, tuple[Callable[[], object], str, str]] = {
     "in dicts": (lambda: _rows.append({"out": _array()}), "_rows", "gains numpy arrays each step and lets none go"),
     "one that grows": (_grow, "_state['all']", "the numpy array in {name} is larger at each look"),
     "bytes": (lambda: _rows.append(bytes(SIZE)), "_rows", "gains bytes objects each step and lets none go"),
-    "bytes in dicts": (lambda: _rows.append({"image": bytes(SIZE)}), "_rows", "gains bytes objects each step and lets none go"),
-    "bytes in tuples": (lambda: _rows.append(("id", (7, bytes(SIZE)))), "_rows", "gains bytes objects each step and lets none go"),
+    "bytes in dicts": (
+        lambda: _rows.append({"image": bytes(SIZE)}),
+        "_rows",
+        "gains bytes objects each step and lets none go",
+    ),
+    "bytes in tuples": (
+        lambda: _rows.append(("id", (7, bytes(SIZE)))),
+        "_rows",
+        "gains bytes objects each step and lets none go",
+    ),
     "bytearray": (lambda: _rows.append(bytearray(SIZE)), "_rows", "gains bytearray objects each step and lets none go"),
-    "files": (lambda: _rows.append(io.BytesIO(bytes(SIZE))), "_rows", "gains BytesIO objects each step and lets none go"),
-    "tensors of arrays": (lambda: _rows.append(torch.from_numpy(_array())), "_rows", "gains tensors each step and lets none go"),
-    "arrays of tensors": (lambda: _rows.append(torch.ones(SIZE).numpy()), "_rows", "gains tensors each step and lets none go"),
+    "files": (
+        lambda: _rows.append(io.BytesIO(bytes(SIZE))),
+        "_rows",
+        "gains BytesIO objects each step and lets none go",
+    ),
+    "tensors of arrays": (
+        lambda: _rows.append(torch.from_numpy(_array())),
+        "_rows",
+        "gains tensors each step and lets none go",
+    ),
+    "arrays of tensors": (
+        lambda: _rows.append(torch.ones(SIZE).numpy()),
+        "_rows",
+        "gains tensors each step and lets none go",
+    ),
 }
 
 
@@ -79,10 +99,14 @@ def test_what_goes_again_is_no_leak() -> None:
 
 
 def test_arrays_beside_tensors_are_told_with_them() -> None:
-    findings = leakscope.check(lambda: _rows.append({"loss": torch.ones(SIZE), "out": _array()}), repeats=3, min_bytes="64 KiB")
+    findings = leakscope.check(
+        lambda: _rows.append({"loss": torch.ones(SIZE), "out": _array()}), repeats=3, min_bytes="64 KiB"
+    )
     (finding,) = [f for f in findings.findings if f.severity == "leak"]
     assert finding.title.endswith("gains tensors each step and lets none go")
-    assert finding.advice.endswith("2.50 MiB of numpy arrays go with it.")  # of the two calls before the first look as well
+    assert finding.advice.endswith(
+        "2.50 MiB of numpy arrays go with it."
+    )  # of the two calls before the first look as well
 
 
 def test_memory_that_a_tensor_has_as_well_is_the_tensors() -> None:

@@ -24,7 +24,12 @@ LAST = 80
 TENSOR = 1 << 20
 
 
-def run_of(heap: Callable[[int], str], counted: Callable[[int], float | None] = lambda step: None, steps: Sequence[int] = STEPS, end: int = LAST) -> Run:
+def run_of(
+    heap: Callable[[int], str],
+    counted: Callable[[int], float | None] = lambda step: None,
+    steps: Sequence[int] = STEPS,
+    end: int = LAST,
+) -> Run:
     """`heap` is what each look sees, `counted` the MiB counted at each step until the run's end."""
     looks = tuple(Look(s, "step", heap_from(heap(s)), None, 0) for s in steps)
     sizes = [(n, counted(n)) for n in range(1, end + 1)]
@@ -32,7 +37,9 @@ def run_of(heap: Callable[[int], str], counted: Callable[[int], float | None] = 
     return Run(("train.py",), (Rank(0, done, looks, Ended("finished", 0, end)),), 1, "cpu", "2.13.0", "0")
 
 
-def judged(heap: Callable[[int], str], counted: Callable[[int], int | None] = lambda step: None, steps: Sequence[int] = STEPS) -> Findings:
+def judged(
+    heap: Callable[[int], str], counted: Callable[[int], int | None] = lambda step: None, steps: Sequence[int] = STEPS
+) -> Findings:
     return judge(run_of(heap, counted, steps))
 
 
@@ -44,7 +51,9 @@ def rows(holder: str, count: int) -> str:
 
 
 def ring(bound: int) -> Callable[[int], str]:
-    return lambda step: f"module train -> .rows -> list rows {min(step, bound)} maxlen={bound}\n" + rows("list rows", step)
+    return lambda step: (
+        f"module train -> .rows -> list rows {min(step, bound)} maxlen={bound}\n" + rows("list rows", step)
+    )
 
 
 @pytest.mark.parametrize("bound", [20, 1000])
@@ -62,7 +71,12 @@ def test_what_grows_on_in_a_full_container_is_not_bounded_by_it() -> None:
 
 
 def test_a_list_that_grows_in_a_bounded_container_is_a_leak() -> None:
-    found = judged(lambda step: f"module train -> .episodes -> list episodes 1 maxlen=10\nlist episodes -> [0] -> list rows {step}\n" + rows("list rows", step))
+    found = judged(
+        lambda step: (
+            f"module train -> .episodes -> list episodes 1 maxlen=10\nlist episodes -> [0] -> list rows {step}\n"
+            + rows("list rows", step)
+        )
+    )
     (finding,) = found.findings
     assert (found.verdict, finding.cut and finding.cut.written) == ("leaks", "train.episodes[0]")
 
@@ -71,7 +85,9 @@ def test_ever_more_bounded_containers_are_not_bounded() -> None:
     def heap(step: int) -> str:
         text = f"module train -> .episodes -> dict episodes {step // 2}\n"
         for k in range(step // 2):
-            text += f"dict episodes -> [{k}] -> list rows{k} {step} maxlen=64\n" + rows(f"list rows{k}", 2).replace("tensor t", f"tensor t{k}x").replace("storage s", f"storage s{k}x")
+            text += f"dict episodes -> [{k}] -> list rows{k} {step} maxlen=64\n" + rows(f"list rows{k}", 2).replace(
+                "tensor t", f"tensor t{k}x"
+            ).replace("storage s", f"storage s{k}x")
         return text
 
     assert judged(heap).verdict == "leaks"
@@ -90,7 +106,9 @@ def test_ever_more_bounded_containers_are_not_bounded() -> None:
         (lambda step: None, "leaks"),
     ],
 )
-def test_counted_bytes_that_went_no_further_speak_against_a_leak(counted: Callable[[int], int | None], verdict: str) -> None:
+def test_counted_bytes_that_went_no_further_speak_against_a_leak(
+    counted: Callable[[int], int | None], verdict: str
+) -> None:
     found = judged(lambda step: f"module train -> .rows -> list rows {step}\n" + rows("list rows", step), counted)
     (finding,) = found.findings
     assert found.verdict == verdict
@@ -108,7 +126,9 @@ def test_counted_bytes_that_went_no_further_speak_against_a_leak(counted: Callab
 )
 def test_little_memory_that_came_to_rest_is_no_leak(counted: Callable[[int], float], verdict: str) -> None:
     def heap(step: int) -> str:
-        return f"module train -> .rows -> list rows {step}\n" + rows("list rows", step).replace(str(TENSOR), str(TENSOR // 8))
+        return f"module train -> .rows -> list rows {step}\n" + rows("list rows", step).replace(
+            str(TENSOR), str(TENSOR // 8)
+        )
 
     assert judge(run_of(heap, counted, steps=(3, 5, 7, 9, 11, 12), end=26)).verdict == verdict
 
@@ -116,23 +136,37 @@ def test_little_memory_that_came_to_rest_is_no_leak(counted: Callable[[int], flo
 def test_what_is_in_host_memory_is_not_acquitted_by_what_the_device_counts() -> None:
     looks = []
     for step in STEPS:
-        heap = heap_from(f"module train -> .w -> tensor w\ntensor w -> storage -> storage w 8\nmodule train -> .rows -> list rows {step}\n" + rows("list rows", step))
+        heap = heap_from(
+            f"module train -> .w -> tensor w\ntensor w -> storage -> storage w 8\nmodule train -> .rows -> list rows {step}\n"
+            + rows("list rows", step)
+        )
         weight = next(int(s) for s in heap.storages if heap.bytes[s] == 8)
-        looks.append(Look(step, "step", replace(heap, device={weight: "cuda:0"}), min(step, 9) * TENSOR, 8, counted_on="cuda"))
+        looks.append(
+            Look(step, "step", replace(heap, device={weight: "cuda:0"}), min(step, 9) * TENSOR, 8, counted_on="cuda")
+        )
     done = tuple(Step(n, 0.1, min(n, 9) * TENSOR, None, (), "cuda") for n in range(1, LAST + 1))
-    found = judge(Run(("train.py",), (Rank(0, done, tuple(looks), Ended("finished", 0, LAST)),), 1, "cuda", "2.13.0", "0"))
+    found = judge(
+        Run(("train.py",), (Rank(0, done, tuple(looks), Ended("finished", 0, LAST)),), 1, "cuda", "2.13.0", "0")
+    )
     assert found.verdict == "leaks"
 
 
 def test_where_one_rank_leaks_the_finding_is_told_in_a_leaks_words() -> None:
     """Rank 0 holds more and has come to rest, rank 1 leaks."""
+
     def of_rank(number: int, many: int, counted: Callable[[int], float]) -> Rank:
-        (one,) = run_of(lambda step: f"module train -> .rows -> list rows {many * step}\n" + rows("list rows", many * step), counted).ranks
+        (one,) = run_of(
+            lambda step: f"module train -> .rows -> list rows {many * step}\n" + rows("list rows", many * step), counted
+        ).ranks
         return replace(one, number=number)
 
     ranks = (of_rank(0, 2, lambda step: 2 * min(step, 9)), of_rank(1, 1, lambda step: step))
     (finding,) = judge(Run(("train.py",), ranks, 2, "cpu", "2.13.0", "0")).findings
-    assert finding.severity == "leak" and not finding.settled and finding.title.endswith("gains tensors each step and lets none go")
+    assert (
+        finding.severity == "leak"
+        and not finding.settled
+        and finding.title.endswith("gains tensors each step and lets none go")
+    )
 
 
 @pytest.mark.parametrize(
@@ -152,12 +186,12 @@ def test_two_lists_that_are_emptied_together_are_no_leaks(counted: Callable[[int
 
     found = judged(heap, counted)
     assert found.verdict == verdict and len(found.findings) == 2
-    assert next(f for f in found.findings if f.title.startswith("train.rows")).severity == ("leak" if verdict == "leaks" else "note")
+    assert next(f for f in found.findings if f.title.startswith("train.rows")).severity == (
+        "leak" if verdict == "leaks" else "note"
+    )
 
 
-@pytest.mark.parametrize(
-    ("period", "first", "a_step"), [(4, 4, 1 / 4), (3, 3, 1 / 3), (4, 5, 1 / 4), (2, 3, 1 / 2)]
-)
+@pytest.mark.parametrize(("period", "first", "a_step"), [(4, 4, 1 / 4), (3, 3, 1 / 3), (4, 5, 1 / 4), (2, 3, 1 / 2)])
 def test_what_comes_every_few_steps_has_its_rate(period: int, first: int, a_step: float) -> None:
     steps = (3, 5, 7, 9, 11, 12)
     line = series(steps, {step: (step - first) // period + 2 for step in steps})
@@ -182,10 +216,21 @@ def test_what_one_cut_frees_is_one_finding() -> None:
 
     found = judged(heap)
     (finding,) = found.findings
-    assert finding.cut is not None and (finding.cut.written, finding.cut.frees_bytes) == ("train.cache", 9 * TENSOR * 3 // 2)
-    assert (finding.count, finding.bytes_per_step, finding.sightings[-1].bytes) == (18, TENSOR * 3 / 2, 9 * TENSOR * 3 // 2)
+    assert finding.cut is not None and (finding.cut.written, finding.cut.frees_bytes) == (
+        "train.cache",
+        9 * TENSOR * 3 // 2,
+    )
+    assert (finding.count, finding.bytes_per_step, finding.sightings[-1].bytes) == (
+        18,
+        TENSOR * 3 / 2,
+        9 * TENSOR * 3 // 2,
+    )
 
 
-@pytest.mark.parametrize(("cuts", "enough", "needed"), [((5, 6, 7), {7}, [2]), ((5, 6, 7), {5, 7}, [0, 2]), ((5, 6), {5, 6}, [0, 1])])
-def test_what_must_be_cut_together_is_no_more_than_is_enough(cuts: tuple[int, ...], enough: set[int], needed: list[int]) -> None:
+@pytest.mark.parametrize(
+    ("cuts", "enough", "needed"), [((5, 6, 7), {7}, [2]), ((5, 6, 7), {5, 7}, [0, 2]), ((5, 6), {5, 6}, [0, 1])]
+)
+def test_what_must_be_cut_together_is_no_more_than_is_enough(
+    cuts: tuple[int, ...], enough: set[int], needed: list[int]
+) -> None:
     assert _needed(cuts, lambda some: enough <= set(some)) == needed

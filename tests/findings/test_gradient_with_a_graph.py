@@ -28,5 +28,8 @@ def test_the_gradient_is_named_and_set_to_none() -> None:
     run = Run(("train.py",), (Rank(0, steps, looks, Ended("finished", 0, 7)),), 1, "cpu", "2.13.0", "0")
     (finding,) = judge(run).findings
     assert (finding.rule, finding.severity) == ("retained-graph", "leak")
-    assert finding.title == "the .grad of train.bias has a grad_fn and keeps its whole graph and the activations saved for it"
+    assert (
+        finding.title
+        == "the .grad of train.bias has a grad_fn and keeps its whole graph and the activations saved for it"
+    )
     assert finding.advice.startswith("Set the .grad of train.bias")

@@ -53,10 +53,14 @@ def test_the_graphs_are_told_with_what_keeps_them(
     (finding,) = [f for f in told if f["severity"] == "leak"]
     if how == "graphs":
         assert finding["title"] == "losses gains tensors, and the graphs that made them, each step and lets none go"
-        assert finding["cut"]["reference"] == ".losses" and "losses.item()" not in finding["advice"] and "x.item()" in finding["advice"]
+        assert (
+            finding["cut"]["reference"] == ".losses"
+            and "losses.item()" not in finding["advice"]
+            and "x.item()" in finding["advice"]
+        )
         freed = int(done.stdout.rpartition("FREED A STEP")[2].split()[0])  # type: ignore[attr-defined]
         assert finding["bytes_per_step"] == pytest.approx(freed, rel=0.25) and freed > 100_000
-        assert finding["cut"]["frees_bytes"] == finding["retained_bytes"] 
+        assert finding["cut"]["frees_bytes"] == finding["retained_bytes"]
     else:  # memory that no node accounts for stays a gap
         assert finding["rule"] == "native-hold" and finding["cut"] is None
         assert "no cut was proved: the script ended after 12 of 40 steps" in done.stdout  # type: ignore[attr-defined]

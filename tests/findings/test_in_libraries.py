@@ -60,7 +60,9 @@ def test_what_the_users_object_holds_inside_a_librarys_is_the_users(type: str, w
     assert finding.cut is not None and finding.cut.frees_bytes == BIG
 
 
-@pytest.mark.parametrize("type", ["queue.Queue", "functools.partial", "torch.nn.modules.container.Sequential", "collections.deque"])
+@pytest.mark.parametrize(
+    "type", ["queue.Queue", "functools.partial", "torch.nn.modules.container.Sequential", "collections.deque"]
+)
 def test_what_both_build_with_is_whose_it_is_in(type: str) -> None:
     heap = loop(type)
     (of_library,) = found_in(heap, ["input"])
@@ -88,7 +90,11 @@ def outputs(type: str, needed: int) -> Heap:
 def test_a_librarys_object_that_was_used_up_is_let_go_of_as_a_whole() -> None:
     (finding,) = found_in(outputs("lib.Output", KIB), ["logits", "hidden"])
     assert finding.cut is not None
-    assert (finding.cut.reference, finding.cut.written, finding.cut.frees_bytes) == ("local out", "out in main()", 2 * BIG)
+    assert (finding.cut.reference, finding.cut.written, finding.cut.frees_bytes) == (
+        "local out",
+        "out in main()",
+        2 * BIG,
+    )
 
 
 def test_a_librarys_object_that_holds_mostly_what_is_needed_is_not_let_go_of() -> None:

@@ -41,7 +41,14 @@ def run(*ranks: Rank, min_bytes: int = 64 * 1024) -> Run:
 
 @pytest.mark.parametrize(
     ("sizes", "grows"),
-    [((1, 2, 3), True), ((1, 2, 2), False), ((3, 2, 1), False), ((1, 3, 2, 4), False), ((1, 2), False), ((0, 0, 0), False)],
+    [
+        ((1, 2, 3), True),
+        ((1, 2, 2), False),
+        ((3, 2, 1), False),
+        ((1, 3, 2, 4), False),
+        ((1, 2), False),
+        ((0, 0, 0), False),
+    ],
 )
 def test_growth_is_more_at_each_of_three_looks(sizes: tuple[int, ...], grows: bool) -> None:
     steps = STEPS[: len(sizes)]
@@ -59,7 +66,9 @@ def test_growth_is_more_at_each_of_three_looks(sizes: tuple[int, ...], grows: bo
         ((1, 2, 3, 2, 3, 4), False, True),
     ],
 )
-def test_what_grows_every_few_steps_grows_and_what_came_to_rest_does_not(sizes: tuple[int, ...], grows: bool, certain: bool) -> None:
+def test_what_grows_every_few_steps_grows_and_what_came_to_rest_does_not(
+    sizes: tuple[int, ...], grows: bool, certain: bool
+) -> None:
     line = series((3, 5, 7, 9, 11, 12)[: len(sizes)], dict(zip((3, 5, 7, 9, 11, 12), sizes, strict=False)))
     assert line.grows is grows and (not grows or line.certain is certain)
 
@@ -82,7 +91,11 @@ def test_what_is_no_larger_at_the_end_has_come_to_rest() -> None:
     one = rank(0, [losses(s) for s in STEPS])
     ended = Look(16, "end", heap_from(losses(10)), None, 0)
     assert judge(run(replace(one, looks=(*one.looks, ended)))).verdict == "clean"
-    for later in (replace(ended, heap=heap_from(losses(16))), replace(ended, heap=heap_from("")), replace(ended, step=11)):
+    for later in (
+        replace(ended, heap=heap_from(losses(16))),
+        replace(ended, heap=heap_from("")),
+        replace(ended, step=11),
+    ):
         assert judge(run(replace(one, looks=(*one.looks, later)))).verdict == "leaks"
 
 
@@ -162,7 +175,9 @@ def test_two_ranks_with_one_leak_are_one_finding() -> None:
 
 
 def seen_by(block: int) -> list[str]:
-    held = "".join(f"list blocks -> [{k}] -> object Block#{k}\nobject Block#{k} -> .seen -> list seen{k}\n" for k in range(4))
+    held = "".join(
+        f"list blocks -> [{k}] -> object Block#{k}\nobject Block#{k} -> .seen -> list seen{k}\n" for k in range(4)
+    )
     texts = []
     for step in STEPS:
         own = losses(step, f"list seen{block}").partition("\n")[2]
@@ -181,7 +196,11 @@ def test_one_item_of_many_is_told_by_its_number_where_it_is_the_same_on_every_ra
 def test_the_fingerprint_knows_no_index_no_size_and_no_rank() -> None:
     prints = {
         judge(run(rank(number, [shift + losses(s, size=size) for s in STEPS]), min_bytes=1)).findings[0].fingerprint
-        for number, size, shift in ((0, TENSOR, ""), (3, 2 * TENSOR, ""), (0, TENSOR, "frame main -> local x -> object x\n"))
+        for number, size, shift in (
+            (0, TENSOR, ""),
+            (3, 2 * TENSOR, ""),
+            (0, TENSOR, "frame main -> local x -> object x\n"),
+        )
     }
     assert len(prints) == 1
     other = judge(run(rank(0, [losses(s).replace(".losses", ".outputs") for s in STEPS]))).findings[0].fingerprint
@@ -233,7 +252,11 @@ def test_a_cycle_is_the_same_wherever_the_walk_began() -> None:
     def keys(text: str) -> set[tuple[str, ...]]:
         return {group.key for group in group_storages(heap_from(text))}
 
-    edges = ["object A freed=1 -> .b -> object B freed=1", "object B freed=1 -> .a -> object A freed=1", "object B freed=1 -> .t -> tensor t freed=1"]
+    edges = [
+        "object A freed=1 -> .b -> object B freed=1",
+        "object B freed=1 -> .a -> object A freed=1",
+        "object B freed=1 -> .t -> tensor t freed=1",
+    ]
     memory = "tensor t -> storage -> storage s 64 freed=1"
     one, other = ("\n".join([*edges[k:], *edges[:k], memory]) for k in (0, 1))
     assert keys(one) == keys(other)
@@ -241,7 +264,10 @@ def test_a_cycle_is_the_same_wherever_the_walk_began() -> None:
 
 def test_calls_that_pile_up_are_cut_in_every_call() -> None:
     (finding,) = judge(run(rank(0, [waiting(s) for s in STEPS]))).findings
-    assert (finding.rule, finding.title) == ("frame-hold", "10 calls of wait() run at once, more at each look, and each keeps local rows")
+    assert (finding.rule, finding.title) == (
+        "frame-hold",
+        "10 calls of wait() run at once, more at each look, and each keeps local rows",
+    )
     assert finding.cut is not None and finding.cut.frees_bytes == 10 * TENSOR
 
 
@@ -302,7 +328,9 @@ def hooked(outputs: int, hooks: int) -> str:
         text += f"list outputs -> [{k}] -> tensor o{k}\n"
         text += f"tensor o{k} -> hook -> dict hooks{k} {hooks}\n"
         for n in range(hooks):
-            text += f"dict hooks{k} -> [{n}] -> function f{k}x{n}\nfunction f{k}x{n} -> closure scale -> tensor t{k}x{n}\n"
+            text += (
+                f"dict hooks{k} -> [{n}] -> function f{k}x{n}\nfunction f{k}x{n} -> closure scale -> tensor t{k}x{n}\n"
+            )
             text += f"tensor t{k}x{n} -> storage -> storage s{k}x{n} {TENSOR}\n"
     return text
 
@@ -313,7 +341,9 @@ def test_one_hook_on_each_of_many_tensors_is_no_pileup_and_many_on_one_are() -> 
     assert (many_tensors.rule, many_hooks.rule) == ("step-growth", "hook-pileup")
     assert many_tensors.cut is not None and many_tensors.cut.reference == ".outputs"
     assert [place.split()[0] for place in many_hooks.see] == [
-        "leakscope.backward.stage_backward", "leakscope.backward.stage_backward_input", "leakscope.backward.stage_backward_weight",
+        "leakscope.backward.stage_backward",
+        "leakscope.backward.stage_backward_input",
+        "leakscope.backward.stage_backward_weight",
     ]
 
 
@@ -321,8 +351,13 @@ def test_one_hook_on_each_of_many_tensors_is_no_pileup_and_many_on_one_are() -> 
     ("counted", "severity"),
     [((10, 12, 16, 17), "leak"), ((10, 17.5, 17.8, 17.9), "note"), ((10, 10.3, 10.9, 30), "note")],
 )
-def test_a_gap_that_rises_once_is_a_note_and_one_that_goes_on_is_a_leak(counted: tuple[float, ...], severity: str) -> None:
-    looks = tuple(Look(s, "step", heap_from("module train -> .x -> tensor x"), int(c * TENSOR), 0) for s, c in zip(STEPS, counted, strict=True))
+def test_a_gap_that_rises_once_is_a_note_and_one_that_goes_on_is_a_leak(
+    counted: tuple[float, ...], severity: str
+) -> None:
+    looks = tuple(
+        Look(s, "step", heap_from("module train -> .x -> tensor x"), int(c * TENSOR), 0)
+        for s, c in zip(STEPS, counted, strict=True)
+    )
     done = tuple(Step(k, 0.1, None, None, ()) for k in range(1, 11))
     (finding,) = judge(run(Rank(0, done, looks, Ended("finished", 0, 10)))).findings
     assert (finding.rule, finding.severity) == ("native-hold", severity)
@@ -333,7 +368,8 @@ def test_what_is_let_go_of_once_hides_no_growth_after_it() -> None:
     done = tuple(Step(k, 0.1, None, None, ()) for k in range(1, 13))
     for counted, told in (((30, 10, 11, 12, 13, 14), ["leak"]), ((30, 10, 11, 12, 13, 9), [])):
         looks = tuple(
-            Look(s, "step", heap_from("module train -> .x -> tensor x"), c * TENSOR, 0) for s, c in zip((3, 5, 7, 9, 11, 12), counted, strict=True)
+            Look(s, "step", heap_from("module train -> .x -> tensor x"), c * TENSOR, 0)
+            for s, c in zip((3, 5, 7, 9, 11, 12), counted, strict=True)
         )
         assert [f.severity for f in judge(run(Rank(0, done, looks, Ended("finished", 0, 12)))).findings] == told
 
@@ -342,7 +378,8 @@ def test_a_gap_while_shapes_are_new_at_each_look_is_a_note_that_says_so() -> Non
     done = tuple(Step(k, 0.1, None, None, ()) for k in range(1, 11))
     for shapes, severity in (((1, 2, 3, 4), "note"), ((1, 2, 3, 3), "leak")):
         looks = tuple(
-            Look(s, "step", heap_from(f"module train -> .x -> tensor x{shape}"), (10 + s) * TENSOR, 0) for s, shape in zip(STEPS, shapes, strict=True)
+            Look(s, "step", heap_from(f"module train -> .x -> tensor x{shape}"), (10 + s) * TENSOR, 0)
+            for s, shape in zip(STEPS, shapes, strict=True)
         )
         (finding,) = judge(run(Rank(0, done, looks, Ended("finished", 0, 10)))).findings
         assert finding.severity == severity
@@ -365,7 +402,9 @@ def test_what_an_accelerators_run_keeps_in_host_memory_is_said(every: int, said:
     for look in ranks.looks:
         heap = look.heap
         # the model's own tensor is there as well, so that an accelerator is in use
-        there = {int(s): "cuda:0" for k, s in enumerate(heap.storages) if k % every == every - 1} or {len(heap): "cuda:0"}
+        there = {int(s): "cuda:0" for k, s in enumerate(heap.storages) if k % every == every - 1} or {
+            len(heap): "cuda:0"
+        }
         looks.append(replace(look, heap=replace(heap, device=there)))
     (finding,) = judge(run(replace(ranks, looks=tuple(looks)))).findings
     assert held_text(finding) == f"10.00 MiB held in 10 storages at the last look{said}, growing 1.00 MiB a step"

@@ -34,13 +34,26 @@ def judged(*heaps: HeapGraph, occasion: str = "step") -> list[Finding]:
 
 def test_receive_buffers_kept_for_ever_are_a_note_with_their_issue() -> None:
     (finding,) = judged(*[with_receive_buffers(8).graph()] * 4)
-    assert (finding.rule, finding.origin, finding.severity, finding.freed_by) == ("p2p-buffer", "library", "note", "program")
+    assert (finding.rule, finding.origin, finding.severity, finding.freed_by) == (
+        "p2p-buffer",
+        "library",
+        "note",
+        "program",
+    )
     assert (finding.retained_bytes, finding.count, finding.bytes_per_step) == (1024 * KIB, 8, 0.0)
     assert finding.cut is not None and finding.cut.reference == "PipelineStage.args_recv_info[i][i].buffer"
     assert finding.cut.frees_bytes == 1024 * KIB
     assert "pytorch/pytorch#136380" in finding.advice and "does not grow" in finding.advice
     assert [s.bytes for s in finding.sightings] == [1024 * KIB] * 4
-    assert [hop.reference for hop in finding.trace] == ["local stage", ".args_recv_info", "[i]", "[i]", ".buffer", "storage", ""]
+    assert [hop.reference for hop in finding.trace] == [
+        "local stage",
+        ".args_recv_info",
+        "[i]",
+        "[i]",
+        ".buffer",
+        "storage",
+        "",
+    ]
 
 
 def test_the_fingerprint_does_not_depend_on_how_many_there_are() -> None:
@@ -113,7 +126,11 @@ def test_gradients_in_receive_buffers_are_told_apart_from_the_buffers() -> None:
     heap.refer("train", "local seen", "buffer 0", "local")
     found = {f.cut.reference: f for f in judged(*[heap.graph()] * 3) if f.cut}
     gradients = found["PipelineStage.args_recv_info[i][i].buffer.grad"]
-    assert gradients.retained_bytes == 128 * KIB and "pytorch/pytorch#164329" in gradients.advice and gradients.rule == "late-release"
+    assert (
+        gradients.retained_bytes == 128 * KIB
+        and "pytorch/pytorch#164329" in gradients.advice
+        and gradients.rule == "late-release"
+    )
     assert gradients.cut is not None and gradients.cut.frees_bytes == 128 * KIB, "whoever else has the buffer"
     assert found["PipelineStage.args_recv_info[i][i].buffer"].retained_bytes == 256 * KIB
 
@@ -131,7 +148,12 @@ def test_hooks_that_pile_up_on_a_receive_buffer_are_told_without_the_buffer() ->
 
     found = judged(*[hooked(s) for s in STEPS])
     (pileup,) = [f for f in found if f.bytes_per_step]
-    assert (pileup.rule, pileup.origin, pileup.bytes_per_step, pileup.count) == ("hook-pileup", "library", 256 * KIB, 10)
+    assert (pileup.rule, pileup.origin, pileup.bytes_per_step, pileup.count) == (
+        "hook-pileup",
+        "library",
+        256 * KIB,
+        10,
+    )
     assert "pytorch/pytorch#185331" in pileup.advice and "remove it after the step" in pileup.advice
     assert pileup.cut is not None and (pileup.cut.reference, pileup.cut.frees_bytes) == ("._backward_hooks", 2560 * KIB)
     (buffer,) = [f for f in found if f is not pileup]
@@ -139,7 +161,10 @@ def test_hooks_that_pile_up_on_a_receive_buffer_are_told_without_the_buffer() ->
 
 
 def test_hooks_that_pile_up_on_the_scripts_own_tensor_stay_the_scripts() -> None:
-    trace = (Hop("Holder object", "train.Holder", "instance", "train.py:3", "leaked", ".buffer"), Hop("Tensor", "torch.Tensor", "tensor", "", "leaked", "._backward_hooks"))
+    trace = (
+        Hop("Holder object", "train.Holder", "instance", "train.py:3", "leaked", ".buffer"),
+        Hop("Tensor", "torch.Tensor", "tensor", "", "leaked", "._backward_hooks"),
+    )
     finding = Finding("hook-pileup", "", "1", "leak", "program", 1, 1.0, trace, None, "Register it once.")
     assert named_upstream(finding) == finding
 
@@ -155,7 +180,9 @@ def peak_rank(graph: HeapGraph, idle: Sequence[int], backward: bool = False) -> 
          "last_phase": "forward", "one_statement": False}
         for s in idle
     ]  # fmt: skip
-    return Rank(0, (), (Look(5, "peak", graph, None, 0),), Ended("finished", 0, 10), extras={"lifetimes": (step, *rows)})
+    return Rank(
+        0, (), (Look(5, "peak", graph, None, 0),), Ended("finished", 0, 10), extras={"lifetimes": (step, *rows)}
+    )
 
 
 def sent_outputs(count: int) -> Heap:
@@ -185,8 +212,16 @@ def test_sent_outputs_in_fwd_cache_are_the_librarys_though_the_script_has_the_st
     heap = sent_outputs(4)
     found = late_release_findings(peak_rank(heap.graph(), storages(heap, *(f"output {k}" for k in range(4)))), 1)
     (finding,) = found
-    assert (finding.rule, finding.origin, finding.severity, finding.retained_bytes) == ("late-release", "library", "note", 512 * KIB)
-    assert finding.cut is not None and (finding.cut.reference, finding.cut.frees_bytes) == ("PipelineStage.fwd_cache", 512 * KIB)
+    assert (finding.rule, finding.origin, finding.severity, finding.retained_bytes) == (
+        "late-release",
+        "library",
+        "note",
+        512 * KIB,
+    )
+    assert finding.cut is not None and (finding.cut.reference, finding.cut.frees_bytes) == (
+        "PipelineStage.fwd_cache",
+        512 * KIB,
+    )
     assert "pytorch/pytorch#128910" in finding.advice and "train.py:10 train (aten::mm)" in finding.advice
 
 
@@ -252,7 +287,9 @@ def test_a_graph_kept_between_the_halves_of_a_split_backward_is_named() -> None:
     heap.refer("intermediates", "[0]", "GeluBackward0", "item")
     heap.refer("GeluBackward0", "saved self", heap.tensor("inner", crossed=False), "saved")
     (finding,) = late_release_findings(peak_rank(heap.graph(), storages(heap, "inner")), 1)
-    assert finding.cut is not None and finding.cut.reference.endswith("['intermediates']") and finding.origin == "library"
+    assert (
+        finding.cut is not None and finding.cut.reference.endswith("['intermediates']") and finding.origin == "library"
+    )
 
 
 # the table
@@ -260,18 +297,31 @@ def test_a_graph_kept_between_the_halves_of_a_split_backward_is_named() -> None:
 
 def test_every_known_holder_is_named_once_and_has_an_issue() -> None:
     assert len({known.holder for known in KNOWN}) == len(KNOWN)
-    assert all(known.issue.startswith("pytorch/pytorch#") and known.issue.rpartition("#")[2].isdigit() for known in KNOWN)
+    assert all(
+        known.issue.startswith("pytorch/pytorch#") and known.issue.rpartition("#")[2].isdigit() for known in KNOWN
+    )
 
 
 def _of_torch(name: str, reference: str) -> Hop:
-    return Hop(f"function {name}", "function", "function", "<torch/distributed/pipelining/_backward.py>:9", "leaked", reference)
+    return Hop(
+        f"function {name}", "function", "function", "<torch/distributed/pipelining/_backward.py>:9", "leaked", reference
+    )
 
 
 @pytest.mark.parametrize(
     ("trace", "issue"),
     [
-        ((_of_torch("stage_backward.<locals>.extract_tensors_with_grads", "closure extract_tensors_with_grads"),), "136507"),
-        ((_of_torch("get_hook.<locals>.hook", "closure param_group"), Hop("dict", "dict", "container", "", "leaked", "['intermediates']")), "136584"),
+        (
+            (_of_torch("stage_backward.<locals>.extract_tensors_with_grads", "closure extract_tensors_with_grads"),),
+            "136507",
+        ),
+        (
+            (
+                _of_torch("get_hook.<locals>.hook", "closure param_group"),
+                Hop("dict", "dict", "container", "", "leaked", "['intermediates']"),
+            ),
+            "136584",
+        ),
     ],
 )
 def test_cycles_of_older_torch_are_still_known(trace: tuple[Hop, ...], issue: str) -> None:
@@ -284,7 +334,10 @@ def test_holds_follow_every_way_and_a_cut_of_one_frees_nothing() -> None:
     graph = heap.graph()
     (storage,) = storages(heap, "output 0")
     holds = holds_of(graph, storage)
-    assert {hold.known.holder for hold in holds.known} == {"PipelineStage.fwd_cache", "send handles of _step_microbatches()"}
+    assert {hold.known.holder for hold in holds.known} == {
+        "PipelineStage.fwd_cache",
+        "send handles of _step_microbatches()",
+    }
     assert (holds.running, holds.others, holds.native) == (False, (), False)
     cached = [hold for hold in holds.known if hold.known.holder == "PipelineStage.fwd_cache"]
     assert freed_by(graph, cached, [storage]) == 0
@@ -292,5 +345,12 @@ def test_holds_follow_every_way_and_a_cut_of_one_frees_nothing() -> None:
 
 
 def test_a_scripts_own_function_of_that_name_is_the_scripts() -> None:
-    own = Hop("function extract_tensors_with_grads", "function", "function", "train.py:9", "leaked", "closure extract_tensors_with_grads")
+    own = Hop(
+        "function extract_tensors_with_grads",
+        "function",
+        "function",
+        "train.py:9",
+        "leaked",
+        "closure extract_tensors_with_grads",
+    )
     assert known_leak((own,)) is None

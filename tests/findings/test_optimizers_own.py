@@ -34,7 +34,15 @@ def run_of(act: Callable[[], Any], steps: int = 6) -> Run:
         if step >= steps - 2:
             looks.append(look(step, "step"))
     done = tuple(Step(k, 0.01, None, None) for k in range(1, steps + 1))
-    return Run(("train.py",), (Rank(0, done, tuple(looks), Ended("finished", 0, steps)),), 1, "cpu", torch.__version__, "0", min_bytes=256)
+    return Run(
+        ("train.py",),
+        (Rank(0, done, tuple(looks), Ended("finished", 0, steps)),),
+        1,
+        "cpu",
+        torch.__version__,
+        "0",
+        min_bytes=256,
+    )
 
 
 def about(run: Run) -> Finding:
@@ -117,7 +125,11 @@ def held_twice(where: str) -> HeapGraph:
 
 @pytest.mark.parametrize(
     ("where", "first"),
-    [("<torch/optim/optimizer.py>:538", "module train"), ("train.py:7", "frame wrapper"), ("<<string>>:7", "frame wrapper")],
+    [
+        ("<torch/optim/optimizer.py>:538", "module train"),
+        ("train.py:7", "frame wrapper"),
+        ("<<string>>:7", "frame wrapper"),
+    ],
 )
 def test_a_root_of_the_users_is_told_before_a_frame_of_a_library(where: str, first: str) -> None:
     graph = held_twice(where)

@@ -60,7 +60,12 @@ def _keep_sparse() -> None:
 def _keep_views() -> None:
     """Each is made again by functions that hold its base once more, and those in between."""
     pairs = torch.ones(1 << 15, 2)
-    _views.extend([torch.view_as_complex(pairs.view(-1, 2)).conj().imag, torch.ones(1 << 15, dtype=torch.complex64).conj().real[4:]])
+    _views.extend(
+        [
+            torch.view_as_complex(pairs.view(-1, 2)).conj().imag,
+            torch.ones(1 << 15, dtype=torch.complex64).conj().real[4:],
+        ]
+    )
 
 
 def _keep_jagged() -> None:
@@ -112,17 +117,57 @@ _of_thread.rows = []
 
 CASES: dict[str, tuple[Callable[[], Any], Callable[[], None], str, str]] = {
     "item": (_log, _tracker.metrics.clear, "{here}._tracker.metrics['loss']", "Empty {here}._tracker.metrics['loss']"),
-    "lru_cache": (lambda: _features(next(_numbers)), _features.cache_clear, "the cache of _features()", "Call _features.cache_clear()"),
-    "weak keys": (_note, _notes.clear, "{here}._notes", "An entry of {here}._notes goes when nothing else holds its key"),
+    "lru_cache": (
+        lambda: _features(next(_numbers)),
+        _features.cache_clear,
+        "the cache of _features()",
+        "Call _features.cache_clear()",
+    ),
+    "weak keys": (
+        _note,
+        _notes.clear,
+        "{here}._notes",
+        "An entry of {here}._notes goes when nothing else holds its key",
+    ),
     "replayed views": (_keep_views, _views.clear, "{here}._views", "Clone what you keep in {here}._views"),
     "jagged": (_keep_jagged, _jagged.clear, "{here}._jagged", "Empty {here}._jagged"),
     "partials": (_keep_calls, _calls.clear, "{here}._calls", "Empty {here}._calls"),
-    "finalizers": (_finalize, _objects.clear, "weakref.finalize._registry", "What a weakref.finalize is given lives until"),
-    "one of many": (lambda: _one(torch.ones(1 << 16)), lambda: _forget(_one), "{here}._one[2].seen", "Empty {here}._one[2].seen"),
-    "each of many": (lambda: _each(torch.ones(1 << 16)), lambda: _forget(_each), "{here}._each[i].seen", "Empty {here}._each[i].seen"),
-    "default": (lambda: _by_default(), lambda: (_by_default.__defaults__ or ((),))[0].clear(), "{here}._by_default.__defaults__[0]", "A default"),
-    "keyword": (lambda: _by_keyword(), lambda: _by_keyword.__kwdefaults__["kept"].clear(), "{here}._by_keyword.__kwdefaults__['kept']", "A default"),
-    "of a thread": (lambda: _of_thread.rows.append(torch.ones(1 << 16)), lambda: _of_thread.rows.clear(), "{here}._of_thread.rows", "Empty {here}._of_thread.rows"),
+    "finalizers": (
+        _finalize,
+        _objects.clear,
+        "weakref.finalize._registry",
+        "What a weakref.finalize is given lives until",
+    ),
+    "one of many": (
+        lambda: _one(torch.ones(1 << 16)),
+        lambda: _forget(_one),
+        "{here}._one[2].seen",
+        "Empty {here}._one[2].seen",
+    ),
+    "each of many": (
+        lambda: _each(torch.ones(1 << 16)),
+        lambda: _forget(_each),
+        "{here}._each[i].seen",
+        "Empty {here}._each[i].seen",
+    ),
+    "default": (
+        lambda: _by_default(),
+        lambda: (_by_default.__defaults__ or ((),))[0].clear(),
+        "{here}._by_default.__defaults__[0]",
+        "A default",
+    ),
+    "keyword": (
+        lambda: _by_keyword(),
+        lambda: _by_keyword.__kwdefaults__["kept"].clear(),
+        "{here}._by_keyword.__kwdefaults__['kept']",
+        "A default",
+    ),
+    "of a thread": (
+        lambda: _of_thread.rows.append(torch.ones(1 << 16)),
+        lambda: _of_thread.rows.clear(),
+        "{here}._of_thread.rows",
+        "Empty {here}._of_thread.rows",
+    ),
     "sparse": (_keep_sparse, _sparse.clear, "{here}._sparse", "Empty {here}._sparse"),
 }
 
@@ -165,7 +210,11 @@ def _stored() -> None:
 
 def line_of(text: str) -> int:
     """The line of this file that begins with this text."""
-    return next(number for number, line in enumerate(Path(__file__).read_text().splitlines(), 1) if line.strip().startswith(text))
+    return next(
+        number
+        for number, line in enumerate(Path(__file__).read_text().splitlines(), 1)
+        if line.strip().startswith(text)
+    )
 
 
 def test_an_attribute_of_a_class_has_the_line_of_its_body_that_binds_it() -> None:
@@ -203,9 +252,27 @@ def _recursive(batch: torch.Tensor) -> None:
 @pytest.mark.parametrize(
     ("make", "cut", "line", "advice", "seen"),
     [
-        (Scaled, ".apply of Scaled object", "self.apply = lambda", "Do not keep on an object a function that refers to it", 0),
-        (_stored_by_the_maker, "closure rows of _closing_over.<locals>.<lambda>()", "return lambda: len(rows)", "Do not keep on an object", 0),
-        (_recursive, "closure walk of _recursive.<locals>.walk()", "def walk(", "Do not let the inner function refer to itself", 1),
+        (
+            Scaled,
+            ".apply of Scaled object",
+            "self.apply = lambda",
+            "Do not keep on an object a function that refers to it",
+            0,
+        ),
+        (
+            _stored_by_the_maker,
+            "closure rows of _closing_over.<locals>.<lambda>()",
+            "return lambda: len(rows)",
+            "Do not keep on an object",
+            0,
+        ),
+        (
+            _recursive,
+            "closure walk of _recursive.<locals>.walk()",
+            "def walk(",
+            "Do not let the inner function refer to itself",
+            1,
+        ),
     ],
 )
 def test_a_function_that_refers_to_what_keeps_it_is_told_from_one_that_calls_itself(
@@ -224,7 +291,11 @@ def test_a_function_that_refers_to_what_keeps_it_is_told_from_one_that_calls_its
 def test_an_attribute_of_ctx_has_the_line_that_sets_it() -> None:
     findings = leakscope.check(lambda: KeepsItsOutput.apply(torch.ones(1 << 16, requires_grad=True)), repeats=3)
     (finding,) = [f for f in findings.findings if f.severity == "leak"]
-    line = next(number for number, text in enumerate(Path(__file__).read_text().splitlines(), 1) if text.strip() == "ctx.out = x.exp()")
+    line = next(
+        number
+        for number, text in enumerate(Path(__file__).read_text().splitlines(), 1)
+        if text.strip() == "ctx.out = x.exp()"
+    )
     assert finding.cut is not None and finding.cut.reference == ".out"
     assert finding.cut.where.endswith(f"test_saying.py:{line}")
 
@@ -242,7 +313,9 @@ def test_a_hook_that_leads_back_to_its_node_is_to_be_removed() -> None:
 
     findings = leakscope.check(step, repeats=3)
     (finding,) = [f for f in findings.findings if f.severity == "leak"]
-    assert finding.rule == "tensor-cycle" and finding.advice.startswith("Remove the hook when it has run (handle.remove())")
+    assert finding.rule == "tensor-cycle" and finding.advice.startswith(
+        "Remove the hook when it has run (handle.remove())"
+    )
     assert finding.see and all("remove()" in _source(place) for place in finding.see)
 
 

@@ -52,7 +52,9 @@ def _reference_kind(name: str) -> str:
         return "memory"
     if name.startswith("["):
         return "item"
-    return {"closure": "closure", "local": "local", "saved": "saved", "hook": "hook", ".grad_fn": "grad graph"}.get(first, "attribute")
+    return {"closure": "closure", "local": "local", "saved": "saved", "hook": "hook", ".grad_fn": "grad graph"}.get(
+        first, "attribute"
+    )
 
 
 def way_text(graph: HeapGraph, start: int, way: list[int]) -> str:

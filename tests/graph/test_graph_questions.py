@@ -36,7 +36,9 @@ PARALLEL = """
 def named(graph: HeapGraph, holder: str, name: str) -> int:
     """Index of a reference by the label of its holder and its own name."""
     return next(
-        r.index for r in map(graph.reference, range(len(graph.holder))) if r.name == name and graph.object(r.holder).label == holder
+        r.index
+        for r in map(graph.reference, range(len(graph.holder)))
+        if r.name == name and graph.object(r.holder).label == holder
     )
 
 
@@ -47,7 +49,9 @@ def cut(graph: HeapGraph, *references: int) -> int:
 def test_the_way_from_the_root_is_told_as_code_writes_it() -> None:
     graph = heap_from(SHARED)
     ways = ways_from_roots(graph)
-    told = {int(graph.bytes[s]): way_text(graph, ways.start(graph, s), ways.to(graph, s)) for s in graph.storages.tolist()}
+    told = {
+        int(graph.bytes[s]): way_text(graph, ways.start(graph, s), ways.to(graph, s)) for s in graph.storages.tolist()
+    }
     assert told[80] == "module train .losses -> list, 3 items [1] -> tensor b storage -> storage b"
     assert told[400] == "module train .losses -> list, 3 items [0] -> tensor a storage -> storage a"
 
@@ -93,7 +97,9 @@ def test_a_graph_survives_its_way_through_json() -> None:
     graph = heap_from(SHARED)
     again = from_json(to_json(graph))
     assert [again.object(i) for i in range(len(again))] == [graph.object(i) for i in range(len(graph))]
-    assert [again.reference(i) for i in range(len(again.holder))] == [graph.reference(i) for i in range(len(graph.holder))]
+    assert [again.reference(i) for i in range(len(again.holder))] == [
+        graph.reference(i) for i in range(len(graph.holder))
+    ]
     with pytest.raises((KeyError, TypeError, ValueError)):
         from_json({"strings": []})
 

@@ -73,7 +73,9 @@ def test_a_module_runs_as_with_dash_m(
     package = tmp_path / "pack"
     package.mkdir()
     (package / "__init__.py").write_text("")
-    (package / "train.py").write_text("import sys\nprint(sys.argv, sys.path[0], __name__, __package__, __spec__.name)\n")
+    (package / "train.py").write_text(
+        "import sys\nprint(sys.argv, sys.path[0], __name__, __package__, __spec__.name)\n"
+    )
     monkeypatch.chdir(tmp_path)
     plain = subprocess.run([sys.executable, "-m", "pack.train", "x"], capture_output=True, text=True, check=True).stdout
     outcome, _ = run(tmp_path / "run", Path("pack.train"), "x", module=True)

@@ -46,7 +46,9 @@ def test_losses_gradients_and_the_process_are_as_without_leakscope(
     (rank,) = read_run(tmp_path).ranks
     assert outcome.status == 0 and not rank.notes
     assert capfd.readouterr().out == plain
-    assert [look.step for look in rank.looks if look.occasion != "peak"] == [3, 5, 7, 9, 11], "one step is one call of the first optimizer"
+    assert [look.step for look in rank.looks if look.occasion != "peak"] == [3, 5, 7, 9, 11], (
+        "one step is one call of the first optimizer"
+    )
     assert len(rank.steps) == 11
     made = [place for look in rank.looks for place in look.heap.made_at.values()]
     assert all(place.startswith("train.py:") for place in made)
@@ -99,4 +101,6 @@ def test_no_mode_and_no_subclass_hears_of_our_looking(
     (rank,) = read_run(tmp_path).ranks
     assert any(look.occasion == "peak" for look in rank.looks) and any(look.heap.made_at for look in rank.looks)
     heard = capfd.readouterr().out
-    assert [line.split(" at 0x")[0] for line in heard.splitlines()] == [line.split(" at 0x")[0] for line in plain.splitlines()]
+    assert [line.split(" at 0x")[0] for line in heard.splitlines()] == [
+        line.split(" at 0x")[0] for line in plain.splitlines()
+    ]

@@ -39,9 +39,7 @@ def run(folder: Path, script: Path, **plan: object) -> tuple[Outcome, Rank]:
     return outcome, read_run(folder).ranks[0]
 
 
-def test_a_run_stops_after_the_steps_asked_for(
-    script: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_stops_after_the_steps_asked_for(script: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     loop = "kept = []\ntry:\n    while True: kept.append(torch.ones(3)); step()\n"
     path = script(TRAIN + loop + "finally:\n    print('cleaned up', file=open('done', 'w'))\n")
     monkeypatch.chdir(tmp_path)
@@ -49,7 +47,11 @@ def test_a_run_stops_after_the_steps_asked_for(
     assert outcome.status == 0
     assert (rank.ended.how, rank.ended.status, rank.ended.steps) == ("stopped", 0, 5)
     assert [step.number for step in rank.steps] == [1, 2, 3, 4, 5]
-    assert [(look.step, look.occasion) for look in rank.looks if look.occasion != "peak"] == [(3, "step"), (4, "step"), (5, "last")]
+    assert [(look.step, look.occasion) for look in rank.looks if look.occasion != "peak"] == [
+        (3, "step"),
+        (4, "step"),
+        (5, "last"),
+    ]
     assert rank.gc_diff is not None
     assert (tmp_path / "done").exists(), "the script's own clean-up runs"
     made = {place for look in rank.looks for place in look.heap.made_at.values()}
@@ -59,7 +61,9 @@ def test_a_run_stops_after_the_steps_asked_for(
     assert run_read.torch and run_read.device == "cpu" and "train.py" in run_read.sources
 
 
-def test_a_swallowed_stop_comes_again_and_a_script_that_swallows_everything_is_ended(script: Write, tmp_path: Path) -> None:
+def test_a_swallowed_stop_comes_again_and_a_script_that_swallows_everything_is_ended(
+    script: Write, tmp_path: Path
+) -> None:
     path = script(TRAIN + "while True:\n    try: step()\n    except BaseException: print('swallowed', flush=True)\n")
     began = time.monotonic()
     outcome, rank = run(tmp_path / "run", path, steps=3, grace=0.5, gc_diff="never")

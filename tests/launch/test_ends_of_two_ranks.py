@@ -47,7 +47,9 @@ def run(folder: Path, script: Path, **plan: object) -> tuple[Outcome, tuple[Rank
 def test_a_killed_rank_is_named_and_its_peer_is_not_blamed(
     script: Write, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    path = script(PAIR + "for i in range(9):\n    if i == 4 and rank == 1: os.kill(os.getpid(), signal.SIGKILL)\n    step()\n")
+    path = script(
+        PAIR + "for i in range(9):\n    if i == 4 and rank == 1: os.kill(os.getpid(), signal.SIGKILL)\n    step()\n"
+    )
     outcome, ranks = run(tmp_path / "run", path)
     assert (outcome.status, outcome.failed) == (137, 1)
     assert ranks[1].ended.how == "killed" and ranks[1].ended.status == 137 and ranks[1].ended.steps == 4
@@ -69,7 +71,9 @@ def test_the_failing_ranks_own_status_error_and_log_are_passed_on(
     assert (tmp_path / "run" / "logs" / "rank_0001.stdout.log").read_text() == "hello from 1\n"
 
 
-ONE_OPTIMIZER = PAIR + """
+ONE_OPTIMIZER = (
+    PAIR
+    + """
 while True:
     if rank == 0:
         out = net(torch.ones(4, 64))
@@ -86,18 +90,27 @@ while True:
         net(inp).pow(2).sum().backward()
         dist.send(inp.grad, dst=0)
 """
+)
 
 
-def test_a_rank_without_an_optimizer_is_looked_at_with_its_peer_and_stops_with_it(script: Write, tmp_path: Path) -> None:
+def test_a_rank_without_an_optimizer_is_looked_at_with_its_peer_and_stops_with_it(
+    script: Write, tmp_path: Path
+) -> None:
     outcome, (owner, other) = run(tmp_path / "run", script(ONE_OPTIMIZER), steps=6)
     assert outcome.status == 0
     assert owner.ended.how == other.ended.how == "stopped"
     assert owner.ended.steps == 6 and other.ended.steps == 0
-    assert [(look.step, look.occasion) for look in owner.looks if look.occasion != "peak"] == [(3, "step"), (5, "step"), (6, "last")]
+    assert [(look.step, look.occasion) for look in owner.looks if look.occasion != "peak"] == [
+        (3, "step"),
+        (5, "step"),
+        (6, "last"),
+    ]
     assert {look.occasion for look in other.looks} - {"peak"} == {"peer"} and other.looks[-1].step == 6
 
 
-SKEWED = PAIR + """
+SKEWED = (
+    PAIR
+    + """
 def alone():
     net(torch.ones(4, 64)).sum().backward()
     optimizer.step()
@@ -110,6 +123,7 @@ while True:
     except BaseException:
         pass
 """
+)
 
 
 def test_skewed_ranks_that_swallow_the_stop_are_ended_cleanly(script: Write, tmp_path: Path) -> None:

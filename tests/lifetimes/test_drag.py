@@ -27,7 +27,9 @@ def table_of(*records: Record) -> Table:
 def test_lag_use_and_drag_are_counted_in_byte_seconds() -> None:
     used = Record(1, 100, born=0, ordinal=0, first=1, last=3, died=5, born_seconds=0.0, died_seconds=4.5)
     never = Record(2, 10, born=1, ordinal=0, last=1, died=3, born_seconds=1.0, died_seconds=3.0)
-    native = Record(3, 1, born=0, ordinal=1, first=2, last=2, died=4, born_seconds=0.0, died_seconds=4.0, handed_out=True)
+    native = Record(
+        3, 1, born=0, ordinal=1, first=2, last=2, died=4, born_seconds=0.0, died_seconds=4.0, handed_out=True
+    )
     kept = Record(4, 1000, born=2, ordinal=0, first=3, last=3, died=GONE, born_seconds=2.0)
     step = next(rows_of(table_of(used, never, native, kept), 5, Peak(-1, 0, 0), 3))
     assert step["storages"] == 3, "what still lives has no end to count to"

@@ -18,7 +18,9 @@ def run_of(rank: Rank) -> Run:
     return Run(("train.py",), (rank,), 1, "cpu", "2.13.0", "0.1.0")
 
 
-def rank_of(collections: tuple[Collection, ...] = (), diff: GcDiff | None = None, objects: tuple[int, ...] = ()) -> Rank:
+def rank_of(
+    collections: tuple[Collection, ...] = (), diff: GcDiff | None = None, objects: tuple[int, ...] = ()
+) -> Rank:
     steps = tuple(Step(number, 0.1, None, None, collections) for number in range(1, 11))
     looks = tuple(Look(3 + k, "step", build([], []), None, 0, objects=count) for k, count in enumerate(objects))
     return Rank(0, steps, looks, Ended("finished", 0, 10), gc_diff=diff)
@@ -49,7 +51,9 @@ def test_a_young_collection_that_does_the_same_is_recommended() -> None:
 def test_the_programs_own_collections_are_added_up() -> None:
     full = Collection(2, 0.05, 100, MIB)
     text = said(rank_of((full, Collection(0, 0.001, 3, 0)), objects=(300_000, 303_000)))
-    assert "in the 9 steps after the first: 9 of generation 2 freed 9.00 MiB in 450.0 ms" in text, "imports are in the first"
+    assert "in the 9 steps after the first: 9 of generation 2 freed 9.00 MiB in 450.0 ms" in text, (
+        "imports are in the first"
+    )
     assert "generation 0" not in text
     assert "50% of the steps' time; 300,000 of its 303,000 objects are there since step 3" in text
     assert "that is 51.0 ms a step, 51% of its time" in text, "all 18 of them, the young ones too"

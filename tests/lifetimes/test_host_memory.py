@@ -110,8 +110,12 @@ def test_a_limit_that_comes_near_in_the_middle_of_a_step_is_told(
     assert ": kept" in holder and 2 <= int(re.findall(r"in (\d+) storages", holder)[0]) < 60
 
 
-def test_far_from_every_limit_nothing_is_said(script: Callable[[str], Path], leakscope: Command, tmp_path: Path) -> None:
-    assert leakscope("run", "-q", "-o", "run", "--steps", "6", "--no-lifetimes", script(GROWING), "none").returncode in (0, 23)
+def test_far_from_every_limit_nothing_is_said(
+    script: Callable[[str], Path], leakscope: Command, tmp_path: Path
+) -> None:
+    assert leakscope(
+        "run", "-q", "-o", "run", "--steps", "6", "--no-lifetimes", script(GROWING), "none"
+    ).returncode in (0, 23)
     assert "short_of_memory" not in read_run(tmp_path / "run").ranks[0].extras
 
 
@@ -138,11 +142,15 @@ def _own_memory_group() -> Iterator[Path]:
             yield Path("/sys/fs/cgroup/memory") / path.lstrip("/")
 
 
-def test_the_limit_of_a_real_control_group_comes_near(script: Callable[[str], Path], group: Path, tmp_path: Path) -> None:
+def test_the_limit_of_a_real_control_group_comes_near(
+    script: Callable[[str], Path], group: Path, tmp_path: Path
+) -> None:
     path = script(GROWING)
     inside = f"import os, sys; open({str(group / 'cgroup.procs')!r}, 'w').write('0'); os.execv(sys.executable, [sys.executable, *sys.argv[1:]])"
     command = ["-m", "leakscope", "run", "-q", "-o", "run", "--no-lifetimes", str(path), "none"]
-    done = subprocess.run([sys.executable, "-c", inside, *command], cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", inside, *command], cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False
+    )
     assert done.returncode == 137, done.stderr
     (rank,) = read_run(tmp_path / "run").ranks
     (near,) = rank.extras["short_of_memory"]
@@ -195,7 +203,9 @@ def test_a_container_sees_its_own_group_at_the_mount(tmp_path: Path) -> None:
     assert list(control_groups(top / "self")) == [
         ControlGroup(1000, tmp_path / "fs/memory.usage_in_bytes", tmp_path / "fs/memory.stat", "total_inactive_file")
     ]
-    assert next(iter(control_groups(top / "self"))).used() == 190, "page cache that the kernel drops first is not in the way"
+    assert next(iter(control_groups(top / "self"))).used() == 190, (
+        "page cache that the kernel drops first is not in the way"
+    )
 
 
 def test_a_group_without_a_limit_is_none(tmp_path: Path) -> None:
@@ -215,7 +225,9 @@ def test_a_group_without_a_limit_is_none(tmp_path: Path) -> None:
     [(90, 91, True), (90, 89, False), (101, 400, False)],
     ids=["near and by this process", "near by others", "not near"],
 )
-def test_the_machine_is_told_where_this_process_is_in_it(available: int, resident: int, told: bool, tmp_path: Path) -> None:
+def test_the_machine_is_told_where_this_process_is_in_it(
+    available: int, resident: int, told: bool, tmp_path: Path
+) -> None:
     gib = 1024 * MIB
     pages = gib // resource.getpagesize()
     files = {
@@ -226,7 +238,11 @@ def test_the_machine_is_told_where_this_process_is_in_it(available: int, residen
     near = limits.near()
     assert (near is not None) == told
     if near is not None:
-        assert (near.limit, near.limit_bytes, near.used_bytes) == ("the machine's memory", 1000 * gib, (1000 - available) * gib)
+        assert (near.limit, near.limit_bytes, near.used_bytes) == (
+            "the machine's memory",
+            1000 * gib,
+            (1000 - available) * gib,
+        )
         assert limits.near() is None, "once"
 
 

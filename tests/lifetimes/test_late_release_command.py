@@ -38,7 +38,9 @@ SCRIPT = """
 Command = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
-def test_a_variable_that_is_a_small_part_of_the_peak_is_a_note(script: Callable[[str], Path], leakscope: Command) -> None:
+def test_a_variable_that_is_a_small_part_of_the_peak_is_a_note(
+    script: Callable[[str], Path], leakscope: Command
+) -> None:
     larger = SCRIPT.replace("net = ", "others = torch.ones(8 << 20)\n        net = ", 1)
     done = leakscope("run", "-q", "--json", "-o", "run", script(larger))
     assert done.returncode == 0, done.stderr

@@ -630,4 +630,7 @@ def test_compiled_regions_stay_compiled_and_are_counted_as_unseen(
     assert done.stdout.splitlines()[0] == "1", "what was compiled without leakscope is compiled with it"
     assert "Dynamo does not know" not in done.stderr
     said = " ".join(done.stdout.split())
-    assert "late-release on rank 0: lifetimes were not watched: the script uses torch.compile: 1 compiled region cannot be seen into" in said
+    assert (
+        "late-release on rank 0: lifetimes were not watched: the script uses torch.compile: 1 compiled region cannot be seen into"
+        in said
+    )

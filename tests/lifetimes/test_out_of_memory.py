@@ -62,7 +62,9 @@ def test_what_an_error_keeps_is_not_held_by_leakscope(
     leakscope("run", "-q", "-o", "run", "--no-lifetimes", script(SCRIPT))
     (look,) = [look for look in read_run(tmp_path / "run").ranks[0].looks if look.occasion == "memory"]
     frames = {look.heap.object(k).label: look.heap.object(k).where for k in look.heap.of_kind("frame").tolist()}
-    assert set(frames) == {"frame of main", "frame of forward"} and all(w.startswith("train.py:") for w in frames.values())
+    assert set(frames) == {"frame of main", "frame of forward"} and all(
+        w.startswith("train.py:") for w in frames.values()
+    )
     assert "RuntimeError exception" in {look.heap.object(k).label for k in look.heap.roots.tolist()}
     assert not {kind for k in range(len(look.heap)) if (kind := look.heap.object(k).type).startswith("leakscope")}
 
@@ -121,7 +123,9 @@ CAUGHT = """
 """
 
 
-@pytest.mark.parametrize("step", [1, 3, 4], ids=["while makers are watched", "first watched step", "second watched step"])
+@pytest.mark.parametrize(
+    "step", [1, 3, 4], ids=["while makers are watched", "first watched step", "second watched step"]
+)
 def test_the_error_reaches_the_script_as_it_is(
     step: int, script: Callable[[str], Path], leakscope: Callable[..., subprocess.CompletedProcess[str]]
 ) -> None:
@@ -183,9 +187,12 @@ def test_the_peers_of_a_failing_rank_are_looked_at_too(
     assert not any(text.startswith("Rank 1: ") for text in told[place:]), "the failing rank first"
 
 
-ALONE = TWO.replace('dist.init_process_group("gloo")', 'import os, time; rank = int(os.environ["RANK"])').replace(
-    "dist.get_rank()", "rank"
-).replace("dist.all_reduce(net.weight.grad)", "time.sleep(1.0 * (step == 2) * (rank == 0))").replace("range(4)", "range(400000)")
+ALONE = (
+    TWO.replace('dist.init_process_group("gloo")', 'import os, time; rank = int(os.environ["RANK"])')
+    .replace("dist.get_rank()", "rank")
+    .replace("dist.all_reduce(net.weight.grad)", "time.sleep(1.0 * (step == 2) * (rank == 0))")
+    .replace("range(4)", "range(400000)")
+)
 
 
 def test_a_peer_that_never_waits_is_looked_at_at_the_end_of_its_step(

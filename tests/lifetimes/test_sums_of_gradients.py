@@ -87,7 +87,9 @@ def test_gradients_without_sizes_are_added_as_they_are() -> None:
         given.requires_grad_(False).grad = None
 
 
-@pytest.mark.parametrize("loss", [part_kept_by_a_hook, twice, squared, five_times, expanded, of_a_function, through_views, kept_by_a_hook])
+@pytest.mark.parametrize(
+    "loss", [part_kept_by_a_hook, twice, squared, five_times, expanded, of_a_function, through_views, kept_by_a_hook]
+)
 def test_the_peak_is_that_of_an_unwatched_step(loss: Callable[[torch.Tensor], torch.Tensor]) -> None:
     def step() -> None:
         loss(layer(given)).backward()

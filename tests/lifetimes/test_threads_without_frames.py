@@ -57,7 +57,9 @@ def test_lifetimes_count_the_operation_without_a_line() -> None:
     watch._enter(1)
     try:
         before = len(watch._table.operations)
-        assert _in_bare_thread(watch._mode, torch.ops.aten.add_.Tensor, (tensor, 1), lambda: len(watch._table.operations) > before)
+        assert _in_bare_thread(
+            watch._mode, torch.ops.aten.add_.Tensor, (tensor, 1), lambda: len(watch._table.operations) > before
+        )
     finally:
         assert watch.leave()
     assert tensor.tolist() == [2.0] * 3

@@ -124,8 +124,18 @@ class LateByOne:
     ("story", "truth", "holder", "line"),
     [
         (CallerHolds, BATCH_BYTES, "batch in CallerHolds.__call__()", "batch = torch.randn(BATCH)\n        box"),
-        (PreviousBatch, BATCH_BYTES, "batch in PreviousBatch.__call__()", "batch = torch.randn(BATCH)\n            loss"),
-        (ArgumentsAlive, 3 * BATCH_BYTES, "saved in ArgumentsAlive.__call__(), first, second and third in ArgumentsAlive.unboxed()", "saved = ["),
+        (
+            PreviousBatch,
+            BATCH_BYTES,
+            "batch in PreviousBatch.__call__()",
+            "batch = torch.randn(BATCH)\n            loss",
+        ),
+        (
+            ArgumentsAlive,
+            3 * BATCH_BYTES,
+            "saved in ArgumentsAlive.__call__(), first, second and third in ArgumentsAlive.unboxed()",
+            "saved = [",
+        ),
         (LateByOne, BATCH_BYTES, "self.sent[i] in LateByOne.__call__()", "self.sent: deque"),
     ],
 )

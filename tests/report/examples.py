@@ -168,8 +168,10 @@ def note_finding() -> Finding:
         freed_by="program",
         retained_bytes=48,
         bytes_per_step=4.0,
-        trace=(Hop("module __main__", "module", "namespace", "train.py:1", "expected", ".history"),
-               Hop("storage, 4 B", "torch.UntypedStorage", "storage", "", "unknown", "")),
+        trace=(
+            Hop("module __main__", "module", "namespace", "train.py:1", "expected", ".history"),
+            Hop("storage, 4 B", "torch.UntypedStorage", "storage", "", "unknown", ""),
+        ),
         cut=Cut(".history", "train.py:4", 48),
         advice="Nothing to do below --min-bytes.",
         sightings=(Sighting(0, 11, 48),),
@@ -195,13 +197,25 @@ def wire(step_count: int = 4, microbatches: int = 4, late: bool = True) -> tuple
         for microbatch in range(microbatches):
             for direction, offset in (("recv", 0.0), ("send", 0.004)):
                 issued = step * 0.1 + microbatch * 0.012 + offset
-                rows.append({
-                    "direction": direction, "peer": 1, "tag": microbatch, "group": "default", "bytes": 64 * KIB,
-                    "dtype": "float32", "shape": [128, 128], "step": step, "microbatch": microbatch,
-                    "issued_at": "train.py:88 forward_step", "issued": issued, "waited": issued + 0.002,
-                    "completed": issued + 0.003, "tensor_died": issued + 0.006,
-                    "storage_died": None if late and direction == "send" else issued + 0.02,
-                })
+                rows.append(
+                    {
+                        "direction": direction,
+                        "peer": 1,
+                        "tag": microbatch,
+                        "group": "default",
+                        "bytes": 64 * KIB,
+                        "dtype": "float32",
+                        "shape": [128, 128],
+                        "step": step,
+                        "microbatch": microbatch,
+                        "issued_at": "train.py:88 forward_step",
+                        "issued": issued,
+                        "waited": issued + 0.002,
+                        "completed": issued + 0.003,
+                        "tensor_died": issued + 0.006,
+                        "storage_died": None if late and direction == "send" else issued + 0.02,
+                    }
+                )
     return tuple(rows)
 
 
@@ -240,8 +254,12 @@ def inconclusive() -> tuple[Run, Findings]:
 def killed() -> tuple[Run, Findings]:
     """Rank 1 was killed; rank 0 raised because its peer was gone; rank 2 never wrote a word."""
     first = Ended(
-        "raised", 1, 5, error="RuntimeError: Connection closed by peer [127.0.0.1]:29500",
-        stack=("train.py:90 main", "train.py:61 forward_step"), log="logs/rank_0.log",
+        "raised",
+        1,
+        5,
+        error="RuntimeError: Connection closed by peer [127.0.0.1]:29500",
+        stack=("train.py:90 main", "train.py:61 forward_step"),
+        log="logs/rank_0.log",
     )
     second = Ended("killed", 137, 5, log="logs/rank_1.log")
     lost = Rank(2, (), (), Ended("lost", 1, 0), notes=("nothing was recorded for this rank",))
@@ -256,17 +274,30 @@ def killed() -> tuple[Run, Findings]:
 
 def failed_as(ended: Ended) -> tuple[Run, Findings]:
     """One rank that ended so."""
-    return run(rank(0, ended.steps, ended=ended)), Findings(verdict="inconclusive", why="It ended early.", exit_status=ended.status)
+    return run(rank(0, ended.steps, ended=ended)), Findings(
+        verdict="inconclusive", why="It ended early.", exit_status=ended.status
+    )
 
 
 def of_a_dropped_work() -> tuple[Run, Findings]:
     """A note on what happened on the wire: it keeps no memory."""
     note = Finding(
-        rule="p2p-buffer", title="the Work of 116 send operations was dropped", fingerprint="00000001", severity="note",
-        freed_by="program", retained_bytes=0, bytes_per_step=0.0, trace=(), cut=None, advice="Keep the Work.",
-        sightings=tuple(Sighting(r, s, KIB) for r in (0, 1) for s in (3, 5)), count=116,
+        rule="p2p-buffer",
+        title="the Work of 116 send operations was dropped",
+        fingerprint="00000001",
+        severity="note",
+        freed_by="program",
+        retained_bytes=0,
+        bytes_per_step=0.0,
+        trace=(),
+        cut=None,
+        advice="Keep the Work.",
+        sightings=tuple(Sighting(r, s, KIB) for r in (0, 1) for s in (3, 5)),
+        count=116,
     )
-    return run(rank(0, growth=0), rank(1, growth=0)), Findings(verdict="clean", why="Nothing grew.", exit_status=0, findings=(note,))
+    return run(rank(0, growth=0), rank(1, growth=0)), Findings(
+        verdict="clean", why="Nothing grew.", exit_status=0, findings=(note,)
+    )
 
 
 def no_step() -> tuple[Run, Findings]:
@@ -285,21 +316,40 @@ def hostile() -> tuple[Run, Findings]:
     bad = HOSTILE
     hop = Hop(bad, bad, "instance", f"{bad}.py:3", "unknown", bad, bad + "\x1b[31m\u202e", 5)
     finding = Finding(
-        rule="step-growth", title=bad, fingerprint="deadbeef", severity="leak", freed_by="program",
-        retained_bytes=5 * MIB, bytes_per_step=1.5, trace=(hop, hop, hop), advice=bad,
-        cut=Cut(bad, f"{bad}.py:3", 5, None, bad), made_at=(bad,), sightings=(Sighting(0, 3, 5),), see=(bad,),
+        rule="step-growth",
+        title=bad,
+        fingerprint="deadbeef",
+        severity="leak",
+        freed_by="program",
+        retained_bytes=5 * MIB,
+        bytes_per_step=1.5,
+        trace=(hop, hop, hop),
+        advice=bad,
+        cut=Cut(bad, f"{bad}.py:3", 5, None, bad),
+        made_at=(bad,),
+        sightings=(Sighting(0, 3, 5),),
+        see=(bad,),
         cycle=((bad, bad, "b"), ("b", bad, bad)),
     )
     words = dict.fromkeys(("issued_at", "group", "dtype", "direction", "tag"), bad + "\x1b\u202e")
     rows = tuple({**row, **words} for row in wire(2, 2))
     only = Rank(
-        0, steps(12, MIB, KIB), (look(3, MIB, MIB, (bad,)),),
-        Ended("raised", 1, 12, error=bad + "\x00\x1b[2J", stack=(bad,), log=bad), notes=(bad,), extras={"wire": rows},
+        0,
+        steps(12, MIB, KIB),
+        (look(3, MIB, MIB, (bad,)),),
+        Ended("raised", 1, 12, error=bad + "\x00\x1b[2J", stack=(bad,), log=bad),
+        notes=(bad,),
+        extras={"wire": rows},
     )
     categories = {bad: MIB, "leaked": KIB}
     told = Findings(
-        verdict="leaks", why=bad, exit_status=1, findings=(finding,), suppressed=(finding,),
-        unjudged=(Unjudged("allocator", 0, bad),), listed=(bad,),
+        verdict="leaks",
+        why=bad,
+        exit_status=1,
+        findings=(finding,),
+        suppressed=(finding,),
+        unjudged=(Unjudged("allocator", 0, bad),),
+        listed=(bad,),
         ranks={0: RankSummary(categories=categories, categories_by_step=((3, categories), (5, categories)))},
     )
     return run(only, command=(bad,), device=bad, torch=bad, folder=bad, sources={f"{bad}.py": ("", "", bad)}), told

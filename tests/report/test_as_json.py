@@ -11,7 +11,21 @@ import pytest
 from leakscope.findings.model import Findings, RankSummary
 from leakscope.report import FORMATS
 
-TOP = {"format", "leakscope", "verdict", "why", "exit_status", "run", "findings", "suppressed", "unjudged", "out_of_memory", "gc_advice", "drag", "ranks"}
+TOP = {
+    "format",
+    "leakscope",
+    "verdict",
+    "why",
+    "exit_status",
+    "run",
+    "findings",
+    "suppressed",
+    "unjudged",
+    "out_of_memory",
+    "gc_advice",
+    "drag",
+    "ranks",
+}
 RUN = {"command", "ranks", "steps", "device", "torch", "ended"}
 FINDING = {
     "rule", "title", "fingerprint", "origin", "severity", "freed_by", "collections", "retained_bytes",

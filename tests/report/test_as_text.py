@@ -82,7 +82,10 @@ def test_every_format_names_all_references_that_must_be_cut_together() -> None:
     for name in ("text", "html", "sarif", "junit"):
         flat = " ".join(re.sub("</?code>|&#96;|`", "", FORMATS[name](run, told)).split())
         assert "together with log.last in main() and seen: 1.50 MiB would be freed" in re.sub("</?b>", "", flat), name
-    assert json.loads(FORMATS["json"](run, told))["findings"][0]["cut"]["reference"] == f"{leak.cut.reference}, log.last in main(), seen"
+    assert (
+        json.loads(FORMATS["json"](run, told))["findings"][0]["cut"]["reference"]
+        == f"{leak.cut.reference}, log.last in main(), seen"
+    )
 
 
 def test_sections_follow_the_leaks() -> None:
@@ -100,13 +103,17 @@ def test_a_killed_rank_is_named_before_the_peer_that_raised_because_of_it() -> N
 
 
 def test_an_error_that_only_repeats_the_end_is_left_out() -> None:
-    text = FORMATS["text"](*examples.failed_as(Ended("killed", 137, 5, error="killed by SIGKILL", log="logs/rank_0.log")))
+    text = FORMATS["text"](
+        *examples.failed_as(Ended("killed", 137, 5, error="killed by SIGKILL", log="logs/rank_0.log"))
+    )
     assert "it was killed by SIGKILL after 5 steps (its log: logs/rank_0.log)" in " ".join(text.split())
     assert text.count("killed by SIGKILL") == 2 and "error:" not in text
 
 
 def test_a_rank_that_hung_has_raised_nothing() -> None:
-    text = FORMATS["text"](*examples.failed_as(Ended("raised", 124, 8, error="hung: nothing happened on the wire for 8 s; last recv")))
+    text = FORMATS["text"](
+        *examples.failed_as(Ended("raised", 124, 8, error="hung: nothing happened on the wire for 8 s; last recv"))
+    )
     assert "it hung after 8 steps: nothing happened on the wire for 8 s; last recv." in " ".join(text.split())
     assert "! rank 0 hung after 8 steps\n    error: nothing happened on the wire" in text and "raised" not in text
 
@@ -142,7 +149,9 @@ def test_a_script_without_steps_is_told_how_to_mark_them() -> None:
 def test_the_look_that_the_bytes_are_of_is_said(held: int, seen: tuple[tuple[int, int, int], ...], said: str) -> None:
     """Garbage is told from the look that saw it best: the program's gc may have been there before the last one."""
     sightings = tuple(Sighting(rank, step, size * examples.MIB) for rank, step, size in seen)
-    finding = replace(examples.cycle_finding(), retained_bytes=held * examples.MIB, sightings=sightings, bytes_per_step=0.0)
+    finding = replace(
+        examples.cycle_finding(), retained_bytes=held * examples.MIB, sightings=sightings, bytes_per_step=0.0
+    )
     assert held_text(finding) == f"{held}.00 MiB held in 6 storages {said}"
 
 
@@ -152,7 +161,8 @@ def test_what_is_held_through_a_peak_is_not_of_the_last_look() -> None:
 
 
 @pytest.mark.parametrize(
-    ("rule", "severity", "word"), [("late-release", "note", "idle"), ("step-growth", "note", "held"), ("step-growth", "leak", "leaked")]
+    ("rule", "severity", "word"),
+    [("late-release", "note", "idle"), ("step-growth", "note", "held"), ("step-growth", "leak", "leaked")],
 )
 def test_what_is_no_leak_is_not_called_leaked(rule: str, severity: str, word: str) -> None:
     run, findings = examples.leaking()
@@ -166,6 +176,8 @@ def test_what_is_no_leak_is_not_called_leaked(rule: str, severity: str, word: st
 def test_growth_a_step_is_of_one_device() -> None:
     """Two steps on the host, then an accelerator."""
     counts = ((90, "cpu"), (91, "cpu"), (5, "cuda"), (6, "cuda"), (7, "cuda"))
-    steps = tuple(Step(n, 0.1, size * examples.MIB, None, counted_on=device) for n, (size, device) in enumerate(counts, 1))
+    steps = tuple(
+        Step(n, 0.1, size * examples.MIB, None, counted_on=device) for n, (size, device) in enumerate(counts, 1)
+    )
     only = Rank(0, steps, (), Ended("finished", 0, 5))
     assert counted_steps(only) == [(3, 5 * examples.MIB), (4, 6 * examples.MIB), (5, 7 * examples.MIB)]

@@ -49,10 +49,18 @@ def look(step: int, occasion: str, cache: int, weight: int = 2) -> Look:
 def run_out(weight: int = 2, cache: int = 7) -> Run:
     """Rank 1 fails to allocate in its seventh step, and rank 0 of the wire that it left."""
     ended = Ended("raised", 1, 6, error="RuntimeError: can't allocate memory")
-    failed = {"out_of_memory": ({"step": 6, "time": 5.0, "at": "train.py:9 main", "wanted_bytes": 512 * MIB, "error": "No."},)}
+    failed = {
+        "out_of_memory": ({"step": 6, "time": 5.0, "at": "train.py:9 main", "wanted_bytes": 512 * MIB, "error": "No."},)
+    }
     ranks = (
         Rank(0, examples.steps(7, MIB, 0), (look(3, "step", 0), look(5, "step", 0)), Ended("raised", 1, 7)),
-        Rank(1, examples.steps(6, MIB, 0), (look(3, "step", 3, weight), look(5, "step", 5, weight), look(6, "memory", cache, weight)), ended, extras=failed),
+        Rank(
+            1,
+            examples.steps(6, MIB, 0),
+            (look(3, "step", 3, weight), look(5, "step", 5, weight), look(6, "memory", cache, weight)),
+            ended,
+            extras=failed,
+        ),
     )
     return examples.run(*ranks)
 
@@ -92,7 +100,9 @@ def test_next_names_the_largest_holder_of_the_rank_that_failed() -> None:
         "Let go of what it need not keep, then run the same command again."
     )
     assert "y in main()" not in said
-    assert next_text(run, told(leak(1, 4 * MIB, "cache in main()"))).endswith(" Cut it, then run the same command again.")
+    assert next_text(run, told(leak(1, 4 * MIB, "cache in main()"))).endswith(
+        " Cut it, then run the same command again."
+    )
     assert "largest holder on rank 1" in next_text(run, told())
 
 
@@ -112,5 +122,7 @@ def test_the_page_opens_with_it() -> None:
     page = FORMATS["html"](run_out(), told(leak(0, 4 * MIB, "y in main()"), leak(1, 4 * MIB, "x in main()")))
     assert '<strong class="word">Out of memory on rank 1</strong>' in page and '<section class="verdict leaks">' in page
     assert page.index("<h2>Out of memory</h2>") < page.index("The leaks at a glance")
-    near = FORMATS["html"](examples.run(examples.rank(0)), replace(told(), out_of_memory=("Rank 0: after step 3, ...",)))
+    near = FORMATS["html"](
+        examples.run(examples.rank(0)), replace(told(), out_of_memory=("Rank 0: after step 3, ...",))
+    )
     assert "Out of memory" not in near and "Near the memory that there is" in near

@@ -1,6 +1,6 @@
 """Run by the tests as two processes: every way to send, receive, reduce and wait, a step for each; answers as JSON.
 
-    python every_way.py RANK STORE FOLDER WATCHED
+python every_way.py RANK STORE FOLDER WATCHED
 """
 
 from __future__ import annotations
@@ -66,7 +66,9 @@ def with_works() -> None:
 
 def batched() -> None:
     out, got = made("out", 2, 3), made("got", 2, 3)
-    works = dist.batch_isend_irecv([dist.P2POp(dist.isend, out, other, tag=3), dist.P2POp(dist.irecv, got, other, tag=3)])
+    works = dist.batch_isend_irecv(
+        [dist.P2POp(dist.isend, out, other, tag=3), dist.P2POp(dist.irecv, got, other, tag=3)]
+    )
     del out
     for work in works:
         work.wait()
@@ -201,16 +203,22 @@ def functional() -> None:
     settle("shard")
     name = world.group_name  # type: ignore[union-attr]
     operators = torch.ops._c10d_functional
-    if rank == 0:  # the sender's buffer stays in torch's registry of Works: `isend` enters it twice and is waited for once
+    if (
+        rank == 0
+    ):  # the sender's buffer stays in torch's registry of Works: `isend` enters it twice and is waited for once
         operators.wait_tensor.default(operators.isend(torch.ones(4), other, 7, name))
-        for waiting in operators.batch_p2p_ops(["isend", "isend"], [1, 1], [8, 9], [torch.ones(2), torch.ones(3)], name):
+        for waiting in operators.batch_p2p_ops(
+            ["isend", "isend"], [1, 1], [8, 9], [torch.ones(2), torch.ones(3)], name
+        ):
             operators.wait_tensor(waiting)
     else:
         buffer = made("functional receive", 4)
         operators.wait_tensor.default(operators.irecv(buffer, other, 7, name))
         del buffer
         settle("functional receive")
-        for waiting in operators.batch_p2p_ops(["irecv", "irecv"], [0, 0], [8, 9], [torch.empty(2), torch.empty(3)], name):
+        for waiting in operators.batch_p2p_ops(
+            ["irecv", "irecv"], [0, 0], [8, 9], [torch.empty(2), torch.empty(3)], name
+        ):
             operators.wait_tensor(waiting)
 
 

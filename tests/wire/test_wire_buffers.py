@@ -21,7 +21,10 @@ LOOKS = (3, 5, 7, 9)
 def look_at(step: int, heap: str, *crossed_in: int) -> Look:
     """A look at a heap whose storages crossed in these steps, in their order."""
     graph = heap_from(heap)
-    crossings = {s: Crossing("recv", 0, 0, number, 0, "train.py:9 go", True) for s, number in zip(graph.storages.tolist(), crossed_in, strict=True)}
+    crossings = {
+        s: Crossing("recv", 0, 0, number, 0, "train.py:9 go", True)
+        for s, number in zip(graph.storages.tolist(), crossed_in, strict=True)
+    }
     return Look(step, "step", replace(graph, crossed=crossings), None, 0)
 
 
@@ -30,13 +33,17 @@ def of_one(step: int, crossed_in: int) -> Look:
 
 
 def of_many(step: int) -> Look:
-    each = [f"list kept -> [{n}] -> tensor t{n}\ntensor t{n} -> storage -> storage s{n} {MIB}" for n in range(1, step + 1)]
+    each = [
+        f"list kept -> [{n}] -> tensor t{n}\ntensor t{n} -> storage -> storage s{n} {MIB}" for n in range(1, step + 1)
+    ]
     return look_at(step, "\n".join(["module train -> .kept -> list kept", *each]), *range(1, step + 1))
 
 
 def judged(*looks: Look) -> Finding:
     steps = tuple(Step(n, 0.1, None, None, ()) for n in range(1, 11))
-    (found,) = judge(Run(("train.py",), (Rank(0, steps, looks, Ended("finished", 0, 10)),), 1, "cpu", "2.13.0", "0")).findings
+    (found,) = judge(
+        Run(("train.py",), (Rank(0, steps, looks, Ended("finished", 0, 10)),), 1, "cpu", "2.13.0", "0")
+    ).findings
     return found
 
 
@@ -47,7 +54,11 @@ def test_a_buffer_made_anew_in_each_step_is_none_that_is_kept() -> None:
 
 def test_buffers_of_earlier_steps_are_popped_from_their_list() -> None:
     found = judged(*map(of_many, LOOKS))
-    assert found.rule == "p2p-buffer" and "kept" in found.title and "pop it instead of counting through the list" in found.advice
+    assert (
+        found.rule == "p2p-buffer"
+        and "kept" in found.title
+        and "pop it instead of counting through the list" in found.advice
+    )
 
 
 def test_a_buffer_of_the_step_before_that_is_in_no_list_is_let_go() -> None:

@@ -76,7 +76,9 @@ def test_the_report_says_who_waited_for_whom(
     if how == "kill":
         assert ended["how"] == "killed"
     else:
-        assert "spoil" in stack and ("stage backward failed" in ended["error"] or "stack" in stack.lower() or "hung" in ended["error"])
+        assert "spoil" in stack and (
+            "stage backward failed" in ended["error"] or "stack" in stack.lower() or "hung" in ended["error"]
+        )
 
 
 def test_a_sender_killed_in_the_middle_is_told_first(
@@ -162,8 +164,14 @@ def test_results_of_functional_collectives_that_nobody_waits_for_are_a_leak(
     ("call", "told"),
     [
         # storages that are roots by themselves: no way leads to them
-        ("functions.all_gather_tensor(torch.ones(1 << 16), 0, dist.group.WORLD)", "functional collectives whose results nobody has waited for"),
-        ('kept.append(functions.all_reduce(torch.ones(1 << 16), "sum", dist.group.WORLD))', "kept keeps results of functional collectives that nobody"),
+        (
+            "functions.all_gather_tensor(torch.ones(1 << 16), 0, dist.group.WORLD)",
+            "functional collectives whose results nobody has waited for",
+        ),
+        (
+            'kept.append(functions.all_reduce(torch.ones(1 << 16), "sum", dist.group.WORLD))',
+            "kept keeps results of functional collectives that nobody",
+        ),
     ],
 )
 def test_results_that_torch_itself_holds_are_told_however_they_are_held_besides(

@@ -41,11 +41,23 @@ def test_issue_wait_and_deaths_stand_in_their_order(every_way: Pair, part: str) 
 
 
 def test_what_two_ranks_say_of_one_message(every_way: Pair) -> None:
-    for part, tag, size, shape in (("send_and_recv", 1, 16, [4]), ("with_works", 2, 16, [4]), ("batched", 3, 24, [2, 3])):
+    for part, tag, size, shape in (
+        ("send_and_recv", 1, 16, [4]),
+        ("with_works", 2, 16, [4]),
+        ("batched", 3, 24, [2, 3]),
+    ):
         sent, received = (rows(every_way, rank, part) for rank in (0, 1))
         for rank, row in ((0, sent[0]), (1, received[-1])):
             assert short(row, "direction", "peer") == (("send", "recv")[rank], 1 - rank)
-            assert short(row, "tag", "bytes", "shape", "dtype", "group", "microbatch", "nth") == (tag, size, shape, "float32", "default", 0, 1)
+            assert short(row, "tag", "bytes", "shape", "dtype", "group", "microbatch", "nth") == (
+                tag,
+                size,
+                shape,
+                "float32",
+                "default",
+                0,
+                1,
+            )
             assert "every_way.py:" in row["issued_at"] and row["issued_at"].endswith(f" {part}")
             assert row["called_from"].endswith(" <module>")
 
@@ -86,7 +98,14 @@ def test_a_receive_from_anybody_says_whose_it_was(every_way: Pair) -> None:
 def test_objects_are_seen_as_the_tensors_they_become(every_way: Pair) -> None:
     for rank in (0, 1):
         found = [row["direction"] for row in rows(every_way, rank, "objects")]
-        assert found == [("send", "recv")[rank]] * 2 + ["broadcast"] * 2 + ["allgather"] * 3 + ["gather", "broadcast"] + ["scatter"] * 2
+        assert (
+            found
+            == [("send", "recv")[rank]] * 2
+            + ["broadcast"] * 2
+            + ["allgather"] * 3
+            + ["gather", "broadcast"]
+            + ["scatter"] * 2
+        )
 
 
 def test_collectives_tell_all_their_bytes(every_way: Pair) -> None:
@@ -97,7 +116,9 @@ def test_collectives_tell_all_their_bytes(every_way: Pair) -> None:
             ("allreduce", 16, 1), ("broadcast", 16, 1), ("reduce", 16, 1), ("allgather", 48, 3), ("all_gather_single", 48, 2),
             ("reduce_scatter", 48, 3), ("reduce_scatter_single", 24, 2), ("all_to_all_single", 32, 2), ("gather", *root), ("scatter", *root),
         ]  # fmt: skip
-        assert all(row["peer"] is None and row["tag"] is None and row["waited"] for row in rows(every_way, rank, "collectives"))
+        assert all(
+            row["peer"] is None and row["tag"] is None and row["waited"] for row in rows(every_way, rank, "collectives")
+        )
 
 
 def test_barriers_are_seen_until_they_are_passed(every_way: Pair) -> None:

@@ -60,7 +60,13 @@ def test_a_coalesced_group_has_one_work_for_all_its_operations(seen: Seen) -> No
     manager.wait()
     del manager, out, got
     first, second, alone = seen.rows()
-    assert (first["direction"], first["peer"], second["direction"], second["peer"], second["tag"]) == ("send", 0, "recv", 2, 4)
+    assert (first["direction"], first["peer"], second["direction"], second["peer"], second["tag"]) == (
+        "send",
+        0,
+        "recv",
+        2,
+        4,
+    )
     assert first["waited"] == second["waited"] > alone["waited"]
     for row in (first, second, alone):
         assert "dropped" not in row and row["work_died"] >= row["waited"] and row["storage_died"] is not None
@@ -204,7 +210,12 @@ def test_a_wait_that_raises_is_no_dropped_work(seen: Seen) -> None:
         work.wait()
     del work
     (row,) = seen.rows()
-    assert row["failed"] == "ConnectionError" and row["work_died"] is not None and "dropped" not in row and row["waited"] is None
+    assert (
+        row["failed"] == "ConnectionError"
+        and row["work_died"] is not None
+        and "dropped" not in row
+        and row["waited"] is None
+    )
 
 
 class Refusing(dist.ProcessGroup):
@@ -256,7 +267,12 @@ def test_everything_is_taken_out(seen: Seen) -> None:
     from torch._C import _distributed_c10d as c10d
 
     kinds = [kind for kind in (*vars(c10d).values(), torch._C.Future) if isinstance(kind, type)]
-    left = [f"{kind}.{name}" for kind in kinds for name, value in vars(kind).items() if "leakscope" in repr(getattr(value, "__code__", ""))]
+    left = [
+        f"{kind}.{name}"
+        for kind in kinds
+        for name, value in vars(kind).items()
+        if "leakscope" in repr(getattr(value, "__code__", ""))
+    ]
     operators = [getattr(functional, name) for name in ("all_reduce", "wait_tensor", "isend", "batch_p2p_ops")]
     assert left == [] and seen.watch.installed.names == ()
     assert all(type(op).__name__ == "builtin_function_or_method" or "Noted" not in type(op).__name__
@@ -358,7 +374,9 @@ def test_a_future_that_is_kept_holds_its_buffers(seen: Seen) -> None:
     buffer = torch.ones(3)
     future = dist.all_reduce(buffer, async_op=True).get_future()
     future.wait()
-    assert [(owner is future, tensor is buffer, name) for owner, tensor, name in seen.watch.holds()] == [(True, True, "allreduce buffer")]
+    assert [(owner is future, tensor is buffer, name) for owner, tensor, name in seen.watch.holds()] == [
+        (True, True, "allreduce buffer")
+    ]
     del future
     assert list(seen.watch.holds()) == []
 

@@ -31,18 +31,24 @@ def operation(channel: Channel, number: int, line: str) -> Operation:
 
 
 @given(line=st.text(max_size=3000), peer=st.none() | st.integers(0, 10**6), tag=st.none() | st.integers(0, 2**31))
-def test_what_was_said_last_is_read_back(tmp_path_factory: pytest.TempPathFactory, line: str, peer: int | None, tag: int | None) -> None:
+def test_what_was_said_last_is_read_back(
+    tmp_path_factory: pytest.TempPathFactory, line: str, peer: int | None, tag: int | None
+) -> None:
     path = tmp_path_factory.mktemp("last") / NAME
     last = LastOperation(path, 1.0)
     assert unpack(path.read_bytes()) == []
-    last.say(operation(Channel("send", peer, tag, "default"), 3, "a longer line than the next: train.py:1 forward"), WAITED)
+    last.say(
+        operation(Channel("send", peer, tag, "default"), 3, "a longer line than the next: train.py:1 forward"), WAITED
+    )
     last.say(operation(Channel("send", peer, tag, "default"), 4, line), WAITED)
     rows = unpack(path.read_bytes())
     last.close()
     told = {"direction": "send", "peer": peer, "tag": tag, "bytes": 4096, "group": "default", "issued_at": line}
     numbers = {"state": "waited", "newest": False, "id": 4, "nth": 7, "step": 5, "microbatch": 2, "issued": 0.25}
     assert rows == [{**numbers, **told}] or (rows == [] and len(line) > 200)
-    last.say(operation(Channel("send", peer, tag, "default"), 5, line), WAITED)  # another thread that waits on is not disturbed
+    last.say(
+        operation(Channel("send", peer, tag, "default"), 5, line), WAITED
+    )  # another thread that waits on is not disturbed
 
 
 def test_the_newest_operation_is_marked_until_another_is_told_of(tmp_path: Path) -> None:

@@ -19,7 +19,20 @@ STEPS = 10
 
 
 def _run(folder: Path, leak: str) -> tuple[dict[str, Any], str]:
-    command = [sys.executable, "-m", "leakscope", "run", "-q", "--ranks", "2", "-o", str(folder), str(SAMPLE), "--leak", leak]
+    command = [
+        sys.executable,
+        "-m",
+        "leakscope",
+        "run",
+        "-q",
+        "--ranks",
+        "2",
+        "-o",
+        str(folder),
+        str(SAMPLE),
+        "--leak",
+        leak,
+    ]
     done = subprocess.run([*command, "--steps", str(STEPS)], capture_output=True, text=True, timeout=150, check=False)
     assert done.returncode in (0, 23), done.stdout + done.stderr
     found: dict[str, Any] = json.loads((folder / "findings.json").read_text())

@@ -38,7 +38,11 @@ class Seen:
         return found
 
     def _all(self, holder: str) -> list[dict[str, Any]]:
-        return [f for f in self.findings if f["title"].startswith((f"kept by torch's {holder} from", f"kept by torch's {holder} through"))]
+        return [
+            f
+            for f in self.findings
+            if f["title"].startswith((f"kept by torch's {holder} from", f"kept by torch's {holder} through"))
+        ]
 
     def names(self, holder: str) -> bool:
         return bool(self._all(holder))
@@ -80,7 +84,9 @@ def check_what_stays(seen: Seen) -> None:
         assert "pytorch/pytorch#136380" in seen.of(holder)["advice"]
     # a gradient that the stage before it has taken over is told as that stage's
     in_grad, taken = seen.bytes(IN_GRAD), seen.bytes(PASSED_ON[GRADS])
-    assert {r: in_grad.get(r, 0) + taken.get(r, 0) for r in {*in_grad, *taken}} == seen.counted["args_recv_info.buffer.grad"]
+    assert {r: in_grad.get(r, 0) + taken.get(r, 0) for r in {*in_grad, *taken}} == seen.counted[
+        "args_recv_info.buffer.grad"
+    ]
     assert seen.bytes(OUTPUTS) == seen.counted["output_chunks"]
     assert "return_outputs=False" in seen.of(OUTPUTS)["advice"] and "#159251" in seen.of(OUTPUTS)["advice"]
     for finding in seen.findings:
@@ -89,7 +95,9 @@ def check_what_stays(seen: Seen) -> None:
 
 def check_sent_outputs(seen: Seen) -> None:
     found = seen.of(CACHE)
-    assert (found["rule"], found["origin"]) == ("late-release", "library") and "pytorch/pytorch#128910" in found["advice"]
+    assert (found["rule"], found["origin"]) == ("late-release", "library") and "pytorch/pytorch#128910" in found[
+        "advice"
+    ]
     assert found["retained_bytes"] % TENSOR == 0 and found["retained_bytes"] > 0
 
 
@@ -97,7 +105,9 @@ def test_1f1b_keeps_what_it_sent_until_backward(leakscope: Callable[..., Any], t
     seen = run(leakscope, tmp_path / "run", 2, "1f1b", "")
     check_what_stays(seen)
     check_sent_outputs(seen)
-    assert seen.of(CACHE)["ranks"] == [0] and seen.of(CACHE)["retained_bytes"] == TENSOR  # one microbatch ahead of its backward
+    assert (
+        seen.of(CACHE)["ranks"] == [0] and seen.of(CACHE)["retained_bytes"] == TENSOR
+    )  # one microbatch ahead of its backward
     assert not seen.names(IN_GRAD) and seen.bytes(ARGS) == {1: MICROBATCHES * TENSOR}
 
 
@@ -120,7 +130,9 @@ def test_zero_bubble_keeps_gradients_in_its_receive_buffers(leakscope: Callable[
     assert any(BACKWARD_STATE in f["title"] for f in seen.findings)
 
 
-def test_a_v_of_four_ranks_keeps_what_one_stage_hands_to_the_next(leakscope: Callable[..., Any], tmp_path: Path) -> None:
+def test_a_v_of_four_ranks_keeps_what_one_stage_hands_to_the_next(
+    leakscope: Callable[..., Any], tmp_path: Path
+) -> None:
     seen = run(leakscope, tmp_path / "run", 4, "zbv", "")
     check_what_stays(seen)
     check_sent_outputs(seen)

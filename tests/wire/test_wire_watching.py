@@ -54,7 +54,9 @@ def test_a_work_kept_is_a_buffer_kept(watched: Pair) -> None:
 
 def test_a_dropped_work_is_named(watched: Pair) -> None:
     for rank in (0, 1):
-        assert [(row["step"], row["direction"]) for row in rows(watched, rank) if row.get("dropped")] == [(7, "allreduce")]
+        assert [(row["step"], row["direction"]) for row in rows(watched, rank) if row.get("dropped")] == [
+            (7, "allreduce")
+        ]
 
 
 def test_a_buffer_used_again_is_followed_for_its_last_use(watched: Pair) -> None:

@@ -1,6 +1,6 @@
 """Run by the tests as two processes: what crosses, who outlives what, and what was written, as JSON on rank 0 and 1.
 
-    python two_ranks.py RANK STORE FOLDER WATCHED
+python two_ranks.py RANK STORE FOLDER WATCHED
 """
 
 from __future__ import annotations

@@ -9,7 +9,9 @@ from leakscope.record.model import Ended, Rank, Run
 
 
 def rank_with(number: int, ended: Ended | None = None, **extras: Sequence[Mapping[str, Any]]) -> Rank:
-    return Rank(number, (), (), ended or Ended("finished", 0, 3), extras={name: tuple(rows) for name, rows in extras.items()})
+    return Rank(
+        number, (), (), ended or Ended("finished", 0, 3), extras={name: tuple(rows) for name, rows in extras.items()}
+    )
 
 
 def run_of(*ranks: Rank) -> Run:

@@ -99,7 +99,10 @@ class Watched:
         """The animals whose tensors a finding counts."""
         for look in reversed(self.looks):
             indexes = [i for i in finding.storages.get(0, ()) if i < len(look.heap)]
-            if sum(int(look.heap.bytes[i]) for i in indexes) == finding.retained_bytes and len(indexes) == finding.count:
+            if (
+                sum(int(look.heap.bytes[i]) for i in indexes) == finding.retained_bytes
+                and len(indexes) == finding.count
+            ):
                 sizes = [int(look.heap.bytes[i]) for i in indexes]
                 return {n for n, p in self.primes.items() if any(size and size % p == 0 for size in sizes)}
         return set()

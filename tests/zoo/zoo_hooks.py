@@ -121,7 +121,9 @@ class OptimizerHookEachStep(PiledUp):
 
 @animal
 class GlobalModuleHookEachStep(PiledUp):
-    tells = r"GlobalModuleHookEachStep\.leak.*_global_forward_hooks|_global_forward_hooks.*GlobalModuleHookEachStep\.leak"
+    tells = (
+        r"GlobalModuleHookEachStep\.leak.*_global_forward_hooks|_global_forward_hooks.*GlobalModuleHookEachStep\.leak"
+    )
 
     def begin(self) -> None:
         self.handles: list[Any] = []

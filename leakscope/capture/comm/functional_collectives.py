@@ -74,9 +74,16 @@ def unseen() -> str:
     if utils is None or config is None or not utils.counters.get("frames"):
         return ""
     # an option may be gone from a later torch
-    ways = [("a C++ wrapper", getattr(config, "cpp_wrapper", False)), ("CUDA graphs", getattr(getattr(config, "triton", None), "cudagraphs", False))]
+    ways = [
+        ("a C++ wrapper", getattr(config, "cpp_wrapper", False)),
+        ("CUDA graphs", getattr(getattr(config, "triton", None), "cudagraphs", False)),
+    ]
     found = " and ".join(name for name, on in ways if on)
-    return f"torch.compile was set to {found}: what compiled code sent, received and reduced is not on record" if found else ""
+    return (
+        f"torch.compile was set to {found}: what compiled code sent, received and reduced is not on record"
+        if found
+        else ""
+    )
 
 
 def _replace(namespace: Any, name: str, make: Callable[[Call], Call], installed: Installed) -> None:
@@ -87,7 +94,9 @@ def _replace(namespace: Any, name: str, make: Callable[[Call], Call], installed:
         original = operator._op
         noted = Noted(original, make(original))
         operator._op = noted
-        torch.jit._builtins._register_builtin(noted, str(packet._qualified_op_name))  # TorchScript knows operators by the id of their `_op`
+        torch.jit._builtins._register_builtin(
+            noted, str(packet._qualified_op_name)
+        )  # TorchScript knows operators by the id of their `_op`
 
         def put_back(operator: Any = operator, original: Any = original, noted: Any = noted) -> None:
             if operator._op is noted:

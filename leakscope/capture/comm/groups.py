@@ -60,7 +60,9 @@ class Groups:
         places = torch.distributed.distributed_c10d._world.pg_group_ranks.get(group, {})
         ranks = tuple(sorted(places, key=lambda rank: places[rank]))
         known = self._by_name.get(name)
-        if known is None or (ranks and known.ranks != ranks):  # a group made after destroy_process_group may have an old name
+        if known is None or (
+            ranks and known.ranks != ranks
+        ):  # a group made after destroy_process_group may have an old name
             known = self._by_name[name] = Group(name, ranks)
         if len(self.by_id) > _MOST_GROUPS:
             self.by_id.clear()

@@ -61,7 +61,13 @@ class Operation:
     written = False
 
     def __init__(self, number: int, channel: Channel, step: int, lines: tuple[str, str]) -> None:
-        self.id, self.channel, self.step, self.microbatch, self.nth = number, channel, step, channel.microbatch, channel.nth
+        self.id, self.channel, self.step, self.microbatch, self.nth = (
+            number,
+            channel,
+            step,
+            channel.microbatch,
+            channel.nth,
+        )
         self.lines = lines
         """The user's line that issued it, and where that function was called from."""
         self.issued = 0.0
@@ -76,7 +82,13 @@ class Operation:
         channel = self.channel
         peer = self.source if channel.peer is None else channel.peer
         return Crossing(
-            channel.direction, peer, channel.tag, self.step, self.microbatch, self.lines[0], self.waited is not None,
+            channel.direction,
+            peer,
+            channel.tag,
+            self.step,
+            self.microbatch,
+            self.lines[0],
+            self.waited is not None,
             self.tensor_died is not None,
         )
 

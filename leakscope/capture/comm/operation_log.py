@@ -51,7 +51,9 @@ class Ledger(Following):
 
     # while an operation is issued
 
-    def begin(self, direction: str, group: Any, other: Any, tag: Any, buffers: Sequence[Any], frame: FrameType | None) -> Operation | None:
+    def begin(
+        self, direction: str, group: Any, other: Any, tag: Any, buffers: Sequence[Any], frame: FrameType | None
+    ) -> Operation | None:
         """Note an operation that is about to be handed to C++; `other` is a rank of the group, `frame` its caller's.
 
         A functional operator gives the group's name, and then `other` is a rank of the world. None where noting it
@@ -89,7 +91,18 @@ class Ledger(Following):
             self.last_event = self.last_call = operation.issued = now = _clock()
             last = self.last
             pack, text = channel.texts.get((lines[0], operation.bytes)) or text_of(channel, lines[0], operation.bytes)
-            pack(last.map, 0, ISSUED, operation.id, channel.nth, step, channel.microbatch, now - last.zero, len(text), text)
+            pack(
+                last.map,
+                0,
+                ISSUED,
+                operation.id,
+                channel.nth,
+                step,
+                channel.microbatch,
+                now - last.zero,
+                len(text),
+                text,
+            )
             last.told = operation.id
             self.used = True
             return operation
@@ -131,7 +144,11 @@ class Ledger(Following):
             return
         try:
             if buffers:
-                operation.shape, operation.dtype, operation.on_host = buffers[0].shape, buffers[0].dtype, buffers[0].is_cpu
+                operation.shape, operation.dtype, operation.on_host = (
+                    buffers[0].shape,
+                    buffers[0].dtype,
+                    buffers[0].is_cpu,
+                )
                 operation.bytes, operation.buffers = sum(map(_nbytes, buffers)), len(buffers)
             self.follow(operation, (*buffers[:_MOST_BUFFERS], *made))
             self._pending.append(operation)

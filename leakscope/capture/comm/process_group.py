@@ -75,7 +75,12 @@ class Calls:
 
     def _wrap_work(self, kind: type) -> None:
         waits = self._waits
-        wrappers = {"wait": waits.wait, "synchronize": waits.wait, "is_completed": waits.ask, "get_future": waits.take_future}
+        wrappers = {
+            "wait": waits.wait,
+            "synchronize": waits.wait,
+            "is_completed": waits.ask,
+            "get_future": waits.take_future,
+        }
         for name, wrapper in wrappers.items():
             if name in vars(kind):
                 self._replace(kind, name, wrapper)

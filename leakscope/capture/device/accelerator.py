@@ -69,7 +69,9 @@ def find() -> Accelerator | None:
         return None
     foreign = getattr(sys.modules.get(f"torch_{kind}"), "_C", None)
     found = described(kind, module, (torch._C, foreign))
-    return replace(found, has_context=None) if getattr(torch.version, "hip", None) else found  # HIP makes contexts by rules of its own
+    return (
+        replace(found, has_context=None) if getattr(torch.version, "hip", None) else found
+    )  # HIP makes contexts by rules of its own
 
 
 def _kind(torch: Any) -> str | None:

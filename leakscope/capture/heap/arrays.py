@@ -49,6 +49,10 @@ def owned_bytes(obj: Any) -> int:
     kind = type(obj)
     if kind is bytes or kind is bytearray or kind is io.BytesIO:
         return sys.getsizeof(obj)
-    if np.ndarray not in mro(kind) or _OF_ARRAY["dtype"].__get__(obj).hasobject or not _OF_ARRAY["flags"].__get__(obj).owndata:
+    if (
+        np.ndarray not in mro(kind)
+        or _OF_ARRAY["dtype"].__get__(obj).hasobject
+        or not _OF_ARRAY["flags"].__get__(obj).owndata
+    ):
         return 0
     return int(_OF_ARRAY["nbytes"].__get__(obj))

@@ -131,7 +131,9 @@ def replays(view: Any, base: Any) -> bool:
     They are there where strides alone do not tell how the view was made: from complex numbers to real ones or back,
     conjugated, negative and nested ones (torch/csrc/autograd/generated/VariableType, `rev_view_func`).
     """
-    return bool(TensorBase.is_complex(view) or TensorBase.is_complex(base) or TensorBase.is_neg(view) or _is_nested(view))
+    return bool(
+        TensorBase.is_complex(view) or TensorBase.is_complex(base) or TensorBase.is_neg(view) or _is_nested(view)
+    )
 
 
 def node_holds(node: Any, types: Types, words: Words) -> Iterator[Held]:

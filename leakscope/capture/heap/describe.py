@@ -85,7 +85,9 @@ def _array(obj: Any, kind: type) -> Described:
     name = qualified_name(kind)
     if kind is bytes or kind is bytearray:
         return Described("native", name, f"{name} object", name, "")
-    label = f"{type_name(kind)} {_OF_ARRAY['dtype'].__get__(obj)}[{', '.join(map(str, _OF_ARRAY['shape'].__get__(obj)))}]"
+    label = (
+        f"{type_name(kind)} {_OF_ARRAY['dtype'].__get__(obj)}[{', '.join(map(str, _OF_ARRAY['shape'].__get__(obj)))}]"
+    )
     return Described("native", name, label, name, "", _span(obj, mro(kind)))
 
 
@@ -110,7 +112,13 @@ def _span(obj: Any, bases: tuple[type, ...]) -> int:
 def namespace(module: str) -> Described:
     main = sys.modules.get(module)
     filename = _module_file(main)
-    label = f"module {module}" if module != "__main__" else f"module __main__ ({source.short(filename)})" if filename else "module __main__"
+    label = (
+        f"module {module}"
+        if module != "__main__"
+        else f"module __main__ ({source.short(filename)})"
+        if filename
+        else "module __main__"
+    )
     return Described("namespace", "module", label, module, "")
 
 
@@ -146,7 +154,9 @@ def _tensor(obj: Any, kind: type) -> Described:
     parameter = torch.nn.Parameter in mro(kind) or (kind is not torch.Tensor and _marked(obj, kind))
     word = type_name(kind)
     name = qualified_name(kind)
-    return Described("parameter" if parameter else "tensor", name, f"{word} {dtype}[{_shape(obj)}]", name, "", _bytes(obj))
+    return Described(
+        "parameter" if parameter else "tensor", name, f"{word} {dtype}[{_shape(obj)}]", name, "", _bytes(obj)
+    )
 
 
 def _shape(tensor: Any) -> str:
@@ -190,7 +200,9 @@ def _container(obj: Any, kind: type, base: type) -> Described:
     short = type_name(kind)
     bound = collections.deque.__dict__["maxlen"].__get__(obj) if base is collections.deque else None
     extra = f", maxlen {bound}" if bound is not None else ""
-    return Described("container", name, f"{short}, {size} item{'s' if size != 1 else ''}{extra}", name, _class_where(kind), size)
+    return Described(
+        "container", name, f"{short}, {size} item{'s' if size != 1 else ''}{extra}", name, _class_where(kind), size
+    )
 
 
 def _module_file(module: Any) -> str:

@@ -248,7 +248,11 @@ def _is_way(obj: Any, judged: dict[int, bool]) -> bool:
         bridging = judged.get(id(kind))
         if bridging is None:
             bridging = judged[id(kind)] = may_bridge(kind)
-        if bridging or _is_large(one) or (one is obj and any(kind is plain for plain in _UNTRACKED) and gc.is_tracked(one)):
+        if (
+            bridging
+            or _is_large(one)
+            or (one is obj and any(kind is plain for plain in _UNTRACKED) and gc.is_tracked(one))
+        ):
             return True
         if any(kind is plain for plain in _ASKED) and not gc.is_tracked(one):
             waiting += gc.get_referents(one)

@@ -20,7 +20,9 @@ def ask_nodes(found: Explorer, books: Account, kept: Kept) -> bool:
     Asking leaves an empty dict on a node that had none, so nodes are asked only while such a dict is missing.
     """
     objects = found.sweep.objects
-    loose = [k for k in kept.objects.tolist() if k < books.objects and books.unexplained[k] and _may_hang_on_node(objects[k])]
+    loose = [
+        k for k in kept.objects.tolist() if k < books.objects and books.unexplained[k] and _may_hang_on_node(objects[k])
+    ]
     if not loose:
         return False
     missing = {id(objects[k]): k for k in loose}

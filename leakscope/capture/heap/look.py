@@ -51,7 +51,18 @@ def look(
     `counted_on` is the kind of device that `counted_bytes` and `peak_bytes` are of.
     """
     # `watched`, where given, is filled with weak references to every storage found.
-    with inspect(step, occasion, counted_bytes=counted_bytes, hidden=hidden, made_at=made_at, wire=wire, crossed=crossed, device=device, counted_on=counted_on, peak_bytes=peak_bytes) as live:
+    with inspect(
+        step,
+        occasion,
+        counted_bytes=counted_bytes,
+        hidden=hidden,
+        made_at=made_at,
+        wire=wire,
+        crossed=crossed,
+        device=device,
+        counted_on=counted_on,
+        peak_bytes=peak_bytes,
+    ) as live:
         if watched is not None:
             watched += [
                 watch_storage(storage_object(live.objects[k]), int(live.look.heap.bytes[k]))
@@ -98,7 +109,9 @@ def inspect(
             running = found.read_frames(frames)
             on = None if counted_on == "cpu" else _devices(found)
             made = {} if device is None else device.read(found.storages.values(), found.sweep.objects)
-            result, order = _graph(found, running, _own(found, frames, hidden), {**made, **(made_at or {})}, crossed or {}, on)
+            result, order = _graph(
+                found, running, _own(found, frames, hidden), {**made, **(made_at or {})}, crossed or {}, on
+            )
             types = type_counts(found.sweep.objects, found.sweep.types[: found.sweep.tracked])
             stopped = time.perf_counter() - started
             seen = Look(
@@ -108,7 +121,9 @@ def inspect(
                 counted_bytes=counted_bytes,
                 counted_on=counted_on,
                 peak_bytes=peak_bytes,
-                explained_bytes=sum(s.bytes for s in found.storages.values() if on is None or _kind(on, s) == counted_on),
+                explained_bytes=sum(
+                    s.bytes for s in found.storages.values() if on is None or _kind(on, s) == counted_on
+                ),
                 types=types,
                 objects=found.sweep.tracked,
                 stopped_seconds=stopped,
@@ -178,7 +193,11 @@ def _is_ours(code: CodeType, names: Mapping[str, Any]) -> bool:
 
 
 def _graph(
-    found: Explorer, running: dict[int, str], own: set[int], made_at: Mapping[int, str], crossed: Mapping[int, Crossing],
+    found: Explorer,
+    running: dict[int, str],
+    own: set[int],
+    made_at: Mapping[int, str],
+    crossed: Mapping[int, Crossing],
     on: Mapping[int, str] | None,
 ) -> tuple[HeapGraph, list[int]]:
     books = account(found)

@@ -121,7 +121,9 @@ class Explorer:
                 for held in tensor_holds(obj, self.problems):
                     self._hold(index, held)
                     if held.name == "._base":
-                        self._views.setdefault(self.index_of(held.target), []).append((index, replays(obj, held.target)))
+                        self._views.setdefault(self.index_of(held.target), []).append(
+                            (index, replays(obj, held.target))
+                        )
             elif role == "grad node":
                 for held in node_holds(obj, self.types, words):
                     self._hold(index, held)

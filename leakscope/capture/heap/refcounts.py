@@ -83,7 +83,11 @@ def account(found: Explorer) -> Account:
         allowed = _OF_A_REPLAY if found.replayed and not found.replayed.isdisjoint(storage.holders) else 0
         unexplained[n + k] = unseen if unseen > allowed else 0
     seen = np.concatenate(
-        [np.ones(len(plain_holder), bool), _lookup(seen_pairs, extra_holder, extra_held, n), np.zeros(len(memory), bool)]
+        [
+            np.ones(len(plain_holder), bool),
+            _lookup(seen_pairs, extra_holder, extra_held, n),
+            np.zeros(len(memory), bool),
+        ]
     )
     return Account(
         objects=n,
@@ -92,7 +96,11 @@ def account(found: Explorer) -> Account:
         held=np.concatenate([plain_held, extra_held, memory_held]),
         python=np.concatenate([np.ones(len(plain_holder), np.int32), extra_python, np.zeros(len(memory), np.int32)]),
         extra=np.concatenate(
-            [np.full(len(plain_holder), -1, np.int32), np.arange(len(extra_holder), dtype=np.int32), np.full(len(memory), -1, np.int32)]
+            [
+                np.full(len(plain_holder), -1, np.int32),
+                np.arange(len(extra_holder), dtype=np.int32),
+                np.full(len(memory), -1, np.int32),
+            ]
         ),
         seen=seen,
         unexplained=np.maximum(unexplained, 0),

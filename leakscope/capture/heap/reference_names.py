@@ -204,7 +204,11 @@ class Names:
                 yield "attribute", f".{key}" if type(key) is str else f"[{key_text(key)}]", value
         elif style in ("child", "buffer"):
             for key, value in dict.items(obj):
-                yield "attribute" if style == "child" else "buffer", f"[{key}]" if str(key).isdigit() else f".{key}", value
+                yield (
+                    "attribute" if style == "child" else "buffer",
+                    f"[{key}]" if str(key).isdigit() else f".{key}",
+                    value,
+                )
         elif style == "mro":
             for base in obj:
                 yield "attribute", ".__mro__", base
@@ -228,7 +232,9 @@ class Names:
                 yield "hook", f".{name}", torch._C.TensorBase.__dict__[name].__get__(obj)
         elif is_grad_node(kind):  # gc shows the hook dicts of a node that Python alone owns; their sort is not told
             for held in gc.get_referents(obj):
-                if (type(held) is dict or type(held) is collections.OrderedDict) and all(type(key) is int for key in held):
+                if (type(held) is dict or type(held) is collections.OrderedDict) and all(
+                    type(key) is int for key in held
+                ):
                     yield "hook", "hooks", held
         if flags_of(kind) & (1 << 9):  # only types made in Python have slots of their own
             yield from slots(obj, kind)
@@ -248,7 +254,11 @@ class Names:
             filename = class_file(written)
             if holder in self._kept.modules:
                 filename = owner.get("__file__") if type(owner.get("__file__")) is str else ""
-                return _line(filename, source.local_line(filename, "", name[1:], last)) if source.is_users(filename) else ""
+                return (
+                    _line(filename, source.local_line(filename, "", name[1:], last))
+                    if source.is_users(filename)
+                    else ""
+                )
             if source.is_users(filename):
                 return _line(filename, source.attribute_line(filename, class_qualname(written), name[1:], last))
         elif kind == "local" and type(owner) is types.FrameType:

@@ -305,7 +305,10 @@ def instance_dict(obj: Any, kind: type) -> dict[str, Any] | None:
     for base in mro(kind):
         descriptor = type.__dict__["__dict__"].__get__(base).get("__dict__")
         if descriptor is not None:
-            if type(descriptor) is not types.GetSetDescriptorType and type(descriptor) is not types.MemberDescriptorType:
+            if (
+                type(descriptor) is not types.GetSetDescriptorType
+                and type(descriptor) is not types.MemberDescriptorType
+            ):
                 return None  # a property of the user's: not to be run
             found = descriptor.__get__(obj)
             return found if type(found) is dict else None

@@ -80,7 +80,11 @@ def _owns_memory(tensor: Any) -> bool:
         return False
 
 
-_PYTHON, _FUNCTIONALIZE, _LAZY = torch._C.DispatchKey.Python, torch._C.DispatchKey.Functionalize, torch._C.DispatchKey.Lazy
+_PYTHON, _FUNCTIONALIZE, _LAZY = (
+    torch._C.DispatchKey.Python,
+    torch._C.DispatchKey.Functionalize,
+    torch._C.DispatchKey.Lazy,
+)
 
 
 def is_meta(storage: Any) -> bool:
@@ -101,7 +105,9 @@ def storage_object(obj: Any) -> Any:
     """The Python storage of a tensor, or the storage itself."""
     if TensorBase not in mro(type(obj)):
         return obj
-    with torch._C.DisableTorchFunction():  # an uninitialized parameter of a lazy module refuses; a user's class runs code
+    with (
+        torch._C.DisableTorchFunction()
+    ):  # an uninitialized parameter of a lazy module refuses; a user's class runs code
         return _untyped_storage(obj)
 
 

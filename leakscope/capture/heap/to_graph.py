@@ -47,7 +47,9 @@ def columns(
         if index >= books.objects:
             storage = storages[index - books.objects]
             label = _memory(storage.address, device)
-            rows.append((Described("storage", "storage", label, "storage", made_at.get(storage.address, "")), storage.bytes))
+            rows.append(
+                (Described("storage", "storage", label, "storage", made_at.get(storage.address, "")), storage.bytes)
+            )
             if device is not None and storage.address in device:
                 devices[i] = device[storage.address]
             if storage.address in made_at:
@@ -124,5 +126,3 @@ def _roots(
         held_by_lost[held[lost[holder]]] = True
         tops = lost & ~held_by_lost
         codes[np.flatnonzero(tops if tops.any() else lost)] = ROOTS.index("interpreter")
-
-

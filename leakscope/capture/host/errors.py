@@ -25,11 +25,17 @@ def failure(error: BaseException | None) -> dict[str, Any] | None:
     on_host = "DefaultCPUAllocator" in text and "allocate memory" in text
     if not (on_host or _is_oom(error)):
         return None
-    return {"error": text.splitlines()[0] if text else type(error).__name__, "wanted_bytes": _wanted(text), "at": _place(error)}
+    return {
+        "error": text.splitlines()[0] if text else type(error).__name__,
+        "wanted_bytes": _wanted(text),
+        "at": _place(error),
+    }
 
 
 def _is_oom(error: BaseException) -> bool:
-    return any(kind.__name__ in ("OutOfMemoryError", "MemoryError") for kind in type.__dict__["__mro__"].__get__(type(error)))
+    return any(
+        kind.__name__ in ("OutOfMemoryError", "MemoryError") for kind in type.__dict__["__mro__"].__get__(type(error))
+    )
 
 
 def _wanted(text: str) -> int | None:

@@ -79,7 +79,9 @@ class HostLimits:
             return
         size, resident, data = (int(fields[place]) * _PAGE for place in (0, 1, 5))
         for kind, used in (("RLIMIT_AS", size), ("RLIMIT_DATA", data)):
-            soft = resource.getrlimit(getattr(resource, kind))[0]  # asked each time: a script may set it after its imports
+            soft = resource.getrlimit(getattr(resource, kind))[
+                0
+            ]  # asked each time: a script may set it after its imports
             if soft != resource.RLIM_INFINITY:
                 yield Near(f"the process's {kind}", soft, used), True
         for group in self._groups:
@@ -95,7 +97,9 @@ def _is_near(near: Near) -> bool:
     if near.used_bytes >= NEAR * near.limit_bytes:
         return True
     # earlier where that would leave no room to look
-    return near.used_bytes >= _EARLIEST * near.limit_bytes and near.limit_bytes - near.used_bytes < 2 * _wanted_by_a_look()
+    return (
+        near.used_bytes >= _EARLIEST * near.limit_bytes and near.limit_bytes - near.used_bytes < 2 * _wanted_by_a_look()
+    )
 
 
 def _wanted_by_a_look() -> int:

@@ -35,7 +35,9 @@ def watching_mode(dispatched: Dispatched) -> TorchDispatchMode:
             for kind in types:  # usually none, but `.data` inside a custom Function names torch.Tensor itself
                 if kind not in plain:
                     plain[kind] = _is_plain(kind)
-                if not plain[kind]:  # a subclass with a dispatch of its own runs it with this mode on: what it does inside is seen
+                if not plain[
+                    kind
+                ]:  # a subclass with a dispatch of its own runs it with this mode on: what it does inside is seen
                     return NotImplemented
             try:
                 out = (func._op if type(func) is OpOverload else func)(*args, **(kwargs or {}))
@@ -71,14 +73,18 @@ def why_not(compile_called: bool) -> str:
     if regions:
         return f"the script uses torch.compile: {regions} compiled region{'s' * (regions != 1)} cannot be seen into, and {_OFF}"
     if compile_called:
-        return f"the script calls torch.compile, itself or through torch: compiled regions cannot be seen into, and {_OFF}"
+        return (
+            f"the script calls torch.compile, itself or through torch: compiled regions cannot be seen into, and {_OFF}"
+        )
     return ""
 
 
 def _is_of_python() -> bool:
     """Whether Python has started this thread: a mode belongs to a thread, and must be left where it was entered."""
     own = threading.get_ident()
-    return any(thread.ident == own and not isinstance(thread, threading._DummyThread) for thread in threading.enumerate())
+    return any(
+        thread.ident == own and not isinstance(thread, threading._DummyThread) for thread in threading.enumerate()
+    )
 
 
 def compiled_regions() -> int:

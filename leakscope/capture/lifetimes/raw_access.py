@@ -18,8 +18,12 @@ HANDS_OUT = ("numpy", "__array__", "__dlpack__", "data_ptr")
 class UnseenUses:
     """Stands before these methods while a step is watched; what they do and return is not touched."""
 
-    def __init__(self, used: Callable[[Any], None], handed_out: Callable[[Any], None], resized: Callable[[Any], None]) -> None:
-        self._calls: list[tuple[Any, str, Callable[[Any], None], bool]] = [(torch.Tensor, name, used, False) for name in READS]
+    def __init__(
+        self, used: Callable[[Any], None], handed_out: Callable[[Any], None], resized: Callable[[Any], None]
+    ) -> None:
+        self._calls: list[tuple[Any, str, Callable[[Any], None], bool]] = [
+            (torch.Tensor, name, used, False) for name in READS
+        ]
         self._calls += [(torch.Tensor, name, handed_out, False) for name in HANDS_OUT]
         self._calls.append((torch.UntypedStorage, "resize_", resized, True))
         self._put: list[tuple[Any, str, Any, Any]] = []

@@ -66,14 +66,25 @@ def rows_of(table: Table, second: int, peak: Peak, step: int) -> Iterator[dict[s
     for record in sorted(idle, key=lambda r: -r.at_peak)[:MOST_ROWS]:
         twin = like.get((record.born - second, record.ordinal), record)
         same = _one_statement(table, record.last, at)
-        yield {"kind": "idle", **_row(table, record, twin), "one_statement": same, "last": record.last - second, "died": _died(record, twin, second)}
+        yield {
+            "kind": "idle",
+            **_row(table, record, twin),
+            "one_statement": same,
+            "last": record.last - second,
+            "died": _died(record, twin, second),
+        }
     told = {id(record) for record in idle}
     sites = {_site(table, record) for record in idle}
     for record in table.records:
         if id(record) not in told and _site(table, record) in sites and (record.born >= second or record.died < GONE):
             twin = like.get((record.born - second, record.ordinal), record)
             if _died(record, twin, second) > 0:
-                yield {"kind": "alike", **_row(table, record, twin), "last": record.last - second, "died": _died(record, twin, second)}
+                yield {
+                    "kind": "alike",
+                    **_row(table, record, twin),
+                    "last": record.last - second,
+                    "died": _died(record, twin, second),
+                }
     for record in drags:
         yield {"kind": "drag", **_row(table, record, record), "last": record.last, "died": record.died}
 

@@ -177,10 +177,23 @@ class Table:
         can_accumulate_inplace): the sum then has memory of its own, which it has not when nobody watches.
         """
         record = self.alive.get(_address_of(gradient) or 0)
-        if record is None or record.born < 0 or record.handed_out or gradient.is_nested or more.is_nested or gradient.shape != more.shape or gradient.nbytes != record.bytes:
+        if (
+            record is None
+            or record.born < 0
+            or record.handed_out
+            or gradient.is_nested
+            or more.is_nested
+            or gradient.shape != more.shape
+            or gradient.nbytes != record.bytes
+        ):
             return None
         made, used, now = self.operations[record.born], self.operations[record.last], self.operations[-1]
-        waits = record.last == record.summed or made.call >= 0 and used.call == made.call and (made.call != now.call or _gives_twice(node))
+        waits = (
+            record.last == record.summed
+            or made.call >= 0
+            and used.call == made.call
+            and (made.call != now.call or _gives_twice(node))
+        )
         return record if waits and _holders(record.address) == _holders_of_one() else None
 
     def moved(self, record: Record, tensor: Any) -> None:
@@ -238,7 +251,11 @@ class Table:
 
     def _bytes(self, storage: Any) -> int:
         """What the storage counts for."""
-        return int(StorageBase.nbytes(storage)) if self.device == _HOST or StorageBase.device.__get__(storage) == self.device else 0
+        return (
+            int(StorageBase.nbytes(storage))
+            if self.device == _HOST or StorageBase.device.__get__(storage) == self.device
+            else 0
+        )
 
     def counts(self, device: str) -> bool:
         """Whether memory of this device counts."""

@@ -54,7 +54,11 @@ class Watch:
     """Call `boundary` at every end of a step; it chooses the steps itself and holds no storage alive."""
 
     def __init__(
-        self, warmup: int, inspect: Inspect, fullest: Callable[[], str] = lambda: "cpu", made: Callable[[Any, str], None] | None = None
+        self,
+        warmup: int,
+        inspect: Inspect,
+        fullest: Callable[[], str] = lambda: "cpu",
+        made: Callable[[Any, str], None] | None = None,
     ) -> None:
         """`fullest` names the device whose peak is asked for, `cuda:1`: memory elsewhere does not count then. `made` is
         told of each storage of the two steps that outlives them, and where it was made."""
@@ -218,7 +222,9 @@ class Watch:
             table.operation(Operation(name, code, frame.f_lineno, phase, called, module, time.perf_counter(), number))
         sums = of_engine and name == "aten::add" and len(args) == 2 and not torch.is_grad_enabled()
         sums = sums and sys.getrefcount(args[0]) <= _ARGUMENT_ALONE  # a hook of the user's may keep it
-        gradient = table.summed(node, *args) if sums and all(types.get(type(value), -1) == 1 for value in args) else None
+        gradient = (
+            table.summed(node, *args) if sums and all(types.get(type(value), -1) == 1 for value in args) else None
+        )
         del frame, node
         for value in args:
             kind = types.get(type(value), -1)

@@ -46,4 +46,6 @@ def _starts_python(words: Sequence[str]) -> bool:
     if any("multiprocessing.resource_tracker" in word or "torch._inductor" in word for word in words):
         return False
     program = os.path.basename(words[0])
-    return words[0] == sys.executable or program.startswith("python") or program in ("torchrun", "accelerate", "deepspeed")
+    return (
+        words[0] == sys.executable or program.startswith("python") or program in ("torchrun", "accelerate", "deepspeed")
+    )

@@ -45,7 +45,9 @@ def stack_of_thread(ident: int) -> tuple[str, ...]:
     """Lines of a thread's Python stack, the innermost call last; leakscope's own frames are left out."""
     frame = sys._current_frames().get(ident)
     lines = traceback.format_stack(frame) if frame is not None else []
-    return tuple(line.rstrip() for block in lines if not any(part in block for part in _NOT_TOLD) for line in block.splitlines())
+    return tuple(
+        line.rstrip() for block in lines if not any(part in block for part in _NOT_TOLD) for line in block.splitlines()
+    )
 
 
 class HangClock:

@@ -21,7 +21,9 @@ class Watchdog:
     The thread is started below `threading`, so the script does not find it among its own.
     """
 
-    def __init__(self, over: Callable[[], bool], beat: Callable[[], None], leave: Callable[[], None], grace: float) -> None:
+    def __init__(
+        self, over: Callable[[], bool], beat: Callable[[], None], leave: Callable[[], None], grace: float
+    ) -> None:
         self._over, self._beat, self._leave = over, beat, leave
         self._patience = grace
         self._ended = False

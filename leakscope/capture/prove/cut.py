@@ -97,7 +97,11 @@ def _closure(holder: Any, held: Any, name: str) -> str:
 
 
 def _local(holder: Any, held: Any, name: str) -> str:
-    frame = holder if type(holder) is types.FrameType else getattr(holder, "gi_frame", None) or getattr(holder, "cr_frame", None)
+    frame = (
+        holder
+        if type(holder) is types.FrameType
+        else getattr(holder, "gi_frame", None) or getattr(holder, "cr_frame", None)
+    )
     if frame is None:
         return CANNOT
     if sys.version_info >= (3, 13):

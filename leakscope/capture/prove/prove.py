@@ -73,7 +73,12 @@ def _in_child(work: Any) -> Any:
 
 
 def _cut_each(
-    run: Run, rank: Rank, step: int, hidden: Sequence[object], wire: Iterable[tuple[Any, Any, str]], crossed: Mapping[int, Crossing] | None
+    run: Run,
+    rank: Rank,
+    step: int,
+    hidden: Sequence[object],
+    wire: Iterable[tuple[Any, Any, str]],
+    crossed: Mapping[int, Crossing] | None,
 ) -> Answers:
     from leakscope.findings.build import best_cut, tell
     from leakscope.findings.grouping.bounds import doubted

@@ -67,11 +67,15 @@ class Peers:
         """The rank that ran out of memory and waits for this one to be looked at; -1 for none."""
         if self._board.mine.answered:
             return -1
-        return next((number for number, slot in enumerate(self._board.slots()) if slot.failed and number != self._rank), -1)
+        return next(
+            (number for number, slot in enumerate(self._board.slots()) if slot.failed and number != self._rank), -1
+        )
 
     def answer_if_one_failed(self) -> None:
         """To be called where this rank comes by: at the end of a step and ahead of an operation on the wire."""
-        if self._failing_since is None:  # the watchdog reads the board: here it would cost more than the operation's watch
+        if (
+            self._failing_since is None
+        ):  # the watchdog reads the board: here it would cost more than the operation's watch
             return
         failing = self.failing()
         if failing >= 0:

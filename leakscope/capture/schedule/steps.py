@@ -131,7 +131,10 @@ class Schedule:
             return False
         if self.spent + self.longest <= self.budget * elapsed:
             return True
-        called, self._risen = self._risen, self._called < _CALLED and self._counted - self._most >= max(_RISEN, _RISEN_SHARE * self._most)
+        called, self._risen = (
+            self._risen,
+            self._called < _CALLED and self._counted - self._most >= max(_RISEN, _RISEN_SHARE * self._most),
+        )
         self._called += called
         return called
 

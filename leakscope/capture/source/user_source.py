@@ -124,7 +124,10 @@ def local_line(filename: str, qualname: str, name: str, last: bool = False, argu
     scope = _scope(filename, qualname) if qualname else _tree(filename)
     if scope is None:
         return 0
-    for nodes in (list(_own_nodes(scope)), list(ast.walk(scope))):  # what is bound here goes before what is bound inside
+    for nodes in (
+        list(_own_nodes(scope)),
+        list(ast.walk(scope)),
+    ):  # what is bound here goes before what is bound inside
         lines = _bound(nodes, name)
         if not lines:
             lines = [n.lineno for n in nodes if isinstance(n, ast.arg) and n.arg == name]

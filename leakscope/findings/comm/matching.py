@@ -80,7 +80,9 @@ def _last_of(rows: Sequence[Row]) -> tuple[int, int]:
 
 def _book(rank: Rank) -> _Book:
     last = last_operation(rank)
-    found = {int(row["id"]): row for row in (*([last] if last else []), *wire_rows(rank)) if "id" in row and "nth" in row}
+    found = {
+        int(row["id"]): row for row in (*([last] if last else []), *wire_rows(rank)) if "id" in row and "nth" in row
+    }
     rows: dict[Channel, list[Row]] = defaultdict(list)
     for number in sorted(found):
         rows[_channel(found[number])].append(found[number])
@@ -121,7 +123,9 @@ def unmatched(run: Run) -> tuple[Unmatched, ...]:
     """
     books = {rank.number: _book(rank) for rank in run.ranks}
     last = {rank.number: last_operation(rank) for rank in run.ranks}
-    anybody = {(group, number, tag) for number, book in books.items() for group, _, peer, tag in book.rows if peer is None}
+    anybody = {
+        (group, number, tag) for number, book in books.items() for group, _, peer, tag in book.rows if peer is None
+    }
     found = []
     for number, book in books.items():
         for (group, direction, peer, tag), rows in book.rows.items():
@@ -147,11 +151,17 @@ def wire_notes(run: Run) -> Mapping[int, tuple[str, ...]]:
             notes[rank.number].append(f"last on the wire: {_told(last)}")
     for number, (row, missing) in absent(run).items():
         who = f"rank{'s' if len(missing) > 1 else ''} {', '.join(map(str, missing))}"
-        notes[number].append(f"in {row.get('direction')} #{row.get('nth')} of group {row.get('group')}, to which {who} never came")
+        notes[number].append(
+            f"in {row.get('direction')} #{row.get('nth')} of group {row.get('group')}, to which {who} never came"
+        )
     for lost in unmatched(run):
         verb = "received" if lost.direction == "send" else "sent"
         more = f" and {lost.missing - 1} after it" if lost.missing > 1 else ""
-        answer = "which did nothing on the wire" if lost.answer is None else f"whose last operation was: {_told(lost.answer)}"
+        answer = (
+            "which did nothing on the wire"
+            if lost.answer is None
+            else f"whose last operation was: {_told(lost.answer)}"
+        )
         said = f"never {verb} by rank {lost.peer}: {_told(lost.first, state=False)}{more}; rank {lost.peer}, {answer}"
         notes[lost.rank].append(said)
     return {number: tuple(said) for number, said in notes.items()}
@@ -160,7 +170,13 @@ def wire_notes(run: Run) -> Mapping[int, tuple[str, ...]]:
 def _told(row: Row, state: bool = True) -> str:
     """`recv #12 from rank 0, tag 3 (step 4, microbatch 1, at train.py:40 forward), still waiting`."""
     direction, peer, tag = str(row.get("direction")), row.get("peer"), row.get("tag")
-    towards = "" if direction not in _POINT_TO_POINT else " from any rank" if peer is None else f" {'to' if direction == 'send' else 'from'} rank {peer}"
+    towards = (
+        ""
+        if direction not in _POINT_TO_POINT
+        else " from any rank"
+        if peer is None
+        else f" {'to' if direction == 'send' else 'from'} rank {peer}"
+    )
     tagged = f", tag {tag}" if tag else ""
     at = f", at {row['issued_at']}" if row.get("issued_at") else ""
     text = f"{direction} #{row.get('nth')}{towards}{tagged} (step {row.get('step')}, microbatch {row.get('microbatch')}{at})"
@@ -208,7 +224,9 @@ def first_to_fail(run: Run) -> Rank | None:
     A rank whose last operation on the wire raised is taken for one whose peer had gone away. Where all were ended
     because nothing moved, it is the one that the others waited for.
     """
-    failed = [rank for rank in run.ranks if rank.ended.how not in _WELL and (rank.ended.status or rank.ended.how != "exited")]
+    failed = [
+        rank for rank in run.ranks if rank.ended.how not in _WELL and (rank.ended.status or rank.ended.how != "exited")
+    ]
     if any(rank.ended.status in _GAVE_UP for rank in failed) and all(map(gave_up, failed)):
         blamed = first_to_blame(run)
         failed = [rank for rank in failed if rank.number == blamed] or failed
@@ -224,7 +242,15 @@ def _suspicion(rank: Rank) -> tuple[int, int, int]:
     ran_out = bool(rank.extras.get("out_of_memory"))
     lost_its_peer = not ran_out and rank.ended.how == "raised" and (last_operation(rank) or {}).get("state") == "failed"
     terminated = rank.ended.how == "killed" and rank.ended.status == _TERMINATED
-    order = 3 if terminated else 2 if lost_its_peer else 0 if ran_out else {"killed": 0, "raised": 1, "exited": 1}.get(rank.ended.how, 4)
+    order = (
+        3
+        if terminated
+        else 2
+        if lost_its_peer
+        else 0
+        if ran_out
+        else {"killed": 0, "raised": 1, "exited": 1}.get(rank.ended.how, 4)
+    )
     return order, rank.ended.steps, rank.number
 
 
@@ -234,7 +260,12 @@ def waiting_circle(run: Run) -> tuple[int, ...]:
     waits_for = {number: missing for number, (row, missing) in absent(run).items() if row["state"] == "waits"}
     for rank in run.ranks:
         row = last_operation(rank)
-        if row is None or row["state"] != "waits" or row["direction"] not in _POINT_TO_POINT or row.get("peer") not in books:
+        if (
+            row is None
+            or row["state"] != "waits"
+            or row["direction"] not in _POINT_TO_POINT
+            or row.get("peer") not in books
+        ):
             continue
         other = (str(row.get("group")), _POINT_TO_POINT[row["direction"]], rank.number, row.get("tag"))
         if books[row["peer"]].at_least(other) < int(row["nth"]):
@@ -259,5 +290,9 @@ def _reached(waits_for: Mapping[int, Sequence[int]], start: int) -> set[int]:
 
 def circle_told(run: Run, circle: Sequence[int]) -> str:
     """`rank 1 in recv #2 from rank 2 (step 2, microbatch 0, at train.py:40 forward), rank 2 in ...`."""
-    told = [f"rank {r.number} in {_told(row, state=False)}" for r in run.ranks if r.number in circle and (row := last_operation(r))]
+    told = [
+        f"rank {r.number} in {_told(row, state=False)}"
+        for r in run.ranks
+        if r.number in circle and (row := last_operation(r))
+    ]
     return ", ".join(told[:_MOST_TOLD]) + (f" and {len(told) - _MOST_TOLD} more" if len(told) > _MOST_TOLD else "")

@@ -62,12 +62,18 @@ def describe(crossing: Crossing) -> str:
 
 def hint(found: Candidate) -> str:
     """One sentence for a holder of another kind that keeps buffers of the wire too; "" where it keeps none."""
-    crossed = {s: c for s, c in buffers_of(found.graph, found.group.storages).items() if c.direction in ("send", "recv")}
+    crossed = {
+        s: c for s, c in buffers_of(found.graph, found.group.storages).items() if c.direction in ("send", "recv")
+    }
     if not crossed:
         return ""
     size = sum(int(found.graph.bytes[s]) for s in crossed)
     dead = sum(c.tensor_dead for c in crossed.values())
-    weak = f"; {'their' if dead == len(crossed) else f'{dead} of their'} Python tensors are dead, their storages are not" if dead else ""
+    weak = (
+        f"; {'their' if dead == len(crossed) else f'{dead} of their'} Python tensors are dead, their storages are not"
+        if dead
+        else ""
+    )
     many = "buffers" if len(crossed) > 1 else "buffer"
     return (
         f" Among what it keeps {'are' if len(crossed) > 1 else 'is'} {len(crossed)} {many} of the wire ({bytes_text(size)}: "
@@ -168,7 +174,10 @@ def with_contexts(found: Sequence[Finding], run: Run) -> list[Finding]:
         return list(found)
     places, workers = _opened(run)
     functions = tuple(dict.fromkeys(place.rpartition(" ")[2] for place in places))
-    together = [_together([f for f in mine if rank in f.storages], rank) for rank in sorted({r for f in mine for r in f.storages})]
+    together = [
+        _together([f for f in mine if rank in f.storages], rank)
+        for rank in sorted({r for f in mine for r in f.storages})
+    ]
     opened = f"Opened at {', '.join(places[:3])}. " if places else ""
     known = f"Workers known: {', '.join(map(str, workers))}. " if workers else ""
     told = []

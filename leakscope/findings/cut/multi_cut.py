@@ -86,5 +86,8 @@ def _some(storages: Sequence[int]) -> Sequence[int]:
 def _without(graph: HeapGraph, references: Sequence[int]) -> tuple[HeapGraph, Ints]:
     """The graph without these references, and what number each of its references had."""
     kept = np.delete(np.arange(len(graph.holder)), references)
-    columns = {name: getattr(graph, name)[kept] for name in ("holder", "held", "reference_kind", "reference_name", "reference_where")}
+    columns = {
+        name: getattr(graph, name)[kept]
+        for name in ("holder", "held", "reference_kind", "reference_name", "reference_where")
+    }
     return replace(graph, **columns), kept

@@ -54,7 +54,11 @@ def _word(finding: Finding) -> str:
 def beside_tensors(told: Sequence[Finding], arrays: Finding) -> list[Finding]:
     """The findings of one rank with one of arrays: what a tensor's cut frees as well is said with that."""
     for place, finding in enumerate(told):
-        same = finding.cut and arrays.cut and (finding.cut.written, finding.cut.where) == (arrays.cut.written, arrays.cut.where)
+        same = (
+            finding.cut
+            and arrays.cut
+            and (finding.cut.written, finding.cut.where) == (arrays.cut.written, arrays.cut.where)
+        )
         if same and finding.freed_by == "program" and (finding.severity == "leak" or arrays.severity == "note"):
             more = f" {bytes_text(arrays.retained_bytes)} of {_word(arrays)}s go with it."
             return [*told[:place], replace(finding, advice=finding.advice + more), *told[place + 1 :]]

@@ -43,7 +43,12 @@ def went_on(rank: Rank, line: Series, rate: float, growing: Sequence[Series] = (
     counted = {s.number: s for s in rank.steps if s.counted_bytes is not None}
     first, last = line.steps[0], line.steps[-1]
     later = [number for number in counted if number > last]
-    if first not in counted or last not in counted or len(later) < 2 or counted[first].counted_on != counted[later[-1]].counted_on:
+    if (
+        first not in counted
+        or last not in counted
+        or len(later) < 2
+        or counted[first].counted_on != counted[later[-1]].counted_on
+    ):
         return True
 
     def rose(start: int, end: int) -> int:
@@ -53,7 +58,12 @@ def went_on(rank: Rank, line: Series, rate: float, growing: Sequence[Series] = (
         return True
     if _was_let_go(later, rose, last, growing):
         return False
-    if _came_to_rest([rose(a, b) for a, b in pairwise(n for n in counted if first <= n <= last)], [rose(a, b) for a, b in pairwise(later)], line, rate):
+    if _came_to_rest(
+        [rose(a, b) for a, b in pairwise(n for n in counted if first <= n <= last)],
+        [rose(a, b) for a, b in pairwise(later)],
+        line,
+        rate,
+    ):
         return False
     expected = rate * (later[-1] - later[0])
     if expected < (0 if rested else _TELLING) or later[-1] - later[0] < last - first:
@@ -117,7 +127,9 @@ def bound_on(at: Mapping[int, tuple[Look, Group]], places: Sequence[int]) -> str
     if bound is None or items >= int(bound[1]) <= _items_at(before[0].heap, before[1].way, place):
         return ""
     more = items - _items_at(before[0].heap, before[1].way, place)
-    each = (group.bytes - before[1].bytes) / more if more > 0 else group.bytes / items  # one of them may have another holder
+    each = (
+        (group.bytes - before[1].bytes) / more if more > 0 else group.bytes / items
+    )  # one of them may have another holder
     full = round(each * int(bound[1]))
     return f"{items} of {bound[1]} items are in it; when it is full it holds {bytes_text(full)}"
 
@@ -138,7 +150,13 @@ def doubted(finding: Finding, candidate: Candidate) -> Finding:
         return finding
     if candidate.bound:
         title = finding.title.replace(_NONE_GO, " up to its bound")
-        return replace(finding, severity="note", settled=True, title=title, advice=f"No leak as long as its bound is what you want: {candidate.bound}.")
+        return replace(
+            finding,
+            severity="note",
+            settled=True,
+            title=title,
+            advice=f"No leak as long as its bound is what you want: {candidate.bound}.",
+        )
     if candidate.ended:
         text = f"It grew so until step {candidate.series.steps[-1]}; the memory counted later did not go on with it: it has been emptied since, or is full."
         title = finding.title.replace(_NONE_GO, ", but not to the end")

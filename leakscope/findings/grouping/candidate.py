@@ -61,13 +61,19 @@ class Candidate:
     def one_of_its_kind(self) -> frozenset[int]:
         """References on the way, to the first tensor at most, that all the storages hang on, though others like it may be there."""
         below = self.storages_below
-        shared = (r for r, held in zip(self.group.way, self.objects[1:], strict=True) if below[held.index] == len(self.group.storages))
+        shared = (
+            r
+            for r, held in zip(self.group.way, self.objects[1:], strict=True)
+            if below[held.index] == len(self.group.storages)
+        )
         return frozenset(r for r in shared if self.graph.object(int(self.graph.held[r])).kind not in OF_TENSORS)
 
     @cached_property
     def objects(self) -> tuple[Object, ...]:
         """Objects along the way, from its start to the typical storage."""
-        return tuple(self.graph.object(i) for i in (self.group.start, *(int(self.graph.held[r]) for r in self.group.way)))
+        return tuple(
+            self.graph.object(i) for i in (self.group.start, *(int(self.graph.held[r]) for r in self.group.way))
+        )
 
     @cached_property
     def references(self) -> tuple[Reference, ...]:

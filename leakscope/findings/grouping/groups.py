@@ -11,7 +11,18 @@ from leakscope.graph.cycles import Cycles, find_cycles, smallest_cycle
 from leakscope.graph.model import IMMORTAL, KINDS, REFERENCE_KINDS, HeapGraph
 from leakscope.graph.paths import Ways, ways_from, ways_from_roots
 
-_HANDLES = ("method", "function", "instance", "nn.Module", "optimizer", "exception", "frame", "generator", "future", "container")
+_HANDLES = (
+    "method",
+    "function",
+    "instance",
+    "nn.Module",
+    "optimizer",
+    "exception",
+    "frame",
+    "generator",
+    "future",
+    "container",
+)
 """Where a person would take hold of a cycle: the kinds that the user's code names, best first."""
 
 HOOKS = "hooks"
@@ -88,10 +99,17 @@ def _entries(graph: HeapGraph, ways: Ways) -> tuple[list[int], list[bool], list[
     tensors = of_tensor.tolist()
     attributes = (graph.reference_kind == REFERENCE_KINDS.index("attribute")) & of_tensor[graph.holder]
     passing = {r for r in np.flatnonzero(attributes).tolist() if passes_through(graph, r)}
-    graphs = np.isin(graph.reference_kind, [REFERENCE_KINDS.index("grad graph"), REFERENCE_KINDS.index("saved")]).tolist()
+    graphs = np.isin(
+        graph.reference_kind, [REFERENCE_KINDS.index("grad graph"), REFERENCE_KINDS.index("saved")]
+    ).tolist()
     hooks = (graph.reference_kind == REFERENCE_KINDS.index("hook")).tolist()
     last, holder = ways.last.tolist(), graph.holder.tolist()
-    entries, through, hooked, origins = [-1] * len(graph), [False] * len(graph), [False] * len(graph), list(range(len(graph)))
+    entries, through, hooked, origins = (
+        [-1] * len(graph),
+        [False] * len(graph),
+        [False] * len(graph),
+        list(range(len(graph))),
+    )
     for index in np.argsort(ways.cost, kind="stable").tolist():
         reference = last[index]
         if reference >= 0:
@@ -170,7 +188,9 @@ def _cycle_key(graph: HeapGraph, cycle: tuple[int, ...]) -> tuple[str, ...]:
     parts: list[str] = []
     if all(graph.object(int(graph.holder[r])).kind == "container" for r in plain):
         # Which C++ reference hides the cycle tells cycles through nameless containers apart.
-        parts += sorted({generic(graph.reference(r).name) for r in cycle if graph.reference(r).kind in ("hook", "saved")})
+        parts += sorted(
+            {generic(graph.reference(r).name) for r in cycle if graph.reference(r).kind in ("hook", "saved")}
+        )
     for reference in plain or cycle:
         r = graph.reference(reference)
         held = graph.object(r.held)

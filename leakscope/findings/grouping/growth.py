@@ -97,9 +97,16 @@ class Series:
         for period in range(2, span if span <= _SPAN else 0):
             for first in range(period):
                 came = [(t - first) // period - (s - first) // period for s, t in pairwise(self.steps)]
-                each = [(b - a) / times if times else float(b - a) for (a, b), times in zip(pairwise(self.bytes), came, strict=True)]
+                each = [
+                    (b - a) / times if times else float(b - a)
+                    for (a, b), times in zip(pairwise(self.bytes), came, strict=True)
+                ]
                 risen = [size for size, times in zip(each, came, strict=True) if times]
-                if not any(size for size, times in zip(each, came, strict=True) if not times) and risen and min(risen) >= _ALIKE * max(risen) > 0:
+                if (
+                    not any(size for size, times in zip(each, came, strict=True) if not times)
+                    and risen
+                    and min(risen) >= _ALIKE * max(risen) > 0
+                ):
                     found.append(sum(risen) / len(risen) / period)
         return found
 

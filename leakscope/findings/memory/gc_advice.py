@@ -37,7 +37,9 @@ def _of_rank(rank: Rank) -> list[str]:
     # what came before the end of the first step is mostly imports
     rank = replace(rank, steps=rank.steps[1:])
     own = [(step.number, c) for step in rank.steps for c in step.collections]
-    return [f"Rank {rank.number}: {text}" for text in (*_programs(rank, own), *_measured(rank, own), *_freeze(rank, own))]
+    return [
+        f"Rank {rank.number}: {text}" for text in (*_programs(rank, own), *_measured(rank, own), *_freeze(rank, own))
+    ]
 
 
 def _programs(rank: Rank, own: Sequence[tuple[int, Collection]]) -> list[str]:
@@ -48,9 +50,7 @@ def _programs(rank: Rank, own: Sequence[tuple[int, Collection]]) -> list[str]:
         freed = sum(c.freed_bytes or 0 for c in mine)
         if mine and (freed or generation == FULL):
             seconds = sum(c.seconds for c in mine)
-            found.append(
-                f"{len(mine)} of generation {generation} freed {bytes_text(freed)} in {seconds_text(seconds)}"
-            )
+            found.append(f"{len(mine)} of generation {generation} freed {bytes_text(freed)} in {seconds_text(seconds)}")
     if not found:
         return []
     seconds, running = sum(c.seconds for _, c in own), sum(step.seconds for step in rank.steps)
@@ -64,9 +64,7 @@ def _measured(rank: Rank, own: Sequence[tuple[int, Collection]]) -> list[str]:
     diff = rank.gc_diff
     if diff is None or sum(diff.freed_bytes) == 0 or len(diff.freed_bytes) <= FULL:
         return []
-    parts = [
-        f"generation {g} {bytes_text(diff.freed_bytes[g])} in {seconds_text(diff.seconds[g])}" for g in (0, 1)
-    ]
+    parts = [f"generation {g} {bytes_text(diff.freed_bytes[g])} in {seconds_text(diff.seconds[g])}" for g in (0, 1)]
     full = sum(diff.freed_bytes[FULL:])
     full_seconds = sum(diff.seconds[FULL:])
     parts.append(f"generation 2 {bytes_text(full)} in {seconds_text(full_seconds)}")
@@ -78,13 +76,15 @@ def _measured(rank: Rank, own: Sequence[tuple[int, Collection]]) -> list[str]:
             seconds = sum(diff.seconds[: generation + 1])
             told.append(
                 f"gc.collect({generation}) would free {bytes_text(sum(diff.freed_bytes[: generation + 1]))} of these "
-                f"{bytes_text(total)} for {seconds_text(seconds)} instead of {seconds_text(sum(diff.seconds[:FULL + 1]))}."
+                f"{bytes_text(total)} for {seconds_text(seconds)} instead of {seconds_text(sum(diff.seconds[: FULL + 1]))}."
             )
             break
     step = _typical([s.seconds for s in rank.steps])
     if step:
         cost = diff.seconds[FULL] / step
-        told.append(f"a full collection after every step would make a step of {seconds_text(step)} {1 + cost:.1f} times as long.")
+        told.append(
+            f"a full collection after every step would make a step of {seconds_text(step)} {1 + cost:.1f} times as long."
+        )
     return told
 
 

@@ -55,7 +55,9 @@ def largest_holder(rank: Rank) -> Holder | None:
 def _bytes(look: Look, group: Group) -> int:
     """Of a group; where the device ran out of memory, those on a device."""
     graph = look.heap
-    return sum(int(graph.bytes[s]) for s in group.storages if s in graph.device) if look.occasion == "oom" else group.bytes
+    return (
+        sum(int(graph.bytes[s]) for s in group.storages if s in graph.device) if look.occasion == "oom" else group.bytes
+    )
 
 
 def out_of_memory_told(run: Run) -> tuple[str, ...]:
@@ -128,7 +130,9 @@ def _held(look: Look, when: str, most: int = MOST_HOLDERS) -> list[str]:
         rows[said] = (size + group.bytes, count + len(group.storages))
     told = [f"{when}, storages of {bytes_text(look.explained_bytes)} were alive; the largest holders:"]
     largest = sorted(rows.items(), key=lambda row: -row[1][0])[:most]
-    return told + [f"{bytes_text(size)} in {count} storage{'s' * (count != 1)}: {said}" for said, (size, count) in largest]
+    return told + [
+        f"{bytes_text(size)} in {count} storage{'s' * (count != 1)}: {said}" for said, (size, count) in largest
+    ]
 
 
 def _spoken(graph: HeapGraph, group: Group) -> str:
@@ -160,7 +164,9 @@ def _named(graph: HeapGraph, group: Group) -> tuple[str, str]:
 
 def _down_to_holder(graph: HeapGraph, way: tuple[int, ...]) -> tuple[int, ...]:
     """A way as far as the first tensor, or the container of many."""
-    tensor = next((k for k, r in enumerate(way) if graph.object(int(graph.held[r])).kind in ("tensor", "parameter")), None)
+    tensor = next(
+        (k for k, r in enumerate(way) if graph.object(int(graph.held[r])).kind in ("tensor", "parameter")), None
+    )
     if tensor is None:
         return ()
     upto = way[: tensor + 1]

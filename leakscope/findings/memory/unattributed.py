@@ -60,7 +60,9 @@ def gap_findings(rank: Rank, looks: Sequence[Look], min_bytes: int) -> list[Find
             + "for handles of asynchronous operations that are kept (Work of isend, irecv, all_reduce(async_op=True)), "
             "distributed-autograd contexts left open, an autocast region never left, or a C++ extension that caches."
         ),
-        sightings=tuple(Sighting(rank.number, step, size - line.bytes[0]) for step, size in zip(line.steps, line.bytes, strict=True)),
+        sightings=tuple(
+            Sighting(rank.number, step, size - line.bytes[0]) for step, size in zip(line.steps, line.bytes, strict=True)
+        ),
     )
     return [finding]
 

@@ -57,7 +57,9 @@ def line_along(graph: HeapGraph, way: Sequence[int], last: int) -> str:
     upto = list(way[: list(way).index(last) + 1]) if last in way else [last]
     r = graph.reference(last)
     lines = [r.where, graph.object(r.holder).where]
-    lines += [graph.object(graph.reference(k).holder).where for k in upto[-2:-1] if graph.reference(k).name in _DEFAULTS]
+    lines += [
+        graph.object(graph.reference(k).holder).where for k in upto[-2:-1] if graph.reference(k).name in _DEFAULTS
+    ]
     if inner := _inner(graph, upto):
         lines += [graph.reference(above).where for above in reversed(upto[inner:])]
     return next(filter(None, lines), "")

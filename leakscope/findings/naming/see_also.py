@@ -16,7 +16,9 @@ def _all() -> dict[str, tuple[str, ...]]:
             _, _, mark = line.partition("# cure: ")
             slug, _, function = mark.strip().partition(" in ")
             if slug:
-                found.setdefault(slug, []).append(f"leakscope.backward.{function} (leakscope/backward/{path.name}:{number})")
+                found.setdefault(slug, []).append(
+                    f"leakscope.backward.{function} (leakscope/backward/{path.name}:{number})"
+                )
     return {slug: tuple(places) for slug, places in found.items()}
 
 

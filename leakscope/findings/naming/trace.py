@@ -34,7 +34,11 @@ def grouping(name: str) -> str:
 def passes_through(graph: HeapGraph, reference: int) -> bool:
     """Whether a way goes through a tensor as through any instance: by an attribute that is no tensor, a list it carries."""
     r = graph.reference(reference)
-    return r.kind == "attribute" and graph.object(r.holder).kind in _TENSORS and graph.object(r.held).kind not in OF_TENSORS
+    return (
+        r.kind == "attribute"
+        and graph.object(r.holder).kind in _TENSORS
+        and graph.object(r.held).kind not in OF_TENSORS
+    )
 
 
 def key_of(graph: HeapGraph, start: int, way: Sequence[int], names: bool = False) -> tuple[str, ...]:
@@ -44,7 +48,9 @@ def key_of(graph: HeapGraph, start: int, way: Sequence[int], names: bool = False
     graphs) count once.
     """
     kinds = [graph.object(int(graph.holder[reference])).kind for reference in way]
-    before = next((k for k, kind in enumerate(kinds) if kind in _TENSORS and not passes_through(graph, way[k])), len(kinds))
+    before = next(
+        (k for k, kind in enumerate(kinds) if kind in _TENSORS and not passes_through(graph, way[k])), len(kinds)
+    )
     items = [k for k in range(before) if kinds[k] == "container"]
     parts = [_who(graph, start) + _native_type(graph, start)]
     for reference in way[: items[-1] + 1 if items else before]:
@@ -73,7 +79,12 @@ def fingerprint(parts: Sequence[str]) -> str:
 
 
 def hops(
-    graph: HeapGraph, start: int, way: Sequence[int], leaked_from: int, frees: dict[int, int], reasons: tuple[str, str],
+    graph: HeapGraph,
+    start: int,
+    way: Sequence[int],
+    leaked_from: int,
+    frees: dict[int, int],
+    reasons: tuple[str, str],
     one: Collection[int] = (),
 ) -> tuple[Hop, ...]:
     """The objects along a way; from position `leaked_from` on they are leaked.
@@ -119,7 +130,12 @@ def _shortened(found: list[Hop]) -> tuple[Hop, ...]:
     result: list[Hop] = []
     skipped = 0
     for hop in found:
-        if result and result[-1].kind == "grad node" and hop.kind == "grad node" and hop.reference.startswith(".next_functions"):
+        if (
+            result
+            and result[-1].kind == "grad node"
+            and hop.kind == "grad node"
+            and hop.reference.startswith(".next_functions")
+        ):
             skipped += 1
             continue
         if skipped and result:

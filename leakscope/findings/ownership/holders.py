@@ -43,7 +43,9 @@ class Grips:
 
 def users_side(graph: HeapGraph) -> Mask:
     """Which objects a walk from the user's own frames and modules reaches."""
-    starts = [int(k) for k in graph.roots if ROOTS[graph.root[k]] in ("frame", "module") and is_users(graph.object(int(k)))]
+    starts = [
+        int(k) for k in graph.roots if ROOTS[graph.root[k]] in ("frame", "module") and is_users(graph.object(int(k)))
+    ]
     return reachable(len(graph), graph.holder, graph.held, np.asarray(starts, dtype=np.int64))
 
 

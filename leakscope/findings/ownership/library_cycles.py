@@ -16,7 +16,9 @@ def origin_of(found: Candidate) -> str:
     references = list(group.cycles[0]) if group.cycles else list(group.way)
     if group.cycles and any(graph.object(int(graph.holder[r])).name in KNOWN_CYCLES for r in references):
         return "library"
-    lines = [graph.object(int(graph.holder[r])).where for r in references] + [graph.reference(r).where for r in references]
+    lines = [graph.object(int(graph.holder[r])).where for r in references] + [
+        graph.reference(r).where for r in references
+    ]
     named = [line for line in lines if line]
     if group.freed == 0 or not named:
         return "application"

@@ -121,7 +121,14 @@ def whole_trace(graph: HeapGraph, ways: Ways, hold: Hold, frees: int) -> tuple[H
     above = ways.to(graph, hold.owner)
     way = [*above, *hold.way]
     start = int(graph.holder[way[0]])
-    return hops(graph, start, way, len(above) + 1, {hold.way[0]: frees} if frees else {}, ("held on the way from a root", "kept by the library"))
+    return hops(
+        graph,
+        start,
+        way,
+        len(above) + 1,
+        {hold.way[0]: frees} if frees else {},
+        ("held on the way from a root", "kept by the library"),
+    )
 
 
 def freed_by(graph: HeapGraph, holds: Iterable[Hold], storages: Iterable[int]) -> int:

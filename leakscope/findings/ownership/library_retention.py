@@ -19,6 +19,7 @@ from leakscope.units import bytes_text
 
 _OTHERS_SHOWN = 3
 
+
 @dataclass(frozen=True)
 class Kept:
     """Storages of one look that one known holder keeps, each with all that keeps it."""
@@ -130,7 +131,11 @@ def _course(line: Series) -> str:
         return "It grows."
     if len(line.bytes) < LEAST_LOOKS:
         return ""
-    return "It is the same at every look: it does not grow." if len(set(line.bytes)) == 1 else "It does not grow at every look."
+    return (
+        "It is the same at every look: it does not grow."
+        if len(set(line.bytes)) == 1
+        else "It does not grow at every look."
+    )
 
 
 def advice(graph: HeapGraph, kept: Kept, more: str) -> str:

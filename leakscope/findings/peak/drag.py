@@ -35,7 +35,10 @@ def _of_rank(peak: PeakOfStep) -> Iterator[str]:
     lag, use, drag = (float(row[f"{name}_byte_seconds"]) for name in ("lag", "use", "drag"))
     whole = lag + use + drag
     if whole > 0:
-        parts = [f"{name} {bytes_text(part)}·s ({part / whole:.0%})" for name, part in (("lag", lag), ("use", use), ("drag", drag))]
+        parts = [
+            f"{name} {bytes_text(part)}·s ({part / whole:.0%})"
+            for name, part in (("lag", lag), ("use", use), ("drag", drag))
+        ]
         yield (
             f"the {row['storages']} storages that the step before step {row['step']} made and let go were alive for {bytes_text(whole)}·s: "
             f"{', '.join(parts)}; lag is before the first use, drag after the last."
@@ -47,5 +50,9 @@ def _of_rank(peak: PeakOfStep) -> Iterator[str]:
     shares = {who: sum(int(one.row["bytes"]) for one in peak.held_by(who)) for who in _WHO}
     named = [f"{bytes_text(size)} {_WHO[who]}" for who, size in shares.items() if size]
     unseen = int(row.get("unseen_bytes", 0))
-    beside = f" Beside it {bytes_text(unseen)} were alive that other threads or native code had made unseen." if unseen > _WORTH_A_WORD * row["peak_bytes"] else ""
+    beside = (
+        f" Beside it {bytes_text(unseen)} were alive that other threads or native code had made unseen."
+        if unseen > _WORTH_A_WORD * row["peak_bytes"]
+        else ""
+    )
     yield f"{text}{': ' if named else ''}{', '.join(named)}.{beside}"

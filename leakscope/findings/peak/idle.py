@@ -59,7 +59,8 @@ class PeakOfStep:
             spans[_site(one.row)] = min(_span(one.row), spans.get(_site(one.row), _span(one.row)))
         rows = [row for row in self.rows if _site(row) in spans and 2 * _span(row) >= spans[_site(row)]]
         heights = [
-            live - sum(int(r["bytes"]) for r in rows if r["last"] < number < r["died"]) for number, live in self.row["curve"]
+            live - sum(int(r["bytes"]) for r in rows if r["last"] < number < r["died"])
+            for number, live in self.row["curve"]
         ]
         return int(self.row["peak_bytes"]) - max(heights, default=int(self.row["peak_bytes"]))
 
@@ -74,7 +75,11 @@ def peak_of(rank: Rank) -> PeakOfStep | None:
     if look is None:
         return None
     graph, users = look.heap, users_side(look.heap)
-    lying = [row for row in rows if row["kind"] == "idle" and 0 <= row["storage"] < len(graph) and graph.freed[row["storage"]] == 0]
+    lying = [
+        row
+        for row in rows
+        if row["kind"] == "idle" and 0 <= row["storage"] < len(graph) and graph.freed[row["storage"]] == 0
+    ]
     reached: dict[int, Reach] = {}
     grips = _settled(graph, {row["storage"]: grips_of(graph, row["storage"], users, reached) for row in lying})
     idle = [Idle(row, grips[row["storage"]], _who(graph, grips[row["storage"]], row, step)) for row in lying]
@@ -96,7 +101,9 @@ def _settled(graph: HeapGraph, idle: Mapping[int, Grips]) -> dict[int, Grips]:
             if cuts not in known:
                 known[cuts] = freed_storages(graph, np.asarray(cuts, dtype=np.int64))
             if frees_mostly_idle(graph, known[cuts], storage, idle):
-                settled[storage] = replace(grips, users=tuple(sorted({*grips.users, *grips.handles})), inside=(), handles=())
+                settled[storage] = replace(
+                    grips, users=tuple(sorted({*grips.users, *grips.handles})), inside=(), handles=()
+                )
     return settled
 
 

@@ -106,7 +106,11 @@ def _owner(graph: HeapGraph, ways: Ways, reference: int) -> str:
     """What a person would open to mend it: the function whose variable it is, or the root that leads there."""
     holder = int(graph.holder[reference])
     root = graph.object(ways.start(graph, holder))
-    return f"{root.kind} {root.name}" if root.kind == "frame" else f"{root.kind} {root.name} {_spoken(graph, ways, reference)}"
+    return (
+        f"{root.kind} {root.name}"
+        if root.kind == "frame"
+        else f"{root.kind} {root.name} {_spoken(graph, ways, reference)}"
+    )
 
 
 def _where(graph: HeapGraph, ways: Ways, reference: int) -> str:
@@ -150,8 +154,19 @@ def _finding(
         freed_by="program",
         retained_bytes=size,
         bytes_per_step=0.0,
-        trace=_trace(graph, ways, cuts[0], int(members[0][0].row["storage"]), frees if len(cuts) == 1 else _frees_alone(graph, members, cuts[0])),
-        cut=Cut(", ".join(dict.fromkeys(generic(graph.reference(c).name) for c in cuts[:_NAMES_SHOWN])), where, frees, written=names),
+        trace=_trace(
+            graph,
+            ways,
+            cuts[0],
+            int(members[0][0].row["storage"]),
+            frees if len(cuts) == 1 else _frees_alone(graph, members, cuts[0]),
+        ),
+        cut=Cut(
+            ", ".join(dict.fromkeys(generic(graph.reference(c).name) for c in cuts[:_NAMES_SHOWN])),
+            where,
+            frees,
+            written=names,
+        ),
         advice=_advice(peak, [one for one, _ in members], cuts, names, fall),
         made_at=tuple(made[:6]),
         sightings=(Sighting(peak.rank, int(peak.row["step"]), size),),
@@ -163,7 +178,9 @@ def _finding(
 def _frees_alone(graph: HeapGraph, members: Sequence[tuple[Idle, tuple[int, ...]]], cut: int) -> int:
     """What this cut frees of the memory that lies idle, without the others."""
     idle = {int(one.row["storage"]) for one, _ in members}
-    return int(graph.bytes[[s for s in freed_storages(graph, np.asarray([cut], dtype=np.int64)).tolist() if s in idle]].sum())
+    return int(
+        graph.bytes[[s for s in freed_storages(graph, np.asarray([cut], dtype=np.int64)).tolist() if s in idle]].sum()
+    )
 
 
 def _together(spoken: Sequence[str]) -> str:
@@ -201,7 +218,9 @@ def _trace(graph: HeapGraph, ways: Ways, cut: int, storage: int, frees: int) -> 
         at = int(graph.holder[came[at]])
     way += down[::-1]
     start = int(graph.holder[way[0]])
-    return hops(graph, start, way, len(above) + 1, {cut: frees}, ("still needed", "not used again before it is released"))
+    return hops(
+        graph, start, way, len(above) + 1, {cut: frees}, ("still needed", "not used again before it is released")
+    )
 
 
 def _advice(peak: PeakOfStep, idle: Sequence[Idle], cuts: Sequence[int], names: str, fall: int) -> str:

@@ -23,7 +23,9 @@ def _piles_up(found: Candidate) -> bool:
 
 
 def _kept(found: Candidate) -> str:
-    return next((r.name for r in found.references if r.kind == "local" and r.holder == found.objects[0].index), "its locals")
+    return next(
+        (r.name for r in found.references if r.kind == "local" and r.holder == found.objects[0].index), "its locals"
+    )
 
 
 def _waits(found: Candidate, position: int) -> bool:
@@ -64,7 +66,9 @@ def title(found: Candidate, cut: str) -> str:
     holder, collector = found.objects[place], _collector(found, place, cut)
     if collector == cut:
         return f"{holder.label} keeps {_locals(found, place)}; held by {cut}"
-    return f"each {holder.label}, {_alike(found, holder)} in all, keeps {_locals(found, place)}; {collector} collects them"
+    return (
+        f"each {holder.label}, {_alike(found, holder)} in all, keeps {_locals(found, place)}; {collector} collects them"
+    )
 
 
 def advice(found: Candidate, cut: str) -> str:

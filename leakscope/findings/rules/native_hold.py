@@ -9,7 +9,11 @@ NAME = "native-hold"
 
 def applies(found: Candidate) -> bool:
     start = found.objects[0]
-    return found.group.freed == 0 and start.root == "native" and start.kind in ("tensor", "parameter", "storage", "grad node")
+    return (
+        found.group.freed == 0
+        and start.root == "native"
+        and start.kind in ("tensor", "parameter", "storage", "grad node")
+    )
 
 
 def title(found: Candidate, cut: str) -> str:

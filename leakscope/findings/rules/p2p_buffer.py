@@ -21,7 +21,9 @@ def _directly(found: Candidate) -> bool:
     if any(r.kind in ("grad graph", "saved", "hook") or r.name == "._base" for r in found.references):
         return False
     crossed = buffers_of(found.graph, found.group.storages)
-    bytes_crossed = sum(int(found.graph.bytes[s]) for s, crossing in crossed.items() if crossing.direction in ("send", "recv"))
+    bytes_crossed = sum(
+        int(found.graph.bytes[s]) for s, crossing in crossed.items() if crossing.direction in ("send", "recv")
+    )
     return bytes_crossed > _MOST * found.group.bytes
 
 
@@ -36,7 +38,11 @@ def _by_registry_too(found: Candidate) -> bool:
 
 
 def _nobody_waited(found: Candidate) -> bool:
-    waiting = [s for s, c in buffers_of(found.graph, found.group.storages).items() if c.direction not in (CONTEXT, "send", "recv") and not c.waited]
+    waiting = [
+        s
+        for s, c in buffers_of(found.graph, found.group.storages).items()
+        if c.direction not in (CONTEXT, "send", "recv") and not c.waited
+    ]
     return sum(int(found.graph.bytes[s]) for s in waiting) > _MOST * found.group.bytes
 
 
@@ -46,7 +52,11 @@ def _past_their_step(found: Candidate) -> bool:
 
 
 def applies(found: Candidate) -> bool:
-    return found.group.freed == 0 and _past_their_step(found) and (_by_work(found) is not None or _directly(found) or _by_registry(found) or _by_registry_too(found))
+    return (
+        found.group.freed == 0
+        and _past_their_step(found)
+        and (_by_work(found) is not None or _directly(found) or _by_registry(found) or _by_registry_too(found))
+    )
 
 
 def title(found: Candidate, cut: str) -> str:
@@ -74,5 +84,9 @@ def advice(found: Candidate, cut: str) -> str:
     if found.objects[0].root == "native" and found.tensor_at == 0:
         return "Look for an operation that never completes, a Work kept by a future or a communication hook, or a C++ extension that caches the buffer."
     take = "Take each one out" if found.container else "Let go of each one"
-    pop = " (pop it instead of counting through the list)" if found.container and found.container[1].type == "list" else ""
+    pop = (
+        " (pop it instead of counting through the list)"
+        if found.container and found.container[1].type == "list"
+        else ""
+    )
     return f"The wire is done with these buffers; {cut} is what keeps them. {take} when its microbatch is done{pop}, and keep a gradient edge (torch.autograd.graph.get_gradient_edge) instead of a sent output."

@@ -73,7 +73,9 @@ def advice(found: Candidate, cut: str) -> str:
         function, held = found.graph.object(closed_over.holder), found.graph.object(closed_over.held)
         return f"Do not keep on an object a function that refers to it: {function.name}() has {closed_over.name.removeprefix('closure ')} ({held.label}) in its closure, and from there the way leads back to it. Pass the object as an argument, hold it by weakref.ref, or use a method. Cutting {cut} breaks the cycle."
     if "grad node" in kinds and any(r.kind == "attribute" for r in cycle):
-        return f"Save outputs with ctx.save_for_backward instead of {cut}: an output stored on ctx holds its own grad_fn."
+        return (
+            f"Save outputs with ctx.save_for_backward instead of {cut}: an output stored on ctx holds its own grad_fn."
+        )
     if "method" in kinds:
         return f"Do not store a bound method on its own instance ({cut}): look it up when it is called, or keep a weakref.WeakMethod."
     if any(o.kind == "grad node" for o in holders):

@@ -23,7 +23,9 @@ def applies(found: Candidate) -> bool:
 
 def title(found: Candidate, cut: str) -> str:
     tensor, storage = _sizes(found)
-    held = next((o for o in found.before_tensor if o.type.endswith(("ndarray", "memoryview"))), found.objects[found.tensor_at])
+    held = next(
+        (o for o in found.before_tensor if o.type.endswith(("ndarray", "memoryview"))), found.objects[found.tensor_at]
+    )
     return f"{held.label} in {cut} needs {bytes_text(tensor)} and keeps a storage of {bytes_text(storage)}"
 
 
