@@ -3,49 +3,26 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
-
-import numpy as np
 
 from leakscope.findings.comm.operations import hint
-from leakscope.findings.cut.multi_cut import cut_together
+from leakscope.findings.cut.best_cut import best_cut, subject
 from leakscope.findings.grouping.candidate import Candidate
-from leakscope.findings.grouping.groups import HOOKS, holds_itself
 from leakscope.findings.grouping.growth import LEAST_TOTAL_FACTOR
-from leakscope.findings.model import Cut, Finding, Hop, Sighting
-from leakscope.findings.naming.expressions import SEVERAL, at_holder
+from leakscope.findings.model import Finding, Sighting
+from leakscope.findings.naming.candidate_trace import cycle_edges, trace_of
+from leakscope.findings.naming.expressions import SEVERAL
 from leakscope.findings.naming.see_also import places
-from leakscope.findings.naming.trace import fingerprint, generic, grouping, hops
+from leakscope.findings.naming.trace import fingerprint
 from leakscope.findings.ownership.library_cycles import origin_of
 from leakscope.findings.rules import ORDER, step_growth
-from leakscope.graph.model import IMMORTAL, REFERENCE_KINDS, HeapGraph
-from leakscope.graph.paths import Ways, ways_from, ways_from_roots
-from leakscope.graph.retained import freed_storages, passing
-
-_ENOUGH = 0.9
-_MOST_INSTANCES = 4000
-_TENSORS = ("tensor", "parameter")
-_HOOK = REFERENCE_KINDS.index("hook")
-_CUT_ORDER = (
-    "closure",
-    "attribute",
-    "local",
-    "item",
-    "buffer",
-    "hook",
-    "saved",
-    "operand",
-    "unnamed",
-    "memory",
-    "grad graph",
-)
+from leakscope.graph.model import IMMORTAL
 
 
 def tell(found: Candidate, min_bytes: int) -> Finding:
     """The finding of one candidate; `min_bytes` a step make it a leak rather than a note."""
     rule = next(rule for rule in ORDER if rule.applies(found))
     cut, frees, references = best_cut(found)
-    name = _said(found, references[0]) if references else SEVERAL if found.group.freed else "(no single reference)"
+    name = subject(found, references[0]) if references else SEVERAL if found.group.freed else "(no single reference)"
     group, line = found.group, found.series
     total = max(group.bytes, line.total)
     leak = found.per_step >= min_bytes and (total >= min_bytes * LEAST_TOTAL_FACTOR or found.recreated)
@@ -59,7 +36,7 @@ def tell(found: Candidate, min_bytes: int) -> Finding:
         freed_by="never" if group.freed == IMMORTAL else "gc" if gc else "program",
         retained_bytes=group.bytes,
         bytes_per_step=found.per_step,
-        trace=_trace(found, cut, frees),
+        trace=trace_of(found, cut, frees),
         cut=cut,
         advice=rule.advice(found, name) + ("" if rule.NAME in ("p2p-buffer", "dist-autograd-context") else hint(found)),
         origin=origin_of(found),
@@ -67,18 +44,12 @@ def tell(found: Candidate, min_bytes: int) -> Finding:
         made_at=_made_at(found),
         sightings=tuple(Sighting(found.rank, s, b) for s, b in zip(line.steps, line.bytes, strict=True) if b),
         see=places(rule.cure(found)) if hasattr(rule, "cure") else (),
-        cycle=_cycle_edges(found),
+        cycle=cycle_edges(found),
         count=len(group.storages),
         host_bytes=_on_host(found),
         settled=settled,
         storages={found.rank: group.storages},
     )
-
-
-def _said(found: Candidate, reference: int) -> str:
-    if found.group.freed == 0:
-        return found.written(reference)
-    return at_holder(found.graph, reference)
 
 
 def _fingerprint_parts(found: Candidate) -> tuple[str, ...]:
@@ -93,238 +64,3 @@ def _on_host(found: Candidate) -> int:
 def _made_at(found: Candidate) -> tuple[str, ...]:
     times = Counter(found.made_at)
     return tuple(sorted(times, key=lambda place: -times[place]))[:6]
-
-
-def best_cut(found: Candidate) -> tuple[Cut | None, dict[int, int], tuple[int, ...]]:
-    """The one reference to cut; for each candidate reference the bytes its cut would free; the references cut.
-
-    A cycle is cut at the same place in each of its instances.
-    """
-    together, held_by = cut_together(found, lambda references: _freed(found, references))
-    if together:
-        return _cut_of(found, together, held_by)
-    positions = _cycle_cuts(found) if found.group.freed != 0 else _way_cuts(found)
-    freed = [_freed(found, references) for references in positions]
-    if found.group.freed != 0 and not any(
-        freed
-    ):  # it closes itself in more than one place: what it holds can still be taken away
-        positions = _down_cuts(found) or positions
-        freed = [_freed(found, references) for references in positions]
-    if not positions:
-        return None, {}, ()
-    most = max(freed)
-    frees = {references[0]: size for references, size in zip(positions, freed, strict=True)}
-    if most == 0 and found.group.freed != 0:
-        return None, frees, ()
-    if most == 0:  # something else has the memory as well: nothing to cut, but a name to tell
-        named = [
-            k for k, references in enumerate(positions) if generic(found.graph.reference(references[0]).name) != "[i]"
-        ]
-        return None, frees, positions[max(named, default=len(positions) - 1)]
-    if found.group.freed == 0:
-        best = max(k for k, size in enumerate(freed) if size >= _ENOUGH * most)
-        several = _several(found, best, most)
-        if several is not None:
-            best, positions[best], freed[best] = several  # from left to right: `best` is the new one already
-            frees[positions[best][0]] = freed[best]
-    else:
-        enough = [k for k, size in enumerate(freed) if size >= _ENOUGH * most]
-        best = min(enough, key=lambda k: _cut_rank(found, positions[k][0]))
-    reference = found.graph.reference(positions[best][0])
-    if reference.kind == "memory" and reference.name == "storage":
-        return None, frees, ()  # nothing but the tensor itself: who holds the tensor could not be found
-    filled = (
-        found.references[best - 1].where if found.group.freed == 0 and best > 0 and reference.kind == "item" else ""
-    )
-    where = found.line(reference.index) or filled
-    return (
-        Cut(found.name(reference.index), where, freed[best], written=_said(found, reference.index)),
-        frees,
-        positions[best],
-    )
-
-
-def _cut_of(
-    found: Candidate, references: tuple[int, ...], held_by: Sequence[Candidate]
-) -> tuple[Cut, dict[int, int], tuple[int, ...]]:
-    """As `best_cut`, for references that must be cut together."""
-    total = _freed(found, references)
-    also = tuple(other.written(r) for other, r in zip(held_by[1:], references[1:], strict=True))
-    where = held_by[0].line(references[0])
-    return (
-        Cut(held_by[0].name(references[0]), where, total, also=also, written=held_by[0].written(references[0])),
-        {references[0]: total},
-        references,
-    )
-
-
-def _cut_rank(found: Candidate, reference: int) -> tuple[int, int]:
-    r = found.graph.reference(reference)
-    if _stores_what_refers_back(found, reference):
-        return (-1, reference)
-    hidden = r.name.startswith((".__", ".tb_", ".f_")) or found.graph.object(r.holder).type == "tuple"
-    return (_CUT_ORDER.index(r.kind) + (20 if hidden else 0), reference)
-
-
-def _stores_what_refers_back(found: Candidate, reference: int) -> bool:
-    """Whether an object, no function, has by this attribute a function whose closure holds that object:
-    `self.act = lambda: self.x`."""
-    graph = found.graph
-    r = graph.reference(reference)
-    if r.kind != "attribute" or r.name.startswith(".__"):
-        return False
-    if graph.object(r.held).kind != "function" or graph.object(r.holder).kind == "function":
-        return False
-    return any(
-        graph.held[back] == r.holder and graph.reference(back).kind == "closure"
-        for back in graph.out_of(r.held).tolist()
-    )
-
-
-def _way_cuts(found: Candidate) -> list[tuple[int, ...]]:
-    """References from the root to the first tensor, or to its hooks; and one more where the tensor itself is the root's.
-
-    Where calls of one function pile up, the same reference in each of them.
-    """
-    hooks = [k + 1 for k, r in enumerate(found.references) if r.kind == "hook"] if found.group.key[-1] == HOOKS else []
-    way = found.group.way[: max(found.tensor_at, 1, *hooks)]
-    if found.group.roots < 2 or not way:
-        return [(reference,) for reference in way]
-    return _same_on_ways(found, ways_from_roots(found.graph), way)
-
-
-def _several(found: Candidate, best: int, most: int) -> tuple[int, tuple[int, ...], int] | None:
-    """(Place on the way, references, bytes freed) of a cut of several references that says or frees more than the one at
-    `best`; no one frees more than `most`."""
-    each = _each_that_gains(found, best)
-    size = _freed(found, each) if each else 0
-    if size >= _ENOUGH * most:
-        return found.gaining - 1, each, size
-    items = _all_items(found) if most < _ENOUGH * found.group.bytes else ()
-    size = _freed(found, items) if items else 0
-    return (found.gaining, items, size) if most < _ENOUGH * size else None
-
-
-def _each_that_gains(found: Candidate, position: int) -> tuple[int, ...]:
-    """The attribute that holds a container which gains, in every object like its owner, where a cut at `position` of the
-    way takes all those owners away: `model[i].seen`, not `model`."""
-    place, graph = found.gaining - 1, found.graph
-    if (
-        not position < place < found.tensor_at
-        or found.group.roots > 1
-        or graph.reference(found.group.way[place]).kind != "attribute"
-    ):
-        return ()
-    upto, ways = found.group.way[: place + 1], ways_from_roots(graph)
-    names = [generic(graph.reference(r).name) for r in upto]
-    each = {upto[-1]: None}
-    for storage in found.group.storages[-_MOST_INSTANCES:]:
-        way = ways.to(graph, storage)[: place + 1]
-        if way[-1] not in each and [generic(graph.reference(r).name) for r in way] == names:
-            each[way[-1]] = None
-    return tuple(each)
-
-
-def _all_items(found: Candidate) -> tuple[int, ...]:
-    """All items of the container that gains, that on the way first: emptying it frees what leads back to the container
-    itself, as the frames of the exceptions in it do."""
-    place, graph = found.gaining, found.graph
-    if place < 0 or place >= found.tensor_at or found.group.roots > 1 or found.references[place].kind != "item":
-        return ()
-    item = found.references[place]
-    name = grouping(item.name)
-    alike = [
-        r for r in graph.out_of(item.holder).tolist() if r != item.index and grouping(graph.reference(r).name) == name
-    ]
-    return (item.index, *alike[-_MOST_INSTANCES:])
-
-
-def _cycle_cuts(found: Candidate) -> list[tuple[int, ...]]:
-    """For each place on the cycle, that reference in every instance of the same cycle; none where a class holds itself."""
-    first = found.group.cycles[0] if found.group.cycles else ()
-    if not first or holds_itself(found.graph, int(found.graph.holder[first[0]])):
-        return []
-    same = [c for c in found.group.cycles if len(c) == len(first)][:_MOST_INSTANCES]
-    return [tuple(cycle[k] for cycle in same) for k in range(len(first))]
-
-
-def _down_cuts(found: Candidate) -> list[tuple[int, ...]]:
-    """For each place on the way from the cycle to the first tensor, that reference in every instance."""
-    around = np.asarray([r for cycle in found.group.cycles[:_MOST_INSTANCES] for r in cycle], dtype=np.int64)
-    if len(around) == 0:
-        return []
-    ways = ways_from(found.graph, np.unique(found.graph.holder[around]))
-    down = ways.to(found.graph, int(found.graph.held[found.group.way[-1]]))
-    tensor = next(
-        (k for k, r in enumerate(down) if found.graph.object(int(found.graph.held[r])).kind in _TENSORS), len(down) - 1
-    )
-    return _same_on_ways(found, ways, down[: tensor + 1])
-
-
-def _same_on_ways(found: Candidate, ways: Ways, first: Sequence[int]) -> list[tuple[int, ...]]:
-    """For each reference of one way, that reference on one way of the same names from every other start."""
-    graph = found.graph
-    names = [grouping(graph.reference(r).name) for r in first]
-    same = {int(graph.holder[first[0]]): first}
-    for storage in found.group.storages[-_MOST_INSTANCES:]:
-        way = ways.to(graph, storage)[: len(first)]
-        if [grouping(graph.reference(r).name) for r in way] == names:
-            same.setdefault(int(graph.holder[way[0]]), way)
-    return [tuple(way[k] for way in same.values()) for k in range(len(first))]
-
-
-def _freed(found: Candidate, references: Sequence[int]) -> int:
-    """Bytes of the group that cutting the references would free, once the statements that run now are over."""
-    cut = [*_with_other_owner(found.graph, references), *passing(found.graph)]
-    gone = freed_storages(found.graph, np.asarray(cut, dtype=np.int64))
-    mine = np.isin(gone, np.asarray(found.group.storages))
-    return int(found.graph.bytes[gone[mine]].sum())
-
-
-def _with_other_owner(graph: HeapGraph, references: Sequence[int]) -> list[int]:
-    """The references, and beside one to a dict of hooks what else its owner has it by: Python and C++ count one each."""
-    hooks = [r for r in references if graph.reference_kind[r] == _HOOK]
-    return [
-        *references,
-        *(
-            other
-            for r in hooks
-            for other in graph.out_of(int(graph.holder[r])).tolist()
-            if graph.held[other] == graph.held[r]
-        ),
-    ]
-
-
-def _trace(found: Candidate, cut: Cut | None, frees: dict[int, int]) -> tuple[Hop, ...]:
-    graph, group = found.graph, found.group
-    if group.freed == 0:
-        place = next((k + 1 for k, r in enumerate(group.way) if cut and found.name(r) == cut.reference
-                      and frees.get(r) == cut.frees_bytes), found.tensor_at)  # fmt: skip
-        kept = (
-            "only the references to cut together keep it"
-            if cut and cut.also
-            else "only the cut reference keeps it"
-            if cut
-            else "held by more than what is listed here"
-        )
-        return hops(
-            graph, group.start, group.way, place, frees, ("held on the way from a root", kept), found.one_of_its_kind
-        )
-    reasons = ("", "no root leads here: the cycle keeps itself")
-    around = group.cycles[0] if group.cycles else ()
-    start = int(graph.holder[around[0]]) if around else group.start
-    told = hops(graph, start, around, 0, frees, reasons)
-    down = hops(graph, group.start, group.way, 0, frees, ("", "held by the cycle"))
-    on_cycle = {int(graph.held[r]) for r in around}
-    storage_in_reach = group.start in on_cycle and (len(group.way) <= 1 or len(around) == 1)
-    return told[:-1] + down if storage_in_reach and around and group.start == start else told + down
-
-
-def _cycle_edges(found: Candidate) -> tuple[tuple[str, str, str], ...]:
-    graph = found.graph
-    around = found.group.cycles[0] if found.group.cycles else ()
-    edges = []
-    for reference in around:
-        r = graph.reference(reference)
-        edges.append((graph.object(r.holder).label, generic(r.name), graph.object(r.held).label))
-    return tuple(edges)

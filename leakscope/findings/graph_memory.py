@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from leakscope.findings.build import best_cut
+from leakscope.findings.cut.best_cut import best_cut
 from leakscope.findings.grouping.candidate import Candidate
 from leakscope.findings.model import Finding
 from leakscope.graph.model import KINDS

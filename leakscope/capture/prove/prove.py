@@ -80,7 +80,8 @@ def _cut_each(
     wire: Iterable[tuple[Any, Any, str]],
     crossed: Mapping[int, Crossing] | None,
 ) -> Answers:
-    from leakscope.findings.build import best_cut, tell
+    from leakscope.findings.build import tell
+    from leakscope.findings.cut.best_cut import best_cut
     from leakscope.findings.grouping.bounds import doubted
     from leakscope.findings.judge import candidates_of, judged_looks
     from leakscope.findings.merge import as_one, with_one_cut
