@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 from leakscope_cli.shared import judged
 
+from leakscope.findings.model import Origin, Severity
 from leakscope.units import bytes_text
 
 if TYPE_CHECKING:
@@ -31,7 +32,9 @@ def compare(ctx: click.Context, base: Path, new: Path) -> None:
 
 
 def _leaks(findings: Findings) -> dict[str, Finding]:
-    return {f.fingerprint: f for f in findings.findings if f.severity == "leak" and f.origin == "application"}
+    return {
+        f.fingerprint: f for f in findings.findings if f.severity == Severity.LEAK and f.origin == Origin.APPLICATION
+    }
 
 
 def _lines(before: dict[str, Finding], after: dict[str, Finding]) -> Iterator[str]:

@@ -8,6 +8,7 @@ import click
 from leakscope_cli.shared import judged
 
 from leakscope.errors import LeakscopeError
+from leakscope.findings.model import Verdict
 from leakscope.report import FORMATS
 
 
@@ -28,4 +29,4 @@ def report(ctx: click.Context, folder: Path, form: str, output: Path | None, lea
             output.write_text(text, encoding="utf-8")
         except OSError as error:
             raise LeakscopeError(f"cannot write {output}: {error.strerror}") from None
-    ctx.exit(leak_exit_code if findings.verdict == "leaks" else 0)
+    ctx.exit(leak_exit_code if findings.verdict == Verdict.LEAKS else 0)

@@ -19,6 +19,7 @@ from typing import Any
 
 from leakscope.errors import LaunchFailed
 from leakscope.record.folder import read_run, read_stack, write_json, write_run
+from leakscope.record.kinds import EndKind
 from leakscope.record.model import Ended
 
 _OUTSIDE = (
@@ -278,7 +279,7 @@ def _settle(plan: Plan, codes: Mapping[int, int], only: int | None = None) -> Ou
     times = _end_times(plan.folder, run.expected_ranks)
     failures: list[tuple[bool, float, int, Ended]] = []
     for rank in run.ranks:
-        code = codes.get(rank.number, interrupted if rank.ended.how == "lost" else None)
+        code = codes.get(rank.number, interrupted if rank.ended.how == EndKind.LOST else None)
         ended = _true_end(rank.ended, code, len(rank.steps))
         log = f"logs/rank_{rank.number:04d}.stderr.log"
         path = plan.folder / f"rank_{rank.number:04d}"
@@ -287,7 +288,7 @@ def _settle(plan: Plan, codes: Mapping[int, int], only: int | None = None) -> Ou
         if ended != rank.ended:
             path.mkdir(exist_ok=True)
             write_json(path / "ended.json", asdict(ended))
-        if ended.status and ended.how != "lost" and only in (None, rank.number):
+        if ended.status and ended.how != EndKind.LOST and only in (None, rank.number):
             failures.append((_is_aftermath(ended), times[rank.number] or time.time(), rank.number, ended))
     _tell_of_all(plan.folder)
     if interrupted is not None:
@@ -300,21 +301,24 @@ def _settle(plan: Plan, codes: Mapping[int, int], only: int | None = None) -> Ou
 
 def _true_end(ended: Ended, code: int | None, steps: int) -> Ended:
     """What the rank wrote, unless the operating system knows better: killed, or ended by `os._exit`."""
-    if ended.how == "stopped" or code is None:
+    if ended.how == EndKind.STOPPED or code is None:
         return ended
     status = 128 - code if code < 0 else code
-    if ended.how not in ("lost", "finished") or (ended.how == "finished" and code == 0):
+    if ended.how not in (EndKind.LOST, EndKind.FINISHED) or (ended.how == EndKind.FINISHED and code == 0):
         return ended
     if code < 0:
-        return Ended("killed", status, steps, error=f"killed by {signal.Signals(-code).name}")
+        return Ended(EndKind.KILLED, status, steps, error=f"killed by {signal.Signals(-code).name}")
     return Ended(
-        "exited" if code else "finished", status, steps, error="" if ended.how == "finished" else "left without a word"
+        EndKind.EXITED if code else EndKind.FINISHED,
+        status,
+        steps,
+        error="" if ended.how == EndKind.FINISHED else "left without a word",
     )
 
 
 def _is_aftermath(ended: Ended) -> bool:
     """Did this rank only fail because another one had?"""
-    if ended.how == "killed":
+    if ended.how == EndKind.KILLED:
         return ended.status == 128 + signal.SIGTERM
     return any(words in ended.error.lower() for words in _LOST_PEER)
 

@@ -16,6 +16,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, ParamSpec, Self, TypeVar
 
+from leakscope.findings.model import FreedBy, Origin, Severity, Verdict
+from leakscope.record.kinds import Occasion
 from leakscope.units import bytes_text, parse_bytes
 
 if TYPE_CHECKING:
@@ -82,7 +84,7 @@ class watch:
             raise LeaksFound(leaks_text(self.run, self.findings, self._allowance), self.findings)
 
 
-def _look(step: int, occasion: str = "block", counter: Counter | None = None) -> Look:
+def _look(step: int, occasion: Occasion = Occasion.BLOCK, counter: Counter | None = None) -> Look:
     from leakscope.capture.device.counters import Counter
     from leakscope.capture.heap.look import look
 
@@ -111,9 +113,10 @@ def _run_of(rank: Rank) -> Run:
 
 
 def _block(look: Look | None) -> Run:
+    from leakscope.record.kinds import EndKind
     from leakscope.record.model import Ended, Rank
 
-    return _run_of(Rank(0, (), () if look is None else (look,), Ended("finished", 0, 0)))
+    return _run_of(Rank(0, (), () if look is None else (look,), Ended(EndKind.FINISHED, 0, 0)))
 
 
 def _left_behind(before: Look | None, after: Look | None) -> Findings:
@@ -121,9 +124,9 @@ def _left_behind(before: Look | None, after: Look | None) -> Findings:
     from leakscope.findings import Findings, judge
 
     if after is None:
-        return Findings("clean", "torch was not used, or the block raised", 0)
+        return Findings(Verdict.CLEAN, "torch was not used, or the block raised", 0)
     found = judge(_block(after))
-    kept = [finding for finding in found.findings if finding.freed_by != "program" or finding.rule in _IN_FLIGHT]
+    kept = [finding for finding in found.findings if finding.freed_by != FreedBy.PROGRAM or finding.rule in _IN_FLIGHT]
     if before is not None and kept:
         # the same leak may have been there before, made by somebody else: only what came on top counts
         known = {finding.fingerprint: finding.retained_bytes for finding in judge(_block(before)).findings}
@@ -136,7 +139,7 @@ def _left_behind(before: Look | None, after: Look | None) -> Findings:
     left = replace(found, findings=tuple(replace(finding, bytes_per_step=0.0) for finding in kept), gc_advice=())
     if leaks_of(left):
         return replace(left, why=_left_text(left))
-    return replace(left, verdict="clean", why="the block left no tensor memory behind", exit_status=0)
+    return replace(left, verdict=Verdict.CLEAN, why="the block left no tensor memory behind", exit_status=0)
 
 
 def leaks_text(run: Run, findings: Findings, allowance: int = 0) -> str:
@@ -217,11 +220,12 @@ class Profiler:
     ) -> None:
         from leakscope.findings import judge
         from leakscope.record.folder import read_run
+        from leakscope.record.kinds import EndKind
         from leakscope.record.model import Ended
         from leakscope.report import write
 
         assert self._recorder is not None
-        how, status = ("finished", 0) if kind is None else ("raised", 1)
+        how, status = (EndKind.FINISHED, 0) if kind is None else (EndKind.RAISED, 1)
         text = "" if kind is None else f"{kind.__name__}: {error}"
         self._recorder.failed(error)
         self._recorder.finish(lambda steps: Ended(how, status, steps, text), look=False)
@@ -268,6 +272,7 @@ def checked(train_step: Callable[[], object], repeats: int, warmup: int, min_byt
     from leakscope.capture.heap.pause import no_automatic_gc
     from leakscope.capture.process.gc_callbacks import CollectionWatch
     from leakscope.findings import judge
+    from leakscope.record.kinds import EndKind
     from leakscope.record.model import Ended, Rank, Step
 
     enough(repeats)
@@ -289,11 +294,11 @@ def checked(train_step: Callable[[], object], repeats: int, warmup: int, min_byt
             train_step()
             seconds = time.perf_counter() - began
             with collections.not_listening():
-                look = _look(number, "step", counter)
+                look = _look(number, Occasion.STEP, counter)
             # on CPU the counted bytes hold leakscope's own as well: too coarse for small allowances
             looks.append(look if min_bytes >= _COUNTED_FROM else replace(look, counted_bytes=None))
             steps.append(Step(number, seconds, looks[-1].counted_bytes, None, collections.taken(), look.counted_on))
-    rank = Rank(0, tuple(steps), tuple(looks), Ended("finished", 0, warmup + repeats))
+    rank = Rank(0, tuple(steps), tuple(looks), Ended(EndKind.FINISHED, 0, warmup + repeats))
     run = replace(_run_of(rank), warmup=warmup, min_bytes=min_bytes)
     return run, judge(run)
 
@@ -308,4 +313,4 @@ def enough(repeats: int) -> None:
 
 def leaks_of(findings: Findings) -> tuple[Finding, ...]:
     """The findings that are leaks of the application's own."""
-    return tuple(f for f in findings.findings if f.severity == "leak" and f.origin == "application")
+    return tuple(f for f in findings.findings if f.severity == Severity.LEAK and f.origin == Origin.APPLICATION)

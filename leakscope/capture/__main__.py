@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from leakscope.capture.process import script
 from leakscope.capture.process.import_hook import AfterImport
+from leakscope.record.kinds import EndKind
 
 if TYPE_CHECKING:
     from leakscope.capture.recorder import Recorder
@@ -58,10 +59,10 @@ class _Rank:
             return end
         recorder = self.recorder
         if recorder is not None and (recorder.stopped or (end.status and recorder.is_over())):
-            end = script.End("stopped", 0)
+            end = script.End(EndKind.STOPPED, 0)
             error = None
-        told = script.last_line(error) if end.how == "raised" else ""
-        stack = script.stack_of(error) if end.how == "raised" else ()
+        told = script.last_line(error) if end.how == EndKind.RAISED else ""
+        stack = script.stack_of(error) if end.how == EndKind.RAISED else ()
 
         def ended(steps: int) -> Ended:
             from leakscope.record.model import Ended
@@ -70,7 +71,7 @@ class _Rank:
 
         if recorder is not None:
             recorder.failed(error)
-            recorder.finish(ended, look=end.how in ("finished", "exited"))
+            recorder.finish(ended, look=end.how in (EndKind.FINISHED, EndKind.EXITED))
         else:
             self._end_without_torch(ended(0))
         return end
@@ -103,7 +104,7 @@ def main(arguments: list[str]) -> int:
         finder.remove()
     _keep(module)
     sys.excepthook = script.trimmed_excepthook()
-    if error is not None and end.how != "stopped":
+    if error is not None and end.how != EndKind.STOPPED:
         raise error
     return end.status
 

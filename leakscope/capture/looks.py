@@ -21,6 +21,7 @@ from leakscope.capture.lifetimes.allocation_sites import Makers
 from leakscope.capture.process.gc_callbacks import freezing
 from leakscope.options import Options
 from leakscope.record.folder import RankFolder, read_run
+from leakscope.record.kinds import Occasion
 
 NO_ROOM = "it would have come too near to the memory that the host lets this process have"
 
@@ -39,7 +40,7 @@ class Looks:
         self.limits = HostLimits()
         self._frozen = False
 
-    def take(self, step: int, occasion: str, collect: bool) -> float:
+    def take(self, step: int, occasion: Occasion, collect: bool) -> float:
         """One look, and the real gc diff after it where asked; what fails is a note, the script goes on. Gives the seconds."""
         began = time.perf_counter()
         if not self.limits.room_for_a_look():
@@ -58,11 +59,11 @@ class Looks:
                 self._folder.note(f"the look at step {step} failed: {type(error).__name__}: {error}")
         return time.perf_counter() - began
 
-    def _take(self, step: int, occasion: str, collect: bool) -> None:
+    def _take(self, step: int, occasion: Occasion, collect: bool) -> None:
         watched: Watched = []
         look = look_at_heap(step, occasion, **self._known(), watched=watched if collect else None)
         self._folder.look(look)
-        if occasion == "last" and self._options.prove:
+        if occasion == Occasion.LAST and self._options.prove:
             self._prove(step)
         if collect:
             predicted = int(look.heap.bytes[look.heap.freed > 0].sum())
@@ -73,7 +74,7 @@ class Looks:
                 self._folder.append("gc_freeze", measured)
 
     @contextmanager
-    def inspect(self, step: int, occasion: str) -> Iterator[Live]:
+    def inspect(self, step: int, occasion: Occasion) -> Iterator[Live]:
         """The live heap, for as long as the block runs; raises MemoryError where there is no room for it."""
         if not self.limits.room_for_a_look():
             raise MemoryError(NO_ROOM)

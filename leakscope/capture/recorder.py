@@ -34,6 +34,7 @@ from leakscope.capture.schedule.steps import Schedule, StepClock
 from leakscope.capture.source.source_files import users_sources
 from leakscope.options import Options
 from leakscope.record.folder import RankFolder, write_json
+from leakscope.record.kinds import EndKind, Occasion
 from leakscope.record.model import HUNG, Ended, Step
 
 HANG_STATUS = 124
@@ -162,7 +163,7 @@ class Recorder:
             self._finish_looking()
         else:
             if self._schedule.due(self.steps, ended - self._attached, counted.bytes):
-                self._look(self.steps, "step")
+                self._look(self.steps, Occasion.STEP)
             self._board.say(steps=self.steps)
 
     def _watch_makers(self) -> None:
@@ -189,7 +190,7 @@ class Recorder:
         self._lifetimes.script_compiles()
 
     @contextmanager
-    def _at_peak(self, step: int, occasion: str) -> Iterator[Live]:
+    def _at_peak(self, step: int, occasion: Occasion) -> Iterator[Live]:
         """The heap in the middle of a step, for the lifetimes."""
         began = time.perf_counter()
         with self._collections.not_listening(), self._looks.lock, self._looks.inspect(step, occasion) as live:
@@ -197,13 +198,13 @@ class Recorder:
         self._watchdog.extend(time.perf_counter() - began)
 
     def _finish_looking(self) -> None:
-        self._look(self.steps, "last", collect=self.options.gc_diff != "never")
+        self._look(self.steps, Occasion.LAST, collect=self.options.gc_diff != "never")
         self._board.say(steps=self.steps)
         self._peers.wait_at_last_step()
 
     # looks
 
-    def _look(self, step: int, occasion: str, collect: bool = False) -> None:
+    def _look(self, step: int, occasion: Occasion, collect: bool = False) -> None:
         with self._looks.lock:
             self._board.say(state=places.LOOKING)
             seconds = self._looks.take(step, occasion, collect)
@@ -218,18 +219,18 @@ class Recorder:
             return
         with self._collections.not_listening():
             self._folder.append("short_of_memory", {"kind": "near", "step": step, "inside": inside, **asdict(near)})
-            self._look(step, "memory")
+            self._look(step, Occasion.MEMORY)
 
     def _look_as_peer(self, step: int) -> None:
         if self._wire is not None:
             self._wire.step_ended(step)
         with self._collections.not_listening():
-            self._look(step, "peer")
+            self._look(step, Occasion.PEER)
 
     def _look_for_failing_peer(self, failing: int) -> None:
         with self._collections.not_listening():
             self._folder.append("short_of_memory", {"kind": "peer", "step": self.steps, "of": failing})
-            self._look(self.steps, "memory")
+            self._look(self.steps, Occasion.MEMORY)
 
     def _look_at_failure(self) -> bool:
         """Memory ran out on the device, on whichever thread: look before the stack unwinds, unless a look is under way."""
@@ -238,7 +239,7 @@ class Recorder:
         try:
             with self._collections.not_listening():
                 self._board.say(state=places.LOOKING)
-                self._watchdog.extend(self._looks.take(self.steps, "oom", False))
+                self._watchdog.extend(self._looks.take(self.steps, Occasion.OOM, False))
                 self._board.say(state=places.RUNNING)
         finally:
             self._looks.lock.release()
@@ -258,7 +259,7 @@ class Recorder:
             self._board.say(state=places.STOPPING)
             # written now, for a rank that never gets further than this; the script's own end writes it again
             with suppress(OSError):
-                self._folder.ended(Ended("stopped", 0, self.steps))
+                self._folder.ended(Ended(EndKind.STOPPED, 0, self.steps))
         raise Stop
 
     def _before_the_wire(self, *_: Any, **__: Any) -> None:
@@ -296,7 +297,7 @@ class Recorder:
     def _leave_hung(self) -> None:
         last = self._wire.last_words() if self._wire is not None else ""
         why = f"{HUNG}nothing happened on the wire for {self.options.hang_timeout:g} s; last {last or 'nothing at all'}"
-        self._folder.ended(Ended("raised", HANG_STATUS, self.steps, why, stack_of_thread(self._home)))
+        self._folder.ended(Ended(EndKind.RAISED, HANG_STATUS, self.steps, why, stack_of_thread(self._home)))
         self._board.say(state=places.ENDED, ended=time.time())
         leave_now(HANG_STATUS)
 
@@ -304,7 +305,7 @@ class Recorder:
         self._looks.lock.acquire()
         try:
             if not self.stopped:
-                self._folder.ended(Ended("stopped", 0, self.steps))
+                self._folder.ended(Ended(EndKind.STOPPED, 0, self.steps))
             write_json(self._folder.path / "about.json", self._about())
             self._board.say(state=places.ENDED, ended=time.time())
         finally:
@@ -325,7 +326,7 @@ class Recorder:
             self._folder.append("out_of_memory", {"step": self.steps, "time": time.time(), **found})
             if type(error) is not torch.OutOfMemoryError or not self._device.failures.looked_at_last(self.steps):
                 with more_room():
-                    self._look(self.steps, "memory")
+                    self._look(self.steps, Occasion.MEMORY)
             self._board.say(answered=True)
             self._peers.wait_for_answers()
 
@@ -351,7 +352,7 @@ class Recorder:
         self._lifetimes.leave()
         self._lifetimes.forget()
         if look:
-            self._look(self.steps, "end", collect=self.options.gc_diff == "always")
+            self._look(self.steps, Occasion.END, collect=self.options.gc_diff == "always")
         self._makers.forget()
         if self.options.prove and self.steps < (self.options.steps or 0):
             self._folder.note(f"no cut was proved: the script ended after {self.steps} of {self.options.steps} steps")

@@ -8,7 +8,7 @@ from leakscope.findings.comm.operations import hint
 from leakscope.findings.cut.best_cut import best_cut, subject
 from leakscope.findings.grouping.candidate import Candidate
 from leakscope.findings.grouping.growth import LEAST_TOTAL_FACTOR
-from leakscope.findings.model import Finding, Sighting
+from leakscope.findings.model import Finding, FreedBy, RuleName, Severity, Sighting
 from leakscope.findings.naming.candidate_trace import cycle_edges, trace_of
 from leakscope.findings.naming.expressions import SEVERAL
 from leakscope.findings.naming.see_also import places
@@ -32,13 +32,14 @@ def tell(found: Candidate, min_bytes: int) -> Finding:
         rule=rule.NAME,
         title=rule.title(found, name),
         fingerprint=fingerprint(_fingerprint_parts(found)),
-        severity="leak" if leak and not settled else "note",
-        freed_by="never" if group.freed == IMMORTAL else "gc" if gc else "program",
+        severity=Severity.LEAK if leak and not settled else Severity.NOTE,
+        freed_by=FreedBy.NEVER if group.freed == IMMORTAL else FreedBy.GC if gc else FreedBy.PROGRAM,
         retained_bytes=group.bytes,
         bytes_per_step=found.per_step,
         trace=trace_of(found, cut, frees),
         cut=cut,
-        advice=rule.advice(found, name) + ("" if rule.NAME in ("p2p-buffer", "dist-autograd-context") else hint(found)),
+        advice=rule.advice(found, name)
+        + ("" if rule.NAME in (RuleName.P2P_BUFFER, RuleName.DIST_AUTOGRAD_CONTEXT) else hint(found)),
         origin=origin_of(found),
         collections=group.freed if gc else None,
         made_at=_made_at(found),

@@ -10,7 +10,7 @@ import numpy as np
 from leakscope.findings.grouping.candidate import Candidate
 from leakscope.findings.model import RankSummary
 from leakscope.findings.peak.late_release import avoidable_peak_bytes
-from leakscope.graph.model import REFERENCE_KINDS, HeapGraph
+from leakscope.graph.model import REFERENCE_KINDS, HeapGraph, ObjectKind, ReferenceKind
 from leakscope.graph.reach import Mask, reachable
 from leakscope.record.model import Look, Rank
 
@@ -42,9 +42,9 @@ def categories(graph: HeapGraph, leaked: Collection[int] = ()) -> dict[str, int]
     """
     n = len(graph)
     kind = graph.reference_kind
-    code = {name: k for k, name in enumerate(REFERENCE_KINDS)}
+    code = {word: k for k, word in enumerate(REFERENCE_KINDS)}
     name = np.array(graph.strings, dtype=object)[graph.reference_name] if len(graph.holder) else np.zeros(0, object)
-    memory = (kind == code["memory"]) | _inner(graph, name)
+    memory = (kind == code[ReferenceKind.MEMORY]) | _inner(graph, name)
     found: dict[str, Mask] = {}
     storages = graph.storages
 
@@ -56,16 +56,21 @@ def categories(graph: HeapGraph, leaked: Collection[int] = ()) -> dict[str, int]
         tensors[graph.held[mask]] = True
         return over(tensors)
 
-    found["parameter"] = over(_of(graph, "parameter"))
+    found["parameter"] = over(_of(graph, ObjectKind.PARAMETER))
     found["gradient"] = held_by(name == ".grad")
-    optimizers = graph.of_kind("optimizer")
+    optimizers = graph.of_kind(ObjectKind.OPTIMIZER)
     states = (name == ".state") & np.isin(graph.holder, optimizers)
-    through = reachable(n, graph.holder[kind == code["item"]], graph.held[kind == code["item"]], graph.held[states])
+    through = reachable(
+        n,
+        graph.holder[kind == code[ReferenceKind.ITEM]],
+        graph.held[kind == code[ReferenceKind.ITEM]],
+        graph.held[states],
+    )
     found["optimizer state"] = over(through)
-    found["buffer"] = held_by(kind == code["buffer"])
+    found["buffer"] = held_by(kind == code[ReferenceKind.BUFFER])
     found["leaked"] = np.isin(storages, list(leaked)) | (graph.freed[storages] != 0)
-    found["activation held by a live graph"] = held_by(kind == code["saved"])
-    found["P2P or collective buffer"] = held_by(np.isin(graph.holder, graph.of_kind("work"))) | np.isin(
+    found["activation held by a live graph"] = held_by(kind == code[ReferenceKind.SAVED])
+    found["P2P or collective buffer"] = held_by(np.isin(graph.holder, graph.of_kind(ObjectKind.WORK))) | np.isin(
         storages, list(graph.crossed)
     )
     found["input or label"] = over(_given(graph, name))
@@ -86,30 +91,30 @@ def categories(graph: HeapGraph, leaked: Collection[int] = ()) -> dict[str, int]
 
 def _inner(graph: HeapGraph, name: np.ndarray[Any, np.dtype[np.object_]]) -> Mask:
     """References from a wrapper tensor (a DTensor, a nested or quantized one) to the tensors it is made of."""
-    tensor = _of(graph, "tensor") | _of(graph, "parameter")
+    tensor = _of(graph, ObjectKind.TENSOR) | _of(graph, ObjectKind.PARAMETER)
     owns = np.zeros(len(graph), dtype=bool)
-    owns[graph.holder[graph.reference_kind == REFERENCE_KINDS.index("memory")]] = True
-    attribute = (graph.reference_kind == REFERENCE_KINDS.index("attribute")) & (name != ".grad")
+    owns[graph.holder[graph.reference_kind == REFERENCE_KINDS.index(ReferenceKind.MEMORY)]] = True
+    attribute = (graph.reference_kind == REFERENCE_KINDS.index(ReferenceKind.ATTRIBUTE)) & (name != ".grad")
     inner: Mask = attribute & tensor[graph.holder] & tensor[graph.held] & ~owns[graph.holder]
     return inner
 
 
 def _given(graph: HeapGraph, name: np.ndarray[Any, np.dtype[np.object_]]) -> Mask:
     """Tensors that no operation made, named by a variable of a running function or of a script, or in its batch."""
-    variables = _of(graph, "frame") | _of(graph, "namespace")
+    variables = _of(graph, ObjectKind.FRAME) | _of(graph, ObjectKind.NAMESPACE)
     reached = np.zeros(len(graph), dtype=bool)
     reached[graph.held[variables[graph.holder]]] = True
-    items = graph.reference_kind == REFERENCE_KINDS.index("item")
-    containers = _of(graph, "container")
+    items = graph.reference_kind == REFERENCE_KINDS.index(ReferenceKind.ITEM)
+    containers = _of(graph, ObjectKind.CONTAINER)
     for _ in range(_BATCH_DEPTH):
         reached[graph.held[items & reached[graph.holder] & containers[graph.holder]]] = True
     made = np.zeros(len(graph), dtype=bool)
     made[graph.holder[name == ".grad_fn"]] = True
-    given: Mask = reached & _of(graph, "tensor") & ~made
+    given: Mask = reached & _of(graph, ObjectKind.TENSOR) & ~made
     return given
 
 
-def _of(graph: HeapGraph, kind: str) -> Mask:
+def _of(graph: HeapGraph, kind: ObjectKind) -> Mask:
     mask = np.zeros(len(graph), dtype=bool)
     mask[graph.of_kind(kind)] = True
     return mask

@@ -11,13 +11,13 @@ from leakscope.findings.categories import HOST, looks_after_steps
 from leakscope.findings.grouping.candidate import Candidate
 from leakscope.findings.grouping.groups import Group, group_storages
 from leakscope.findings.grouping.growth import Series
-from leakscope.findings.model import Finding, RankSummary, Sighting
+from leakscope.findings.model import Finding, FreedBy, RankSummary, RuleName, Severity, Sighting
 from leakscope.findings.naming.trace import fingerprint
-from leakscope.graph.model import HeapGraph
+from leakscope.graph.model import HeapGraph, ObjectKind
 from leakscope.record.model import Look, Rank, Run
 from leakscope.units import bytes_text
 
-NAME = "rank-skew"
+NAME = RuleName.RANK_SKEW
 _OWN = ("parameter", "gradient", "optimizer state", "buffer")
 """What a stage must hold: a stage with more layers may hold more."""
 _FACTOR = 1.5
@@ -77,7 +77,7 @@ def _last_look(rank: Rank) -> Look | None:
 def is_model(graph: HeapGraph, group: Group) -> bool:
     """A parameter, what hangs on one, or an optimizer's state."""
     on_the_way = [group.start, *(int(graph.held[reference]) for reference in group.way)]
-    return any(graph.object(index).kind in ("parameter", "optimizer") for index in on_the_way)
+    return any(graph.object(index).kind in (ObjectKind.PARAMETER, ObjectKind.OPTIMIZER) for index in on_the_way)
 
 
 def _model(summary: RankSummary) -> int:
@@ -95,7 +95,7 @@ def _named(rank: int, told: Sequence[Finding]) -> int:
     last = (
         max((s for s in f.sightings if s.rank == rank), key=lambda s: s.step, default=None)
         for f in told
-        if f.severity == "leak"
+        if f.severity == Severity.LEAK
     )
     return sum(sighting.bytes for sighting in last if sighting is not None)
 
@@ -116,8 +116,8 @@ def _finding(run: Run, rank: int, over: int, held: int, expected: int) -> Findin
         rule=NAME,
         title=f"rank {rank} holds {bytes_text(held)} beside its model where its peers' share would be {bytes_text(expected)}{largest}",
         fingerprint=fingerprint((NAME,)),
-        severity="note",
-        freed_by="program",
+        severity=Severity.NOTE,
+        freed_by=FreedBy.PROGRAM,
         retained_bytes=over,
         bytes_per_step=0.0,
         trace=(),

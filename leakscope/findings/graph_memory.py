@@ -9,12 +9,12 @@ import numpy as np
 
 from leakscope.findings.cut.best_cut import best_cut
 from leakscope.findings.grouping.candidate import Candidate
-from leakscope.findings.model import Finding
-from leakscope.graph.model import KINDS
+from leakscope.findings.model import Finding, Severity
+from leakscope.graph.model import KINDS, ObjectKind
 from leakscope.graph.retained import freed_without
 from leakscope.record.model import Look
 
-_NODE = KINDS.index("grad node")
+_NODE = KINDS.index(ObjectKind.GRAD_NODE)
 _OF_A_NODE = range(64, 1024)
 """Bytes that a grad node takes with what it keeps besides tensors: 380 (linear, convolution) to 600 (a chain of ReLU) were counted."""
 _ENOUGH = 0.9
@@ -29,7 +29,7 @@ def with_graphs_behind(
     """
     moved, left = list(told), []
     for gap in gaps:
-        place = next(_frees_the_nodes(candidates, gap, looks), None) if gap.severity == "leak" else None
+        place = next(_frees_the_nodes(candidates, gap, looks), None) if gap.severity == Severity.LEAK else None
         if place is None:
             left.append(gap)
         else:
@@ -60,7 +60,7 @@ def _with(finding: Finding, gap: Finding) -> Finding:
     beside = {s.step: s.bytes for s in gap.sightings}
     return replace(
         finding,
-        severity="note" if finding.settled else "leak",
+        severity=Severity.NOTE if finding.settled else Severity.LEAK,
         title=finding.title.replace(" gains tensors ", " gains tensors, and the graphs that made them, "),
         retained_bytes=finding.retained_bytes + gap.retained_bytes,
         bytes_per_step=finding.bytes_per_step + gap.bytes_per_step,

@@ -25,7 +25,17 @@ from leakscope.findings.memory.gc_advice import gc_advice
 from leakscope.findings.memory.oom import out_of_memory_told
 from leakscope.findings.memory.unattributed import gap_findings
 from leakscope.findings.merge import as_one, with_one_cut
-from leakscope.findings.model import Finding, Findings, RankSummary, Sighting, Unjudged
+from leakscope.findings.model import (
+    Finding,
+    Findings,
+    Origin,
+    RankSummary,
+    RuleName,
+    Severity,
+    Sighting,
+    Unjudged,
+    Verdict,
+)
 from leakscope.findings.over_ranks import merge
 from leakscope.findings.ownership.known_leaks import named_upstream
 from leakscope.findings.ownership.library_retention import kept_by_library
@@ -33,6 +43,7 @@ from leakscope.findings.peak.drag import drag_told
 from leakscope.findings.peak.late_release import late_release_findings, late_release_unjudged
 from leakscope.findings.verdict import verdict_of
 from leakscope.graph.model import IMMORTAL
+from leakscope.record.kinds import Occasion
 from leakscope.record.model import Look, Rank, Run
 from leakscope.units import bytes_text
 
@@ -82,7 +93,7 @@ def judge(
     return Findings(
         verdict=verdict,
         why=why,
-        exit_status=leak_exit_code if verdict == "leaks" else 0,
+        exit_status=leak_exit_code if verdict == Verdict.LEAKS else 0,
         findings=tuple(shown),
         suppressed=tuple(kept_apart),
         unjudged=tuple(unjudged),
@@ -106,7 +117,7 @@ def _growing(
     gaps = gap_findings(rank, looks, run.min_bytes) if joined is None else joined
     if looks and looks[-1].counted_on == "cpu":  # nodes are in host memory
         told, gaps = with_graphs_behind(told, candidates, gaps, looks)
-    leaking = [c for f, c in zip(told, candidates, strict=True) if f.severity == "leak"]
+    leaking = [c for f, c in zip(told, candidates, strict=True) if f.severity == Severity.LEAK]
     alike = with_one_cut(told)
     told = [as_one([told[place] for place in places]) for places in alike]
     open_cases = {
@@ -128,9 +139,13 @@ def _of_arrays(rank: Rank, warmup: int) -> list[Candidate]:
 
 def judged_looks(rank: Rank, warmup: int) -> tuple[Look, ...]:
     """The looks that growth is read from: after warm-up, while the script's main code ran."""
-    looks = [look for look in rank.looks if look.occasion in JUDGED and (look.step > warmup or look.occasion != "step")]
+    looks = [
+        look
+        for look in rank.looks
+        if look.occasion in JUDGED and (look.step > warmup or look.occasion != Occasion.STEP)
+    ]
     # a rank without steps may not have run at all between two looks that its peers' steps brought about in a row
-    hurried = {id(a) for a, b in pairwise(looks) if a.occasion == b.occasion == "peer" and b.step - a.step < 2}
+    hurried = {id(a) for a, b in pairwise(looks) if a.occasion == b.occasion == Occasion.PEER and b.step - a.step < 2}
     return tuple(look for look in looks if id(look) not in hurried)
 
 
@@ -152,7 +167,7 @@ def candidates_of(rank: Rank, looks: Sequence[Look]) -> list[Candidate]:
         place = _telling_look(at)
         look, group = at[place]
         rate, recreated = _rate(rank, line, group, garbage)
-        if look.occasion == "block":  # one look after a block of code: whatever it left unreachable is its own
+        if look.occasion == Occasion.BLOCK:  # one look after a block of code: whatever it left unreachable is its own
             rate = float(group.bytes) if group.freed else 0.0
         elif _by_program(group) and (not line.grows or at_the_end.get(key) == line.bytes[-1]):
             continue
@@ -160,7 +175,7 @@ def candidates_of(rank: Rank, looks: Sequence[Look]) -> list[Candidate]:
             continue
         confirmed = at_the_end.get(key, 0) - line.bytes[-1] >= _AS_FAST * rate * (end - steps[-1]) > 0
         rested = key in at_the_end and at_the_end[key] - line.bytes[-1] < WENT_ON * rate * (end - steps[-1])
-        live = group.freed == 0 and look.occasion != "block"
+        live = group.freed == 0 and look.occasion != Occasion.BLOCK
         places = gaining(at) if live and look is at[max(at)][0] else []
         found.append(
             Candidate(
@@ -196,7 +211,7 @@ def _at_the_end(rank: Rank, steps: Sequence[int]) -> tuple[int, dict[tuple[str, 
 
     They acquit what came to rest and confirm what was seen to grow; they accuse nothing.
     """
-    end = next((look for look in rank.looks if look.occasion == "end"), None)
+    end = next((look for look in rank.looks if look.occasion == Occasion.END), None)
     if end is None or not steps or end.step < steps[-1] + _RESTED:
         return 0, {}
     return end.step, {group.key: group.bytes for group in group_storages(end.heap) if _by_program(group)}
@@ -214,7 +229,7 @@ def _by_program(group: Group) -> bool:
 
 def _open(finding: Finding, candidate: Candidate) -> str:
     """Why it cannot be said whether it is a leak; "" where it can."""
-    if not is_open(finding, candidate) or finding.origin != "application":
+    if not is_open(finding, candidate) or finding.origin != Origin.APPLICATION:
         return ""
     what = finding.cut.written if finding.cut else finding.title
     return f"too few looks saw {what} grow to tell a leak from a start that came to rest: run more steps"
@@ -288,13 +303,13 @@ def _with_proof(finding: Finding, run: Run) -> Finding:
 
 def _unjudged(rank: Rank, looks: Sequence[Look]) -> list[Unjudged]:
     found = []
-    if looks and looks[-1].occasion == "block":
+    if looks and looks[-1].occasion == Occasion.BLOCK:
         return []
     if (rank.looks or rank.steps) and len(looks) < LEAST_LOOKS:
         why = f"only {len(looks)} look{'s' if len(looks) != 1 else ''} after warm-up, growth needs {LEAST_LOOKS}"
-        found.append(Unjudged("step-growth", rank.number, why if rank.steps else f"no step was seen; {why}"))
+        found.append(Unjudged(RuleName.STEP_GROWTH, rank.number, why if rank.steps else f"no step was seen; {why}"))
     for look in looks:
-        found += [Unjudged("native-hold", rank.number, problem) for problem in look.unjudged]
+        found += [Unjudged(RuleName.NATIVE_HOLD, rank.number, problem) for problem in look.unjudged]
     return list(dict.fromkeys(found))
 
 
@@ -303,7 +318,7 @@ def _listed(run: Run) -> tuple[str, ...]:
     lines = []
     for rank in run.ranks:
         for look in rank.looks:
-            if look.occasion == "end" and not rank.steps:
+            if look.occasion == Occasion.END and not rank.steps:
                 parts = ", ".join(f"{name} {bytes_text(size)}" for name, size in categories(look.heap).items() if size)
                 lines.append(f"rank {rank.number}, when its main code had returned: {parts or 'no tensor memory'}")
     return tuple(lines)

@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
 
-from leakscope.findings.model import Finding, Sighting
+from leakscope.findings.model import Finding, FreedBy, Severity, Sighting
 
 
 def with_one_cut(found: Sequence[Finding]) -> list[tuple[int, ...]]:
@@ -14,10 +14,10 @@ def with_one_cut(found: Sequence[Finding]) -> list[tuple[int, ...]]:
     same: dict[object, list[int]] = defaultdict(list)
     for place, finding in enumerate(found):
         cut = finding.cut
-        shared = cut is not None and finding.freed_by == "program"
+        shared = cut is not None and finding.freed_by == FreedBy.PROGRAM
         same[(cut.reference, cut.where, cut.written, cut.also) if cut is not None and shared else place].append(place)
     return [
-        tuple(sorted(places, key=lambda p: (found[p].severity != "leak", -found[p].retained_bytes)))
+        tuple(sorted(places, key=lambda p: (found[p].severity != Severity.LEAK, -found[p].retained_bytes)))
         for places in same.values()
     ]
 

@@ -4,23 +4,68 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 
-RULES = (
-    "immortal-cycle",
-    "tensor-cycle",
-    "dist-autograd-context",
-    "p2p-buffer",
-    "hook-pileup",
-    "frame-hold",
-    "retained-graph",
-    "view-hold",
-    "step-growth",
-    "native-hold",
-    "late-release",
-    "rank-skew",
-    "allocator",
-)
-"""All rules in the order in which a storage is offered to them; it belongs to the first that applies."""
+from leakscope.graph.model import ObjectKind
+
+
+class RuleName(StrEnum):
+    """All rules, in the order in which a storage is offered to them; it belongs to the first that applies."""
+
+    IMMORTAL_CYCLE = "immortal-cycle"
+    TENSOR_CYCLE = "tensor-cycle"
+    DIST_AUTOGRAD_CONTEXT = "dist-autograd-context"
+    P2P_BUFFER = "p2p-buffer"
+    HOOK_PILEUP = "hook-pileup"
+    FRAME_HOLD = "frame-hold"
+    RETAINED_GRAPH = "retained-graph"
+    VIEW_HOLD = "view-hold"
+    STEP_GROWTH = "step-growth"
+    NATIVE_HOLD = "native-hold"
+    LATE_RELEASE = "late-release"
+    RANK_SKEW = "rank-skew"
+    ALLOCATOR = "allocator"
+
+
+class Severity(StrEnum):
+    """Whether a finding decides the verdict."""
+
+    LEAK = "leak"
+    NOTE = "note"
+
+
+class FreedBy(StrEnum):
+    """Who lets the memory go."""
+
+    GC = "gc"
+    """Nothing alive holds it: it waits for a collection."""
+    PROGRAM = "program"
+    """A live root holds it."""
+    NEVER = "never"
+    """A cycle through C++ that gc cannot see."""
+
+
+class Origin(StrEnum):
+    """Whose leak it is."""
+
+    APPLICATION = "application"
+    LIBRARY = "library"
+
+
+class Verdict(StrEnum):
+    """What is said of a run."""
+
+    CLEAN = "clean"
+    LEAKS = "leaks"
+    INCONCLUSIVE = "inconclusive"
+
+
+class HopStatus(StrEnum):
+    """Whether an object on a trace should be alive."""
+
+    EXPECTED = "expected"
+    LEAKED = "leaked"
+    UNKNOWN = "unknown"
 
 
 @dataclass(frozen=True)
@@ -29,10 +74,9 @@ class Hop:
 
     object: str
     type: str
-    kind: str
+    kind: ObjectKind
     where: str
-    status: str
-    """expected, leaked or unknown."""
+    status: HopStatus
     reference: str
     """Reference to the next object; `[i]`, not `[17]`, where it is one of many like it; "" on the last."""
     reason: str = ""
@@ -71,14 +115,12 @@ class Sighting:
 class Finding:
     """One distinct leak."""
 
-    rule: str
+    rule: RuleName
     title: str
     fingerprint: str
     """Eight hexadecimal digits made of generic references, type names and qualified names from the root."""
-    severity: str
-    """leak or note."""
-    freed_by: str
-    """gc, program or never."""
+    severity: Severity
+    freed_by: FreedBy
     retained_bytes: int
     """Bytes at the last sighting, all ranks."""
     bytes_per_step: float
@@ -87,8 +129,7 @@ class Finding:
     """From the root down to the storage; for a cycle, once around."""
     cut: Cut | None
     advice: str
-    origin: str = "application"
-    """application or library."""
+    origin: Origin = Origin.APPLICATION
     collections: int | None = None
     """Full collections that free it, where gc does."""
     made_at: tuple[str, ...] = ()
@@ -125,7 +166,7 @@ class Finding:
 class Unjudged:
     """A rule that could not be applied, and why."""
 
-    rule: str
+    rule: RuleName
     rank: int
     why: str
 
@@ -149,8 +190,7 @@ class RankSummary:
 class Findings:
     """The verdict of a run and everything behind it."""
 
-    verdict: str
-    """clean, leaks or inconclusive."""
+    verdict: Verdict
     why: str
     exit_status: int
     findings: tuple[Finding, ...] = ()

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
 
-from leakscope.findings.model import Finding
+from leakscope.findings.model import Finding, Origin, Severity
 from leakscope.findings.naming.trace import any_item
 
 
@@ -17,7 +17,9 @@ def merge(found: Sequence[Finding]) -> list[Finding]:
         by_print[finding.fingerprint].append(finding)
     merged = []
     for same in by_print.values():
-        best = max(same, key=lambda f: (f.severity == "leak", f.retained_bytes))  # a leak's words, where one rank leaks
+        best = max(
+            same, key=lambda f: (f.severity == Severity.LEAK, f.retained_bytes)
+        )  # a leak's words, where one rank leaks
         storages = {rank: indexes for f in same for rank, indexes in f.storages.items()}
         if len({f.cut.written for f in same if f.cut}) > 1:
             best = _of_any_item(best)
@@ -37,7 +39,8 @@ def merge(found: Sequence[Finding]) -> list[Finding]:
             )
         )
     return sorted(
-        merged, key=lambda f: (f.severity != "leak", f.origin == "library", -f.bytes_per_step, -f.retained_bytes)
+        merged,
+        key=lambda f: (f.severity != Severity.LEAK, f.origin == Origin.LIBRARY, -f.bytes_per_step, -f.retained_bytes),
     )
 
 

@@ -4,47 +4,48 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from leakscope.findings.model import Finding, Unjudged
+from leakscope.findings.model import Finding, Origin, RuleName, Severity, Unjudged, Verdict
+from leakscope.record.kinds import EndKind, Occasion
 from leakscope.record.model import HUNG, Run
 from leakscope.units import bytes_text
 
 
 def verdict_of(
     run: Run, shown: Sequence[Finding], unjudged: Sequence[Unjudged], open_cases: Sequence[str]
-) -> tuple[str, str]:
+) -> tuple[Verdict, str]:
     """(verdict, why); `open_cases` say of what was found why it cannot be told whether it is a leak."""
-    leaks = [f for f in shown if f.severity == "leak" and f.origin == "application"]
+    leaks = [f for f in shown if f.severity == Severity.LEAK and f.origin == Origin.APPLICATION]
     if leaks:
         rate = sum(f.bytes_per_step for f in leaks)
         total = sum(f.retained_bytes for f in leaks)
         many = f"{len(leaks)} distinct leaks" if len(leaks) > 1 else "1 leak"
         speed = f", growing by {bytes_text(rate)} a step" if rate else ""
-        return "leaks", f"{many}: {bytes_text(total)} held{speed}"
-    ranks = [rank for rank in run.ranks if rank.ended.how != "lost"]
+        return Verdict.LEAKS, f"{many}: {bytes_text(total)} held{speed}"
+    ranks = [rank for rank in run.ranks if rank.ended.how != EndKind.LOST]
     if not ranks:
-        return "inconclusive", "nothing was recorded"
-    if any(look.occasion == "block" for rank in ranks for look in rank.looks):
-        return "clean", "the block left no tensor memory behind"
+        return Verdict.INCONCLUSIVE, "nothing was recorded"
+    if any(look.occasion == Occasion.BLOCK for rank in ranks for look in rank.looks):
+        return Verdict.CLEAN, "the block left no tensor memory behind"
     if not any(rank.steps for rank in ranks):
         return (
-            "inconclusive",
+            Verdict.INCONCLUSIVE,
             "no step was seen: no torch optimizer stepped; mark steps with leakscope.Profiler, or see what was alive at the end",
         )
     for rank in run.ranks:
-        how = "was killed" if rank.ended.how == "killed" else "hung" if rank.ended.error.startswith(HUNG) else ""
+        how = "was killed" if rank.ended.how == EndKind.KILLED else "hung" if rank.ended.error.startswith(HUNG) else ""
         if how:
             steps = rank.ended.steps
             return (
-                "inconclusive",
+                Verdict.INCONCLUSIVE,
                 f"rank {rank.number} {how} after {steps} step{'s' * (steps != 1)}; nothing grew until then",
             )
-    short = [u for u in unjudged if u.rule == "step-growth"]
+    short = [u for u in unjudged if u.rule == RuleName.STEP_GROWTH]
     stepped = {rank.number for rank in ranks if rank.steps}
     if short and all(number in {u.rank for u in short} for number in stepped):
-        return "inconclusive", f"too few steps to judge: {short[0].why}; run at least {run.warmup + 8} steps"
+        return Verdict.INCONCLUSIVE, f"too few steps to judge: {short[0].why}; run at least {run.warmup + 8} steps"
     if open_cases:
-        return "inconclusive", open_cases[0]
+        return Verdict.INCONCLUSIVE, open_cases[0]
     notes = len(shown)
     extra = f"; {notes} note{'s' if notes != 1 else ''} below" if notes else ""
     grew = "enough to be a leak" if any(f.bytes_per_step > 0 for f in shown) else "over the looks taken"
-    return "clean", f"nothing grew {grew}{extra}"
+    return Verdict.CLEAN, f"nothing grew {grew}{extra}"

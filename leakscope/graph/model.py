@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import astuple, dataclass, field
+from enum import StrEnum
 from functools import cached_property
 from typing import Any
 
@@ -12,52 +13,86 @@ from numpy.typing import NDArray
 
 Ints = NDArray[np.int64]
 
-KINDS = (
-    "storage",  # tensor memory: the only kind that owns bytes
-    "tensor",
-    "parameter",
-    "grad node",
-    "saved tensor",
-    "container",  # list, tuple, dict, set, deque and their subclasses
-    "instance",  # of a class written in Python
-    "nn.Module",
-    "optimizer",
-    "function",
-    "method",
-    "cell",
-    "frame",
-    "generator",  # generators, coroutines, async generators
-    "traceback",
-    "exception",
-    "class",
-    "namespace",  # the dict of a Python module
-    "thread",
-    "future",
-    "work",  # the handle of a send, receive or collective
-    "hook handle",
-    "native",  # an object of a type written in C that no reader knows
-    "array",  # of numpy, bytes, bytearray or BytesIO: memory of its own that is no tensor's
-)
-"""Every kind an object can have; files store the word."""
 
-ROOTS = ("", "module", "frame", "thread", "native", "interpreter")
-"""Why an object lives: a module's namespace, a running frame, a thread, native code (with the count of
-references that could not be found), the interpreter itself; "" for an object that is no root."""
+class ObjectKind(StrEnum):
+    """Every kind an object can have; files store the word."""
 
-REFERENCE_KINDS = (
-    "attribute",
-    "buffer",  # of an nn.Module
-    "item",
-    "local",
-    "closure",
-    "grad graph",  # grad_fn, next functions, AccumulateGrad.variable: held by C++
-    "saved",  # a saved tensor, packed object or ctx attribute of a grad node
-    "hook",
-    "wire",  # a Work to the tensor it sends or receives into
-    "memory",  # tensor to its storage
-    "operand",  # of the statement that runs in a frame, gone when it is over
-    "unnamed",  # a reference CPython reports and no reader can name
-)
+    STORAGE = "storage"
+    """Tensor memory: the only kind that owns bytes."""
+    TENSOR = "tensor"
+    PARAMETER = "parameter"
+    GRAD_NODE = "grad node"
+    SAVED_TENSOR = "saved tensor"
+    CONTAINER = "container"
+    """list, tuple, dict, set, deque and their subclasses."""
+    INSTANCE = "instance"
+    """Of a class written in Python."""
+    NN_MODULE = "nn.Module"
+    OPTIMIZER = "optimizer"
+    FUNCTION = "function"
+    METHOD = "method"
+    CELL = "cell"
+    FRAME = "frame"
+    GENERATOR = "generator"
+    """Generators, coroutines, async generators."""
+    TRACEBACK = "traceback"
+    EXCEPTION = "exception"
+    CLASS = "class"
+    NAMESPACE = "namespace"
+    """The dict of a Python module."""
+    THREAD = "thread"
+    FUTURE = "future"
+    WORK = "work"
+    """The handle of a send, receive or collective."""
+    HOOK_HANDLE = "hook handle"
+    NATIVE = "native"
+    """An object of a type written in C that no reader knows."""
+    ARRAY = "array"
+    """Of numpy, bytes, bytearray or BytesIO: memory of its own that is no tensor's."""
+
+
+class RootKind(StrEnum):
+    """Why an object lives."""
+
+    NONE = ""
+    """It is no root."""
+    MODULE = "module"
+    """A module's namespace."""
+    FRAME = "frame"
+    """A running frame."""
+    THREAD = "thread"
+    NATIVE = "native"
+    """Native code, with the count of references that could not be found."""
+    INTERPRETER = "interpreter"
+
+
+class ReferenceKind(StrEnum):
+    """How a holder holds what it holds."""
+
+    ATTRIBUTE = "attribute"
+    BUFFER = "buffer"
+    """Of an nn.Module."""
+    ITEM = "item"
+    LOCAL = "local"
+    CLOSURE = "closure"
+    GRAD_GRAPH = "grad graph"
+    """grad_fn, next functions, AccumulateGrad.variable: held by C++."""
+    SAVED = "saved"
+    """A saved tensor, packed object or ctx attribute of a grad node."""
+    HOOK = "hook"
+    COMM = "wire"
+    """A Work to the tensor it sends or receives into; the word is that of the files."""
+    MEMORY = "memory"
+    """Tensor to its storage."""
+    OPERAND = "operand"
+    """Of the statement that runs in a frame, gone when it is over."""
+    UNNAMED = "unnamed"
+    """A reference CPython reports and no reader can name."""
+
+
+KINDS = tuple(ObjectKind)
+ROOTS = tuple(RootKind)
+REFERENCE_KINDS = tuple(ReferenceKind)
 
 IMMORTAL = -1
 """In `HeapGraph.freed`: held by nothing that runs, and never freed by any number of collections."""
@@ -70,7 +105,7 @@ class Object:
     index: int
     type: str
     """The type's qualified name, e.g. `torch.Tensor`."""
-    kind: str
+    kind: ObjectKind
     label: str
     """As a person would point at it: `list, 20 items`, `Tensor float32[512, 512]`, `frame of main`."""
     name: str
@@ -81,7 +116,7 @@ class Object:
     """Bytes of tensor memory owned; only storages own any."""
     size: int
     """Items of a container, bytes that a tensor or an array itself spans, -1 where neither applies."""
-    root: str
+    root: RootKind
     freed: int
     """0: reachable from a root. k > 0: garbage that the k-th full collection frees. IMMORTAL: never freed."""
     unexplained: int
@@ -95,7 +130,7 @@ class Reference:
     index: int
     holder: int
     held: int
-    kind: str
+    kind: ReferenceKind
     name: str
     """As written in code: `.losses`, `[3]`, `['key']`, `closure extract`, `local dy`, `saved self`, `.grad_fn`."""
     where: str = ""
@@ -181,13 +216,13 @@ class HeapGraph:
             where=self.strings[self.reference_where[index]],
         )
 
-    def of_kind(self, kind: str) -> Ints:
+    def of_kind(self, kind: ObjectKind) -> Ints:
         """Indexes of all objects of one kind."""
         return np.flatnonzero(self.kind == KINDS.index(kind))
 
     @cached_property
     def storages(self) -> Ints:
-        return self.of_kind("storage")
+        return self.of_kind(ObjectKind.STORAGE)
 
     @cached_property
     def roots(self) -> Ints:

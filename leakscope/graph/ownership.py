@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from leakscope.graph.model import HeapGraph, Object
+from leakscope.graph.model import HeapGraph, Object, ObjectKind, ReferenceKind
 from leakscope.graph.paths import BUILT_WITH
 
-_TENSORS = ("storage", "tensor", "parameter", "grad node", "saved tensor")
+_TENSORS = (ObjectKind.STORAGE, ObjectKind.TENSOR, ObjectKind.PARAMETER, ObjectKind.GRAD_NODE, ObjectKind.SAVED_TENSOR)
 _MOST = 1000
 """Objects asked on the way up from one object."""
 
 
 def is_users(found: Object) -> bool:
     """Whether it is the user's: its running code or function, or an instance of a class that the script defines."""
-    if found.kind == "namespace":
+    if found.kind == ObjectKind.NAMESPACE:
         return found.name.partition(".")[0] not in BUILT_WITH
     written = bool(found.where) and (not found.where.startswith("<") or found.where.startswith("<<"))
     return written or found.type.startswith("__main__.")
@@ -26,7 +26,7 @@ def is_of_library(found: Object) -> bool:
         return False
     if found.where:
         return True
-    package, dot, _ = (found.name if found.kind == "class" else found.type).partition(".")
+    package, dot, _ = (found.name if found.kind == ObjectKind.CLASS else found.type).partition(".")
     return bool(dot) and package not in BUILT_WITH
 
 
@@ -53,7 +53,7 @@ def reach_of(graph: HeapGraph, index: int) -> Reach:
             continue
         library = is_of_library(found)
         for above in graph.into(here).tolist():
-            if graph.reference(above).kind != "operand" or not (library or handle >= 0):
+            if graph.reference(above).kind != ReferenceKind.OPERAND or not (library or handle >= 0):
                 step = (int(graph.holder[above]), above if library else handle)
                 if step not in seen:
                     seen.add(step)

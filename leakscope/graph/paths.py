@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array
 from scipy.sparse.csgraph import dijkstra
 
-from leakscope.graph.model import REFERENCE_KINDS, ROOTS, HeapGraph, Ints
+from leakscope.graph.model import REFERENCE_KINDS, ROOTS, HeapGraph, Ints, RootKind
 
 _REFERENCE_COST = {"unnamed": 6.0, "operand": 6.0, "grad graph": 1.2, "saved": 1.2, "hook": 1.5, "memory": 1.0}
 _ROOT_COST = {"frame": 1.0, "module": 1.5, "thread": 2.0, "interpreter": 30.0, "native": 60.0}
@@ -46,11 +46,11 @@ class Ways:
 def ways_from_roots(graph: HeapGraph) -> Ways:
     """From the root that a person would name first: a frame or module of the user's before a library's and native code."""
     cost = np.array([_ROOT_COST.get(name, _FAR) for name in ROOTS])[graph.root]
-    for index in np.flatnonzero(graph.root == ROOTS.index("module")).tolist():
+    for index in np.flatnonzero(graph.root == ROOTS.index(RootKind.MODULE)).tolist():
         name = graph.object(index).name
         if name.partition(".")[0] in BUILT_WITH:
             cost[index] = _LIBRARY_COST
-    for index in np.flatnonzero(graph.root == ROOTS.index("frame")).tolist():
+    for index in np.flatnonzero(graph.root == ROOTS.index(RootKind.FRAME)).tolist():
         if _is_of_library(graph.object(index).where):
             cost[index] = _LIBRARY_COST
     return _ways(graph, graph.roots, cost[graph.roots])

@@ -10,7 +10,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from leakscope.graph.cycles import find_cycles
-from leakscope.graph.model import REFERENCE_KINDS, HeapGraph, Ints
+from leakscope.graph.model import REFERENCE_KINDS, HeapGraph, Ints, ReferenceKind
 from leakscope.graph.reach import Mask, reachable
 
 _Found = TypeVar("_Found", Ints, Mask)
@@ -50,7 +50,7 @@ def kept_without(graph: HeapGraph, references: Ints) -> Mask:
 def passing(graph: HeapGraph) -> Ints:
     """References from running statements to what something else holds as well: gone when the statement is over, as the list
     of `losses.append(step())`. A loop's iterator, say, is on the stack alone, and stays."""
-    operands = np.flatnonzero(graph.reference_kind == REFERENCE_KINDS.index("operand"))
+    operands = np.flatnonzero(graph.reference_kind == REFERENCE_KINDS.index(ReferenceKind.OPERAND))
     return operands[kept_without(graph, operands)[graph.held[operands]]] if len(operands) else operands
 
 

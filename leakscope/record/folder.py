@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from leakscope.errors import LeakscopeError, Unreadable
 from leakscope.graph.model import from_json, to_json
+from leakscope.record.kinds import EndKind, Occasion
 from leakscope.record.last_operation import NAME as WIRE_LAST
 from leakscope.record.last_operation import unpack
 from leakscope.record.model import Collection, Ended, GcDiff, Look, Rank, Run, Step
@@ -47,7 +48,7 @@ class RankFolder:
     def look(self, look: Look) -> None:
         name = (
             f"heap_step_{look.step:06d}.json"
-            if look.occasion == "step"
+            if look.occasion == Occasion.STEP
             else f"heap_{look.occasion}_{look.step:06d}.json"
         )
         write_json(self.path / name, _look_to_json(look))
@@ -125,7 +126,7 @@ def read_run(folder: Path, snapshots: bool = False) -> Run:
 
 
 def _lost(number: int) -> Rank:
-    return Rank(number, (), (), Ended("lost", 1, 0), notes=("nothing was recorded for this rank",))
+    return Rank(number, (), (), Ended(EndKind.LOST, 1, 0), notes=("nothing was recorded for this rank",))
 
 
 def _read_rank(folder: Path, number: int, snapshots: bool) -> Rank:
@@ -140,7 +141,7 @@ def _read_rank(folder: Path, number: int, snapshots: bool) -> Rank:
             notes.append(f"what the rank did last on the wire cannot be told: {error}")
     steps = tuple(_step_from_json(line) for line in lines.pop("steps", ()))
     looks = sorted(
-        (_read_look(p) for p in path.glob("heap_*.json")), key=lambda look: (look.step, look.occasion != "step")
+        (_read_look(p) for p in path.glob("heap_*.json")), key=lambda look: (look.step, look.occasion != Occasion.STEP)
     )
     notes += [str(line["note"]) for line in lines.pop("notes", ())]
     ended_file = path / "ended.json"
@@ -148,7 +149,7 @@ def _read_rank(folder: Path, number: int, snapshots: bool) -> Rank:
         ended = _read_json(ended_file, f"{ended_file} cannot be read")
         rank_ended = Ended(**{**ended, "stack": tuple(ended.get("stack", ()))})
     else:
-        rank_ended = Ended("lost", 1, len(steps), error="the rank left no word of how it ended")
+        rank_ended = Ended(EndKind.LOST, 1, len(steps), error="the rank left no word of how it ended")
     diff_file = path / "gc_diff.json"
     diff = _read_json(diff_file, f"{diff_file} cannot be read") if diff_file.exists() else None
     proved_file = path / "proved.json"

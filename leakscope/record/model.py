@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from leakscope.graph.model import HeapGraph
+from leakscope.record.kinds import EndKind, Occasion
 
 if TYPE_CHECKING:
     from leakscope.allocator.figures import SnapshotReport
@@ -50,9 +51,7 @@ class Look:
 
     step: int
     """Number of the step just finished; 0 before the first."""
-    occasion: str
-    """`step`, `last` (the end of a --steps run), `end` (after the script's main code: listed, never judged),
-    `peer` (a rank without an optimizer, when its peers stepped or stopped), `block` (watch), `peak`, `memory`."""
+    occasion: Occasion
     heap: HeapGraph
     counted_bytes: int | None
     explained_bytes: int
@@ -91,8 +90,7 @@ class GcDiff:
 class Ended:
     """How one rank ended."""
 
-    how: str
-    """finished, stopped, raised, exited, killed or lost."""
+    how: EndKind
     status: int
     steps: int
     error: str = ""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from xml.etree import ElementTree
 
-from leakscope.findings.model import Finding, Findings
+from leakscope.findings.model import Finding, Findings, Origin, Severity, Verdict
 from leakscope.record.model import Rank, Run
 from leakscope.report.cleaning import cleaned
 from leakscope.report.wording import (
@@ -29,7 +29,7 @@ def render(run: Run, findings: Findings) -> str:
     _verdict(suite, findings)
     for finding in findings.findings:
         case = _case(suite, finding.rule, f"{finding.title} [{finding.fingerprint}]")
-        if finding.severity == "leak" and finding.origin != "library":
+        if finding.severity == Severity.LEAK and finding.origin != Origin.LIBRARY:
             _told(case, "failure", _summary(finding), finding.rule, _details(finding))
         else:
             ElementTree.SubElement(case, "system-out").text = f"{_summary(finding)}\n{_details(finding)}"
@@ -46,7 +46,7 @@ def render(run: Run, findings: Findings) -> str:
 
 def _verdict(suite: ElementTree.Element, findings: Findings) -> None:
     case = _case(suite, "verdict", "verdict")
-    if findings.verdict == "inconclusive":
+    if findings.verdict == Verdict.INCONCLUSIVE:
         ElementTree.SubElement(case, "skipped", message=f"inconclusive: {findings.why}")
     else:
         ElementTree.SubElement(case, "system-out").text = f"{findings.verdict}: {findings.why}"

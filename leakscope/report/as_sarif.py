@@ -6,7 +6,7 @@ import json
 from typing import Any
 from urllib.parse import quote
 
-from leakscope.findings.model import RULES, Finding, Findings
+from leakscope.findings.model import Finding, Findings, HopStatus, Origin, RuleName, Severity
 from leakscope.record.model import Run
 from leakscope.report.cleaning import cleaned
 from leakscope.report.wording import (
@@ -45,7 +45,7 @@ def render(run: Run, findings: Findings) -> str:
     """One SARIF log with one run, one result for each finding (suppressed ones marked as such)."""
     run, findings = cleaned(run), cleaned(findings)
     found = findings.findings + findings.suppressed
-    named = [*RULES, *sorted({f.rule for f in found} - set(RULES))]
+    named = [*RuleName, *sorted({f.rule for f in found} - set(RuleName))]
     rules = [rule for rule in named if any(f.rule == rule for f in found)]
     log = {
         "$schema": SCHEMA,
@@ -119,9 +119,9 @@ def _result(finding: Finding, rules: list[str], suppressed: bool) -> dict[str, A
 
 
 def _level(finding: Finding) -> str:
-    if finding.severity != "leak":
+    if finding.severity != Severity.LEAK:
         return "note"
-    return "warning" if finding.origin == "library" else "error"
+    return "warning" if finding.origin == Origin.LIBRARY else "error"
 
 
 def _message(finding: Finding) -> str:
@@ -135,7 +135,7 @@ def _message(finding: Finding) -> str:
 def _where(finding: Finding) -> str:
     """The cut's line, else the first leaked hop's, else where the tensor was made."""
     cut = [finding.cut.where] if finding.cut is not None else []
-    leaked = [hop.where for hop in finding.trace if hop.status == "leaked"]
+    leaked = [hop.where for hop in finding.trace if hop.status == HopStatus.LEAKED]
     return next((where for where in (*cut, *leaked, *finding.made_at) if where), "")
 
 

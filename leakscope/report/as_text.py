@@ -5,7 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterator, Sequence
 
-from leakscope.findings.model import Finding, Findings, Hop
+from leakscope.findings.model import Finding, Findings, Hop, RuleName
 from leakscope.record.model import Run
 from leakscope.report.cleaning import cleaned, one_line
 from leakscope.report.marks import NO_TRACE, closes_cycle, cut_hop, makers, new_reasons, source_line, suspects
@@ -146,7 +146,7 @@ def _source(line: str) -> Iterator[str]:
 
 
 def _trace(finding: Finding) -> Iterator[str]:
-    if not finding.trace and finding.rule != "late-release":  # of that the holders are known, and many
+    if not finding.trace and finding.rule != RuleName.LATE_RELEASE:  # of that the holders are known, and many
         yield f"   {NO_TRACE}"
     at_fault, cut, reasons = suspects(finding), cut_hop(finding), new_reasons(finding)
     last = len(finding.trace) - 1

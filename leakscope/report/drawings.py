@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from html import escape
 
-from leakscope.findings.model import Finding
+from leakscope.findings.model import Finding, HopStatus
+from leakscope.graph.model import ObjectKind
 from leakscope.report.cleaning import one_line
 from leakscope.report.layout import Box, Layout, column_layout, dot_layout
 from leakscope.report.marks import cut_hop
@@ -182,8 +183,8 @@ def _svg(drawing: Drawing, boxes: tuple[Box, ...], layout: Layout) -> str:
 
 
 def _drawn_box(drawn: DrawnObject, box: Box, x: float, y: float) -> str:
-    status = drawn.status if drawn.status in ("expected", "leaked") else "unknown"
-    kind = " storage" if drawn.kind == "storage" else ""
+    status = drawn.status if drawn.status in (HopStatus.EXPECTED, HopStatus.LEAKED) else "unknown"
+    kind = " storage" if drawn.kind == ObjectKind.STORAGE else ""
     left, top = x - box.width / 2, y - box.height / 2
     parts = [
         f'<g class="box {status}{kind}"><title>{escape(drawn.label)}</title>',

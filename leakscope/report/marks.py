@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from leakscope.findings.model import Finding, Hop
+from leakscope.findings.model import Finding, Hop, HopStatus
 from leakscope.record.model import Run
 
 
@@ -35,7 +35,7 @@ def suspects(finding: Finding) -> frozenset[int]:
 
 
 def _may_be_at_fault(holder: Hop, held: Hop) -> bool:
-    return bool(holder.reference) and holder.status != "leaked" and held.status != "expected"
+    return bool(holder.reference) and holder.status != HopStatus.LEAKED and held.status != HopStatus.EXPECTED
 
 
 def makers(run: Run, finding: Finding) -> tuple[tuple[str, str], ...]:

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from leakscope.findings.model import RankSummary
+from leakscope.record.kinds import Occasion
 from leakscope.record.model import Rank
 from leakscope.report.per_rank import counted_steps
 
@@ -66,7 +67,9 @@ def memory_plot(rank: Rank, absolute: bool) -> str:
     if len(counted) < 2:
         return ""
     base = 0 if absolute else counted[0][1]
-    explained = [(look.step, look.explained_bytes) for look in rank.looks if look.occasion in ("step", "last")]
+    explained = [
+        (look.step, look.explained_bytes) for look in rank.looks if look.occasion in (Occasion.STEP, Occasion.LAST)
+    ]
     first = 0 if absolute or not explained else explained[0][1]
     looks = [(step, found - first) for step, found in explained]
     peaks = [(s.number, s.peak_bytes) for s in rank.steps if s.peak_bytes is not None] if absolute else []

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from leakscope.allocator.figures import SnapshotReport
 from leakscope.allocator.judging import SnapshotsReport, judge
 from leakscope.findings.memory.device import DeviceLook, device_looks
+from leakscope.record.kinds import Occasion
 from leakscope.record.model import Rank, Run
 from leakscope.report.cleaning import cleaned, one_line
 from leakscope.report.snapshot_plot import Curve, memory_curves
@@ -55,7 +56,7 @@ def _table(rows: list[tuple[str, ...]]) -> Iterator[str]:
 
 
 def _cells(look: DeviceLook) -> tuple[str, ...]:
-    step = str(look.step) if look.occasion == "step" else f"{look.step} ({look.occasion})"
+    step = str(look.step) if look.occasion == Occasion.STEP else f"{look.step} ({look.occasion})"
     sizes = (look.reserved, look.active, look.held, look.waiting, look.native, look.pending)
     outside = "-" if look.outside is None else bytes_text(look.outside)
     return (step, f"{look.kind}:{look.device}", *(bytes_text(size) for size in sizes), outside)

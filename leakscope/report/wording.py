@@ -7,7 +7,19 @@ import signal
 from leakscope.findings.comm.matching import circle_told, first_to_blame, first_to_fail, gave_up, waiting_circle
 from leakscope.findings.grouping.growth import LEAST_TOTAL_FACTOR
 from leakscope.findings.memory.oom import largest_holder, ranks_out_of_memory
-from leakscope.findings.model import Cut, Finding, Findings, Hop
+from leakscope.findings.model import (
+    Cut,
+    Finding,
+    Findings,
+    FreedBy,
+    Hop,
+    HopStatus,
+    Origin,
+    RuleName,
+    Severity,
+    Verdict,
+)
+from leakscope.record.kinds import EndKind, Occasion
 from leakscope.record.model import HUNG, Rank, Run
 from leakscope.report.cleaning import cleaned, one_line
 from leakscope.report.marks import closes_cycle
@@ -31,15 +43,15 @@ def listed_numbers(numbers: tuple[int, ...]) -> str:
 
 
 def leaks(findings: Findings) -> tuple[Finding, ...]:
-    return tuple(f for f in findings.findings if f.origin != "library" and f.severity == "leak")
+    return tuple(f for f in findings.findings if f.origin != Origin.LIBRARY and f.severity == Severity.LEAK)
 
 
 def notes(findings: Findings) -> tuple[Finding, ...]:
-    return tuple(f for f in findings.findings if f.origin != "library" and f.severity != "leak")
+    return tuple(f for f in findings.findings if f.origin != Origin.LIBRARY and f.severity != Severity.LEAK)
 
 
 def library(findings: Findings) -> tuple[Finding, ...]:
-    return tuple(f for f in findings.findings if f.origin == "library")
+    return tuple(f for f in findings.findings if f.origin == Origin.LIBRARY)
 
 
 def steps_of(run: Run) -> int:
@@ -49,7 +61,7 @@ def steps_of(run: Run) -> int:
 
 def of_block(run: Run) -> bool:
     """Whether it was one block of code, without steps."""
-    return any(look.occasion == "block" for rank in run.ranks for look in rank.looks)
+    return any(look.occasion == Occasion.BLOCK for rank in run.ranks for look in rank.looks)
 
 
 def held_text(finding: Finding, when: str = "") -> str:
@@ -65,7 +77,7 @@ def held_text(finding: Finding, when: str = "") -> str:
 
 def _when(finding: Finding) -> str:
     """Which look the bytes are of: the last one, unless the program's gc had just been there."""
-    if finding.rule == "late-release":
+    if finding.rule == RuleName.LATE_RELEASE:
         return "at the step's peak"
     last: dict[int, int] = {}
     most: dict[int, int] = {}
@@ -96,15 +108,15 @@ def seen_text(finding: Finding) -> str:
 
 def freed_text(finding: Finding) -> str:
     """Who gives the memory back, as a sentence without its full stop."""
-    if finding.freed_by == "gc":
+    if finding.freed_by == FreedBy.GC:
         if finding.collections:
             return f"gc, late: it takes {plural(finding.collections, 'full collection')}"
         return "gc, late"
-    if finding.freed_by == "never":
+    if finding.freed_by == FreedBy.NEVER:
         return "never: it holds itself through C++ references that gc cannot see"
-    if not finding.trace and finding.rule == "late-release":
+    if not finding.trace and finding.rule == RuleName.LATE_RELEASE:
         return "the program, once all that hold it have let go"
-    if not finding.trace or finding.rule == "native-hold":
+    if not finding.trace or finding.rule == RuleName.NATIVE_HOLD:
         return "whoever holds it in native code: gc cannot help"
     return "the program, once it lets go: gc cannot help, a live root holds it"
 
@@ -144,7 +156,7 @@ def ended_text(rank: Rank) -> str:
         "killed": f"killed by {status_text(ended.status)}",
         "lost": "lost without a word",
     }
-    if ended.how == "finished" and ended.steps == 0:
+    if ended.how == EndKind.FINISHED and ended.steps == 0:
         return "finished, no step seen"
     return f"{words.get(ended.how, ended.how)} {after}"
 
@@ -174,7 +186,9 @@ def error_text(ended: str, error: str) -> str:
 
 
 def ended_badly(rank: Rank) -> bool:
-    return rank.ended.how in ("raised", "killed", "lost") or (rank.ended.how == "exited" and rank.ended.status != 0)
+    return rank.ended.how in (EndKind.RAISED, EndKind.KILLED, EndKind.LOST) or (
+        rank.ended.how == EndKind.EXITED and rank.ended.status != 0
+    )
 
 
 def was_text(rank: Rank) -> str:
@@ -208,7 +222,7 @@ def next_text(run: Run, findings: Findings) -> str:
             "No step was seen, so nothing could be judged. leakscope counts a step each time an optimizer steps; "
             "where there is none, mark the steps with leakscope.Profiler."
         )
-    if findings.verdict == "inconclusive":
+    if findings.verdict == Verdict.INCONCLUSIVE:
         longer = max(10, 2 * steps_of(run))
         return f"Run it for longer (at least {longer} steps), or mend what kept the rules from judging, listed below."
     growing = [f for f in notes(findings) if f.bytes_per_step > 0 and not f.settled]
@@ -256,11 +270,11 @@ def _is_large(finding: Finding, min_bytes: int) -> bool:
 
 def status_word(finding: Finding, hop: Hop) -> str:
     """What an object of the trace is: a note blames nobody, and what lies idle at the peak is not lost."""
-    if hop.status != "leaked":
+    if hop.status != HopStatus.LEAKED:
         return hop.status
-    if finding.rule == "late-release":
+    if finding.rule == RuleName.LATE_RELEASE:
         return "idle"
-    return "held" if finding.severity == "note" and finding.freed_by == "program" else "leaked"
+    return "held" if finding.severity == Severity.NOTE and finding.freed_by == FreedBy.PROGRAM else "leaked"
 
 
 def cut_name(cut: Cut) -> str:

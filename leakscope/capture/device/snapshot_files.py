@@ -10,6 +10,7 @@ from typing import Any
 
 from leakscope.graph.model import HeapGraph
 from leakscope.record.folder import snapshot_name
+from leakscope.record.kinds import Occasion
 
 MOST_FILES = {"auto": 4, "always": 16}
 MOST_BYTES = 512 << 20
@@ -28,11 +29,11 @@ class SnapshotFiles:
         self._highest = 0
         self._least_left: int | None = None
 
-    def is_due(self, occasion: str, counted: int | None, heap: HeapGraph) -> bool:
+    def is_due(self, occasion: Occasion, counted: int | None, heap: HeapGraph) -> bool:
         """Whether this look deserves a file: each with `always`; with `auto` where something was found."""
-        if self._wanted == "always" or occasion == "oom":
+        if self._wanted == "always" or occasion == Occasion.OOM:
             return True
-        if occasion == "peak" or counted is None:  # in the middle of a step there is always more
+        if occasion == Occasion.PEAK or counted is None:  # in the middle of a step there is always more
             return False
         lowest, highest = self._lowest, self._highest
         self._lowest = counted if lowest is None else min(lowest, counted)
@@ -42,7 +43,7 @@ class SnapshotFiles:
         self._least_left = min(left, self._least_left if self._least_left is not None else left)
         return grew or left - self._least_left >= FROM
 
-    def write(self, snapshot: Mapping[str, Any], step: int, occasion: str) -> None:
+    def write(self, snapshot: Mapping[str, Any], step: int, occasion: Occasion) -> None:
         """One file, whole or not at all; older ones go where there are too many."""
         path = self._folder / snapshot_name(self._kind, step, occasion)
         temporary = path.with_name(f".{path.name}.{os.getpid()}")

@@ -26,12 +26,13 @@ from leakscope.capture.heap.to_graph import columns
 from leakscope.capture.source import user_source as source
 from leakscope.graph.model import Crossing, HeapGraph
 from leakscope.graph.reach import reachable
+from leakscope.record.kinds import Occasion
 from leakscope.record.model import Look
 
 
 def look(
     step: int,
-    occasion: str,
+    occasion: Occasion,
     *,
     counted_bytes: int | None = None,
     hidden: Sequence[object] = (),
@@ -85,7 +86,7 @@ class Live:
 @contextmanager
 def inspect(
     step: int,
-    occasion: str,
+    occasion: Occasion,
     *,
     counted_bytes: int | None = None,
     hidden: Sequence[object] = (),

@@ -29,6 +29,7 @@ from leakscope.capture.heap.referents import (
     type_name,
 )
 from leakscope.capture.source import user_source as source
+from leakscope.graph.model import ReferenceKind
 
 _MODULE_DICTS = ("_parameters", "_buffers", "_modules")
 Edge = tuple[int, int, str, str, str]
@@ -244,12 +245,12 @@ class Names:
         # A tensor is held by the assignment made last; a container is made once and then filled.
         value = self.stands_for(held)
         last = value < self._books.objects and torch._C.TensorBase in mro(type(self._objects[value]))
-        if kind == "attribute" and name.startswith(".") and self._of_classes(type(owner)):
+        if kind == ReferenceKind.ATTRIBUTE and name.startswith(".") and self._of_classes(type(owner)):
             written = _written_as(owner)
             filename = class_file(written)
             if source.is_users(filename):
                 return _line(filename, source.class_attribute_line(filename, class_qualname(written), name[1:], last))
-        elif kind == "attribute" and name.startswith("."):
+        elif kind == ReferenceKind.ATTRIBUTE and name.startswith("."):
             written = _written_as(type(owner))
             filename = class_file(written)
             if holder in self._kept.modules:
@@ -261,9 +262,9 @@ class Names:
                 )
             if source.is_users(filename):
                 return _line(filename, source.attribute_line(filename, class_qualname(written), name[1:], last))
-        elif kind == "local" and type(owner) is types.FrameType:
+        elif kind == ReferenceKind.LOCAL and type(owner) is types.FrameType:
             return _local(owner.f_code, name[6:], last)
-        elif kind == "closure" and type(owner) is types.FunctionType and " " in name:
+        elif kind == ReferenceKind.CLOSURE and type(owner) is types.FunctionType and " " in name:
             code = owner.__code__
             outer = code.co_qualname.rpartition(".<locals>.")[0]
             if source.is_users(code.co_filename) and outer:

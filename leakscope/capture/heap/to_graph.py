@@ -13,7 +13,7 @@ from leakscope.capture.heap.native_references import Explorer
 from leakscope.capture.heap.prune import Kept
 from leakscope.capture.heap.refcounts import Account
 from leakscope.capture.heap.reference_names import Edge, Names
-from leakscope.graph.model import KINDS, REFERENCE_KINDS, ROOTS, Crossing, HeapGraph
+from leakscope.graph.model import KINDS, REFERENCE_KINDS, ROOTS, Crossing, HeapGraph, ObjectKind, RootKind
 from leakscope.graph.reach import reachable
 
 
@@ -60,7 +60,9 @@ def columns(
             rows.append((namespace(kept.modules[index]), 0))
         else:
             told = describe(found.sweep.objects[index], found.types)
-            rows.append((replace(told, kind="array", size=kept.arrays[index]) if index in kept.arrays else told, 0))
+            rows.append(
+                (replace(told, kind=ObjectKind.ARRAY, size=kept.arrays[index]) if index in kept.arrays else told, 0)
+            )
     kept_edges = sorted({e for e in edges if e[0] in place and e[1] in place})
     described = [row for row, _ in rows]
     graph = HeapGraph(
@@ -111,11 +113,11 @@ def _roots(
     codes = np.zeros(len(order), dtype=np.int64)
     for i, index in enumerate(order):
         if index in kept.modules:
-            codes[i] = ROOTS.index("module")
+            codes[i] = ROOTS.index(RootKind.MODULE)
         elif index in running:
-            codes[i] = ROOTS.index("frame")
+            codes[i] = ROOTS.index(RootKind.FRAME)
         elif books.unexplained[index] > 0:
-            codes[i] = ROOTS.index("native")
+            codes[i] = ROOTS.index(RootKind.NATIVE)
     holder, held = _ints([place[e[0]] for e in edges]), _ints([place[e[1]] for e in edges])
     alive = freed[order] == 0 if order else np.zeros(0, bool)
     while True:
@@ -125,4 +127,4 @@ def _roots(
         held_by_lost = np.zeros(len(order), bool)
         held_by_lost[held[lost[holder]]] = True
         tops = lost & ~held_by_lost
-        codes[np.flatnonzero(tops if tops.any() else lost)] = ROOTS.index("interpreter")
+        codes[np.flatnonzero(tops if tops.any() else lost)] = ROOTS.index(RootKind.INTERPRETER)

@@ -24,6 +24,7 @@ from leakscope.capture.lifetimes.table import Operation, Table, kind_of, tensors
 from leakscope.capture.process.patches import Installed
 from leakscope.capture.source.user_frames import arguments_of_running_calls, waiting
 from leakscope.capture.source.user_source import is_users
+from leakscope.record.kinds import Occasion
 from leakscope.record.model import Look
 
 _AUTOGRAD = os.path.dirname(torch.autograd.__file__) + os.sep
@@ -32,7 +33,7 @@ _ARGUMENT_ALONE = 3
 ATTEMPTS = 3
 """Pairs of steps tried when two steps in a row do not run the same operations."""
 
-Inspect = Callable[[int, str], AbstractContextManager[Live]]
+Inspect = Callable[[int, Occasion], AbstractContextManager[Live]]
 """As `heap.inspect(step, occasion)`."""
 
 
@@ -269,7 +270,7 @@ class Watch:
             record.at_peak = record.bytes
         peak.arguments = arguments_of_running_calls()
         try:
-            with self._inspect(self._step + 1, "peak") as live:
+            with self._inspect(self._step + 1, Occasion.PEAK) as live:
                 self._look = live.look
                 self._match(live, peak)
         except Exception as error:  # noqa: BLE001 - told as a note: the user's script must not fail of our looking

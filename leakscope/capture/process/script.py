@@ -13,6 +13,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from types import CodeType, ModuleType, TracebackType
 
+from leakscope.record.kinds import EndKind
+
 _CAPTURE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 
 
@@ -20,8 +22,8 @@ _CAPTURE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 class End:
     """How the script's main code ended."""
 
-    how: str
-    """finished, exited or raised."""
+    how: EndKind
+    """Finished, exited or raised."""
     status: int
 
 
@@ -73,12 +75,12 @@ def execute(code: CodeType, main: ModuleType) -> tuple[End, BaseException | None
         exec(code, main.__dict__)  # noqa: S102 - running the user's script is the purpose
     except SystemExit as error:
         status = _status(error.code)
-        return End("exited" if status else "finished", status), error
+        return End(EndKind.EXITED if status else EndKind.FINISHED, status), error
     except KeyboardInterrupt as error:
-        return End("raised", 130), error
+        return End(EndKind.RAISED, 130), error
     except BaseException as error:  # noqa: BLE001 - raised again at the very end
-        return End("raised", 1), error
-    return End("finished", 0), None
+        return End(EndKind.RAISED, 1), error
+    return End(EndKind.FINISHED, 0), None
 
 
 def _status(code: object) -> int:

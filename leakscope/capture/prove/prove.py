@@ -20,8 +20,10 @@ from leakscope.capture.heap.garbage import watch_storage
 from leakscope.capture.heap.look import Live, inspect
 from leakscope.capture.heap.storages import storage_object
 from leakscope.capture.prove.cut import cut
+from leakscope.findings.model import Severity
 from leakscope.graph.model import Crossing, HeapGraph
 from leakscope.graph.retained import freed_without, passing
+from leakscope.record.kinds import Occasion
 from leakscope.record.model import Rank, Run
 
 _PATIENCE = 60.0
@@ -87,7 +89,7 @@ def _cut_each(
     from leakscope.findings.merge import as_one, with_one_cut
 
     answers: Answers = {}
-    with inspect(step, "last", hidden=hidden, wire=wire, crossed=crossed) as live:
+    with inspect(step, Occasion.LAST, hidden=hidden, wire=wire, crossed=crossed) as live:
         earlier = [look for look in judged_looks(rank, run.warmup) if look.step < step]
         candidates = candidates_of(rank, [*earlier, live.look])
         told = [doubted(tell(found, run.min_bytes), found) for found in candidates]
@@ -97,7 +99,7 @@ def _cut_each(
             held = [candidates[place].group for place in (first, *others) if candidates[place].graph is live.look.heap]
             if candidates[first].graph is not live.look.heap:
                 answers[fingerprint] = "gc had freed it before the last look"
-            elif told[first].severity == "leak" and references:
+            elif told[first].severity == Severity.LEAK and references:
                 storages = [storage for group in held for storage in group.storages]
                 answer = _in_child(lambda refs=references, storages=storages: _cut_one(live, refs, storages))
                 answers[fingerprint] = "the forked copy did not answer" if answer is None else answer

@@ -12,6 +12,7 @@ from itertools import pairwise
 from typing import Any
 
 from leakscope.findings.comm.operations import wire_rows
+from leakscope.record.kinds import EndKind
 from leakscope.record.model import Rank, Run
 
 Row = Mapping[str, Any]
@@ -106,7 +107,7 @@ def _all_told(rank: Rank, last: Row | None) -> bool:
         return True
     if ended.status in _GAVE_UP:  # what it was in the middle of is written, what was over before the step may not be
         return last is not None and int(last.get("step", 0)) > ended.steps
-    return ended.how in ("finished", "raised") and (ended.how == "raised" or not ended.error)
+    return ended.how in (EndKind.FINISHED, EndKind.RAISED) and (ended.how == EndKind.RAISED or not ended.error)
 
 
 def last_operation(rank: Rank) -> Row | None:
@@ -225,7 +226,9 @@ def first_to_fail(run: Run) -> Rank | None:
     because nothing moved, it is the one that the others waited for.
     """
     failed = [
-        rank for rank in run.ranks if rank.ended.how not in _WELL and (rank.ended.status or rank.ended.how != "exited")
+        rank
+        for rank in run.ranks
+        if rank.ended.how not in _WELL and (rank.ended.status or rank.ended.how != EndKind.EXITED)
     ]
     if any(rank.ended.status in _GAVE_UP for rank in failed) and all(map(gave_up, failed)):
         blamed = first_to_blame(run)
@@ -240,8 +243,10 @@ def gave_up(rank: Rank) -> bool:
 
 def _suspicion(rank: Rank) -> tuple[int, int, int]:
     ran_out = bool(rank.extras.get("out_of_memory"))
-    lost_its_peer = not ran_out and rank.ended.how == "raised" and (last_operation(rank) or {}).get("state") == "failed"
-    terminated = rank.ended.how == "killed" and rank.ended.status == _TERMINATED
+    lost_its_peer = (
+        not ran_out and rank.ended.how == EndKind.RAISED and (last_operation(rank) or {}).get("state") == "failed"
+    )
+    terminated = rank.ended.how == EndKind.KILLED and rank.ended.status == _TERMINATED
     order = (
         3
         if terminated

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from leakscope.findings.grouping.candidate import Candidate
-from leakscope.findings.model import Cut, Finding, Sighting
+from leakscope.findings.model import Cut, Finding, FreedBy, RuleName, Severity, Sighting
 from leakscope.findings.naming.trace import fingerprint
 from leakscope.graph.model import Crossing, HeapGraph
 from leakscope.record.model import Rank, Run
@@ -95,11 +95,11 @@ def _dropped(direction: str, where: str, rows: Sequence[tuple[int, Row]]) -> Fin
     at = f" issued at {where}" if where else ""
     count = len(rows)
     return Finding(
-        rule="p2p-buffer",
+        rule=RuleName.P2P_BUFFER,
         title=f"the Work of {count} {direction} operation{'s' if count != 1 else ''}{at} was dropped before anybody waited for it",
         fingerprint=fingerprint(("p2p-buffer", "dropped", direction, where.rpartition(" ")[2])),
-        severity="note",
-        freed_by="program",
+        severity=Severity.NOTE,
+        freed_by=FreedBy.PROGRAM,
         retained_bytes=0,
         bytes_per_step=0.0,
         trace=(),
@@ -161,15 +161,15 @@ def _empty_contexts(rank: int, row: Row) -> Finding:
 
 def _context_note(parts: tuple[str, ...], rank: int, row: Row, title: str, advice: str) -> Finding:
     return Finding(
-        rule="dist-autograd-context", title=title, fingerprint=fingerprint(("dist-autograd-context", *parts)), severity="note",
-        freed_by="program", retained_bytes=int(row.get("bytes", 0)), bytes_per_step=0.0, trace=(), cut=None, advice=advice,
+        rule=RuleName.DIST_AUTOGRAD_CONTEXT, title=title, fingerprint=fingerprint(("dist-autograd-context", *parts)), severity=Severity.NOTE,
+        freed_by=FreedBy.PROGRAM, retained_bytes=int(row.get("bytes", 0)), bytes_per_step=0.0, trace=(), cut=None, advice=advice,
         sightings=(Sighting(rank, int(row.get("step", 0)), int(row.get("bytes", 0))),), count=int(row.get("open", 0)),
     )  # fmt: skip
 
 
 def with_contexts(found: Sequence[Finding], run: Run) -> list[Finding]:
     """All that open contexts keep, on every rank and by whatever reference, told as one leak with the place that opened them."""
-    mine = [f for f in found if f.rule == "dist-autograd-context" and f.trace]
+    mine = [f for f in found if f.rule == RuleName.DIST_AUTOGRAD_CONTEXT and f.trace]
     if not mine:
         return list(found)
     places, workers = _opened(run)
@@ -211,7 +211,7 @@ def _together(found: Sequence[Finding], rank: int) -> Finding:
             seen[sighting.step] += sighting.bytes
     return replace(
         best,
-        severity="leak" if any(f.severity == "leak" for f in found) else "note",
+        severity=Severity.LEAK if any(f.severity == Severity.LEAK for f in found) else Severity.NOTE,
         retained_bytes=sum(f.retained_bytes for f in found),
         bytes_per_step=sum(f.bytes_per_step for f in found),
         count=sum(f.count for f in found),
@@ -224,5 +224,5 @@ def _together(found: Sequence[Finding], rank: int) -> Finding:
 
 def beyond_the_wire(gaps: Sequence[Finding], told: Sequence[Finding]) -> list[Finding]:
     """The gaps that what is open on the wire does not account for: a context also keeps messages that nobody can count."""
-    rate = sum(f.bytes_per_step for f in told if f.rule == "dist-autograd-context")
+    rate = sum(f.bytes_per_step for f in told if f.rule == RuleName.DIST_AUTOGRAD_CONTEXT)
     return [gap for gap in gaps if gap.bytes_per_step > rate / 2]

@@ -12,26 +12,26 @@ from leakscope.findings.grouping.groups import HOOKS, holds_itself
 from leakscope.findings.model import Cut
 from leakscope.findings.naming.expressions import at_holder
 from leakscope.findings.naming.trace import generic, grouping
-from leakscope.graph.model import REFERENCE_KINDS, HeapGraph
+from leakscope.graph.model import REFERENCE_KINDS, HeapGraph, ObjectKind, ReferenceKind
 from leakscope.graph.paths import Ways, ways_from, ways_from_roots
 from leakscope.graph.retained import freed_storages, passing
 
 _ENOUGH = 0.9
 _MOST_INSTANCES = 4000
-_TENSORS = ("tensor", "parameter")
-_HOOK = REFERENCE_KINDS.index("hook")
+_TENSORS = (ObjectKind.TENSOR, ObjectKind.PARAMETER)
+_HOOK = REFERENCE_KINDS.index(ReferenceKind.HOOK)
 _CUT_ORDER = (
-    "closure",
-    "attribute",
-    "local",
-    "item",
-    "buffer",
-    "hook",
-    "saved",
-    "operand",
-    "unnamed",
-    "memory",
-    "grad graph",
+    ReferenceKind.CLOSURE,
+    ReferenceKind.ATTRIBUTE,
+    ReferenceKind.LOCAL,
+    ReferenceKind.ITEM,
+    ReferenceKind.BUFFER,
+    ReferenceKind.HOOK,
+    ReferenceKind.SAVED,
+    ReferenceKind.OPERAND,
+    ReferenceKind.UNNAMED,
+    ReferenceKind.MEMORY,
+    ReferenceKind.GRAD_GRAPH,
 )
 
 
@@ -71,10 +71,12 @@ def best_cut(found: Candidate) -> tuple[Cut | None, dict[int, int], tuple[int, .
         enough = [k for k, size in enumerate(freed) if size >= _ENOUGH * most]
         best = min(enough, key=lambda k: _cut_rank(found, positions[k][0]))
     reference = found.graph.reference(positions[best][0])
-    if reference.kind == "memory" and reference.name == "storage":
+    if reference.kind == ReferenceKind.MEMORY and reference.name == "storage":
         return None, frees, ()  # nothing but the tensor itself: who holds the tensor could not be found
     filled = (
-        found.references[best - 1].where if found.group.freed == 0 and best > 0 and reference.kind == "item" else ""
+        found.references[best - 1].where
+        if found.group.freed == 0 and best > 0 and reference.kind == ReferenceKind.ITEM
+        else ""
     )
     where = found.line(reference.index) or filled
     return (
@@ -111,12 +113,12 @@ def _stores_what_refers_back(found: Candidate, reference: int) -> bool:
     `self.act = lambda: self.x`."""
     graph = found.graph
     r = graph.reference(reference)
-    if r.kind != "attribute" or r.name.startswith(".__"):
+    if r.kind != ReferenceKind.ATTRIBUTE or r.name.startswith(".__"):
         return False
-    if graph.object(r.held).kind != "function" or graph.object(r.holder).kind == "function":
+    if graph.object(r.held).kind != ObjectKind.FUNCTION or graph.object(r.holder).kind == ObjectKind.FUNCTION:
         return False
     return any(
-        graph.held[back] == r.holder and graph.reference(back).kind == "closure"
+        graph.held[back] == r.holder and graph.reference(back).kind == ReferenceKind.CLOSURE
         for back in graph.out_of(r.held).tolist()
     )
 
@@ -126,7 +128,11 @@ def _way_cuts(found: Candidate) -> list[tuple[int, ...]]:
 
     Where calls of one function pile up, the same reference in each of them.
     """
-    hooks = [k + 1 for k, r in enumerate(found.references) if r.kind == "hook"] if found.group.key[-1] == HOOKS else []
+    hooks = (
+        [k + 1 for k, r in enumerate(found.references) if r.kind == ReferenceKind.HOOK]
+        if found.group.key[-1] == HOOKS
+        else []
+    )
     way = found.group.way[: max(found.tensor_at, 1, *hooks)]
     if found.group.roots < 2 or not way:
         return [(reference,) for reference in way]
@@ -152,7 +158,7 @@ def _each_that_gains(found: Candidate, position: int) -> tuple[int, ...]:
     if (
         not position < place < found.tensor_at
         or found.group.roots > 1
-        or graph.reference(found.group.way[place]).kind != "attribute"
+        or graph.reference(found.group.way[place]).kind != ReferenceKind.ATTRIBUTE
     ):
         return ()
     upto, ways = found.group.way[: place + 1], ways_from_roots(graph)
@@ -169,7 +175,12 @@ def _all_items(found: Candidate) -> tuple[int, ...]:
     """All items of the container that gains, that on the way first: emptying it frees what leads back to the container
     itself, as the frames of the exceptions in it do."""
     place, graph = found.gaining, found.graph
-    if place < 0 or place >= found.tensor_at or found.group.roots > 1 or found.references[place].kind != "item":
+    if (
+        place < 0
+        or place >= found.tensor_at
+        or found.group.roots > 1
+        or found.references[place].kind != ReferenceKind.ITEM
+    ):
         return ()
     item = found.references[place]
     name = grouping(item.name)

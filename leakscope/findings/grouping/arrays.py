@@ -7,12 +7,12 @@ from dataclasses import replace
 
 import numpy as np
 
-from leakscope.findings.model import Finding
-from leakscope.graph.model import KINDS, HeapGraph
+from leakscope.findings.model import Finding, FreedBy, Severity
+from leakscope.graph.model import KINDS, HeapGraph, ObjectKind
 from leakscope.record.model import Look, Rank
 from leakscope.units import bytes_text
 
-_ARRAY, _STORAGE, _OTHER = (KINDS.index(kind) for kind in ("array", "storage", "native"))
+_ARRAY, _STORAGE, _OTHER = (KINDS.index(kind) for kind in (ObjectKind.ARRAY, ObjectKind.STORAGE, ObjectKind.NATIVE))
 
 
 def array_bytes(look: Look) -> int:
@@ -59,7 +59,11 @@ def beside_tensors(told: Sequence[Finding], arrays: Finding) -> list[Finding]:
             and arrays.cut
             and (finding.cut.written, finding.cut.where) == (arrays.cut.written, arrays.cut.where)
         )
-        if same and finding.freed_by == "program" and (finding.severity == "leak" or arrays.severity == "note"):
+        if (
+            same
+            and finding.freed_by == FreedBy.PROGRAM
+            and (finding.severity == Severity.LEAK or arrays.severity == Severity.NOTE)
+        ):
             more = f" {bytes_text(arrays.retained_bytes)} of {_word(arrays)}s go with it."
             return [*told[:place], replace(finding, advice=finding.advice + more), *told[place + 1 :]]
     return [*told, arrays]

@@ -11,8 +11,8 @@ from statistics import median
 from leakscope.findings.grouping.candidate import Candidate
 from leakscope.findings.grouping.groups import Group
 from leakscope.findings.grouping.growth import Series
-from leakscope.findings.model import Finding
-from leakscope.graph.model import HeapGraph
+from leakscope.findings.model import Finding, Severity
+from leakscope.graph.model import HeapGraph, ObjectKind
 from leakscope.record.model import Look, Rank
 from leakscope.units import bytes_text
 
@@ -139,7 +139,7 @@ def _items_at(graph: HeapGraph, way: Sequence[int], place: int) -> int:
     if place >= len(way):
         return -1
     holder = graph.object(int(graph.holder[way[place]]))
-    if holder.kind != "container":
+    if holder.kind != ObjectKind.CONTAINER:
         return -1
     return holder.size if holder.size >= 0 else len(graph.out_of(holder.index))
 
@@ -152,7 +152,7 @@ def doubted(finding: Finding, candidate: Candidate) -> Finding:
         title = finding.title.replace(_NONE_GO, " up to its bound")
         return replace(
             finding,
-            severity="note",
+            severity=Severity.NOTE,
             settled=True,
             title=title,
             advice=f"No leak as long as its bound is what you want: {candidate.bound}.",
@@ -160,10 +160,10 @@ def doubted(finding: Finding, candidate: Candidate) -> Finding:
     if candidate.ended:
         text = f"It grew so until step {candidate.series.steps[-1]}; the memory counted later did not go on with it: it has been emptied since, or is full."
         title = finding.title.replace(_NONE_GO, ", but not to the end")
-        return replace(finding, severity="note", settled=True, title=title, advice=text)
-    return finding if candidate.certain else replace(finding, severity="note")
+        return replace(finding, severity=Severity.NOTE, settled=True, title=title, advice=text)
+    return finding if candidate.certain else replace(finding, severity=Severity.NOTE)
 
 
 def is_open(finding: Finding, candidate: Candidate) -> bool:
     """Whether it would be a leak if more looks had seen it grow."""
-    return finding.severity == "leak" and not (candidate.certain or candidate.bound or candidate.ended)
+    return finding.severity == Severity.LEAK and not (candidate.certain or candidate.bound or candidate.ended)

@@ -11,7 +11,7 @@ from leakscope.findings.grouping.groups import Group
 from leakscope.findings.grouping.growth import Series
 from leakscope.findings.naming.expressions import along_way, line_along
 from leakscope.findings.naming.trace import OF_TENSORS, generic, passes_through
-from leakscope.graph.model import HeapGraph, Object, Reference
+from leakscope.graph.model import HeapGraph, Object, ObjectKind, Reference
 from leakscope.graph.paths import ways_from_roots
 
 
@@ -84,7 +84,7 @@ class Candidate:
     def tensor_at(self) -> int:
         """Position of the first tensor on the way that is held for its own sake, not for a list it carries."""
         way = self.group.way
-        tensors = [k for k, o in enumerate(self.objects) if o.kind in ("tensor", "parameter")]
+        tensors = [k for k, o in enumerate(self.objects) if o.kind in (ObjectKind.TENSOR, ObjectKind.PARAMETER)]
         held = (k for k in tensors if k == len(way) or not passes_through(self.graph, way[k]))
         return next(held, len(self.objects) - 1)
 
@@ -95,7 +95,7 @@ class Candidate:
     @cached_property
     def container(self) -> tuple[int, Object] | None:
         """(position, object) of the container nearest to the first tensor on the way."""
-        places = [k for k, o in enumerate(self.before_tensor) if o.kind == "container"]
+        places = [k for k, o in enumerate(self.before_tensor) if o.kind == ObjectKind.CONTAINER]
         return (places[-1], self.objects[places[-1]]) if places else None
 
     @property

@@ -8,20 +8,20 @@ import numpy as np
 
 from leakscope.findings.naming.trace import generic, grouping, key_of, passes_through
 from leakscope.graph.cycles import Cycles, find_cycles, smallest_cycle
-from leakscope.graph.model import IMMORTAL, KINDS, REFERENCE_KINDS, HeapGraph
+from leakscope.graph.model import IMMORTAL, KINDS, REFERENCE_KINDS, HeapGraph, ObjectKind, ReferenceKind
 from leakscope.graph.paths import Ways, ways_from, ways_from_roots
 
 _HANDLES = (
-    "method",
-    "function",
-    "instance",
-    "nn.Module",
-    "optimizer",
-    "exception",
-    "frame",
-    "generator",
-    "future",
-    "container",
+    ObjectKind.METHOD,
+    ObjectKind.FUNCTION,
+    ObjectKind.INSTANCE,
+    ObjectKind.NN_MODULE,
+    ObjectKind.OPTIMIZER,
+    ObjectKind.EXCEPTION,
+    ObjectKind.FRAME,
+    ObjectKind.GENERATOR,
+    ObjectKind.FUTURE,
+    ObjectKind.CONTAINER,
 )
 """Where a person would take hold of a cycle: the kinds that the user's code names, best first."""
 
@@ -95,14 +95,15 @@ def _entries(graph: HeapGraph, ways: Ways) -> tuple[list[int], list[bool], list[
 
     One pass in the order of the ways' costs: a chain of a million grad nodes costs a million steps, not their square.
     """
-    of_tensor = np.isin(graph.kind, [KINDS.index("tensor"), KINDS.index("parameter")])
+    of_tensor = np.isin(graph.kind, [KINDS.index(ObjectKind.TENSOR), KINDS.index(ObjectKind.PARAMETER)])
     tensors = of_tensor.tolist()
-    attributes = (graph.reference_kind == REFERENCE_KINDS.index("attribute")) & of_tensor[graph.holder]
+    attributes = (graph.reference_kind == REFERENCE_KINDS.index(ReferenceKind.ATTRIBUTE)) & of_tensor[graph.holder]
     passing = {r for r in np.flatnonzero(attributes).tolist() if passes_through(graph, r)}
     graphs = np.isin(
-        graph.reference_kind, [REFERENCE_KINDS.index("grad graph"), REFERENCE_KINDS.index("saved")]
+        graph.reference_kind,
+        [REFERENCE_KINDS.index(ReferenceKind.GRAD_GRAPH), REFERENCE_KINDS.index(ReferenceKind.SAVED)],
     ).tolist()
-    hooks = (graph.reference_kind == REFERENCE_KINDS.index("hook")).tolist()
+    hooks = (graph.reference_kind == REFERENCE_KINDS.index(ReferenceKind.HOOK)).tolist()
     last, holder = ways.last.tolist(), graph.holder.tolist()
     entries, through, hooked, origins = (
         [-1] * len(graph),
@@ -179,22 +180,35 @@ def _cycle(graph: HeapGraph, cycles: Cycles, members: list[int]) -> tuple[int, .
 
 def holds_itself(graph: HeapGraph, index: int) -> bool:
     """Whether an object is a class that is a cycle of its own: by its `__mro__`, and by the descriptors in its `__dict__`."""
-    return graph.kind[index] == KINDS.index("class") and bool((graph.held[graph.out_of(index)] == index).any())
+    return graph.kind[index] == KINDS.index(ObjectKind.CLASS) and bool((graph.held[graph.out_of(index)] == index).any())
 
 
 def _cycle_key(graph: HeapGraph, cycle: tuple[int, ...]) -> tuple[str, ...]:
     """What the user's code holds on the cycle; how many tensors and grad nodes lie between does not count."""
-    plain = [r for r in cycle if graph.object(int(graph.holder[r])).kind not in ("grad node", "tensor", "parameter")]
+    plain = [
+        r
+        for r in cycle
+        if graph.object(int(graph.holder[r])).kind
+        not in (ObjectKind.GRAD_NODE, ObjectKind.TENSOR, ObjectKind.PARAMETER)
+    ]
     parts: list[str] = []
-    if all(graph.object(int(graph.holder[r])).kind == "container" for r in plain):
+    if all(graph.object(int(graph.holder[r])).kind == ObjectKind.CONTAINER for r in plain):
         # Which C++ reference hides the cycle tells cycles through nameless containers apart.
         parts += sorted(
-            {generic(graph.reference(r).name) for r in cycle if graph.reference(r).kind in ("hook", "saved")}
+            {
+                generic(graph.reference(r).name)
+                for r in cycle
+                if graph.reference(r).kind in (ReferenceKind.HOOK, ReferenceKind.SAVED)
+            }
         )
     for reference in plain or cycle:
         r = graph.reference(reference)
         held = graph.object(r.held)
-        name = "tensor" if held.kind in ("tensor", "parameter", "grad node") and plain else f"{held.kind}:{held.name}"
+        name = (
+            "tensor"
+            if held.kind in (ObjectKind.TENSOR, ObjectKind.PARAMETER, ObjectKind.GRAD_NODE) and plain
+            else f"{held.kind}:{held.name}"
+        )
         step = f"{generic(r.name)} {name}"
         if step not in parts:
             parts.append(step)

@@ -9,12 +9,12 @@ from typing import Any
 from leakscope.findings.grouping.growth import series
 from leakscope.findings.memory.device import DeviceLook, device_looks
 from leakscope.findings.memory.device_oom import caught
-from leakscope.findings.model import Finding, Sighting
+from leakscope.findings.model import Finding, FreedBy, RuleName, Severity, Sighting
 from leakscope.findings.naming.trace import fingerprint
 from leakscope.record.model import Look, Rank
 from leakscope.units import bytes_text
 
-NAME = "allocator"
+NAME = RuleName.ALLOCATOR
 _ABOVE_LEAST, _ABOVE_SHARE = 256 << 20, 0.25
 _PENDING_LEAST, _PENDING_SHARE = 1 << 20, 0.02
 _OUTSIDE_LEAST = 64 << 20
@@ -126,8 +126,8 @@ def _note(
         rule=NAME,
         title=title,
         fingerprint=fingerprint((NAME, what)),
-        severity="note",
-        freed_by="program",
+        severity=Severity.NOTE,
+        freed_by=FreedBy.PROGRAM,
         retained_bytes=size,
         bytes_per_step=per_step,
         trace=(),

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from leakscope.findings.grouping.growth import series
-from leakscope.findings.model import Finding, Sighting
+from leakscope.findings.model import Finding, FreedBy, RuleName, Severity, Sighting
 from leakscope.findings.naming.trace import fingerprint
 from leakscope.record.model import Look, Rank
 from leakscope.units import bytes_text
@@ -125,12 +125,12 @@ def native_findings(rank: Rank, looks: Sequence[Look], min_bytes: int) -> list[F
     made_at = tuple(where for more, where in grown if more > 0)[:_MOST_SITES]
     return [
         Finding(
-            rule="native-hold",
+            rule=RuleName.NATIVE_HOLD,
             title="device memory that no Python object and no autograd path explains grows by "
             f"{bytes_text(line.per_step)} a step",
             fingerprint=fingerprint(("native-hold", "gap")),
-            severity="leak",
-            freed_by="program",
+            severity=Severity.LEAK,
+            freed_by=FreedBy.PROGRAM,
             retained_bytes=line.bytes[-1] - line.bytes[0],
             bytes_per_step=line.per_step,
             trace=(),

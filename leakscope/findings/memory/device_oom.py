@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from leakscope.findings.memory.oom import holders_told
+from leakscope.record.kinds import EndKind, Occasion
 from leakscope.record.model import Rank, Run
 from leakscope.units import bytes_text
 
@@ -20,7 +21,7 @@ def device_failures_told(run: Run) -> tuple[str, ...]:
         if row is None:
             continue
         told.append(f"Rank {rank.number}: {_figures(row)}")
-        look = next((k for k in rank.looks if k.occasion == "oom" and k.step == row["step"]), None)
+        look = next((k for k in rank.looks if k.occasion == Occasion.OOM and k.step == row["step"]), None)
         if look is not None and row["looked"]:
             told += [f"Rank {rank.number}: {text}" for text in holders_told(look, True)]
     return tuple(told)
@@ -30,7 +31,7 @@ def fatal(rank: Rank) -> Row | None:
     """The failure that ended the script: the last one, in the step of the error that came out of it."""
     rows = rank.extras.get("device_out_of_memory", ())
     ends = rank.extras.get("out_of_memory", ())
-    if not rows or not ends or rank.ended.how != "raised":
+    if not rows or not ends or rank.ended.how != EndKind.RAISED:
         return None
     return rows[-1] if rows[-1]["step"] == ends[-1]["step"] else None
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from leakscope.findings.model import Finding
+from leakscope.findings.model import Finding, FreedBy, Severity
 from leakscope.record.model import Collection, Rank, Run
 from leakscope.units import bytes_text, seconds_text
 
@@ -21,7 +21,7 @@ def gc_advice(run: Run, findings: Sequence[Finding]) -> tuple[str, ...]:
     told: list[str] = []
     for rank in run.ranks:
         told += _of_rank(rank)
-    cyclic = [f for f in findings if f.freed_by == "gc" and f.severity == "leak"]
+    cyclic = [f for f in findings if f.freed_by == FreedBy.GC and f.severity == Severity.LEAK]
     if cyclic:
         rate = sum(f.bytes_per_step for f in cyclic)
         cuts = [f.cut for f in cyclic if f.cut is not None]

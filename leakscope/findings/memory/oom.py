@@ -10,7 +10,8 @@ from leakscope.findings.compare_ranks import is_model
 from leakscope.findings.grouping.groups import Group, group_storages
 from leakscope.findings.naming.expressions import along_way
 from leakscope.findings.naming.trace import generic
-from leakscope.graph.model import HeapGraph
+from leakscope.graph.model import HeapGraph, ObjectKind
+from leakscope.record.kinds import Occasion
 from leakscope.record.model import Look, Rank, Run
 from leakscope.units import bytes_text
 
@@ -56,7 +57,9 @@ def _bytes(look: Look, group: Group) -> int:
     """Of a group; where the device ran out of memory, those on a device."""
     graph = look.heap
     return (
-        sum(int(graph.bytes[s]) for s in group.storages if s in graph.device) if look.occasion == "oom" else group.bytes
+        sum(int(graph.bytes[s]) for s in group.storages if s in graph.device)
+        if look.occasion == Occasion.OOM
+        else group.bytes
     )
 
 
@@ -143,12 +146,12 @@ def _spoken(graph: HeapGraph, group: Group) -> str:
 
 def _is_named(graph: HeapGraph, group: Group) -> bool:
     """Whether a variable of a function or of a module leads there."""
-    return any(graph.object(int(graph.holder[r])).kind in ("frame", "namespace") for r in group.way)
+    return any(graph.object(int(graph.holder[r])).kind in (ObjectKind.FRAME, ObjectKind.NAMESPACE) for r in group.way)
 
 
 def _named(graph: HeapGraph, group: Group) -> tuple[str, str]:
     """`net.weight in main()` and the line, from the frame nearest to the memory, which the error's traceback may keep."""
-    frames = [k for k, r in enumerate(group.way) if graph.object(int(graph.holder[r])).kind == "frame"]
+    frames = [k for k, r in enumerate(group.way) if graph.object(int(graph.holder[r])).kind == ObjectKind.FRAME]
     way = _down_to_holder(graph, group.way[frames[-1] :] if frames else group.way)
     if not way:
         return graph.object(group.start).label, ""
@@ -165,7 +168,12 @@ def _named(graph: HeapGraph, group: Group) -> tuple[str, str]:
 def _down_to_holder(graph: HeapGraph, way: tuple[int, ...]) -> tuple[int, ...]:
     """A way as far as the first tensor, or the container of many."""
     tensor = next(
-        (k for k, r in enumerate(way) if graph.object(int(graph.held[r])).kind in ("tensor", "parameter")), None
+        (
+            k
+            for k, r in enumerate(way)
+            if graph.object(int(graph.held[r])).kind in (ObjectKind.TENSOR, ObjectKind.PARAMETER)
+        ),
+        None,
     )
     if tensor is None:
         return ()

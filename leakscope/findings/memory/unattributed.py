@@ -8,9 +8,9 @@ from itertools import pairwise
 from leakscope.findings.grouping.arrays import array_bytes
 from leakscope.findings.grouping.bounds import went_on
 from leakscope.findings.grouping.growth import LEAST_LOOKS, series
-from leakscope.findings.model import Finding, Sighting
+from leakscope.findings.model import Finding, FreedBy, RuleName, Severity, Sighting
 from leakscope.findings.naming.trace import fingerprint
-from leakscope.graph.model import KINDS
+from leakscope.graph.model import KINDS, ObjectKind
 from leakscope.record.model import Look, Rank
 from leakscope.units import bytes_text
 
@@ -44,12 +44,14 @@ def gap_findings(rank: Rank, looks: Sequence[Look], min_bytes: int) -> list[Find
     shapes = on == "cpu" and line.per_step <= _MOST_A_SHAPE and _shapes_are_new(counted)
     how = f" by {bytes_text(line.per_step)} a step" if line.steady else f", not steadily, by {bytes_text(grown)} in all"
     finding = Finding(
-        rule="native-hold",
+        rule=RuleName.NATIVE_HOLD,
         title=f"memory that is no tensor's grows{how}{', while shapes are new at each look' * shapes}",
         fingerprint=fingerprint(("native-hold", "gap")),
         # what compiles, or first uses a library, rises once
-        severity="leak" if line.steady and enough and not shapes and went_on(rank, line, line.per_step) else "note",
-        freed_by="program",
+        severity=Severity.LEAK
+        if line.steady and enough and not shapes and went_on(rank, line, line.per_step)
+        else Severity.NOTE,
+        freed_by=FreedBy.PROGRAM,
         retained_bytes=grown,
         bytes_per_step=line.per_step,
         trace=(),
@@ -80,7 +82,7 @@ def _shapes_are_new(looks: Sequence[Look]) -> bool:
     known: set[str] = set()
     for place, look in enumerate(looks):
         graph = look.heap
-        labels = {graph.strings[k] for k in graph.label[graph.kind == KINDS.index("tensor")].tolist()}
+        labels = {graph.strings[k] for k in graph.label[graph.kind == KINDS.index(ObjectKind.TENSOR)].tolist()}
         if place and labels <= known:
             return False
         known |= labels

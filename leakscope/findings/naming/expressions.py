@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from leakscope.findings.naming.trace import generic
-from leakscope.graph.model import HeapGraph, Object
+from leakscope.graph.model import HeapGraph, Object, ObjectKind, ReferenceKind
 from leakscope.graph.ownership import is_users
 
 SEVERAL = "more than one reference"
@@ -13,8 +13,22 @@ SEVERAL = "more than one reference"
 _WEAK_DICTS = ("weakref.WeakKeyDictionary", "weakref.WeakValueDictionary", "torch.utils.weak.WeakIdKeyDictionary")
 """Dicts behind a `.data` that nobody writes."""
 _DEFAULTS = (".__defaults__", ".__kwdefaults__")
-_INSTANCES = ("instance", "nn.Module", "optimizer", "exception", "thread", "container")
-_PLAIN = ("attribute", "buffer", "item", "local", "closure", "hook")
+_INSTANCES = (
+    ObjectKind.INSTANCE,
+    ObjectKind.NN_MODULE,
+    ObjectKind.OPTIMIZER,
+    ObjectKind.EXCEPTION,
+    ObjectKind.THREAD,
+    ObjectKind.CONTAINER,
+)
+_PLAIN = (
+    ReferenceKind.ATTRIBUTE,
+    ReferenceKind.BUFFER,
+    ReferenceKind.ITEM,
+    ReferenceKind.LOCAL,
+    ReferenceKind.CLOSURE,
+    ReferenceKind.HOOK,
+)
 
 
 def along_way(graph: HeapGraph, way: Sequence[int], last: int, one: Collection[int] = ()) -> str:
@@ -33,11 +47,15 @@ def along_way(graph: HeapGraph, way: Sequence[int], last: int, one: Collection[i
             continue
         if r.kind not in _PLAIN or r.name.startswith((".__", ".tb_", "key ", "(unn")) or not _is_code(r.name):
             return at_holder(graph, last, one)
-        if r.kind in ("closure", "local") and text:
+        if r.kind in (ReferenceKind.CLOSURE, ReferenceKind.LOCAL) and text:
             return f"{generic(r.name)} of {_in(text, root)}" if reference == last else at_holder(graph, last, one)
         if not (r.name == ".data" and graph.object(r.holder).type in _WEAK_DICTS):
             text += (r.name if reference in one else generic(r.name)).removeprefix("local ").removeprefix("closure ")
-    return _in(text, root) if inner or root.kind in ("frame", "namespace") else at_holder(graph, last, one)
+    return (
+        _in(text, root)
+        if inner or root.kind in (ObjectKind.FRAME, ObjectKind.NAMESPACE)
+        else at_holder(graph, last, one)
+    )
 
 
 def _of_python(graph: HeapGraph, way: Sequence[int], place: int) -> str | None:
@@ -84,7 +102,7 @@ def _inner(graph: HeapGraph, way: Sequence[int]) -> int:
 
 def _in(text: str, root: Object) -> str:
     """An expression and the function, module or class it is written in."""
-    if root.kind == "namespace":
+    if root.kind == ObjectKind.NAMESPACE:
         return text.removeprefix(".") if root.name == "__main__" else root.name + text
     inner = root.kind in _INSTANCES and text.startswith("self")
     return f"{text} in {root.name.rpartition('.')[2] if inner else f'{root.name}()'}"
@@ -98,11 +116,19 @@ def at_holder(graph: HeapGraph, reference: int, one: Collection[int] = ()) -> st
     """One reference with its holder: `.activated of FastTanhBackward`, `closure act of mask_by_activation()`."""
     r = graph.reference(reference)
     holder, held = graph.object(r.holder), graph.object(r.held)
-    if is_lru_cache(holder) and r.kind == "item":
+    if is_lru_cache(holder) and r.kind == ReferenceKind.ITEM:
         return f"the cache of {holder.name}()"
-    if r.kind == "item" and held.kind in ("function", "method") and holder.type.endswith("OrderedDict"):
+    if (
+        r.kind == ReferenceKind.ITEM
+        and held.kind in (ObjectKind.FUNCTION, ObjectKind.METHOD)
+        and holder.type.endswith("OrderedDict")
+    ):
         return f"the hook {held.name}()"  # hook dicts are OrderedDicts by number: torch/utils/hooks.py
-    owner = f"{holder.name}()" if holder.kind in ("function", "frame", "generator") else holder.label
+    owner = (
+        f"{holder.name}()"
+        if holder.kind in (ObjectKind.FUNCTION, ObjectKind.FRAME, ObjectKind.GENERATOR)
+        else holder.label
+    )
     return f"{r.name if reference in one else generic(r.name)} of {owner}"
 
 

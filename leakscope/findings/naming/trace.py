@@ -7,10 +7,10 @@ import re
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 
-from leakscope.findings.model import Hop
-from leakscope.graph.model import HeapGraph
+from leakscope.findings.model import Hop, HopStatus
+from leakscope.graph.model import HeapGraph, ObjectKind, ReferenceKind, RootKind
 
-_TENSORS = ("tensor", "parameter")
+_TENSORS = (ObjectKind.TENSOR, ObjectKind.PARAMETER)
 OF_TENSORS = (*_TENSORS, "grad node", "storage")
 
 
@@ -35,7 +35,7 @@ def passes_through(graph: HeapGraph, reference: int) -> bool:
     """Whether a way goes through a tensor as through any instance: by an attribute that is no tensor, a list it carries."""
     r = graph.reference(reference)
     return (
-        r.kind == "attribute"
+        r.kind == ReferenceKind.ATTRIBUTE
         and graph.object(r.holder).kind in _TENSORS
         and graph.object(r.held).kind not in OF_TENSORS
     )
@@ -69,7 +69,7 @@ def _who(graph: HeapGraph, index: int) -> str:
 def _native_type(graph: HeapGraph, start: int) -> str:
     """` float32`, the one thing known for good of a tensor that native code holds: its size may change from run to run."""
     found = graph.object(start)
-    held = found.root == "native" and found.kind in _TENSORS
+    held = found.root == RootKind.NATIVE and found.kind in _TENSORS
     return f" {found.label.split()[-1].partition('[')[0]}" if held and "[" in found.label else ""
 
 
@@ -106,7 +106,7 @@ def hops(
                 type=obj.type,
                 kind=obj.kind,
                 where=graph.reference(reference).where or where if reference >= 0 else where,
-                status="leaked" if leaked else "expected",
+                status=HopStatus.LEAKED if leaked else HopStatus.EXPECTED,
                 reference=name if reference in one else generic(name),
                 reason=reasons[1] if leaked else _root_reason(obj.root) or reasons[0],
                 frees_bytes=frees.get(reference),
@@ -132,8 +132,8 @@ def _shortened(found: list[Hop]) -> tuple[Hop, ...]:
     for hop in found:
         if (
             result
-            and result[-1].kind == "grad node"
-            and hop.kind == "grad node"
+            and result[-1].kind == ObjectKind.GRAD_NODE
+            and hop.kind == ObjectKind.GRAD_NODE
             and hop.reference.startswith(".next_functions")
         ):
             skipped += 1

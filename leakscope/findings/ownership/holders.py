@@ -8,11 +8,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from leakscope.findings.ownership.library_paths import is_librarys, owners
-from leakscope.graph.model import ROOTS, HeapGraph
+from leakscope.graph.model import ROOTS, HeapGraph, ObjectKind, ReferenceKind
 from leakscope.graph.ownership import Reach, is_users, reach_of
 from leakscope.graph.reach import Mask, reachable
 
-_PASSED = ("tensor", "parameter", "grad node", "saved tensor", "storage")
+_PASSED = (ObjectKind.TENSOR, ObjectKind.PARAMETER, ObjectKind.GRAD_NODE, ObjectKind.SAVED_TENSOR, ObjectKind.STORAGE)
 _MOST = 4000
 """Objects asked on the way up from one storage."""
 
@@ -68,13 +68,13 @@ def grips_of(graph: HeapGraph, storage: int, users: Mask, reached: dict[int, Rea
         for reference in graph.into(here).tolist():
             r = graph.reference(reference)
             holder = graph.object(r.holder)
-            if r.kind == "saved":
+            if r.kind == ReferenceKind.SAVED:
                 flags["saved"].append(True)
-            if r.kind == "operand":
+            if r.kind == ReferenceKind.OPERAND:
                 flags["native"].append(True)
-            elif holder.kind == "parameter" and r.name == ".grad":
+            elif holder.kind == ObjectKind.PARAMETER and r.name == ".grad":
                 flags["gradient"].append(True)
-            elif holder.kind == "work":
+            elif holder.kind == ObjectKind.WORK:
                 flags["work"].append(True)
                 if _belongs_to_library(graph, r.holder):
                     theirs.append(reference)
@@ -103,7 +103,7 @@ def grips_of(graph: HeapGraph, storage: int, users: Mask, reached: dict[int, Rea
 
 def _belongs_to_library(graph: HeapGraph, index: int) -> bool:
     """A library's own object, or a container or Work that only a library's objects and frames have."""
-    if graph.object(index).kind not in ("container", "work"):
+    if graph.object(index).kind not in (ObjectKind.CONTAINER, ObjectKind.WORK):
         return is_librarys(graph, index)
     found = owners(graph, index)
     return bool(found) and all(is_librarys(graph, owner) for owner in found)

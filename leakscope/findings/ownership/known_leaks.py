@@ -6,7 +6,8 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from leakscope.findings.model import Finding, Hop
+from leakscope.findings.model import Finding, Hop, Origin, RuleName
+from leakscope.graph.model import ObjectKind
 
 
 @dataclass(frozen=True)
@@ -20,7 +21,7 @@ class Known:
     issue: str
     """owner/repository#number."""
     said: str
-    rule: str = "late-release"
+    rule: RuleName = RuleName.LATE_RELEASE
     """Rule of a finding about what is kept from step to step without growing."""
     off_the_wire: bool = False
     """Only for storages that no send or receive has used, where the wire was watched."""
@@ -41,11 +42,11 @@ KNOWN = (
     Known("PipelineStage.args_recv_info[i][i].buffer.grad", r"_RecvInfo\.buffer\.grad$", "pytorch/pytorch#164329",
           "split backward leaves the gradient it has sent in the receive buffer's .grad until the next step begins; full backward clears it"),
     Known("PipelineStage.args_recv_info[i][i].buffer", r"\.args_recv_info\S* _RecvInfo\.buffer", "pytorch/pytorch#136380",
-          "one receive buffer for each microbatch, allocated once and alive for ever", rule="p2p-buffer"),
+          "one receive buffer for each microbatch, allocated once and alive for ever", rule=RuleName.P2P_BUFFER),
     Known("PipelineStage.grad_recv_info[i][i].buffer", r"\.grad_recv_info\S* _RecvInfo\.buffer", "pytorch/pytorch#136380",
-          "one receive buffer for each microbatch's gradients, allocated once and alive for ever", rule="p2p-buffer"),
+          "one receive buffer for each microbatch's gradients, allocated once and alive for ever", rule=RuleName.P2P_BUFFER),
     Known("_RecvInfo.buffer", r"_RecvInfo\.buffer", "pytorch/pytorch#136380",
-          "one receive buffer for each microbatch, allocated once and alive for ever", rule="p2p-buffer"),
+          "one receive buffer for each microbatch, allocated once and alive for ever", rule=RuleName.P2P_BUFFER),
     Known("PipelineStage.fwd_cache", r"PipelineStage\.fwd_cache", "pytorch/pytorch#128910",
           "a stage keeps the outputs it has sent, and its inputs, until their backward"),
     Known("PipelineStage.backward_state[i][i][i]['intermediates']", r"PipelineStage\.backward_state\S*\['intermediates'\]",
@@ -83,7 +84,7 @@ def spoken(trace: Sequence[Hop]) -> str:
     for hop in trace:
         if hop.type.startswith(TYPES):
             text += f" {hop.type.rpartition('.')[2]}"
-        elif hop.where.startswith(_FILES) and hop.kind in ("frame", "function", "generator"):
+        elif hop.where.startswith(_FILES) and hop.kind in (ObjectKind.FRAME, ObjectKind.FUNCTION, ObjectKind.GENERATOR):
             text += f" {hop.object.split()[-1]}"
         space = "" if hop.reference.startswith((".", "[")) or not hop.reference else " "
         text += "" if hop.reference == "storage" else space + hop.reference
@@ -105,10 +106,12 @@ def known_leak(trace: Sequence[Hop], crossed: bool | None = None) -> Known | Non
 
 def named_upstream(finding: Finding) -> Finding:
     """The finding as the library's, with the upstream issue in its advice, where it is known there."""
-    known = None if finding.origin == "library" and finding.advice.startswith(_OPENING) else known_leak(finding.trace)
+    known = (
+        None if finding.origin == Origin.LIBRARY and finding.advice.startswith(_OPENING) else known_leak(finding.trace)
+    )
     if known is None:
         return finding
-    return replace(finding, origin="library", advice=f"{upstream(known)} {known.cure or finding.advice}")
+    return replace(finding, origin=Origin.LIBRARY, advice=f"{upstream(known)} {known.cure or finding.advice}")
 
 
 def upstream(known: Known) -> str:

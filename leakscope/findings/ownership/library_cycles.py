@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from leakscope.findings.grouping.candidate import Candidate
+from leakscope.findings.model import Origin
 
 KNOWN_CYCLES = {
     "_pytest._code.code.ExceptionInfo": "`pytest.raises(...) as caught` holds the frame that holds `caught`",
@@ -10,16 +11,16 @@ KNOWN_CYCLES = {
 """Qualified type name on a cycle to what the library does there."""
 
 
-def origin_of(found: Candidate) -> str:
+def origin_of(found: Candidate) -> Origin:
     """`library` where a known one closes the cycle, or every line that can be named on it belongs to a library."""
     graph, group = found.graph, found.group
     references = list(group.cycles[0]) if group.cycles else list(group.way)
     if group.cycles and any(graph.object(int(graph.holder[r])).name in KNOWN_CYCLES for r in references):
-        return "library"
+        return Origin.LIBRARY
     lines = [graph.object(int(graph.holder[r])).where for r in references] + [
         graph.reference(r).where for r in references
     ]
     named = [line for line in lines if line]
     if group.freed == 0 or not named:
-        return "application"
-    return "library" if all(line.startswith("<") for line in named) else "application"
+        return Origin.APPLICATION
+    return Origin.LIBRARY if all(line.startswith("<") for line in named) else Origin.APPLICATION

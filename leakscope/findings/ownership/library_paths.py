@@ -10,13 +10,21 @@ import numpy as np
 from leakscope.findings.model import Hop
 from leakscope.findings.naming.trace import hops
 from leakscope.findings.ownership.known_leaks import TYPES, Known, known_leak
-from leakscope.graph.model import HeapGraph
+from leakscope.graph.model import HeapGraph, ObjectKind, ReferenceKind
 from leakscope.graph.paths import Ways
 from leakscope.graph.retained import freed_storages
 
 LIBRARY_STATE = ("torch.distributed.", "torch.nn.parallel.")
 """Types whose attributes torch fills, not the script."""
-_PASSED = ("storage", "tensor", "parameter", "grad node", "saved tensor", "container", "work")
+_PASSED = (
+    ObjectKind.STORAGE,
+    ObjectKind.TENSOR,
+    ObjectKind.PARAMETER,
+    ObjectKind.GRAD_NODE,
+    ObjectKind.SAVED_TENSOR,
+    ObjectKind.CONTAINER,
+    ObjectKind.WORK,
+)
 _RECORDS = (f"{TYPES}stage._RecvInfo", "torch.distributed.distributed_c10d.P2POp")
 """Small objects that a stage or a schedule keeps one of for each microbatch: what keeps them tells more."""
 _MOST = 1000
@@ -52,7 +60,7 @@ class Holds:
 def is_librarys(graph: HeapGraph, index: int) -> bool:
     """Whether an object is a library's: its frame or function, or state that torch keeps for itself."""
     found = graph.object(index)
-    return found.where.startswith("<") or (found.kind == "instance" and found.type.startswith(LIBRARY_STATE))
+    return found.where.startswith("<") or (found.kind == ObjectKind.INSTANCE and found.type.startswith(LIBRARY_STATE))
 
 
 def owners(graph: HeapGraph, index: int) -> list[int]:
@@ -65,7 +73,9 @@ def owners(graph: HeapGraph, index: int) -> list[int]:
             holder = int(graph.holder[reference])
             if holder not in seen:
                 seen.add(holder)
-                (waiting if graph.object(holder).kind in ("container", "work") else found).append(holder)
+                (waiting if graph.object(holder).kind in (ObjectKind.CONTAINER, ObjectKind.WORK) else found).append(
+                    holder
+                )
         if graph.root[here]:
             found.append(here)
     return found
@@ -105,7 +115,7 @@ def holds_of(graph: HeapGraph, storage: int, through_graphs: bool = True) -> Hol
 
 
 def _is_direct(graph: HeapGraph, reference: int) -> bool:
-    return graph.reference(reference).kind not in ("grad graph", "saved")
+    return graph.reference(reference).kind not in (ReferenceKind.GRAD_GRAPH, ReferenceKind.SAVED)
 
 
 def _down(graph: HeapGraph, down: dict[int, int], here: int, storage: int) -> list[int]:
@@ -133,6 +143,9 @@ def whole_trace(graph: HeapGraph, ways: Ways, hold: Hold, frees: int) -> tuple[H
 
 def freed_by(graph: HeapGraph, holds: Iterable[Hold], storages: Iterable[int]) -> int:
     """Bytes of these storages that would be freed if the holders let go of the tensors, and nobody else did."""
-    cuts = {next((r for r in hold.way[::-1] if graph.reference(r).kind != "memory"), hold.way[0]) for hold in holds}
+    cuts = {
+        next((r for r in hold.way[::-1] if graph.reference(r).kind != ReferenceKind.MEMORY), hold.way[0])
+        for hold in holds
+    }
     gone = freed_storages(graph, np.asarray(sorted(cuts), dtype=np.int64))
     return int(graph.bytes[np.intersect1d(gone, np.asarray(sorted(storages), dtype=np.int64))].sum())

@@ -7,13 +7,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from leakscope.findings.grouping.growth import LEAST_LOOKS, Series, series
-from leakscope.findings.model import Cut, Finding, Sighting
+from leakscope.findings.model import Cut, Finding, FreedBy, Origin, Severity, Sighting
 from leakscope.findings.naming.expressions import at_holder
 from leakscope.findings.naming.trace import fingerprint
 from leakscope.findings.ownership.known_leaks import KNOWN, TYPES, Known, upstream
 from leakscope.findings.ownership.library_paths import Hold, Holds, freed_by, holds_of, whole_trace
-from leakscope.graph.model import HeapGraph
+from leakscope.graph.model import HeapGraph, ObjectKind, ReferenceKind
 from leakscope.graph.paths import ways_from_roots
+from leakscope.record.kinds import Occasion
 from leakscope.record.model import Look, Rank
 from leakscope.units import bytes_text
 
@@ -68,7 +69,7 @@ def _said(graph: HeapGraph, reference: int) -> str:
     """`losses in train()`, whether train is a function that runs or a generator that waits."""
     r = graph.reference(reference)
     holder = graph.object(r.holder)
-    in_function = r.kind == "local" and holder.kind in ("frame", "generator")
+    in_function = r.kind == ReferenceKind.LOCAL and holder.kind in (ObjectKind.FRAME, ObjectKind.GENERATOR)
     return f"{r.name.removeprefix('local ')} in {holder.name}()" if in_function else at_holder(graph, reference)
 
 
@@ -77,7 +78,7 @@ def kept_by_library(rank: Rank, looks: Sequence[Look], told: Sequence[Finding], 
 
     `told` are the findings of this rank that grow: what they name is not told again.
     """
-    if len(looks) < 2 or looks[-1].occasion == "block":
+    if len(looks) < 2 or looks[-1].occasion == Occasion.BLOCK:
         return {}
     named = {index for finding in told for index in finding.storages.get(rank.number, ())}
     last = looks[-1]
@@ -111,14 +112,14 @@ def _finding(rank: Rank, graph: HeapGraph, kept: Kept, line: Series, size: int, 
         rule=known.rule,
         title=f"kept by torch's {known.holder} from step to step: {bytes_text(size)}",
         fingerprint=fingerprint(("kept by library", known.holder)),
-        severity="leak" if grows and line.is_leak(min_bytes) else "note",
-        freed_by="program",
+        severity=Severity.LEAK if grows and line.is_leak(min_bytes) else Severity.NOTE,
+        freed_by=FreedBy.PROGRAM,
         retained_bytes=size,
         bytes_per_step=line.per_step if grows else 0.0,
         trace=whole_trace(graph, ways_from_roots(graph), kept.of_its_own(typical)[0], frees),
         cut=Cut(known.holder, "", frees) if frees else None,
         advice=advice(graph, kept, _course(line)),
-        origin="library",
+        origin=Origin.LIBRARY,
         made_at=tuple(dict.fromkeys(graph.made_at[s] for s in kept.holds if s in graph.made_at))[:6],
         sightings=tuple(Sighting(rank.number, s, b) for s, b in zip(line.steps, line.bytes, strict=True) if b),
         count=count,

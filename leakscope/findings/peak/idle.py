@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 
 from leakscope.findings.ownership.holders import Grips, grips_of, users_side
-from leakscope.graph.model import HeapGraph, Ints
+from leakscope.graph.model import HeapGraph, Ints, ObjectKind
 from leakscope.graph.ownership import Reach
 from leakscope.graph.retained import freed_storages
+from leakscope.record.kinds import Occasion
 from leakscope.record.model import Rank
 
 Row = Mapping[str, Any]
@@ -71,7 +72,7 @@ def peak_of(rank: Rank) -> PeakOfStep | None:
     step = next((row for row in rows if row["kind"] == "step"), None)
     if step is None:
         return None
-    look = next((look for look in rank.looks if look.occasion == "peak" and look.step == step["step"]), None)
+    look = next((look for look in rank.looks if look.occasion == Occasion.PEAK and look.step == step["step"]), None)
     if look is None:
         return None
     graph, users = look.heap, users_side(look.heap)
@@ -143,6 +144,6 @@ def arguments_cut(graph: HeapGraph, step: Row, cuts: Sequence[int]) -> list[str]
     for cut in cuts:
         r = graph.reference(cut)
         holder = graph.object(r.holder)
-        if holder.kind == "frame" and (holder.name, r.name.removeprefix("local ")) in running:
+        if holder.kind == ObjectKind.FRAME and (holder.name, r.name.removeprefix("local ")) in running:
             found.append(r.name.removeprefix("local "))
     return list(dict.fromkeys(found))

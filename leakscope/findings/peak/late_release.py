@@ -7,13 +7,13 @@ from collections.abc import Collection, Sequence
 
 import numpy as np
 
-from leakscope.findings.model import Cut, Finding, Hop, Sighting, Unjudged
+from leakscope.findings.model import Cut, Finding, FreedBy, Hop, Severity, Sighting, Unjudged
 from leakscope.findings.naming.expressions import along_way
 from leakscope.findings.naming.see_also import places
 from leakscope.findings.naming.trace import fingerprint, generic, hops
 from leakscope.findings.peak.idle import Idle, PeakOfStep, arguments_cut, frees_mostly_idle, peak_of
 from leakscope.findings.peak.library_drag import NAME, others_findings
-from leakscope.graph.model import HeapGraph
+from leakscope.graph.model import HeapGraph, ObjectKind, ReferenceKind
 from leakscope.graph.paths import Ways, ways_from_roots
 from leakscope.graph.reach import reachable
 from leakscope.graph.retained import freed_storages
@@ -24,7 +24,7 @@ LEAK_SHARE = 0.2
 """Share of the step's peak from which what could be let go is a leak: a variable that lives on is in every plain script."""
 _LEAK_FACTOR = 4
 """And at least this many times `min_bytes`."""
-_CONTAINERS = ("container",)
+_CONTAINERS = (ObjectKind.CONTAINER,)
 _NAMES_SHOWN = 6
 
 
@@ -68,7 +68,7 @@ def _users_findings(peak: PeakOfStep, min_bytes: int, least: float) -> list[Find
                 climbed[reference] = _climb(graph, reference, storages)
             cuts.append(climbed[reference])
         cuts = _of_one_object(graph, list(dict.fromkeys(cuts)), one, storages)
-        cuts.sort(key=lambda c: (graph.object(int(graph.holder[c])).kind != "frame", c))
+        cuts.sort(key=lambda c: (graph.object(int(graph.holder[c])).kind != ObjectKind.FRAME, c))
         groups[_owner(graph, ways, cuts[0])].append((one, tuple(cuts)))
     # Where another moment is as high, letting go of these alone would gain nothing worth a line.
     worth = [members for members in groups.values() if peak.fall([one for one, _ in members]) >= max(min_bytes, 1)]
@@ -88,7 +88,7 @@ def _climb(graph: HeapGraph, reference: int, idle: frozenset[int]) -> int:
         if not idle.issuperset(graph.storages[below].tolist()) and (not gone or not idle.issuperset(gone)):
             break
         best = into[0]
-    return best if graph.reference(best).kind == "local" else reference
+    return best if graph.reference(best).kind == ReferenceKind.LOCAL else reference
 
 
 def _of_one_object(graph: HeapGraph, cuts: list[int], one: Idle, idle: frozenset[int]) -> list[int]:
@@ -108,7 +108,7 @@ def _owner(graph: HeapGraph, ways: Ways, reference: int) -> str:
     root = graph.object(ways.start(graph, holder))
     return (
         f"{root.kind} {root.name}"
-        if root.kind == "frame"
+        if root.kind == ObjectKind.FRAME
         else f"{root.kind} {root.name} {_spoken(graph, ways, reference)}"
     )
 
@@ -150,8 +150,8 @@ def _finding(
         title=f"{names}{f', {where},' if where else ''} keep{'s' * (len(spoken) == 1)} {bytes_text(size)} through the step's "
         "peak that nothing uses again",
         fingerprint=fingerprint((NAME, *sorted(spoken))),
-        severity="leak" if min(size - passing, fall) >= least else "note",
-        freed_by="program",
+        severity=Severity.LEAK if min(size - passing, fall) >= least else Severity.NOTE,
+        freed_by=FreedBy.PROGRAM,
         retained_bytes=size,
         bytes_per_step=0.0,
         trace=_trace(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from leakscope.findings.model import Cut, Finding, Sighting
+from leakscope.findings.model import Cut, Finding, FreedBy, Origin, RuleName, Severity, Sighting
 from leakscope.findings.naming.trace import fingerprint
 from leakscope.findings.ownership.library_paths import whole_trace
 from leakscope.findings.ownership.library_retention import Kept, advice, by_holder
@@ -12,7 +12,7 @@ from leakscope.findings.peak.idle import Idle, PeakOfStep
 from leakscope.graph.paths import ways_from_roots
 from leakscope.units import bytes_text
 
-NAME = "late-release"
+NAME = RuleName.LATE_RELEASE
 _WORTH_SHARE = 0.05
 """Share of the step's own peak, above what was alive when it began, from which what somebody else holds is worth a note."""
 _WORTH_FACTOR = 16
@@ -73,14 +73,14 @@ def _known(peak: PeakOfStep, kept: Kept, idle: Sequence[Idle]) -> Finding:
         rule=NAME,
         title=f"kept by torch's {known.holder} through the step's peak, and not used again: {bytes_text(size)}",
         fingerprint=fingerprint(("kept by library at the peak", known.holder)),
-        severity="note",
-        freed_by="program",
+        severity=Severity.NOTE,
+        freed_by=FreedBy.PROGRAM,
         retained_bytes=size,
         bytes_per_step=0.0,
         trace=whole_trace(graph, ways_from_roots(graph), kept.of_its_own(typical)[0], frees),
         cut=Cut(known.holder, "", frees) if frees else None,
         advice=advice(graph, kept, f"The step's peak is at {peak.row['peak_at']}."),
-        origin="library",
+        origin=Origin.LIBRARY,
         made_at=_made_at(idle),
         sightings=(Sighting(peak.rank, int(peak.row["step"]), size),),
         count=len(idle),
@@ -94,14 +94,14 @@ def _unknown(peak: PeakOfStep, who: str, idle: Sequence[Idle]) -> Finding:
         rule=NAME,
         title=title.format(size=bytes_text(size)),
         fingerprint=fingerprint((NAME, who)),
-        severity="note",
-        freed_by="program",
+        severity=Severity.NOTE,
+        freed_by=FreedBy.PROGRAM,
         retained_bytes=size,
         bytes_per_step=0.0,
         trace=(),
         cut=None,
         advice=advice_given,
-        origin="library" if who == "library" else "application",
+        origin=Origin.LIBRARY if who == "library" else Origin.APPLICATION,
         made_at=_made_at(idle),
         sightings=(Sighting(peak.rank, int(peak.row["step"]), size),),
         count=len(idle),

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from leakscope.findings.comm.operations import buffers_of
 from leakscope.findings.grouping.candidate import Candidate
+from leakscope.findings.model import RuleName
 from leakscope.graph.model import Object
 
-NAME = "dist-autograd-context"
+NAME = RuleName.DIST_AUTOGRAD_CONTEXT
 
 
 def _context(found: Candidate) -> Object | None:

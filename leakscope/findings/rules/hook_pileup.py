@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 from leakscope.findings.grouping.candidate import Candidate
+from leakscope.findings.model import RuleName
+from leakscope.graph.model import ObjectKind, ReferenceKind
 
-NAME = "hook-pileup"
-_OF_AUTOGRAD = ("tensor", "parameter", "grad node")
+NAME = RuleName.HOOK_PILEUP
+_OF_AUTOGRAD = (ObjectKind.TENSOR, ObjectKind.PARAMETER, ObjectKind.GRAD_NODE)
 _HOOK_DICTS = ("_hooks", "_hooks_with_kwargs", "_grad_hooks")
 
 
 def _position(found: Candidate) -> int | None:
     """Where on the way more than one hook is registered on the same object: one hook alone does not pile up."""
     for k, reference in enumerate(found.references):
-        if reference.kind == "hook" or reference.name.endswith(_HOOK_DICTS):
+        if reference.kind == ReferenceKind.HOOK or reference.name.endswith(_HOOK_DICTS):
             after = found.objects[k + 1 :]
-            several = bool(after) and after[0].kind == "container" and after[0].size != 1
-            if several and len(after) > 1 and after[1].kind in ("function", "method", "instance"):
+            several = bool(after) and after[0].kind == ObjectKind.CONTAINER and after[0].size != 1
+            if (
+                several
+                and len(after) > 1
+                and after[1].kind in (ObjectKind.FUNCTION, ObjectKind.METHOD, ObjectKind.INSTANCE)
+            ):
                 return k
     return None
 

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from leakscope.findings.grouping.candidate import Candidate
+from leakscope.findings.model import RuleName
+from leakscope.graph.model import ObjectKind, RootKind
 
-NAME = "native-hold"
+NAME = RuleName.NATIVE_HOLD
 
 
 def applies(found: Candidate) -> bool:
     start = found.objects[0]
     return (
         found.group.freed == 0
-        and start.root == "native"
-        and start.kind in ("tensor", "parameter", "storage", "grad node")
+        and start.root == RootKind.NATIVE
+        and start.kind in (ObjectKind.TENSOR, ObjectKind.PARAMETER, ObjectKind.STORAGE, ObjectKind.GRAD_NODE)
     )
 
 

@@ -4,21 +4,25 @@ from __future__ import annotations
 
 from leakscope.findings.comm.operations import CONTEXT, buffers_of, told
 from leakscope.findings.grouping.candidate import Candidate
-from leakscope.graph.model import Reference
+from leakscope.findings.model import RuleName
+from leakscope.graph.model import Reference, ReferenceKind, RootKind
 
-NAME = "p2p-buffer"
+NAME = RuleName.P2P_BUFFER
 _MOST = 0.5
 
 
 def _by_work(found: Candidate) -> Reference | None:
     """The reference by which a Work holds the first tensor on the way."""
     before = found.references[: found.tensor_at]
-    return next((r for r in reversed(before) if r.kind == "wire"), None)
+    return next((r for r in reversed(before) if r.kind == ReferenceKind.COMM), None)
 
 
 def _directly(found: Candidate) -> bool:
     """Most of it crossed between two ranks, and no graph or hook stands between the holder and the buffers."""
-    if any(r.kind in ("grad graph", "saved", "hook") or r.name == "._base" for r in found.references):
+    if any(
+        r.kind in (ReferenceKind.GRAD_GRAPH, ReferenceKind.SAVED, ReferenceKind.HOOK) or r.name == "._base"
+        for r in found.references
+    ):
         return False
     crossed = buffers_of(found.graph, found.group.storages)
     bytes_crossed = sum(
@@ -29,7 +33,7 @@ def _directly(found: Candidate) -> bool:
 
 def _by_registry(found: Candidate) -> bool:
     """Native code holds buffers of collectives that nobody has waited for: torch keeps their Works until somebody does."""
-    return found.objects[0].root == "native" and found.tensor_at == 0 and _nobody_waited(found)
+    return found.objects[0].root == RootKind.NATIVE and found.tensor_at == 0 and _nobody_waited(found)
 
 
 def _by_registry_too(found: Candidate) -> bool:
@@ -67,7 +71,7 @@ def title(found: Candidate, cut: str) -> str:
         return f"functional collectives whose results nobody has waited for keep their buffers: {what}"
     if _by_registry_too(found):
         return f"{cut} keeps results of functional collectives that nobody has waited for: {what}"
-    if found.objects[0].root == "native" and found.tensor_at == 0:
+    if found.objects[0].root == RootKind.NATIVE and found.tensor_at == 0:
         return f"a buffer of the wire is held by native code and no Python object explains it: {what}"
     return f"{cut} keeps buffers of the wire past their step: {what}"
 
@@ -81,7 +85,7 @@ def advice(found: Candidate, cut: str) -> str:
     if _by_registry(found) or _by_registry_too(found):
         then = "" if _by_registry(found) else f" Then take it out of {cut}."
         return f"Wait for each result (torch.distributed._functional_collectives.wait_tensor, or use the tensor that the call returned), also where it is thrown away: until then torch keeps the Work, and the Work its tensors.{then}"
-    if found.objects[0].root == "native" and found.tensor_at == 0:
+    if found.objects[0].root == RootKind.NATIVE and found.tensor_at == 0:
         return "Look for an operation that never completes, a Work kept by a future or a communication hook, or a C++ extension that caches the buffer."
     take = "Take each one out" if found.container else "Let go of each one"
     pop = (

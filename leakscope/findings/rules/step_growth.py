@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from leakscope.findings.grouping.candidate import Candidate
+from leakscope.findings.model import RuleName
 from leakscope.findings.naming.expressions import is_lru_cache
-from leakscope.graph.model import Object
+from leakscope.graph.model import Object, ObjectKind
 
-NAME = "step-growth"
+NAME = RuleName.STEP_GROWTH
 _OF_OPTIMIZER = (".state", ".param_groups")
 
 
@@ -21,9 +22,9 @@ def bounded_by(found: Candidate) -> Object | None:
     """
     for place, (obj, reference) in enumerate(zip(found.objects, found.references, strict=False)):
         of_library = not obj.where and not obj.type.startswith("__main__.")
-        if obj.kind == "optimizer" and of_library and reference.name == ".state":
+        if obj.kind == ObjectKind.OPTIMIZER and of_library and reference.name == ".state":
             entries = found.objects[place + 2 : place + 3]
-            return obj if entries and entries[0].kind == "container" and found.is_for_all(entries[0]) else None
+            return obj if entries and entries[0].kind == ObjectKind.CONTAINER and found.is_for_all(entries[0]) else None
     return None
 
 
@@ -47,7 +48,7 @@ def _is_of_cache(found: Candidate, grown: Object) -> bool:
 def _grows_in_optimizer(found: Candidate) -> bool:
     """Whether what gains lies in what an optimizer keeps, not above it: a list of optimizers is none."""
     for place, (obj, reference) in enumerate(zip(found.objects, found.references, strict=False)):
-        if obj.kind == "optimizer" and reference.name in _OF_OPTIMIZER:
+        if obj.kind == ObjectKind.OPTIMIZER and reference.name in _OF_OPTIMIZER:
             return place < found.gaining or found.gaining < 0 and found.is_for_all(obj)
     return False
 
@@ -68,7 +69,7 @@ def advice(found: Candidate, cut: str) -> str:
         return f"An entry of {cut} goes when nothing else holds its key: see whether its value does, or who else keeps the keys, and take the entry out when the step is done with it."
     if _grows_in_optimizer(found):
         return "An optimizer keeps every parameter that it was ever given, and a state for each: add parameters once (add_param_group), not each step, and make a new optimizer for a new model."
-    shared = [o for o in found.before_tensor if o.kind == "container" and found.is_for_all(o)]
+    shared = [o for o in found.before_tensor if o.kind == ObjectKind.CONTAINER and found.is_for_all(o)]
     grown = grown or (shared[-1] if shared else None)
     if ".__defaults__" in cut or ".__kwdefaults__" in cut:
         return "A default argument is made once, with its function, and kept: give it the default None, and make a new one in the body."

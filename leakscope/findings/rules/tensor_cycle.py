@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from leakscope.findings.grouping.candidate import Candidate
 from leakscope.findings.grouping.groups import holds_itself
+from leakscope.findings.model import RuleName
 from leakscope.findings.naming.expressions import SEVERAL, is_lru_cache
-from leakscope.graph.model import Object
+from leakscope.graph.model import Object, ObjectKind, ReferenceKind
 
-NAME = "tensor-cycle"
+NAME = RuleName.TENSOR_CYCLE
 
 
 def applies(found: Candidate) -> bool:
@@ -23,8 +24,8 @@ def _class(found: Candidate) -> Object | None:
 def recurses(found: Candidate) -> bool:
     """Whether a function's closure leads straight to a function of the same cycle: to itself, or to one that calls it."""
     cycle = [found.graph.reference(r) for r in (found.group.cycles[0] if found.group.cycles else ())]
-    held = [found.graph.object(r.held) for r in cycle if r.kind == "closure"]
-    return any(o.kind == "function" or is_lru_cache(o) for o in held)
+    held = [found.graph.object(r.held) for r in cycle if r.kind == ReferenceKind.CLOSURE]
+    return any(o.kind == ObjectKind.FUNCTION or is_lru_cache(o) for o in held)
 
 
 def cure(found: Candidate) -> str:
@@ -35,7 +36,9 @@ def cure(found: Candidate) -> str:
 def through_hook(found: Candidate) -> bool:
     """Whether a grad node has a hook that leads back to it."""
     cycle = [found.graph.reference(r) for r in (found.group.cycles[0] if found.group.cycles else ())]
-    return any(r.kind == "hook" and found.graph.object(r.holder).kind == "grad node" for r in cycle)
+    return any(
+        r.kind == ReferenceKind.HOOK and found.graph.object(r.holder).kind == ObjectKind.GRAD_NODE for r in cycle
+    )
 
 
 def title(found: Candidate, cut: str) -> str:
@@ -68,16 +71,16 @@ def advice(found: Candidate, cut: str) -> str:
         return f"Do not let the inner function refer to itself: pass it as an argument, move it to module level, or loop instead of recursing. Cutting {cut} breaks the cycle."
     if through_hook(found):
         return f"Remove the hook when it has run (handle.remove()), or empty what it closes over: a grad node holds its hooks, and this one leads back to the node. Cutting {cut} breaks the cycle."
-    closed_over = next((r for r in cycle if r.kind == "closure"), None)
+    closed_over = next((r for r in cycle if r.kind == ReferenceKind.CLOSURE), None)
     if closed_over is not None and "function" in kinds:
         function, held = found.graph.object(closed_over.holder), found.graph.object(closed_over.held)
         return f"Do not keep on an object a function that refers to it: {function.name}() has {closed_over.name.removeprefix('closure ')} ({held.label}) in its closure, and from there the way leads back to it. Pass the object as an argument, hold it by weakref.ref, or use a method. Cutting {cut} breaks the cycle."
-    if "grad node" in kinds and any(r.kind == "attribute" for r in cycle):
+    if "grad node" in kinds and any(r.kind == ReferenceKind.ATTRIBUTE for r in cycle):
         return (
             f"Save outputs with ctx.save_for_backward instead of {cut}: an output stored on ctx holds its own grad_fn."
         )
     if "method" in kinds:
         return f"Do not store a bound method on its own instance ({cut}): look it up when it is called, or keep a weakref.WeakMethod."
-    if any(o.kind == "grad node" for o in holders):
+    if any(o.kind == ObjectKind.GRAD_NODE for o in holders):
         return f"Drop {cut} as soon as backward has run: it leads through a hook back to itself, and each collection frees only what the last one uncovered."
     return f"Cut {cut} when you are done with it, or hold it weakly: nothing else keeps this alive."

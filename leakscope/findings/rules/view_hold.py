@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from leakscope.findings.grouping.candidate import Candidate
+from leakscope.findings.model import RuleName
+from leakscope.graph.model import ReferenceKind
 from leakscope.units import bytes_text
 
-NAME = "view-hold"
+NAME = RuleName.VIEW_HOLD
 _LARGER = 2
 
 
@@ -17,7 +19,7 @@ def _sizes(found: Candidate) -> tuple[int, int]:
 
 def applies(found: Candidate) -> bool:
     tensor, storage = _sizes(found)
-    only_memory = all(r.kind == "memory" for r in found.references[found.tensor_at :])
+    only_memory = all(r.kind == ReferenceKind.MEMORY for r in found.references[found.tensor_at :])
     return found.group.freed == 0 and only_memory and 0 <= tensor * _LARGER <= storage
 
 
