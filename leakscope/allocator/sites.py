@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from leakscope.allocator.snapshot import NO_FRAMES, NOT_RECORDED, Frame, Stack
-from leakscope.graph.model import ObjectKind
 
 _TORCH = re.compile(
     r"(^|/)(site|dist)-packages/torch(_npu|vision|audio)?/|(^|/)torch/(nn|_dynamo|_inductor|autograd|utils|optim|cuda)/"
@@ -64,7 +63,7 @@ def site_of(stack: Stack) -> Site:
             library = frame
     native = _native_name(stack)
     if native.startswith("autograd ") or library is None:
-        return Site(native, kind=ObjectKind.NATIVE) if native else Site("a stack without a known frame")
+        return Site(native, kind="native") if native else Site("a stack without a known frame")
     return _python_site(library, "library")
 
 

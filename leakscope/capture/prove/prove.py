@@ -20,7 +20,6 @@ from leakscope.capture.heap.garbage import watch_storage
 from leakscope.capture.heap.look import Live, inspect
 from leakscope.capture.heap.storages import storage_object
 from leakscope.capture.prove.cut import cut
-from leakscope.findings.model import Severity
 from leakscope.graph.model import Crossing, HeapGraph
 from leakscope.graph.retained import freed_without, passing
 from leakscope.record.kinds import Occasion
@@ -87,6 +86,7 @@ def _cut_each(
     from leakscope.findings.grouping.bounds import doubted
     from leakscope.findings.judge import candidates_of, judged_looks
     from leakscope.findings.merge import as_one, with_one_cut
+    from leakscope.findings.model import Severity
 
     answers: Answers = {}
     with inspect(step, Occasion.LAST, hidden=hidden, wire=wire, crossed=crossed) as live:
