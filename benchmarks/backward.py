@@ -413,7 +413,7 @@ def first_rank(way: str, model: nn.Module, heap: HeapPeak, x: Tensor) -> None:
             gc.collect()
 
 
-def second_rank(way: str, model: nn.Module, heap: HeapPeak, x: Tensor) -> None:
+def second_rank(way: str, model: nn.Module, heap: HeapPeak, _batch: Tensor) -> None:
     sending: list[tuple[Any, Tensor]] = []
 
     def sent() -> None:

@@ -194,9 +194,8 @@ def curve() -> str:
     for objects in CURVE:
         one = in_process("leakscope, look to findings", objects)
         each = one["seconds"] / one["objects"] * 1e6
-        lines.append(
-            f"| {one['objects']:,.0f} | {one['seconds']:.2f} | {one['stopped']:.2f} | {each:.2f} | {one['peak_mb']:.0f} |"
-        )
+        figures = (f"{one['objects']:,.0f}", f"{one['seconds']:.2f}", f"{one['stopped']:.2f}", f"{each:.2f}")
+        lines.append(f"| {' | '.join(figures)} | {one['peak_mb']:.0f} |")
     return "\n".join(lines)
 
 

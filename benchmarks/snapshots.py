@@ -47,7 +47,8 @@ class Measured:
 
 def synthetic_snapshot(events: int, stacks: int = 2000, seed: int = 7) -> dict[str, Any]:
     """A snapshot of at least `events` events: 3 events for each of 400 allocations a step, one kept each step (a
-    leak)."""
+    leak).
+    """
     choose = random.Random(seed)
     frames = _frames(choose, stacks)
     actions = ("alloc", "free_requested", "free_completed")
@@ -69,19 +70,19 @@ def synthetic_snapshot(events: int, stacks: int = 2000, seed: int = 7) -> dict[s
         ):
             for action in actions[: 1 if number == 0 else 3]:
                 clock += choose.randrange(3, 40)
+                event = {"action": action, "addr": address, "size": size, "stream": 0, "time_us": clock}
                 trace.append(
-                    {"action": action, "addr": address, "size": size, "stream": 0, "time_us": clock, "compile_context": b"N/A".decode(),
-                     "user_metadata": "", "frames": frames[stack]}
-                )  # fmt: skip
+                    {**event, "compile_context": b"N/A".decode(), "user_metadata": "", "frames": frames[stack]}
+                )
     blocks = [
         {"address": address, "size": size, "requested_size": size, "state": "active_allocated", "frames": frames[stack]}
         for address, size, stack in kept
     ]
     total = len(kept) << 20
     segment = {
-        "device": 0, "address": base + (1 << 40), "total_size": total, "allocated_size": total, "active_size": total,
-        "requested_size": total, "stream": 0, "segment_type": "large", "segment_pool_id": (0, 0), "is_expandable": False,
-        "frames": [], "blocks": blocks,
+        "device": 0, "address": base + (1 << 40), "total_size": total, "allocated_size": total,
+        "active_size": total, "requested_size": total, "stream": 0, "segment_type": "large",
+        "segment_pool_id": (0, 0), "is_expandable": False, "frames": [], "blocks": blocks,
     }  # fmt: skip
     return {"segments": [segment], "device_traces": [trace], "allocator_settings": {}, "external_annotations": notes}
 
@@ -136,7 +137,8 @@ def main() -> int:
                 print(f"{'_memory_viz ' + name:<28} failed on this machine (it downloads the script it draws with)")
                 continue
             print(
-                f"{'_memory_viz ' + name:<28} {peer.seconds:6.1f} s {peer.cpu_seconds:6.1f} s cpu {peer.peak_bytes / 1e6:7.0f} MB "
+                f"{'_memory_viz ' + name:<28} {peer.seconds:6.1f} s {peer.cpu_seconds:6.1f} s cpu "
+                f"{peer.peak_bytes / 1e6:7.0f} MB "
                 f"   x{peer.seconds / ours.seconds:.2f} time, x{peer.cpu_seconds / ours.cpu_seconds:.2f} cpu, "
                 f"x{peer.peak_bytes / ours.peak_bytes:.2f} memory"
             )

@@ -1,9 +1,9 @@
 """Do two versions of leakscope say the same of recorded runs? Every format of every run, side by side.
 
-    python benchmarks/verdicts.py render OUT RUN...     # with each version's own python: what it says, one file a format
-    python benchmarks/verdicts.py compare BASE NEW      # what differs, a line a run and format; status 1 where anything does
+    python benchmarks/verdicts.py render OUT RUN...    # with each version's own python: what it says, a file a format
+    python benchmarks/verdicts.py compare BASE NEW     # what differs, by run and format; status 1 where anything does
 
-`compare` reads the JSON of both field by field (verdict, rules, cuts, bytes, fingerprints, ...) and other formats as text.
+`compare` reads the JSON of both field by field (verdict, rules, cuts, bytes, fingerprints, ...), other formats as text.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def render(out: Path, runs: list[Path]) -> None:
             findings = leakscope.judge(run)
             for name in FORMATS:
                 (out / f"{folder.name}.{name}").write_text(formats[name](run, findings), encoding="utf-8")
-        except Exception as error:  # noqa: BLE001 - a version that fails on a run differs there, and goes on with the next
+        except Exception as error:  # noqa: BLE001 - a version that fails on a run differs there
             (out / f"{folder.name}.error").write_text(f"{type(error).__name__}: {error}", encoding="utf-8")
 
 

@@ -174,8 +174,9 @@ def main() -> None:
             verdict = "within" if cost <= LIMIT_MICROSECONDS else "ABOVE"
             step = cost * OPERATIONS_A_STEP / 1000
             print(
-                f"{make.__name__}: {plain * 1e6:.1f} us plain, {watched * 1e6:.1f} us watched: {cost:.1f} us an operation "
-                f"({verdict} {LIMIT_MICROSECONDS:g} us), {step:.2f} ms for the {OPERATIONS_A_STEP} operations of a sample step"
+                f"{make.__name__}: {plain * 1e6:.1f} us plain, {watched * 1e6:.1f} us watched: {cost:.1f} us "
+                f"an operation ({verdict} {LIMIT_MICROSECONDS:g} us), {step:.2f} ms for the "
+                f"{OPERATIONS_A_STEP} operations of a sample step"
             )
         for empty in (False, True):
             of_the_pipeline(Path(name) / f"pipeline_{empty}", empty)

@@ -48,10 +48,10 @@ class Delivery:
         self.grads: list[torch.Tensor] = []
         self._handles: list[Any] = []
         for start, grad in zip(roots.starts, roots.grads, strict=True):
-            if late and isinstance(start, OutputEdge):
+            handed_late = late and isinstance(start, OutputEdge)
+            if handed_late:
                 self._handles.append(start.node.register_prehook(_hand_over([grad])))
-                grad = grad.new_zeros(()).expand(grad.shape)
-            self.grads.append(grad)
+            self.grads.append(grad.new_zeros(()).expand(grad.shape) if handed_late else grad)
 
     def close(self) -> None:
         """Take the hooks out; their gradients go with them where the engine never came that far."""
@@ -60,7 +60,7 @@ class Delivery:
 
 
 def _hand_over(box: list[torch.Tensor]) -> Any:
-    def hand_over(placeholders: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
+    def hand_over(_placeholders: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
         return (box.pop(),)
 
     return hand_over

@@ -84,7 +84,7 @@ def _fitting_grad(name: str, start: Any, grad: Any) -> torch.Tensor:
             raise RuntimeError(f"{name} of shape {tuple(shape)} and {dtype} is no real scalar, so it needs a gradient")
         return torch.ones(shape, dtype=dtype, device=device)
     if not isinstance(grad, torch.Tensor):
-        raise AssertionError(f"the gradient of {name} must be a tensor or None, not a {type(grad).__name__}")  # noqa: TRY004 - torch's contract
+        raise AssertionError(f"the gradient of {name} must be a tensor or None, not a {type(grad).__name__}")
     if grad.shape != shape:
         raise RuntimeError(f"{name} has shape {tuple(shape)} but its gradient has shape {tuple(grad.shape)}")
     if grad.dtype != dtype:

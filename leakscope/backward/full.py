@@ -42,10 +42,11 @@ def stage_backward(
         RuntimeError: "Failed to run stage backward: ..." from the original error; then every input's ``.grad`` is as
             found. Roots and gradients are checked before anything runs.
         TypeError: `boxed` with tensors in a tuple, which nobody can empty.
+
     """
     try:
         return _run(stage_output, output_grads, input_values, outputs_with_grads_idxs, boxed)
-    except Exception as error:  # noqa: BLE001 - re-raised, wrapped, below
+    except Exception as error:  # noqa: BLE001 - raised again below, with what is known of it
         failure = failed("stage backward", error, stage_output, output_grads, input_values)
     except BaseException as error:
         release_frames(error)

@@ -23,6 +23,7 @@ ParamGroup = dict[str, Any]
 def input_pass(
     outputs: Any, output_grads: Any, input_values: Any, weights: Iterable[torch.Tensor], park_grad: bool, boxed: bool
 ) -> tuple[InputGrads, list[ParamGroup]]:
+    """Run backward up to the inputs and record, group by group, what the weights' gradients will need later."""
     inputs = list(input_values)
     wanted = [one for one in inputs if isinstance(one, torch.Tensor) and one.requires_grad]
     roots = gather_roots(outputs, output_grads)

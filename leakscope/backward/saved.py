@@ -51,8 +51,9 @@ class SavedHandle:
         # Saved-tensor hooks switch off autograd's own version check.
         if self._tensor._version != self._version:
             raise RuntimeError(
-                f"a tensor of shape {tuple(self._tensor.shape)} that the stage's forward saved for backward was changed "
-                f"in place afterwards (it is at version {self._tensor._version}, expected version {self._version})"
+                f"a tensor of shape {tuple(self._tensor.shape)} that the stage's forward saved for backward was "
+                "changed in place afterwards "
+                f"(it is at version {self._tensor._version}, expected version {self._version})"
             )
         return self._tensor
 

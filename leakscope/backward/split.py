@@ -53,13 +53,14 @@ def stage_backward_input(
     Outputs that are no views are detached in place, as in torch, so that the graph above the intermediates is freed.
     A stage with a reentrant checkpoint cannot be split (its weights are no part of the graph): its whole backward runs
     here, and the weight pass finds nothing left to do.
+
     """
     try:
         if boxed:
             require_lists("stage_outputs_or_loss", stage_outputs_or_loss)
             require_lists("output_grads", output_grads)
         return input_pass(stage_outputs_or_loss, output_grads, input_values, weights, park_grad, boxed)
-    except Exception as error:  # noqa: BLE001 - re-raised, wrapped, below
+    except Exception as error:  # noqa: BLE001 - raised again below, with what is known of it
         failure = failed("stage backward input", error, stage_outputs_or_loss, output_grads, input_values)
     except BaseException as error:
         release_frames(error)
@@ -94,6 +95,7 @@ def stage_backward_weight(
 
     Raises:
         KeyError: "grads", for a group that was used up by an earlier call.
+
     """
     try:
         return _weight_pass(list(weights), param_groups, retain_graph, boxed)
@@ -255,7 +257,7 @@ def _accumulate(
 
 
 def _answer(caught: Grads) -> Any:
-    def answer(arrived: Grads) -> Grads:
+    def answer(_arrived: Grads) -> Grads:
         return caught
 
     return answer
