@@ -118,3 +118,38 @@ def test_the_front_door_is_light() -> None:
     assert (
         subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip() == "[]"
     )
+
+
+CIRCLES = {
+    frozenset(("leakscope.capture.comm", "leakscope.capture.p2p")),
+    frozenset(("leakscope.findings.grouping", "leakscope.findings.naming")),
+}
+"""Pairs of packages that still import each other: to be empty."""
+
+
+def test_no_packages_import_each_other_in_a_circle() -> None:
+    """Imports inside functions and under TYPE_CHECKING apart."""
+    arrows: dict[str, set[str]] = {}
+    for path in sources():
+        own = package_of(".".join(path.relative_to(ROOT).with_suffix("").parts))
+        if own and path.name != "__init__.py":  # a package may offer names of what lies deeper
+            found = {package_of(module) for module, late, _ in imports(ast.parse(path.read_text())) if not late}
+            allowed = {own, ""} | {target for target in found if frozenset((own, target)) in CIRCLES}
+            arrows.setdefault(own, set()).update(found - allowed)
+    while ends := [package for package, targets in arrows.items() if not targets & arrows.keys()]:
+        for package in ends:
+            del arrows[package]
+    assert not arrows, "in a circle, or leading into one: " + ", ".join(
+        f"{package} -> {target}" for package, targets in arrows.items() for target in sorted(targets & arrows.keys())
+    )
+
+
+def package_of(module: str) -> str:
+    """`leakscope.capture.heap` for what stands there; a file beside packages is one of its own; "" for other modules."""
+    parts = module.split(".")
+    folders = [parts[:end] for end in range(len(parts), 0, -1) if ROOT.joinpath(*parts[:end]).is_dir()]
+    if parts[0] != "leakscope" or not folders:
+        return ""
+    files = ROOT.joinpath(*folders[0])
+    alone = any(files.glob("*/__init__.py"))
+    return ".".join(parts[: len(folders[0]) + 1] if alone else folders[0])

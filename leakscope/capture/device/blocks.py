@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -21,16 +21,6 @@ _NATIVE = "no Python frames (autograd or another native thread)"
 _UNRECORDED = "not recorded"
 _GENERATED = "torchinductor_"
 """In the names of files that Inductor writes."""
-
-
-class Blocks(Protocol):
-    """What a look asks about the accelerator's allocator, while the process stands still."""
-
-    def read(self, storages: Iterable[Storage], objects: Sequence[Any]) -> Mapping[int, str]:
-        """Join the storages found; gives the place that made each, by the storage's address, where it was recorded."""
-
-    def seen(self, look: Look, places: Mapping[int, int]) -> None:
-        """The look is complete; `places` is each storage's index in its graph, by the storage's address."""
 
 
 def placed(storage: Storage, objects: Sequence[Any], kind: str) -> Placed | None:

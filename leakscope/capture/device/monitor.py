@@ -12,10 +12,11 @@ from leakscope.allocator.joining import layouts
 from leakscope.allocator.reading import read_segments
 from leakscope.allocator.snapshot import Snapshot
 from leakscope.capture.device.accelerator import Accelerator, find, read_figures
-from leakscope.capture.device.blocks import Blocks, OneLook
+from leakscope.capture.device.blocks import OneLook
 from leakscope.capture.device.history import History
 from leakscope.capture.device.oom_observer import Failures
 from leakscope.capture.device.snapshot_files import SnapshotFiles
+from leakscope.capture.heap.look import Blocks
 from leakscope.capture.heap.pause import still
 from leakscope.capture.process.patches import Installed
 from leakscope.errors import LeakscopeError

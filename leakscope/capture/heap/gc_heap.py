@@ -7,7 +7,6 @@ import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain, compress
-from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -118,19 +117,6 @@ class AddressBook:
         page = self._page_of[(region << (_REGION_BITS - _PAGE_BITS)) | ((address >> _PAGE_BITS) & (_PAGES - 1))]
         found = int(self._table[int(page) * _SLOTS + ((address >> _SLOT_BITS) & (_SLOTS - 1))])
         return found if self._addresses[found] == address else -1
-
-
-def running_frames() -> list[FrameType]:
-    """Every frame that runs now, in all threads, innermost first."""
-    frames = []
-    own = sys._getframe()
-    for walk in sys._current_frames().values():
-        while walk is not None:
-            if walk is not own:
-                frames.append(walk)
-            walk = walk.f_back  # type: ignore[assignment]
-    del own, walk  # a frame that holds itself would outlive this call
-    return frames
 
 
 def counts_of(objects: list[Any]) -> Ints:

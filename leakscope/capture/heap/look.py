@@ -7,14 +7,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import CodeType, FrameType
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
 
-from leakscope.capture.device.blocks import Blocks
 from leakscope.capture.heap.garbage import Watched, freed_by, watch_storage
-from leakscope.capture.heap.gc_heap import counts_of, running_frames, sweep
+from leakscope.capture.heap.gc_heap import counts_of, sweep
 from leakscope.capture.heap.hook_owners import ask_nodes
 from leakscope.capture.heap.native_references import Explorer, Storage
 from leakscope.capture.heap.pause import still
@@ -24,10 +23,21 @@ from leakscope.capture.heap.reference_names import Names
 from leakscope.capture.heap.storages import device_of, storage_object, tensor_over, type_counts
 from leakscope.capture.heap.to_graph import columns
 from leakscope.capture.source import user_source as source
+from leakscope.capture.source.user_frames import running_frames
 from leakscope.graph.model import Crossing, HeapGraph
 from leakscope.graph.reach import reachable
 from leakscope.record.kinds import Occasion
 from leakscope.record.model import Look
+
+
+class Blocks(Protocol):
+    """What a look asks about the accelerator's allocator, while the process stands still."""
+
+    def read(self, storages: Iterable[Storage], objects: Sequence[Any]) -> Mapping[int, str]:
+        """Join the storages found; gives the place that made each, by the storage's address, where it was recorded."""
+
+    def seen(self, look: Look, places: Mapping[int, int]) -> None:
+        """The look is complete; `places` is each storage's index in its graph, by the storage's address."""
 
 
 def look(

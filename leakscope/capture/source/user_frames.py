@@ -5,8 +5,20 @@ from __future__ import annotations
 import sys
 from types import FrameType
 
-from leakscope.capture.heap.gc_heap import running_frames
 from leakscope.capture.source.user_source import at, is_users
+
+
+def running_frames() -> list[FrameType]:
+    """Every frame that runs now, in all threads, innermost first."""
+    frames = []
+    own = sys._getframe()
+    for walk in sys._current_frames().values():
+        while walk is not None:
+            if walk is not own:
+                frames.append(walk)
+            walk = walk.f_back  # type: ignore[assignment]
+    del own, walk  # a frame that holds itself would outlive this call
+    return frames
 
 
 def waiting(home: int) -> FrameType | None:
