@@ -10,6 +10,7 @@ import click
 from leakscope_cli.shared import judged
 
 from leakscope.findings.model import Origin, Severity
+from leakscope.report.wording import title
 from leakscope.units import bytes_text
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ def _lines(before: dict[str, Finding], after: dict[str, Finding]) -> Iterator[st
         yield f"{heading}: {len(prints)}"
         for fingerprint in sorted(prints):
             finding = found[fingerprint]
-            yield f"  {fingerprint}  {finding.rule}  {finding.title}{_change(before.get(fingerprint), after.get(fingerprint))}"
+            yield f"  {fingerprint}  {finding.rule}  {title(finding)}{_change(before.get(fingerprint), after.get(fingerprint))}"
 
 
 def _change(before: Finding | None, after: Finding | None) -> str:

@@ -6,6 +6,7 @@ from collections import Counter
 
 from leakscope.findings.comm.operations import hint
 from leakscope.findings.cut.best_cut import best_cut, subject
+from leakscope.findings.facts import Said
 from leakscope.findings.grouping.candidate import Candidate
 from leakscope.findings.grouping.growth import LEAST_TOTAL_FACTOR
 from leakscope.findings.model import Finding, FreedBy, RuleName, Severity, Sighting
@@ -30,7 +31,11 @@ def tell(found: Candidate, min_bytes: int) -> Finding:
     gc = group.freed > 0
     return Finding(
         rule=rule.NAME,
-        title=rule.title(found, name),
+        facts=Said(
+            title=rule.title(found, name),
+            advice=rule.advice(found, name)
+            + ("" if rule.NAME in (RuleName.P2P_BUFFER, RuleName.DIST_AUTOGRAD_CONTEXT) else hint(found)),
+        ),
         fingerprint=fingerprint(_fingerprint_parts(found)),
         severity=Severity.LEAK if leak and not settled else Severity.NOTE,
         freed_by=FreedBy.NEVER if group.freed == IMMORTAL else FreedBy.GC if gc else FreedBy.PROGRAM,
@@ -38,8 +43,6 @@ def tell(found: Candidate, min_bytes: int) -> Finding:
         bytes_per_step=found.per_step,
         trace=trace_of(found, cut, frees),
         cut=cut,
-        advice=rule.advice(found, name)
-        + ("" if rule.NAME in (RuleName.P2P_BUFFER, RuleName.DIST_AUTOGRAD_CONTEXT) else hint(found)),
         origin=origin_of(found),
         collections=group.freed if gc else None,
         made_at=_made_at(found),

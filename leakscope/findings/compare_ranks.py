@@ -8,6 +8,7 @@ from statistics import median
 
 from leakscope.findings.build import tell
 from leakscope.findings.categories import HOST, looks_after_steps
+from leakscope.findings.facts import Said
 from leakscope.findings.grouping.candidate import Candidate
 from leakscope.findings.grouping.groups import Group, group_storages
 from leakscope.findings.grouping.growth import Series
@@ -114,7 +115,10 @@ def _finding(run: Run, rank: int, over: int, held: int, expected: int) -> Findin
     )
     found = Finding(
         rule=NAME,
-        title=f"rank {rank} holds {bytes_text(held)} beside its model where its peers' share would be {bytes_text(expected)}{largest}",
+        facts=Said(
+            title=f"rank {rank} holds {bytes_text(held)} beside its model where its peers' share would be {bytes_text(expected)}{largest}",
+            advice=advice,
+        ),
         fingerprint=fingerprint((NAME,)),
         severity=Severity.NOTE,
         freed_by=FreedBy.PROGRAM,
@@ -122,7 +126,6 @@ def _finding(run: Run, rank: int, over: int, held: int, expected: int) -> Findin
         bytes_per_step=0.0,
         trace=(),
         cut=None,
-        advice=advice,
         sightings=(Sighting(rank, step, over),),
     )
     if holder is None:

@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from leakscope.findings.cut.best_cut import best_cut
+from leakscope.findings.facts import Said, in_words
 from leakscope.findings.grouping.candidate import Candidate
 from leakscope.findings.model import Finding, Severity
 from leakscope.graph.model import KINDS, ObjectKind
@@ -61,13 +62,20 @@ def _with(finding: Finding, gap: Finding) -> Finding:
     return replace(
         finding,
         severity=Severity.NOTE if finding.settled else Severity.LEAK,
-        title=finding.title.replace(" gains tensors ", " gains tensors, and the graphs that made them, "),
+        facts=_facts(finding, name),
         retained_bytes=finding.retained_bytes + gap.retained_bytes,
         bytes_per_step=finding.bytes_per_step + gap.bytes_per_step,
         counted_bytes=gap.retained_bytes,
         sightings=tuple(replace(s, bytes=s.bytes + beside.get(s.step, 0)) for s in finding.sightings),
         cut=finding.cut and replace(finding.cut, frees_bytes=finding.cut.frees_bytes + gap.retained_bytes),
-        advice=finding.advice
+    )
+
+
+def _facts(finding: Finding, name: str) -> Said:
+    said = in_words(finding.facts)
+    return Said(
+        title=said.title.replace(" gains tensors ", " gains tensors, and the graphs that made them, "),
+        advice=said.advice
         if finding.settled
         else f"Keep numbers in {name}, not tensors: x.item(), or x.detach() where the tensor is needed. After backward a tensor still "
         "has a node for each operation that made it; their memory is the growth that the allocator counts and no tensor owns.",

@@ -12,6 +12,7 @@ from leakscope.findings.build import tell
 from leakscope.findings.categories import categories, summary
 from leakscope.findings.comm.operations import beyond_the_wire, context_findings, wire_findings, with_contexts
 from leakscope.findings.compare_ranks import skew_findings
+from leakscope.findings.facts import in_words
 from leakscope.findings.graph_memory import with_graphs_behind
 from leakscope.findings.grouping.arrays import beside_tensors, told_of_arrays, with_arrays_for_storages
 from leakscope.findings.grouping.bounds import WENT_ON, bound_on, doubted, gaining, is_open, went_on
@@ -231,7 +232,7 @@ def _open(finding: Finding, candidate: Candidate) -> str:
     """Why it cannot be said whether it is a leak; "" where it can."""
     if not is_open(finding, candidate) or finding.origin != Origin.APPLICATION:
         return ""
-    what = finding.cut.written if finding.cut else finding.title
+    what = finding.cut.written if finding.cut else in_words(finding.facts).title
     return f"too few looks saw {what} grow to tell a leak from a start that came to rest: run more steps"
 
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from leakscope.findings.facts import Facts
 from leakscope.graph.model import ObjectKind
 
 
@@ -116,7 +117,8 @@ class Finding:
     """One distinct leak."""
 
     rule: RuleName
-    title: str
+    facts: Facts
+    """What its rule knows of it; `report/wording` makes its title and its advice of them."""
     fingerprint: str
     """Eight hexadecimal digits made of generic references, type names and qualified names from the root."""
     severity: Severity
@@ -128,7 +130,6 @@ class Finding:
     trace: tuple[Hop, ...]
     """From the root down to the storage; for a cycle, once around."""
     cut: Cut | None
-    advice: str
     origin: Origin = Origin.APPLICATION
     collections: int | None = None
     """Full collections that free it, where gc does."""

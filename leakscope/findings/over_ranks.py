@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
 
+from leakscope.findings.facts import Said, in_words
 from leakscope.findings.model import Finding, Origin, Severity
 from leakscope.findings.naming.trace import any_item
 
@@ -50,10 +51,10 @@ def _of_any_item(finding: Finding) -> Finding:
         return finding
     told = finding.cut.written
     said = any_item(told)
+    words = in_words(finding.facts)
     return replace(
         finding,
-        title=finding.title.replace(told, said),
-        advice=finding.advice.replace(told, said),
+        facts=Said(words.title.replace(told, said), words.advice.replace(told, said)),
         trace=tuple(replace(hop, reference=any_item(hop.reference)) for hop in finding.trace),
         cut=replace(finding.cut, reference=any_item(finding.cut.reference), written=said),
     )

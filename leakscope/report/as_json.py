@@ -9,7 +9,7 @@ from typing import Any
 from leakscope.findings.model import Cut, Finding, Findings, Hop, RankSummary
 from leakscope.record.folder import FORMAT
 from leakscope.record.model import Run
-from leakscope.report.wording import steps_of
+from leakscope.report.wording import advice, steps_of, title
 
 
 def render(run: Run, findings: Findings) -> str:
@@ -53,7 +53,7 @@ def _run(run: Run) -> dict[str, Any]:
 def _finding(finding: Finding) -> dict[str, Any]:
     return {
         "rule": finding.rule,
-        "title": finding.title,
+        "title": title(finding),
         "fingerprint": finding.fingerprint,
         "origin": finding.origin,
         "severity": finding.severity,
@@ -68,7 +68,7 @@ def _finding(finding: Finding) -> dict[str, Any]:
         "sightings": [asdict(sighting) for sighting in finding.sightings],
         "trace": [_hop(hop) for hop in finding.trace],
         "cut": None if finding.cut is None else _cut(finding.cut),
-        "advice": finding.advice,
+        "advice": advice(finding),
         "see": list(finding.see),
     }
 

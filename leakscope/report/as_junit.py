@@ -8,6 +8,7 @@ from leakscope.findings.model import Finding, Findings, Origin, Severity, Verdic
 from leakscope.record.model import Rank, Run
 from leakscope.report.cleaning import cleaned
 from leakscope.report.wording import (
+    advice,
     also_text,
     cut_name,
     ended_badly,
@@ -18,6 +19,7 @@ from leakscope.report.wording import (
     holds_nothing,
     seen_text,
     status_word,
+    title,
     would_be_freed,
 )
 
@@ -28,13 +30,13 @@ def render(run: Run, findings: Findings) -> str:
     suite = ElementTree.Element("testsuite", name="leakscope")
     _verdict(suite, findings)
     for finding in findings.findings:
-        case = _case(suite, finding.rule, f"{finding.title} [{finding.fingerprint}]")
+        case = _case(suite, finding.rule, f"{title(finding)} [{finding.fingerprint}]")
         if finding.severity == Severity.LEAK and finding.origin != Origin.LIBRARY:
             _told(case, "failure", _summary(finding), finding.rule, _details(finding))
         else:
             ElementTree.SubElement(case, "system-out").text = f"{_summary(finding)}\n{_details(finding)}"
     for finding in findings.suppressed:
-        case = _case(suite, finding.rule, f"{finding.title} [{finding.fingerprint}]")
+        case = _case(suite, finding.rule, f"{title(finding)} [{finding.fingerprint}]")
         ElementTree.SubElement(case, "skipped", message=f"suppressed: {_summary(finding)}")
     for item in findings.unjudged:
         case = _case(suite, item.rule, f"{item.rule} on rank {item.rank}")
@@ -82,7 +84,7 @@ def _details(finding: Finding) -> str:
     if not holds_nothing(finding):
         lines.append(f"freed by {freed_text(finding)}")
     lines += [f"made at {place}" for place in finding.made_at]
-    return "\n".join(line.rstrip() for line in (*lines, finding.advice) if line)
+    return "\n".join(line.rstrip() for line in (*lines, advice(finding)) if line)
 
 
 def _counted(suite: ElementTree.Element) -> str:

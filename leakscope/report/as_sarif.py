@@ -10,6 +10,7 @@ from leakscope.findings.model import Finding, Findings, HopStatus, Origin, RuleN
 from leakscope.record.model import Run
 from leakscope.report.cleaning import cleaned
 from leakscope.report.wording import (
+    advice,
     also_text,
     cut_name,
     ended_badly,
@@ -19,6 +20,7 @@ from leakscope.report.wording import (
     held_text,
     holds_nothing,
     seen_text,
+    title,
     would_be_freed,
 )
 
@@ -125,11 +127,11 @@ def _level(finding: Finding) -> str:
 
 
 def _message(finding: Finding) -> str:
-    parts = [finding.title, held_text(finding), seen_text(finding)]
+    parts = [title(finding), held_text(finding), seen_text(finding)]
     parts += [] if holds_nothing(finding) else [f"freed by {freed_text(finding)}"]
     if finding.cut is not None:
         parts.append(f"cut `{cut_name(finding.cut)}`{also_text(finding.cut)}: {would_be_freed(finding)}")
-    return ". ".join(part.rstrip(".") for part in (*parts, finding.advice) if part) + "."
+    return ". ".join(part.rstrip(".") for part in (*parts, advice(finding)) if part) + "."
 
 
 def _where(finding: Finding) -> str:

@@ -12,6 +12,7 @@ from leakscope.report.marks import NO_TRACE, closes_cycle, cut_hop, makers, new_
 from leakscope.report.per_rank import RankStory, rank_stories
 from leakscope.report.snapshot_section import device_lines
 from leakscope.report.wording import (
+    advice,
     also_text,
     cut_name,
     cycle_text,
@@ -31,6 +32,7 @@ from leakscope.report.wording import (
     seen_text,
     status_word,
     steps_of,
+    title,
     would_be_freed,
 )
 from leakscope.units import bytes_text
@@ -97,17 +99,17 @@ def _verdict(run: Run, findings: Findings) -> Iterator[str]:
 
 
 def _heading(section: str, count: int) -> tuple[str, str]:
-    title = {
+    heading = {
         "leak": "Leaks",
         "library": "Held by libraries: not yours to mend, and no reason to fail",
         "note": "Notes: too small to judge, or no leak by themselves",
     }[section]
-    line = f"{title} ({count})"
+    line = f"{heading} ({count})"
     return line, "=" * len(line)
 
 
 def _finding(run: Run, finding: Finding, number: int) -> Iterator[str]:
-    yield from _wrapped(f"{number}. {finding.title}", "", "   ")
+    yield from _wrapped(f"{number}. {title(finding)}", "", "   ")
     block = of_block(run)
     held = held_text(finding, "after the block") if block else f"{held_text(finding)}; {seen_text(finding)}"
     yield from _wrapped(f"{finding.rule} [{finding.fingerprint}]; {held}", "   ")
@@ -117,8 +119,8 @@ def _finding(run: Run, finding: Finding, number: int) -> Iterator[str]:
     yield from _made_at(run, finding)
     if not block:
         yield from _field("seen", _sightings(finding), "   ", 10)
-    if finding.advice:
-        yield from _field("advice", finding.advice, "   ", 10)
+    if advice(finding):
+        yield from _field("advice", advice(finding), "   ", 10)
     for index, place in enumerate(finding.see):
         yield from _field("see" if index == 0 else "", place, "   ", 10)
 
@@ -278,11 +280,13 @@ def _figures(story: RankStory) -> Iterator[str]:
 
 def _lists(findings: Findings) -> Iterator[str]:
     unjudged = [f"{item.rule} on rank {item.rank}: {item.why}" for item in findings.unjudged]
-    suppressed = [f"[{f.fingerprint}] {f.rule}: {f.title}, {bytes_text(f.retained_bytes)}" for f in findings.suppressed]
+    suppressed = [
+        f"[{f.fingerprint}] {f.rule}: {title(f)}, {bytes_text(f.retained_bytes)}" for f in findings.suppressed
+    ]
     listed = list(findings.listed[:LISTED_SHOWN])
     if len(findings.listed) > LISTED_SHOWN:
         listed.append(f"and {len(findings.listed) - LISTED_SHOWN} more")
-    for title, items in (
+    for heading, items in (
         ("Not judged", unjudged),
         ("Suppressed", suppressed),
         ("Memory that lay unused", findings.drag),
@@ -290,8 +294,8 @@ def _lists(findings: Findings) -> Iterator[str]:
         ("Alive after the script's main code had returned (listed, never judged)", listed),
     ):
         if items:
-            yield title
-            yield "=" * len(title)
+            yield heading
+            yield "=" * len(heading)
             for item in items:
                 yield from _wrapped(item, "- ", "  ")
             yield ""

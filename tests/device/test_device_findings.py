@@ -20,6 +20,7 @@ from leakscope.graph.model import HeapGraph, Object, build
 from leakscope.record.folder import read_run, write_run
 from leakscope.record.model import Ended, Look, Rank, Run, Step
 from leakscope.report import FORMATS
+from leakscope.report.wording import advice, title
 
 MIB = 1 << 20
 GIB = 1 << 30
@@ -90,7 +91,7 @@ def of_rule(one: Rank, rule: str) -> list[Finding]:
 def test_blocks_without_a_storage_that_grow_are_native_hold_with_their_place() -> None:
     (found,) = of_rule(rank([blocks(step, native=step * MIB) for step in STEPS]), "native-hold")
     assert (found.severity, found.bytes_per_step, found.retained_bytes) == ("leak", MIB, 6 * MIB)
-    assert found.made_at == ("train.py:20 send",) and "train.py:20 send" in found.advice
+    assert found.made_at == ("train.py:20 send",) and "train.py:20 send" in advice(found)
     assert judge(run_of(rank([blocks(step, native=step * MIB) for step in STEPS]))).verdict == "leaks"
 
 
@@ -127,7 +128,7 @@ NOTES = {
 def test_the_allocators_figures_are_notes_and_never_a_verdict(name: str) -> None:
     one, words = NOTES[name]
     (found,) = of_rule(one, "allocator")
-    assert words in found.title and found.severity == "note"
+    assert words in title(found) and found.severity == "note"
     assert judge(run_of(one)).verdict == "clean"
 
 
@@ -169,7 +170,7 @@ def test_the_failure_that_ended_the_script_opens_the_report_and_one_that_was_cau
     assert "1.00 MiB free, the limit is 80.00 GiB" in told.out_of_memory[1]
     assert "when the allocation failed, storages of 8.00 MiB were alive" in told.out_of_memory[2]
     (caught,) = [finding for finding in told.findings if finding.rule == "allocator"]
-    assert "ran out once and the script went on" in caught.title
+    assert "ran out once and the script went on" in title(caught)
 
 
 def test_an_error_of_the_hosts_is_not_laid_to_a_failure_that_was_caught_steps_before() -> None:
@@ -178,7 +179,7 @@ def test_an_error_of_the_hosts_is_not_laid_to_a_failure_that_was_caught_steps_be
     told = judge(run_of(replace(dead, extras={**dead.extras, "out_of_memory": ends})))
     assert not any("cuda:0" in text for text in told.out_of_memory)
     (caught,) = [finding for finding in told.findings if finding.rule == "allocator"]
-    assert "ran out 2 times" in caught.title
+    assert "ran out 2 times" in title(caught)
 
 
 def test_a_look_at_a_failure_that_was_caught_is_no_failure() -> None:

@@ -14,6 +14,7 @@ import torch
 import leakscope
 from leakscope.capture.heap.look import look
 from leakscope.findings.grouping.arrays import array_bytes
+from leakscope.report.wording import advice, title
 
 SIZE = 1 << 19
 _rows: list[Any] = []
@@ -73,12 +74,12 @@ CASES: dict[str, tuple[Callable[[], object], str, str]] = {
 
 @pytest.mark.parametrize("case", CASES)
 def test_what_is_kept_is_named_and_counted_once(case: str) -> None:
-    step, name, title = CASES[case]
+    step, name, expected = CASES[case]
     findings = leakscope.check(step, repeats=3, min_bytes="64 KiB")
     (finding,) = [f for f in findings.findings if f.severity == "leak"]
     written = f"{__name__}.{name}"
     assert finding.cut is not None and finding.cut.written == written
-    assert finding.title == (title.format(name=written) if "{name}" in title else f"{written} {title}")
+    assert title(finding) == (expected.format(name=written) if "{name}" in expected else f"{written} {expected}")
     tensor = 4 if case == "arrays of tensors" else 1
     assert finding.bytes_per_step == pytest.approx(tensor * SIZE, rel=0.01)
     assert finding.cut.frees_bytes == pytest.approx(finding.retained_bytes, rel=0.01)
@@ -103,8 +104,8 @@ def test_arrays_beside_tensors_are_told_with_them() -> None:
         lambda: _rows.append({"loss": torch.ones(SIZE), "out": _array()}), repeats=3, min_bytes="64 KiB"
     )
     (finding,) = [f for f in findings.findings if f.severity == "leak"]
-    assert finding.title.endswith("gains tensors each step and lets none go")
-    assert finding.advice.endswith(
+    assert title(finding).endswith("gains tensors each step and lets none go")
+    assert advice(finding).endswith(
         "2.50 MiB of numpy arrays go with it."
     )  # of the two calls before the first look as well
 

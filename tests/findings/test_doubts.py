@@ -17,7 +17,7 @@ from leakscope.findings.grouping.growth import series
 from leakscope.findings.judge import judge
 from leakscope.findings.model import Findings
 from leakscope.record.model import Ended, Look, Rank, Run, Step
-from leakscope.report.wording import next_text
+from leakscope.report.wording import advice, next_text, title
 
 STEPS = (3, 5, 7, 9)
 LAST = 80
@@ -61,8 +61,8 @@ def test_a_bound_that_is_not_reached_is_a_note_that_says_what_it_would_hold(boun
     found = judged(ring(bound))
     (finding,) = found.findings
     assert (found.verdict, finding.severity) == ("clean", "note")
-    assert finding.title == "train.rows gains tensors each step up to its bound"
-    assert f"9 of {bound} items are in it; when it is full it holds {bound}.00 MiB" in finding.advice
+    assert title(finding) == "train.rows gains tensors each step up to its bound"
+    assert f"9 of {bound} items are in it; when it is full it holds {bound}.00 MiB" in advice(finding)
     assert next_text(run_of(ring(bound)), found) == "Nothing to mend. What is listed below is worth a glance."
 
 
@@ -112,7 +112,7 @@ def test_counted_bytes_that_went_no_further_speak_against_a_leak(
     found = judged(lambda step: f"module train -> .rows -> list rows {step}\n" + rows("list rows", step), counted)
     (finding,) = found.findings
     assert found.verdict == verdict
-    assert ("until step 9" in finding.advice) is (verdict == "clean")
+    assert ("until step 9" in advice(finding)) is (verdict == "clean")
 
 
 @pytest.mark.parametrize(
@@ -165,7 +165,7 @@ def test_where_one_rank_leaks_the_finding_is_told_in_a_leaks_words() -> None:
     assert (
         finding.severity == "leak"
         and not finding.settled
-        and finding.title.endswith("gains tensors each step and lets none go")
+        and title(finding).endswith("gains tensors each step and lets none go")
     )
 
 
@@ -186,7 +186,7 @@ def test_two_lists_that_are_emptied_together_are_no_leaks(counted: Callable[[int
 
     found = judged(heap, counted)
     assert found.verdict == verdict and len(found.findings) == 2
-    assert next(f for f in found.findings if f.title.startswith("train.rows")).severity == (
+    assert next(f for f in found.findings if title(f).startswith("train.rows")).severity == (
         "leak" if verdict == "leaks" else "note"
     )
 

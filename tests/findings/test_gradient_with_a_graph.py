@@ -10,6 +10,7 @@ from heap_text import heap_from
 
 from leakscope.findings.judge import judge
 from leakscope.record.model import Ended, Look, Rank, Run, Step
+from leakscope.report.wording import advice, title
 
 MIB = 1 << 20
 
@@ -29,7 +30,7 @@ def test_the_gradient_is_named_and_set_to_none() -> None:
     (finding,) = judge(run).findings
     assert (finding.rule, finding.severity) == ("retained-graph", "leak")
     assert (
-        finding.title
+        title(finding)
         == "the .grad of train.bias has a grad_fn and keeps its whole graph and the activations saved for it"
     )
-    assert finding.advice.startswith("Set the .grad of train.bias")
+    assert advice(finding).startswith("Set the .grad of train.bias")

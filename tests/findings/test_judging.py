@@ -16,7 +16,7 @@ from leakscope.findings.grouping.groups import group_storages
 from leakscope.findings.grouping.growth import series
 from leakscope.findings.judge import _with_proof, judge
 from leakscope.record.model import Collection, Ended, Look, Rank, Run, Step
-from leakscope.report.wording import held_text
+from leakscope.report.wording import advice, held_text, title
 
 STEPS = (3, 5, 9, 10)
 TENSOR = 1 << 20
@@ -77,7 +77,7 @@ def test_growth_every_few_steps_is_spread_over_all_of_them() -> None:
     found = judge(run(rank(0, [losses(s // 3) for s in (3, 5, 7, 9, 11, 12)], steps=(3, 5, 7, 9, 11, 12))))
     (finding,) = found.findings
     assert found.verdict == "leaks" and finding.bytes_per_step == TENSOR / 3
-    assert "gains tensors every few steps" in finding.title
+    assert "gains tensors every few steps" in title(finding)
     seen_twice = judge(run(rank(0, [losses(s // 3) for s in (3, 5, 7, 9)], steps=(3, 5, 7, 9))))
     assert [f.severity for f in seen_twice.findings] == ["note"]
     assert (seen_twice.verdict, seen_twice.exit_status) == ("inconclusive", 0)
@@ -189,7 +189,7 @@ def test_one_item_of_many_is_told_by_its_number_where_it_is_the_same_on_every_ra
     for blocks, told in (((2, 2), "train.blocks[2].seen"), ((2, 3), "train.blocks[i].seen")):
         (finding,) = judge(run(*(rank(number, seen_by(block)) for number, block in enumerate(blocks)))).findings
         assert finding.ranks == (0, 1) and finding.cut is not None and finding.cut.written == told
-        assert finding.title == f"{told} gains tensors each step and lets none go"
+        assert title(finding) == f"{told} gains tensors each step and lets none go"
         assert [hop.reference for hop in finding.trace][1] == told.removeprefix("train.blocks").removesuffix(".seen")
 
 
@@ -264,7 +264,7 @@ def test_a_cycle_is_the_same_wherever_the_walk_began() -> None:
 
 def test_calls_that_pile_up_are_cut_in_every_call() -> None:
     (finding,) = judge(run(rank(0, [waiting(s) for s in STEPS]))).findings
-    assert (finding.rule, finding.title) == (
+    assert (finding.rule, title(finding)) == (
         "frame-hold",
         "10 calls of wait() run at once, more at each look, and each keeps local rows",
     )
@@ -295,8 +295,8 @@ def test_what_leads_back_to_the_list_that_it_is_in_goes_when_the_list_is_emptied
     (finding,) = judge(run(rank(0, [caught(s) for s in STEPS]))).findings
     assert finding.cut is not None and (finding.rule, finding.cut.written) == ("frame-hold", "errors[i] in main()")
     assert finding.cut.frees_bytes == finding.retained_bytes == 10 * TENSOR
-    assert "10 in all" in finding.title and finding.title.endswith("errors in main() collects them")
-    assert "in errors in main(), not the exception" in finding.advice
+    assert "10 in all" in title(finding) and title(finding).endswith("errors in main() collects them")
+    assert "in errors in main(), not the exception" in advice(finding)
     assert [hop.reference for hop in finding.trace if hop.frees_bytes == 10 * TENSOR] == ["[i]"]
 
 
@@ -361,7 +361,7 @@ def test_a_gap_that_rises_once_is_a_note_and_one_that_goes_on_is_a_leak(
     done = tuple(Step(k, 0.1, None, None, ()) for k in range(1, 11))
     (finding,) = judge(run(Rank(0, done, looks, Ended("finished", 0, 10)))).findings
     assert (finding.rule, finding.severity) == ("native-hold", severity)
-    assert ("not steadily" in finding.title) is (severity == "note")
+    assert ("not steadily" in title(finding)) is (severity == "note")
 
 
 def test_what_is_let_go_of_once_hides_no_growth_after_it() -> None:
@@ -383,7 +383,7 @@ def test_a_gap_while_shapes_are_new_at_each_look_is_a_note_that_says_so() -> Non
         )
         (finding,) = judge(run(Rank(0, done, looks, Ended("finished", 0, 10)))).findings
         assert finding.severity == severity
-        assert ("ONEDNN_PRIMITIVE_CACHE_CAPACITY" in finding.advice) is (severity == "note")
+        assert ("ONEDNN_PRIMITIVE_CACHE_CAPACITY" in advice(finding)) is (severity == "note")
 
 
 def test_counts_of_two_devices_make_no_gap() -> None:

@@ -12,6 +12,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 from pipelining_heaps import KIB, SCHEDULES, Heap, with_receive_buffers
 
+from leakscope.findings.facts import Said
 from leakscope.findings.judge import judge
 from leakscope.findings.model import Finding, Hop
 from leakscope.findings.ownership.holders import grips_of, users_side
@@ -20,6 +21,7 @@ from leakscope.findings.ownership.library_paths import freed_by, holds_of
 from leakscope.findings.peak.late_release import late_release_findings
 from leakscope.graph.model import HeapGraph
 from leakscope.record.model import Ended, Look, Rank, Run, Step
+from leakscope.report.wording import advice, title
 
 STEPS = (3, 5, 9, 10)
 
@@ -28,7 +30,7 @@ def judged(*heaps: HeapGraph, occasion: str = "step") -> list[Finding]:
     looks = tuple(Look(s, occasion, heap, None, 0) for s, heap in zip(STEPS, heaps, strict=False))
     steps = tuple(Step(k, 0.1, None, None, ()) for k in range(1, 11))
     found = judge(Run(("train.py",), (Rank(0, steps, looks, Ended("finished", 0, 10)),), 1, "cpu", "2.13.0", "0"))
-    assert found.exit_status == 0, [f.title for f in found.findings]
+    assert found.exit_status == 0, [title(f) for f in found.findings]
     return list(found.findings)
 
 
@@ -43,7 +45,7 @@ def test_receive_buffers_kept_for_ever_are_a_note_with_their_issue() -> None:
     assert (finding.retained_bytes, finding.count, finding.bytes_per_step) == (1024 * KIB, 8, 0.0)
     assert finding.cut is not None and finding.cut.reference == "PipelineStage.args_recv_info[i][i].buffer"
     assert finding.cut.frees_bytes == 1024 * KIB
-    assert "pytorch/pytorch#136380" in finding.advice and "does not grow" in finding.advice
+    assert "pytorch/pytorch#136380" in advice(finding) and "does not grow" in advice(finding)
     assert [s.bytes for s in finding.sightings] == [1024 * KIB] * 4
     assert [hop.reference for hop in finding.trace] == [
         "local stage",
@@ -64,7 +66,7 @@ def test_the_fingerprint_does_not_depend_on_how_many_there_are() -> None:
 def test_what_grows_is_the_librarys_leak_and_no_reason_to_fail() -> None:
     found = judged(*[with_receive_buffers(8 * s).graph() for s in STEPS])
     assert [(f.origin, f.severity) for f in found] == [("library", "leak")]
-    assert found[0].bytes_per_step == 1024 * KIB and "pytorch/pytorch#136380" in found[0].advice
+    assert found[0].bytes_per_step == 1024 * KIB and "pytorch/pytorch#136380" in advice(found[0])
 
 
 def test_buffers_that_no_receive_has_used_are_aliases_of_the_stage_before() -> None:
@@ -81,7 +83,7 @@ def test_what_was_seen_once_may_go_when_the_next_step_begins() -> None:
     heap = with_receive_buffers(8).graph()
     assert judged(heap) == []
     (twice,) = judged(heap, heap)
-    assert "grow" not in twice.advice, "two looks say nothing about growth"
+    assert "grow" not in advice(twice), "two looks say nothing about growth"
 
 
 def test_small_things_and_blocks_of_code_are_not_told() -> None:
@@ -102,7 +104,7 @@ def test_who_else_keeps_the_buffers_is_said_and_what_the_library_alone_would_fre
     heap.refer("loss", ".grad_fn", "AccumulateGrad", "grad graph")
     heap.refer("AccumulateGrad", ".variable", "buffer 1", "grad graph")
     (finding,) = judged(*[heap.graph()] * 3)
-    assert finding.retained_bytes == 256 * KIB and "Kept by losses in train() too: 1 of 2 storages." in finding.advice
+    assert finding.retained_bytes == 256 * KIB and "Kept by losses in train() too: 1 of 2 storages." in advice(finding)
     assert finding.cut is not None and finding.cut.frees_bytes == 128 * KIB
 
 
@@ -116,7 +118,7 @@ def test_the_tensor_itself_counts_before_a_graph_that_saved_it() -> None:
     heap.refer("backward_state", "['intermediates']", "AddmmBackward0", "item")
     heap.refer("AddmmBackward0", "saved mat1", "chunk", "saved")
     (finding,) = judged(*[heap.graph()] * 3)
-    assert "PipelineStage.output_chunks" in finding.title and "['intermediates'] too: all of it" in finding.advice
+    assert "PipelineStage.output_chunks" in title(finding) and "['intermediates'] too: all of it" in advice(finding)
 
 
 def test_gradients_in_receive_buffers_are_told_apart_from_the_buffers() -> None:
@@ -128,7 +130,7 @@ def test_gradients_in_receive_buffers_are_told_apart_from_the_buffers() -> None:
     gradients = found["PipelineStage.args_recv_info[i][i].buffer.grad"]
     assert (
         gradients.retained_bytes == 128 * KIB
-        and "pytorch/pytorch#164329" in gradients.advice
+        and "pytorch/pytorch#164329" in advice(gradients)
         and gradients.rule == "late-release"
     )
     assert gradients.cut is not None and gradients.cut.frees_bytes == 128 * KIB, "whoever else has the buffer"
@@ -154,7 +156,7 @@ def test_hooks_that_pile_up_on_a_receive_buffer_are_told_without_the_buffer() ->
         256 * KIB,
         10,
     )
-    assert "pytorch/pytorch#185331" in pileup.advice and "remove it after the step" in pileup.advice
+    assert "pytorch/pytorch#185331" in advice(pileup) and "remove it after the step" in advice(pileup)
     assert pileup.cut is not None and (pileup.cut.reference, pileup.cut.frees_bytes) == ("._backward_hooks", 2560 * KIB)
     (buffer,) = [f for f in found if f is not pileup]
     assert buffer.retained_bytes == 128 * KIB and buffer.severity == "note"
@@ -165,7 +167,7 @@ def test_hooks_that_pile_up_on_the_scripts_own_tensor_stay_the_scripts() -> None
         Hop("Holder object", "train.Holder", "instance", "train.py:3", "leaked", ".buffer"),
         Hop("Tensor", "torch.Tensor", "tensor", "", "leaked", "._backward_hooks"),
     )
-    finding = Finding("hook-pileup", "", "1", "leak", "program", 1, 1.0, trace, None, "Register it once.")
+    finding = Finding("hook-pileup", Said("", "Register it once."), "1", "leak", "program", 1, 1.0, trace, None)
     assert named_upstream(finding) == finding
 
 
@@ -222,7 +224,7 @@ def test_sent_outputs_in_fwd_cache_are_the_librarys_though_the_script_has_the_st
         "PipelineStage.fwd_cache",
         512 * KIB,
     )
-    assert "pytorch/pytorch#128910" in finding.advice and "train.py:10 train (aten::mm)" in finding.advice
+    assert "pytorch/pytorch#128910" in advice(finding) and "train.py:10 train (aten::mm)" in advice(finding)
 
 
 def test_outputs_whose_sends_torch_keeps_too_say_so_and_no_single_cut_frees_them() -> None:
@@ -233,8 +235,8 @@ def test_outputs_whose_sends_torch_keeps_too_say_so_and_no_single_cut_frees_them
     heap.refer(work, "send buffer", "gradient", "wire")
     found = late_release_findings(peak_rank(heap.graph(), storages(heap, "output 0", "output 1", "gradient")), 1)
     cached, sent = sorted(found, key=lambda f: -f.retained_bytes)
-    assert cached.cut is None and "Kept by send handles of _step_microbatches() too: all of it." in cached.advice
-    assert sent.retained_bytes == 128 * KIB and "pytorch/pytorch#193903" in sent.advice
+    assert cached.cut is None and "Kept by send handles of _step_microbatches() too: all of it." in advice(cached)
+    assert sent.retained_bytes == 128 * KIB and "pytorch/pytorch#193903" in advice(sent)
     assert sent.cut is not None and sent.cut.frees_bytes == 128 * KIB
 
 
@@ -259,7 +261,7 @@ def test_work_handles_of_the_scripts_own_are_no_library() -> None:
     grips = grips_of(graph, storages(heap, "output")[0], users_side(graph))
     assert grips.work and not grips.library
     (finding,) = late_release_findings(peak_rank(graph, storages(heap, "output")), 1)
-    assert finding.origin == "application" and "whose Work is kept" in finding.title
+    assert finding.origin == "application" and "whose Work is kept" in title(finding)
 
 
 @pytest.mark.parametrize("owner", ["train.Cache", "torch.utils.data.dataset.TensorDataset"])

@@ -20,7 +20,7 @@ from leakscope.findings.model import Finding
 from leakscope.graph.model import HeapGraph
 from leakscope.graph.paths import ways_from_roots
 from leakscope.record.model import Ended, Rank, Run, Step
-from leakscope.report.wording import next_text
+from leakscope.report.wording import advice, next_text, title
 
 FLOATS = 4099
 """Elements of a tensor that nothing else in the process has."""
@@ -72,8 +72,8 @@ def test_the_history_of_one_parameter_is_the_optimizers_own() -> None:
     run = run_of(descend(optimizer, weight))
     finding = about(run)
     assert (finding.rule, finding.severity) == ("step-growth", "note")
-    assert finding.title.startswith("the LBFGS optimizer's own state of one parameter grows: optimizer.state")
-    assert "history_size" in finding.advice and judge(run).verdict == "clean"
+    assert title(finding).startswith("the LBFGS optimizer's own state of one parameter grows: optimizer.state")
+    assert "history_size" in advice(finding) and judge(run).verdict == "clean"
     assert "too little" not in next_text(run, judge(run))
 
 
@@ -98,15 +98,15 @@ def test_optimizers_that_pile_up_are_a_leak_whatever_each_keeps() -> None:
             descend(kept[-1], weight)()
 
     run = run_of(act)
-    told = [f for f in judge(run).findings if any(f.storages.get(0, ())) and "kept" in f.title]
+    told = [f for f in judge(run).findings if any(f.storages.get(0, ())) and "kept" in title(f)]
     assert told and {f.severity for f in told} == {"leak"}
-    assert all(f.advice.startswith("Empty kept in ") for f in told)
+    assert all(advice(f).startswith("Empty kept in ") for f in told)
 
 
 def test_parameters_that_pile_up_in_one_optimizer_are_its_own_matter() -> None:
     optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(2))], lr=0.1)
     finding = about(run_of(lambda: optimizer.add_param_group({"params": [torch.nn.Parameter(torch.zeros(FLOATS))]})))
-    assert finding.severity == "leak" and "add_param_group" in finding.advice
+    assert finding.severity == "leak" and "add_param_group" in advice(finding)
 
 
 def held_twice(where: str) -> HeapGraph:

@@ -15,6 +15,7 @@ import pytest
 import torch
 
 import leakscope
+from leakscope.report.wording import advice, title
 
 
 class Tracker:
@@ -174,7 +175,7 @@ CASES: dict[str, tuple[Callable[[], Any], Callable[[], None], str, str]] = {
 
 @pytest.mark.parametrize("name", CASES)
 def test_the_cut_is_written_from_its_root_on(name: str) -> None:
-    step, clear, written, advice = CASES[name]
+    step, clear, written, told = CASES[name]
     try:
         findings = leakscope.check(step, repeats=3)
     finally:
@@ -182,9 +183,9 @@ def test_the_cut_is_written_from_its_root_on(name: str) -> None:
     (finding,) = [f for f in findings.findings if f.severity == "leak"]
     assert finding.cut is not None
     assert finding.cut.written == written.format(here=__name__)
-    assert finding.cut.written in finding.title
+    assert finding.cut.written in title(finding)
     assert finding.cut.frees_bytes >= 0.8 * finding.retained_bytes
-    assert finding.advice.startswith(advice.format(here=__name__))
+    assert advice(finding).startswith(told.format(here=__name__))
 
 
 class KeepsItsOutput(torch.autograd.Function):
@@ -250,7 +251,7 @@ def _recursive(batch: torch.Tensor) -> None:
 
 
 @pytest.mark.parametrize(
-    ("make", "cut", "line", "advice", "seen"),
+    ("make", "cut", "line", "told", "seen"),
     [
         (
             Scaled,
@@ -276,7 +277,7 @@ def _recursive(batch: torch.Tensor) -> None:
     ],
 )
 def test_a_function_that_refers_to_what_keeps_it_is_told_from_one_that_calls_itself(
-    make: Callable[[torch.Tensor], Any], cut: str, line: str, advice: str, seen: int
+    make: Callable[[torch.Tensor], Any], cut: str, line: str, told: str, seen: int
 ) -> None:
     def step() -> None:
         make(torch.ones(1 << 16))
@@ -285,7 +286,7 @@ def test_a_function_that_refers_to_what_keeps_it_is_told_from_one_that_calls_its
     (finding,) = [f for f in findings.findings if f.severity == "leak"]
     assert (finding.rule, finding.cut and finding.cut.written) == ("tensor-cycle", cut)
     assert finding.cut is not None and finding.cut.where.endswith(f"test_saying.py:{line_of(line)}")
-    assert finding.advice.startswith(advice) and len(finding.see) == seen
+    assert advice(finding).startswith(told) and len(finding.see) == seen
 
 
 def test_an_attribute_of_ctx_has_the_line_that_sets_it() -> None:
@@ -313,7 +314,7 @@ def test_a_hook_that_leads_back_to_its_node_is_to_be_removed() -> None:
 
     findings = leakscope.check(step, repeats=3)
     (finding,) = [f for f in findings.findings if f.severity == "leak"]
-    assert finding.rule == "tensor-cycle" and finding.advice.startswith(
+    assert finding.rule == "tensor-cycle" and advice(finding).startswith(
         "Remove the hook when it has run (handle.remove())"
     )
     assert finding.see and all("remove()" in _source(place) for place in finding.see)

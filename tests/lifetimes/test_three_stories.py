@@ -10,6 +10,8 @@ import torch
 from living import KIB, Lived, measured_peak, watched
 from torch import Tensor, nn
 
+from leakscope.report.wording import title
+
 BATCH = (256, 256)
 BATCH_BYTES = 256 * 256 * 4
 SCRATCH_BYTES = 1024 * KIB
@@ -144,7 +146,7 @@ def test_story(story: Callable[[bool], Callable[[], None]], truth: int, holder: 
     lived = watched(leaky)
     assert lived.avoidable == pytest.approx(truth, rel=0.05)
     (finding,) = lived.leaks
-    assert holder in finding.title
+    assert holder in title(finding)
     assert finding.cut is not None
     assert finding.cut.frees_bytes == pytest.approx(truth, rel=0.05)
     assert finding.cut.where.endswith(f"test_three_stories.py:{_line_of(line)}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from leakscope.findings.facts import Said
 from leakscope.findings.model import Cut, Finding, Findings, Hop, RankSummary, Sighting, Unjudged
 from leakscope.graph.model import build
 from leakscope.record.model import Collection, Ended, GcDiff, Look, Rank, Run, Step
@@ -86,7 +87,10 @@ def cycle_finding() -> Finding:
     alone, held = "no root leads here: the cycle keeps itself", "held by the cycle"
     return Finding(
         rule="tensor-cycle",
-        title="closure `extract` in stage_backward_weight holds itself and every intermediate of the step",
+        facts=Said(
+            title="closure `extract` in stage_backward_weight holds itself and every intermediate of the step",
+            advice="Make `extract` a module-level function, or walk the graph with a list of nodes instead of recursion.",
+        ),
         fingerprint="b41c07e2",
         severity="leak",
         freed_by="gc",
@@ -109,7 +113,6 @@ def cycle_finding() -> Finding:
             ("cell extract", "contents", "function extract"),
         ),
         cut=Cut("closure extract", "stage.py:41", 768 * KIB, 768 * KIB),
-        advice="Make `extract` a module-level function, or walk the graph with a list of nodes instead of recursion.",
         collections=2,
         made_at=("stage.py:41 forward (aten::addmm)", "stage.py:41 forward (aten::mul)", "stage.py:40 f (aten::mm)"),
         sightings=tuple(Sighting(r, s, 128 * KIB * s) for r in (0, 1) for s in (3, 5, 9, 11)),
@@ -121,7 +124,10 @@ def cycle_finding() -> Finding:
 def growth_finding(name: str = ".losses") -> Finding:
     return Finding(
         rule="step-growth",
-        title=f"`trainer{name}` gains 2 tensors each step",
+        facts=Said(
+            title=f"`trainer{name}` gains 2 tensors each step",
+            advice="Append `loss.item()`, or clear the list at the end of each step.",
+        ),
         fingerprint="0f3a9c11",
         severity="leak",
         freed_by="program",
@@ -135,7 +141,6 @@ def growth_finding(name: str = ".losses") -> Finding:
             Hop("storage, 64.00 KiB", "torch.UntypedStorage", "storage", "", "leaked", ""),
         ),
         cut=Cut(name, "train.py:12", 24 * 64 * KIB, None, "the container's owner defines __del__"),
-        advice="Append `loss.item()`, or clear the list at the end of each step.",
         made_at=("train.py:41 forward (aten::mul)",),
         sightings=tuple(Sighting(0, s, 128 * KIB * s) for s in (3, 5, 9, 11)),
         count=24,
@@ -145,7 +150,10 @@ def growth_finding(name: str = ".losses") -> Finding:
 def library_finding() -> Finding:
     return Finding(
         rule="hook-pileup",
-        title="torch.distributed.pipelining keeps hooks on its receive buffers",
+        facts=Said(
+            title="torch.distributed.pipelining keeps hooks on its receive buffers",
+            advice="Known upstream as pytorch issue 185331; nothing to do in your code.",
+        ),
         fingerprint="77aa01ff",
         severity="leak",
         freed_by="program",
@@ -153,7 +161,6 @@ def library_finding() -> Finding:
         bytes_per_step=0.0,
         trace=(Hop("PipelineStage", "torch.distributed.pipelining.PipelineStage", "instance", "", "unknown", ""),),
         cut=None,
-        advice="Known upstream as pytorch issue 185331; nothing to do in your code.",
         origin="library",
         sightings=(Sighting(1, 11, 32 * KIB),),
     )
@@ -162,7 +169,7 @@ def library_finding() -> Finding:
 def note_finding() -> Finding:
     return Finding(
         rule="step-growth",
-        title="`history` gains one detached scalar each step",
+        facts=Said(title="`history` gains one detached scalar each step", advice="Nothing to do below --min-bytes."),
         fingerprint="12345678",
         severity="note",
         freed_by="program",
@@ -173,7 +180,6 @@ def note_finding() -> Finding:
             Hop("storage, 4 B", "torch.UntypedStorage", "storage", "", "unknown", ""),
         ),
         cut=Cut(".history", "train.py:4", 48),
-        advice="Nothing to do below --min-bytes.",
         sightings=(Sighting(0, 11, 48),),
     )
 
@@ -283,7 +289,7 @@ def of_a_dropped_work() -> tuple[Run, Findings]:
     """A note on what happened on the wire: it keeps no memory."""
     note = Finding(
         rule="p2p-buffer",
-        title="the Work of 116 send operations was dropped",
+        facts=Said(title="the Work of 116 send operations was dropped", advice="Keep the Work."),
         fingerprint="00000001",
         severity="note",
         freed_by="program",
@@ -291,7 +297,6 @@ def of_a_dropped_work() -> tuple[Run, Findings]:
         bytes_per_step=0.0,
         trace=(),
         cut=None,
-        advice="Keep the Work.",
         sightings=tuple(Sighting(r, s, KIB) for r in (0, 1) for s in (3, 5)),
         count=116,
     )
@@ -317,14 +322,13 @@ def hostile() -> tuple[Run, Findings]:
     hop = Hop(bad, bad, "instance", f"{bad}.py:3", "unknown", bad, bad + "\x1b[31m\u202e", 5)
     finding = Finding(
         rule="step-growth",
-        title=bad,
+        facts=Said(title=bad, advice=bad),
         fingerprint="deadbeef",
         severity="leak",
         freed_by="program",
         retained_bytes=5 * MIB,
         bytes_per_step=1.5,
         trace=(hop, hop, hop),
-        advice=bad,
         cut=Cut(bad, f"{bad}.py:3", 5, None, bad),
         made_at=(bad,),
         sightings=(Sighting(0, 3, 5),),

@@ -8,6 +8,7 @@ from pathlib import Path
 import examples
 import pytest
 
+from leakscope.findings.facts import Said
 from leakscope.findings.model import Finding, Hop
 from leakscope.report import FORMATS, write
 from leakscope.report.cleaning import cleaned
@@ -54,7 +55,7 @@ def test_numbers_are_listed_as_ranges() -> None:
 
 def finding(*hops: tuple[str, str]) -> Finding:
     trace = tuple(Hop("object", "t", "instance", "", status, reference) for status, reference in hops)
-    return Finding("step-growth", "", "00000000", "leak", "program", 0, 0.0, trace, None, "")
+    return Finding("step-growth", Said("", ""), "00000000", "leak", "program", 0, 0.0, trace, None)
 
 
 def test_suspects_lie_between_the_last_expected_and_the_first_leaked_object() -> None:

@@ -13,6 +13,7 @@ from leakscope.findings.judge import judge
 from leakscope.findings.model import Finding
 from leakscope.graph.model import Crossing
 from leakscope.record.model import Ended, Look, Rank, Run, Step
+from leakscope.report.wording import advice, title
 
 MIB = 1024 * 1024
 LOOKS = (3, 5, 7, 9)
@@ -49,19 +50,19 @@ def judged(*looks: Look) -> Finding:
 
 def test_a_buffer_made_anew_in_each_step_is_none_that_is_kept() -> None:
     found = judged(*(of_one(step, crossed_in=step) for step in LOOKS))
-    assert found.rule == "step-growth" and "past their step" not in found.title
+    assert found.rule == "step-growth" and "past their step" not in title(found)
 
 
 def test_buffers_of_earlier_steps_are_popped_from_their_list() -> None:
     found = judged(*map(of_many, LOOKS))
     assert (
         found.rule == "p2p-buffer"
-        and "kept" in found.title
-        and "pop it instead of counting through the list" in found.advice
+        and "kept" in title(found)
+        and "pop it instead of counting through the list" in advice(found)
     )
 
 
 def test_a_buffer_of_the_step_before_that_is_in_no_list_is_let_go() -> None:
     found = judged(*(of_one(step, crossed_in=step - 1) for step in LOOKS))
-    assert found.rule == "p2p-buffer" and "Let go of each one when its microbatch is done, and" in found.advice
-    assert "list" not in found.advice
+    assert found.rule == "p2p-buffer" and "Let go of each one when its microbatch is done, and" in advice(found)
+    assert "list" not in advice(found)

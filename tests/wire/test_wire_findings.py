@@ -21,11 +21,12 @@ from leakscope.findings.comm.matching import (
 )
 from leakscope.findings.comm.operations import context_findings, wire_findings, wire_rows
 from leakscope.findings.compare_ranks import skew_findings
+from leakscope.findings.facts import Said
 from leakscope.findings.model import Finding, Findings, Hop, RankSummary, Sighting
 from leakscope.findings.ownership.known_leaks import known_leak
 from leakscope.record.model import Ended, Rank
 from leakscope.report import FORMATS
-from leakscope.report.wording import hung_text, next_text
+from leakscope.report.wording import hung_text, next_text, title
 
 KILLED = Ended("killed", 137, 2, error="killed by SIGKILL")
 
@@ -45,7 +46,7 @@ def test_dropped_works_are_one_note_for_each_line() -> None:
     dropped = [row(n, "send", 1, n, dropped=True, issued_at="train.py:9 go") for n in (1, 2, 3)]
     (finding,) = wire_findings(run_of(rank_with(0, wire=dropped), rank_with(1)))
     assert finding.rule == "p2p-buffer" and finding.severity == "note" and finding.count == 3
-    assert "train.py:9 go" in finding.title and finding.ranks == (0,)
+    assert "train.py:9 go" in title(finding) and finding.ranks == (0,)
 
 
 def test_of_each_rank_the_latest_steps_are_told() -> None:
@@ -240,7 +241,7 @@ def test_a_run_that_ended_well_has_no_notes() -> None:
 def test_backward_passes_left_running_are_told() -> None:
     rows = [{"step": s, "open": 0, "backward_passes": 1, "bytes": 0, "contexts": []} for s in (1, 2)]
     (finding,) = context_findings(run_of(rank_with(0, contexts=rows)))
-    assert finding.rule == "dist-autograd-context" and "1 distributed backward pass still running" in finding.title
+    assert finding.rule == "dist-autograd-context" and "1 distributed backward pass still running" in title(finding)
     assert context_findings(run_of(rank_with(0, contexts=rows[:1]))) == []
 
 
@@ -248,7 +249,7 @@ def test_contexts_without_gradients_are_told_when_they_pile_up() -> None:
     context = {"id": 1, "opened_at": "train.py:7 run", "step": 1, "workers": [1], "gradients": 0, "bytes": 0}
     rows = [{"step": s, "open": s, "backward_passes": 0, "bytes": 0, "contexts": [context]} for s in (1, 2, 3)]
     (finding,) = context_findings(run_of(rank_with(0, contexts=rows)))
-    assert "3 distributed-autograd contexts left open" in finding.title and "train.py:7 run" in finding.title
+    assert "3 distributed-autograd contexts left open" in title(finding) and "train.py:7 run" in title(finding)
     level = [{**r, "open": 2} for r in rows]
     assert context_findings(run_of(rank_with(0, contexts=level))) == []
 
@@ -278,7 +279,7 @@ def test_a_skewed_rank_is_told_with_the_reference_that_holds_most() -> None:
     assert finding.cut is not None and finding.cut.frees_bytes == 32 << 20
     assert (
         finding.cut.reference == "['logits']"
-        and "; the largest holder is stash['logits'] in test_a_skewed_rank" in finding.title
+        and "; the largest holder is stash['logits'] in test_a_skewed_rank" in title(finding)
     )
     assert finding.trace[0].object == "frame of test_a_skewed_rank_is_told_with_the_reference_that_holds_most"
 
@@ -288,7 +289,16 @@ def test_a_larger_stage_may_hold_more_and_what_is_named_is_no_skew() -> None:
     run = run_of(rank_with(0), rank_with(1))
     assert skew_findings(run, {0: _summary(50 * mib, 20 * mib), 1: _summary(200 * mib, 80 * mib)}, ()) == []
     named = Finding(
-        "step-growth", "", "1", "leak", "program", 70 * mib, 0.0, (), None, "", sightings=(Sighting(1, 3, 70 * mib),)
+        "step-growth",
+        Said("", ""),
+        "1",
+        "leak",
+        "program",
+        70 * mib,
+        0.0,
+        (),
+        None,
+        sightings=(Sighting(1, 3, 70 * mib),),
     )
     summaries = {0: _summary(100 * mib, 20 * mib), 1: _summary(100 * mib, 90 * mib)}
     assert skew_findings(run, summaries, ()) and skew_findings(run, summaries, (named,)) == []

@@ -18,6 +18,7 @@ from leakscope.capture.heap import look as heap
 from leakscope.findings.judge import judge
 from leakscope.findings.model import Finding, Findings
 from leakscope.record.model import Ended, Look, Rank, Run, Step
+from leakscope.report.wording import advice, title
 
 LOOKS_AT = (3, 5, 9, 10)
 MIN_BYTES = 512
@@ -187,7 +188,7 @@ def told(finding: Finding) -> str:
     """All that a finding says, in one text."""
     trace = " -> ".join(f"{hop.object} @{hop.where} {hop.reference}" for hop in finding.trace)
     cut = f"{finding.cut.reference} {finding.cut.where}" if finding.cut else ""
-    return f"{finding.title}\n{trace}\n{cut}\n{finding.advice}"
+    return f"{title(finding)}\n{trace}\n{cut}\n{advice(finding)}"
 
 
 def matches(pattern: str, finding: Finding) -> bool:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from leakscope.findings.facts import Said, in_words
 from leakscope.findings.grouping.candidate import Candidate
 from leakscope.findings.model import Cut, Finding, FreedBy, RuleName, Severity, Sighting
 from leakscope.findings.naming.trace import fingerprint
@@ -96,7 +97,13 @@ def _dropped(direction: str, where: str, rows: Sequence[tuple[int, Row]]) -> Fin
     count = len(rows)
     return Finding(
         rule=RuleName.P2P_BUFFER,
-        title=f"the Work of {count} {direction} operation{'s' if count != 1 else ''}{at} was dropped before anybody waited for it",
+        facts=Said(
+            title=f"the Work of {count} {direction} operation{'s' if count != 1 else ''}{at} was dropped before anybody waited for it",
+            advice=(
+                "Keep the Work until its wait() has returned, then drop it: until then nobody knows whether the buffer has crossed, "
+                "and writing into a buffer that is still being sent, or reading one that is still being received, is undefined."
+            ),
+        ),
         fingerprint=fingerprint(("p2p-buffer", "dropped", direction, where.rpartition(" ")[2])),
         severity=Severity.NOTE,
         freed_by=FreedBy.PROGRAM,
@@ -104,10 +111,6 @@ def _dropped(direction: str, where: str, rows: Sequence[tuple[int, Row]]) -> Fin
         bytes_per_step=0.0,
         trace=(),
         cut=None,
-        advice=(
-            "Keep the Work until its wait() has returned, then drop it: until then nobody knows whether the buffer has crossed, "
-            "and writing into a buffer that is still being sent, or reading one that is still being received, is undefined."
-        ),
         sightings=tuple(_sightings(rows)),
         count=count,
     )
@@ -161,8 +164,8 @@ def _empty_contexts(rank: int, row: Row) -> Finding:
 
 def _context_note(parts: tuple[str, ...], rank: int, row: Row, title: str, advice: str) -> Finding:
     return Finding(
-        rule=RuleName.DIST_AUTOGRAD_CONTEXT, title=title, fingerprint=fingerprint(("dist-autograd-context", *parts)), severity=Severity.NOTE,
-        freed_by=FreedBy.PROGRAM, retained_bytes=int(row.get("bytes", 0)), bytes_per_step=0.0, trace=(), cut=None, advice=advice,
+        rule=RuleName.DIST_AUTOGRAD_CONTEXT, facts=Said(title=title, advice=advice), fingerprint=fingerprint(("dist-autograd-context", *parts)), severity=Severity.NOTE,
+        freed_by=FreedBy.PROGRAM, retained_bytes=int(row.get("bytes", 0)), bytes_per_step=0.0, trace=(), cut=None, 
         sightings=(Sighting(rank, int(row.get("step", 0)), int(row.get("bytes", 0))),), count=int(row.get("open", 0)),
     )  # fmt: skip
 
@@ -185,7 +188,9 @@ def with_contexts(found: Sequence[Finding], run: Run) -> list[Finding]:
         # no single reference: the container lets go of all when the context is left
         cut = Cut(CUT, places[0].rpartition(" ")[0] if places else "", finding.retained_bytes)
         name = fingerprint(("dist-autograd-context", *functions))
-        told.append(replace(finding, fingerprint=name, cut=cut, advice=f"{opened}{known}{finding.advice}"))
+        words = in_words(finding.facts)
+        said = Said(words.title, f"{opened}{known}{words.advice}")
+        told.append(replace(finding, fingerprint=name, cut=cut, facts=said))
     return [f for f in found if f not in mine] + told
 
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from leakscope.findings.facts import Said, in_words
 from leakscope.findings.model import Finding, FreedBy, Severity
 from leakscope.graph.model import KINDS, HeapGraph, ObjectKind
 from leakscope.record.model import Look, Rank
@@ -43,7 +44,8 @@ def told_of_arrays(finding: Finding, rank: int) -> Finding:
         parts = text.split(name) if name else [text]
         return name.join(part.replace(" tensor", f" {word}") for part in parts)
 
-    return replace(finding, title=said(finding.title), advice=said(finding.advice), count=0, storages={rank: ()})
+    words = in_words(finding.facts)
+    return replace(finding, facts=Said(said(words.title), said(words.advice)), count=0, storages={rank: ()})
 
 
 def _word(finding: Finding) -> str:
@@ -65,5 +67,6 @@ def beside_tensors(told: Sequence[Finding], arrays: Finding) -> list[Finding]:
             and (finding.severity == Severity.LEAK or arrays.severity == Severity.NOTE)
         ):
             more = f" {bytes_text(arrays.retained_bytes)} of {_word(arrays)}s go with it."
-            return [*told[:place], replace(finding, advice=finding.advice + more), *told[place + 1 :]]
+            words = in_words(finding.facts)
+            return [*told[:place], replace(finding, facts=Said(words.title, words.advice + more)), *told[place + 1 :]]
     return [*told, arrays]

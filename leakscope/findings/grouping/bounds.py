@@ -8,6 +8,7 @@ from dataclasses import replace
 from itertools import pairwise
 from statistics import median
 
+from leakscope.findings.facts import Said, in_words
 from leakscope.findings.grouping.candidate import Candidate
 from leakscope.findings.grouping.groups import Group
 from leakscope.findings.grouping.growth import Series
@@ -149,18 +150,17 @@ def doubted(finding: Finding, candidate: Candidate) -> Finding:
     if candidate.group.freed:
         return finding
     if candidate.bound:
-        title = finding.title.replace(_NONE_GO, " up to its bound")
+        title = in_words(finding.facts).title.replace(_NONE_GO, " up to its bound")
         return replace(
             finding,
             severity=Severity.NOTE,
             settled=True,
-            title=title,
-            advice=f"No leak as long as its bound is what you want: {candidate.bound}.",
+            facts=Said(title, f"No leak as long as its bound is what you want: {candidate.bound}."),
         )
     if candidate.ended:
         text = f"It grew so until step {candidate.series.steps[-1]}; the memory counted later did not go on with it: it has been emptied since, or is full."
-        title = finding.title.replace(_NONE_GO, ", but not to the end")
-        return replace(finding, severity=Severity.NOTE, settled=True, title=title, advice=text)
+        title = in_words(finding.facts).title.replace(_NONE_GO, ", but not to the end")
+        return replace(finding, severity=Severity.NOTE, settled=True, facts=Said(title, text))
     return finding if candidate.certain else replace(finding, severity=Severity.NOTE)
 
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
+from leakscope.findings.facts import Said
 from leakscope.findings.grouping.growth import series
 from leakscope.findings.memory.device import DeviceLook, device_looks
 from leakscope.findings.memory.device_oom import caught
@@ -124,7 +125,7 @@ def _note(
 ) -> Finding:  # fmt: skip
     return Finding(
         rule=NAME,
-        title=title,
+        facts=Said(title=title, advice=advice),
         fingerprint=fingerprint((NAME, what)),
         severity=Severity.NOTE,
         freed_by=FreedBy.PROGRAM,
@@ -132,7 +133,6 @@ def _note(
         bytes_per_step=per_step,
         trace=(),
         cut=None,
-        advice=advice,
         made_at=made_at,
         sightings=tuple(Sighting(rank.number, step, bytes_there) for step, bytes_there in seen),
     )

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from leakscope.findings.facts import Said
 from leakscope.findings.grouping.growth import series
 from leakscope.findings.model import Finding, FreedBy, RuleName, Severity, Sighting
 from leakscope.findings.naming.trace import fingerprint
@@ -126,8 +127,15 @@ def native_findings(rank: Rank, looks: Sequence[Look], min_bytes: int) -> list[F
     return [
         Finding(
             rule=RuleName.NATIVE_HOLD,
-            title="device memory that no Python object and no autograd path explains grows by "
-            f"{bytes_text(line.per_step)} a step",
+            facts=Said(
+                title="device memory that no Python object and no autograd path explains grows by "
+                f"{bytes_text(line.per_step)} a step",
+                advice=(
+                    f"These blocks were made at {made_at[0] if made_at else 'an unknown place'} and are kept by native code: "
+                    "look for handles of asynchronous operations that are kept, an autocast region never left, captured "
+                    "graphs, or a C++ extension that caches."
+                ),
+            ),
             fingerprint=fingerprint(("native-hold", "gap")),
             severity=Severity.LEAK,
             freed_by=FreedBy.PROGRAM,
@@ -135,11 +143,6 @@ def native_findings(rank: Rank, looks: Sequence[Look], min_bytes: int) -> list[F
             bytes_per_step=line.per_step,
             trace=(),
             cut=None,
-            advice=(
-                f"These blocks were made at {made_at[0] if made_at else 'an unknown place'} and are kept by native code: "
-                "look for handles of asynchronous operations that are kept, an autocast region never left, captured "
-                "graphs, or a C++ extension that caches."
-            ),
             made_at=made_at,
             sightings=tuple(
                 Sighting(rank.number, s, b - line.bytes[0]) for s, b in zip(line.steps, line.bytes, strict=True)

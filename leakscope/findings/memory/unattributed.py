@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
+from leakscope.findings.facts import Said
 from leakscope.findings.grouping.arrays import array_bytes
 from leakscope.findings.grouping.bounds import went_on
 from leakscope.findings.grouping.growth import LEAST_LOOKS, series
@@ -45,7 +46,15 @@ def gap_findings(rank: Rank, looks: Sequence[Look], min_bytes: int) -> list[Find
     how = f" by {bytes_text(line.per_step)} a step" if line.steady else f", not steadily, by {bytes_text(grown)} in all"
     finding = Finding(
         rule=RuleName.NATIVE_HOLD,
-        title=f"memory that is no tensor's grows{how}{', while shapes are new at each look' * shapes}",
+        facts=Said(
+            title=f"memory that is no tensor's grows{how}{', while shapes are new at each look' * shapes}",
+            advice=(
+                (_FOR_EACH_SHAPE if shapes else "")
+                + (_ON_HOST if on == "cpu" else "Look ")
+                + "for handles of asynchronous operations that are kept (Work of isend, irecv, all_reduce(async_op=True)), "
+                "distributed-autograd contexts left open, an autocast region never left, or a C++ extension that caches."
+            ),
+        ),
         fingerprint=fingerprint(("native-hold", "gap")),
         # what compiles, or first uses a library, rises once
         severity=Severity.LEAK
@@ -56,12 +65,6 @@ def gap_findings(rank: Rank, looks: Sequence[Look], min_bytes: int) -> list[Find
         bytes_per_step=line.per_step,
         trace=(),
         cut=None,
-        advice=(
-            (_FOR_EACH_SHAPE if shapes else "")
-            + (_ON_HOST if on == "cpu" else "Look ")
-            + "for handles of asynchronous operations that are kept (Work of isend, irecv, all_reduce(async_op=True)), "
-            "distributed-autograd contexts left open, an autocast region never left, or a C++ extension that caches."
-        ),
         sightings=tuple(
             Sighting(rank.number, step, size - line.bytes[0]) for step, size in zip(line.steps, line.bytes, strict=True)
         ),

@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from leakscope.findings.facts import Said
 from leakscope.findings.grouping.growth import LEAST_LOOKS, Series, series
 from leakscope.findings.model import Cut, Finding, FreedBy, Origin, Severity, Sighting
 from leakscope.findings.naming.expressions import at_holder
@@ -110,7 +111,10 @@ def _finding(rank: Rank, graph: HeapGraph, kept: Kept, line: Series, size: int, 
     grows = line.grew_lately
     return Finding(
         rule=known.rule,
-        title=f"kept by torch's {known.holder} from step to step: {bytes_text(size)}",
+        facts=Said(
+            title=f"kept by torch's {known.holder} from step to step: {bytes_text(size)}",
+            advice=advice(graph, kept, _course(line)),
+        ),
         fingerprint=fingerprint(("kept by library", known.holder)),
         severity=Severity.LEAK if grows and line.is_leak(min_bytes) else Severity.NOTE,
         freed_by=FreedBy.PROGRAM,
@@ -118,7 +122,6 @@ def _finding(rank: Rank, graph: HeapGraph, kept: Kept, line: Series, size: int, 
         bytes_per_step=line.per_step if grows else 0.0,
         trace=whole_trace(graph, ways_from_roots(graph), kept.of_its_own(typical)[0], frees),
         cut=Cut(known.holder, "", frees) if frees else None,
-        advice=advice(graph, kept, _course(line)),
         origin=Origin.LIBRARY,
         made_at=tuple(dict.fromkeys(graph.made_at[s] for s in kept.holds if s in graph.made_at))[:6],
         sightings=tuple(Sighting(rank.number, s, b) for s, b in zip(line.steps, line.bytes, strict=True) if b),

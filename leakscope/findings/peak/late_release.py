@@ -7,6 +7,7 @@ from collections.abc import Collection, Sequence
 
 import numpy as np
 
+from leakscope.findings.facts import Said
 from leakscope.findings.model import Cut, Finding, FreedBy, Hop, Severity, Sighting, Unjudged
 from leakscope.findings.naming.expressions import along_way
 from leakscope.findings.naming.see_also import places
@@ -147,8 +148,11 @@ def _finding(
     made = list(dict.fromkeys(str(one.row["made_at"]) for one, _ in members if one.row["made_at"]))
     return Finding(
         rule=NAME,
-        title=f"{names}{f', {where},' if where else ''} keep{'s' * (len(spoken) == 1)} {bytes_text(size)} through the step's "
-        "peak that nothing uses again",
+        facts=Said(
+            title=f"{names}{f', {where},' if where else ''} keep{'s' * (len(spoken) == 1)} {bytes_text(size)} through the step's "
+            "peak that nothing uses again",
+            advice=_advice(peak, [one for one, _ in members], cuts, names, fall),
+        ),
         fingerprint=fingerprint((NAME, *sorted(spoken))),
         severity=Severity.LEAK if min(size - passing, fall) >= least else Severity.NOTE,
         freed_by=FreedBy.PROGRAM,
@@ -167,7 +171,6 @@ def _finding(
             frees,
             written=names,
         ),
-        advice=_advice(peak, [one for one, _ in members], cuts, names, fall),
         made_at=tuple(made[:6]),
         sightings=(Sighting(peak.rank, int(peak.row["step"]), size),),
         see=places("boxed-lists") if arguments_cut(graph, peak.row, cuts) else (),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
+from leakscope.findings.facts import Said
 from leakscope.findings.model import Cut, Finding, FreedBy, Origin, RuleName, Severity, Sighting
 from leakscope.findings.naming.trace import fingerprint
 from leakscope.findings.ownership.library_paths import whole_trace
@@ -71,7 +72,10 @@ def _known(peak: PeakOfStep, kept: Kept, idle: Sequence[Idle]) -> Finding:
     typical = max(kept.holds, key=lambda s: (int(graph.bytes[s]), s))
     return Finding(
         rule=NAME,
-        title=f"kept by torch's {known.holder} through the step's peak, and not used again: {bytes_text(size)}",
+        facts=Said(
+            title=f"kept by torch's {known.holder} through the step's peak, and not used again: {bytes_text(size)}",
+            advice=advice(graph, kept, f"The step's peak is at {peak.row['peak_at']}."),
+        ),
         fingerprint=fingerprint(("kept by library at the peak", known.holder)),
         severity=Severity.NOTE,
         freed_by=FreedBy.PROGRAM,
@@ -79,7 +83,6 @@ def _known(peak: PeakOfStep, kept: Kept, idle: Sequence[Idle]) -> Finding:
         bytes_per_step=0.0,
         trace=whole_trace(graph, ways_from_roots(graph), kept.of_its_own(typical)[0], frees),
         cut=Cut(known.holder, "", frees) if frees else None,
-        advice=advice(graph, kept, f"The step's peak is at {peak.row['peak_at']}."),
         origin=Origin.LIBRARY,
         made_at=_made_at(idle),
         sightings=(Sighting(peak.rank, int(peak.row["step"]), size),),
@@ -92,7 +95,7 @@ def _unknown(peak: PeakOfStep, who: str, idle: Sequence[Idle]) -> Finding:
     size = _bytes(idle)
     return Finding(
         rule=NAME,
-        title=title.format(size=bytes_text(size)),
+        facts=Said(title=title.format(size=bytes_text(size)), advice=advice_given),
         fingerprint=fingerprint((NAME, who)),
         severity=Severity.NOTE,
         freed_by=FreedBy.PROGRAM,
@@ -100,7 +103,6 @@ def _unknown(peak: PeakOfStep, who: str, idle: Sequence[Idle]) -> Finding:
         bytes_per_step=0.0,
         trace=(),
         cut=None,
-        advice=advice_given,
         origin=Origin.LIBRARY if who == "library" else Origin.APPLICATION,
         made_at=_made_at(idle),
         sightings=(Sighting(peak.rank, int(peak.row["step"]), size),),

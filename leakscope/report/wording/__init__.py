@@ -1,0 +1,60 @@
+"""The one place that makes sentences: all formats say the same thing in the same words."""
+
+from __future__ import annotations
+
+from leakscope.report.wording.ended import (
+    ended_badly,
+    ended_text,
+    error_text,
+    hung_text,
+    is_hung,
+    status_text,
+    was_text,
+)
+from leakscope.report.wording.held import (
+    also_text,
+    cut_name,
+    cycle_text,
+    freed_text,
+    held_text,
+    holds_nothing,
+    proved_text,
+    seen_text,
+    status_word,
+    would_be_freed,
+)
+from leakscope.report.wording.next_step import first_cut, next_text
+from leakscope.report.wording.numbers import listed_numbers, plural
+from leakscope.report.wording.sections import leaks, library, notes, of_block, steps_of
+from leakscope.report.wording.sentences import advice, title
+
+__all__ = [
+    "advice",
+    "also_text",
+    "cut_name",
+    "cycle_text",
+    "ended_badly",
+    "ended_text",
+    "error_text",
+    "first_cut",
+    "freed_text",
+    "held_text",
+    "holds_nothing",
+    "hung_text",
+    "is_hung",
+    "leaks",
+    "library",
+    "listed_numbers",
+    "next_text",
+    "notes",
+    "of_block",
+    "plural",
+    "proved_text",
+    "seen_text",
+    "status_text",
+    "status_word",
+    "steps_of",
+    "title",
+    "was_text",
+    "would_be_freed",
+]

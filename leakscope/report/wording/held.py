@@ -1,0 +1,113 @@
+"""How much does it hold, since when, and who would free it?"""
+
+from __future__ import annotations
+
+from leakscope.findings.model import Cut, Finding, FreedBy, Hop, HopStatus, RuleName, Severity
+from leakscope.report.cleaning import one_line
+from leakscope.report.marks import closes_cycle
+from leakscope.report.wording.numbers import listed_numbers, plural
+from leakscope.units import bytes_text
+
+
+def held_text(finding: Finding, when: str = "") -> str:
+    """`960.00 KiB held in 5 storages at the last look, growing 192.00 KiB a step`; of an accelerator's run, what the host holds."""
+    if holds_nothing(finding):
+        return f"no memory held, {plural(finding.count, 'time')} seen" if finding.count else "no memory held"
+    storages = f" in {plural(finding.count, 'storage')}" if finding.count else ""
+    growth = f", growing {bytes_text(finding.bytes_per_step)} a step" if finding.bytes_per_step else ""
+    part = "" if finding.host_bytes >= finding.retained_bytes else f"{bytes_text(finding.host_bytes)} of it "
+    host = f", {part}in host memory" if finding.host_bytes else ""
+    return f"{bytes_text(finding.retained_bytes)} held{storages} {when or _when(finding)}{host}{growth}"
+
+
+def _when(finding: Finding) -> str:
+    """Which look the bytes are of: the last one, unless the program's gc had just been there."""
+    if finding.rule == RuleName.LATE_RELEASE:
+        return "at the step's peak"
+    last: dict[int, int] = {}
+    most: dict[int, int] = {}
+    for seen in sorted(finding.sightings, key=lambda s: s.step):
+        last[seen.rank] = seen.bytes
+        most[seen.rank] = max(most.get(seen.rank, 0), seen.bytes)
+    if not sum(last.values()) < finding.retained_bytes <= sum(most.values()):
+        return "at the last look"
+    if finding.retained_bytes < sum(most.values()):
+        return "at each rank's last look or the one that found most"
+    return "at the look that found most" if len(most) == 1 else "at each rank's look that found most"
+
+
+def holds_nothing(finding: Finding) -> bool:
+    """Whether it is about what happened and keeps no memory: who would free what is no question then."""
+    return not finding.retained_bytes and not finding.trace and finding.cut is None
+
+
+def seen_text(finding: Finding) -> str:
+    """`rank 0, 1; steps 3 to 12`."""
+    if not finding.sightings:
+        return "at no judged look"
+    many = "ranks" if len(finding.ranks) > 1 else "rank"
+    first, last = finding.first_step, finding.last_step
+    steps = f"step {first}" if first == last else f"steps {first} to {last}"
+    return f"{many} {listed_numbers(finding.ranks)}; {steps}"
+
+
+def freed_text(finding: Finding) -> str:
+    """Who gives the memory back, as a sentence without its full stop."""
+    if finding.freed_by == FreedBy.GC:
+        if finding.collections:
+            return f"gc, late: it takes {plural(finding.collections, 'full collection')}"
+        return "gc, late"
+    if finding.freed_by == FreedBy.NEVER:
+        return "never: it holds itself through C++ references that gc cannot see"
+    if not finding.trace and finding.rule == RuleName.LATE_RELEASE:
+        return "the program, once all that hold it have let go"
+    if not finding.trace or finding.rule == RuleName.NATIVE_HOLD:
+        return "whoever holds it in native code: gc cannot help"
+    return "the program, once it lets go: gc cannot help, a live root holds it"
+
+
+def proved_text(finding: Finding) -> str:
+    """`proved in a forked process: 786432 bytes went free`, or why nobody tried; "" where nothing is known."""
+    cut = finding.cut
+    if cut is None:
+        return ""
+    if cut.proved_bytes is not None:
+        return f"proved: {bytes_text(cut.proved_bytes)} went free when a forked copy of the process made the cut"
+    return f"not proved: {cut.unproved}" if cut.unproved else ""
+
+
+def cycle_text(finding: Finding) -> str:
+    """`function extract, closure extract -> cell, contents -> function extract`; "" where there is no cycle, or the
+    trace has gone round it already.
+    """
+    if not finding.cycle or any(closes_cycle(finding, index) for index in range(len(finding.trace))):
+        return ""
+    hops = " -> ".join(f"{one_line(holder)}, {one_line(reference)}" for holder, reference, _ in finding.cycle)
+    return f"{hops} -> {one_line(finding.cycle[-1][2])}"
+
+
+def status_word(finding: Finding, hop: Hop) -> str:
+    """What an object of the trace is: a note blames nobody, and what lies idle at the peak is not lost."""
+    if hop.status != HopStatus.LEAKED:
+        return hop.status
+    if finding.rule == RuleName.LATE_RELEASE:
+        return "idle"
+    return "held" if finding.severity == Severity.NOTE and finding.freed_by == FreedBy.PROGRAM else "leaked"
+
+
+def cut_name(cut: Cut) -> str:
+    """The reference to cut, as the user would write it where that is known."""
+    return one_line(cut.written or cut.reference)
+
+
+def also_text(cut: Cut) -> str:
+    """` together with log.last in main()`: what else must be cut; "" where one cut is enough."""
+    return f" together with {' and '.join(f'`{one_line(reference)}`' for reference in cut.also)}" if cut.also else ""
+
+
+def would_be_freed(finding: Finding) -> str:
+    """`72.00 MiB would be freed on 2 ranks together`: by the cut on all ranks that have the finding; "" without a cut."""
+    if finding.cut is None:
+        return ""
+    together = f" on {len(finding.ranks)} ranks together" if len(finding.ranks) > 1 else ""
+    return f"{bytes_text(finding.cut.frees_bytes)} would be freed{together}"

@@ -1,0 +1,93 @@
+"""What should the reader do now?"""
+
+from __future__ import annotations
+
+from leakscope.findings.comm.matching import circle_told, first_to_blame, first_to_fail, gave_up, waiting_circle
+from leakscope.findings.grouping.growth import LEAST_TOTAL_FACTOR
+from leakscope.findings.memory.oom import largest_holder, ranks_out_of_memory
+from leakscope.findings.model import Finding, Findings, Verdict
+from leakscope.record.model import Rank, Run
+from leakscope.report.cleaning import cleaned, one_line
+from leakscope.report.wording.ended import ended_text, error_text, is_hung, was_text
+from leakscope.report.wording.held import also_text, cut_name, would_be_freed
+from leakscope.report.wording.numbers import listed_numbers
+from leakscope.report.wording.sections import leaks, library, notes, steps_of
+from leakscope.units import bytes_text
+
+
+def next_text(run: Run, findings: Findings) -> str:
+    """What the reader should do now."""
+    told = leaks(findings)
+    culprit = first_to_fail(run)
+    first = "" if culprit is None else _look_first(run, culprit)
+    if culprit is not None and culprit.number in {rank.number for rank in ranks_out_of_memory(run)}:
+        return first + _after_out_of_memory(culprit, told)
+    if told:
+        return first + _cut_first(told)
+    if first:
+        return first + "What is told below was recorded before that."
+    if steps_of(run) == 0:
+        return (
+            "No step was seen, so nothing could be judged. leakscope counts a step each time an optimizer steps; "
+            "where there is none, mark the steps with leakscope.Profiler."
+        )
+    if findings.verdict == Verdict.INCONCLUSIVE:
+        longer = max(10, 2 * steps_of(run))
+        return f"Run it for longer (at least {longer} steps), or mend what kept the rules from judging, listed below."
+    growing = [f for f in notes(findings) if f.bytes_per_step > 0 and not f.settled]
+    if growing:
+        small = not any(_is_large(f, run.min_bytes) for f in growing)
+        so_far = " in all so far" if any(f.bytes_per_step >= run.min_bytes for f in growing) else ""
+        more = f", too little{so_far} for a verdict (--min-bytes), as long as the run goes on" if small else ""
+        return f"Look at what is listed below: it grows by {bytes_text(sum(f.bytes_per_step for f in growing))} a step{more}."
+    extra = notes(findings) or library(findings)
+    return "Nothing to mend." + (" What is listed below is worth a glance." if extra else "")
+
+
+def _after_out_of_memory(rank: Rank, told: tuple[Finding, ...]) -> str:
+    """What to let go of on the rank whose allocation failed; else its own leaks before those of other ranks."""
+    own = tuple(f for f in told if rank.number in f.ranks and f.cut is not None)
+    holder = largest_holder(rank)
+    if holder is None:
+        told = (*own, *(f for f in told if f not in own)) if own else told
+        return _cut_first(told) if told else "What is told below was recorded before that."
+    name, where = one_line(cleaned(holder.name)), f" at {cleaned(holder.where)}" if holder.where else ""
+    parts = f"{bytes_text(holder.bytes)} of {bytes_text(holder.alive_bytes)}"
+    said = f"`{name}`{where} was the largest holder on rank {rank.number} when its allocation failed: {parts}."
+    if any(f.cut is not None and cut_name(f.cut) == name for f in own):
+        return f"{said} Cut it, then run the same command again."
+    return f"{said} Let go of what it need not keep, then run the same command again."
+
+
+def _look_first(run: Run, culprit: Rank) -> str:
+    blamed = gave_up(culprit) and culprit.number == first_to_blame(run)
+    circle = waiting_circle(run) if blamed else ()
+    if culprit.number in circle:
+        logs = ", ".join(rank.ended.log for rank in run.ranks if rank.number in circle and rank.ended.log)
+        told = f" (their logs: {logs})" if logs else ""
+        return f"Look at ranks {listed_numbers(circle)} first: they wait for each other, {circle_told(run, circle)}{told}. "
+    error = error_text(ended_text(culprit), culprit.ended.error)
+    error = f"{': ' if is_hung(culprit) else ', '}{error}" if error else ""
+    log = f" (its log: {culprit.ended.log})" if culprit.ended.log else ""
+    return f"Look at rank {culprit.number} first: {'the others waited for it; ' if blamed else ''}it {was_text(culprit)}{error}{log}. "
+
+
+def _is_large(finding: Finding, min_bytes: int) -> bool:
+    """Whether it is a note for another reason than its size."""
+    return finding.bytes_per_step >= min_bytes and finding.retained_bytes >= min_bytes * LEAST_TOTAL_FACTOR
+
+
+def _cut_first(told: tuple[Finding, ...]) -> str:
+    if told[0].cut is None:
+        return f"{first_cut(told)}, and run the same command again."
+    return f"{first_cut(told)}. Then run the same command again."
+
+
+def first_cut(told: tuple[Finding, ...]) -> str:
+    """What to cut first, as a sentence without its full stop."""
+    finding = told[0]
+    others = ("", ", then the other leak", f", then the other {len(told) - 1} leaks")[min(len(told), 3) - 1]
+    if finding.cut is None:
+        return f"Read the first leak below{others}"
+    where = f" at {finding.cut.where}" if finding.cut.where else ""
+    return f"Cut `{cut_name(finding.cut)}`{where}{also_text(finding.cut)}: {would_be_freed(finding)}{others}"

@@ -1,0 +1,29 @@
+"""What of a run goes under which heading?"""
+
+from __future__ import annotations
+
+from leakscope.findings.model import Finding, Findings, Origin, Severity
+from leakscope.record.kinds import Occasion
+from leakscope.record.model import Run
+
+
+def leaks(findings: Findings) -> tuple[Finding, ...]:
+    return tuple(f for f in findings.findings if f.origin != Origin.LIBRARY and f.severity == Severity.LEAK)
+
+
+def notes(findings: Findings) -> tuple[Finding, ...]:
+    return tuple(f for f in findings.findings if f.origin != Origin.LIBRARY and f.severity != Severity.LEAK)
+
+
+def library(findings: Findings) -> tuple[Finding, ...]:
+    return tuple(f for f in findings.findings if f.origin == Origin.LIBRARY)
+
+
+def steps_of(run: Run) -> int:
+    """Steps of the rank that took most."""
+    return max((max(rank.ended.steps, len(rank.steps)) for rank in run.ranks), default=0)
+
+
+def of_block(run: Run) -> bool:
+    """Whether it was one block of code, without steps."""
+    return any(look.occasion == Occasion.BLOCK for rank in run.ranks for look in rank.looks)
