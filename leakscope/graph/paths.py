@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import zlib
 from dataclasses import dataclass
 
@@ -12,13 +11,12 @@ from scipy.sparse import csr_array
 from scipy.sparse.csgraph import dijkstra
 
 from leakscope.graph.model import REFERENCE_KINDS, ROOTS, HeapGraph, Ints, RootKind
+from leakscope.graph.ownership import is_built_with, is_library_line
 
 _REFERENCE_COST = {"unnamed": 6.0, "operand": 6.0, "grad graph": 1.2, "saved": 1.2, "hook": 1.5, "memory": 1.0}
 _ROOT_COST = {"frame": 1.0, "module": 1.5, "thread": 2.0, "interpreter": 30.0, "native": 60.0}
 _LIBRARY_COST = 8.0
 _FAR = 1e9
-BUILT_WITH = frozenset({"torch", "numpy", "scipy", *sys.stdlib_module_names})
-"""Packages whose objects hold what others put there: a Sequential's hooks, a deque, a partial, a queue."""
 
 
 @dataclass(frozen=True)
@@ -48,17 +46,12 @@ def ways_from_roots(graph: HeapGraph) -> Ways:
     cost = np.array([_ROOT_COST.get(name, _FAR) for name in ROOTS])[graph.root]
     for index in np.flatnonzero(graph.root == ROOTS.index(RootKind.MODULE)).tolist():
         name = graph.object(index).name
-        if name.partition(".")[0] in BUILT_WITH:
+        if is_built_with(name):
             cost[index] = _LIBRARY_COST
     for index in np.flatnonzero(graph.root == ROOTS.index(RootKind.FRAME)).tolist():
-        if _is_of_library(graph.object(index).where):
+        if is_library_line(graph.object(index).where):
             cost[index] = _LIBRARY_COST
     return _ways(graph, graph.roots, cost[graph.roots])
-
-
-def _is_of_library(where: str) -> bool:
-    """Whether a line is a library's, `<torch/optim/optimizer.py>:538`; `<<string>>:1` is code of the user's that has no file."""
-    return where.startswith("<") and not where.startswith("<<")
 
 
 def ways_from(graph: HeapGraph, starts: Ints) -> Ways:

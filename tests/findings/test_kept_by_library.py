@@ -15,11 +15,12 @@ from pipelining_heaps import KIB, SCHEDULES, Heap, with_receive_buffers
 from leakscope.findings.facts import Said
 from leakscope.findings.judge import judge
 from leakscope.findings.model import Finding, Hop
-from leakscope.findings.ownership.holders import grips_of, users_side
+from leakscope.findings.ownership.holders import holders_of
 from leakscope.findings.ownership.known_leaks import KNOWN, known_leak, named_upstream, spoken
 from leakscope.findings.ownership.library_paths import freed_by, holds_of
 from leakscope.findings.peak.late_release import late_release_findings
 from leakscope.graph.model import HeapGraph
+from leakscope.graph.ownership import users_side
 from leakscope.record.model import Ended, Look, Rank, Run, Step
 from leakscope.report.wording import advice, title
 
@@ -258,7 +259,7 @@ def test_work_handles_of_the_scripts_own_are_no_library() -> None:
     heap.tensor("output", 1024 * KIB)
     with_sends(heap, ["output"], frame="")
     graph = heap.graph()
-    grips = grips_of(graph, storages(heap, "output")[0], users_side(graph))
+    grips = holders_of(graph, storages(heap, "output")[0], users_side(graph))
     assert grips.work and not grips.library
     (finding,) = late_release_findings(peak_rank(graph, storages(heap, "output")), 1)
     assert finding.origin == "application" and "whose Work is kept" in title(finding)
@@ -270,7 +271,7 @@ def test_a_dict_of_the_scripts_own_object_stays_the_users_to_empty(owner: str) -
     heap.stage(owner)
     heap.by_microbatch("fwd_cache", [heap.tensor("output", 2048 * KIB)])
     graph = heap.graph()
-    grips = grips_of(graph, storages(heap, "output")[0], users_side(graph))
+    grips = holders_of(graph, storages(heap, "output")[0], users_side(graph))
     assert grips.users and not grips.library
     (finding,) = late_release_findings(peak_rank(graph, storages(heap, "output")), 1)
     assert (finding.origin, finding.severity) == ("application", "leak")

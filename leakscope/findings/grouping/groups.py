@@ -9,6 +9,7 @@ import numpy as np
 from leakscope.findings.naming.trace import generic, grouping, key_of, passes_through
 from leakscope.graph.cycles import Cycles, find_cycles, smallest_cycle
 from leakscope.graph.model import IMMORTAL, KINDS, REFERENCE_KINDS, HeapGraph, ObjectKind, ReferenceKind
+from leakscope.graph.ownership import is_outside_users_files
 from leakscope.graph.paths import Ways, ways_from, ways_from_roots
 
 _HANDLES = (
@@ -169,7 +170,7 @@ def _cycle(graph: HeapGraph, cycles: Cycles, members: list[int]) -> tuple[int, .
         found = graph.object(index)
         order = _HANDLES.index(found.kind) if found.kind in _HANDLES else len(_HANDLES)
         inherent = holds_itself(graph, index)
-        return (not inherent, found.where.startswith("<"), inherent and not found.where, order, index)
+        return (not inherent, is_outside_users_files(found.where), inherent and not found.where, order, index)
 
     for start in sorted(members, key=rank)[:8]:
         way = smallest_cycle(graph, cycles, start)

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
-import numpy as np
-
-from leakscope.findings.ownership.library_paths import is_librarys, owners
-from leakscope.graph.model import ROOTS, HeapGraph, ObjectKind, ReferenceKind
-from leakscope.graph.ownership import Reach, is_users, reach_of
-from leakscope.graph.reach import Mask, reachable
+from leakscope.graph.model import ROOTS, HeapGraph, ObjectKind, ReferenceKind, RootKind
+from leakscope.graph.ownership import Climb, Reach, belongs_to_library, reach_of
+from leakscope.graph.reach import Mask
 
 _PASSED = (ObjectKind.TENSOR, ObjectKind.PARAMETER, ObjectKind.GRAD_NODE, ObjectKind.SAVED_TENSOR, ObjectKind.STORAGE)
-_MOST = 4000
-"""Objects asked on the way up from one storage."""
+_MAX_ASKED = 4000
+"""Objects asked on the way up from one storage: its tensors and the grad graphs that saved them."""
+_NOBODYS = (RootKind.NATIVE, RootKind.INTERPRETER, RootKind.THREAD)
+"""Roots that no line of a script can be shown for."""
 
 
 @dataclass(frozen=True)
-class Grips:
+class Holders:
     """The references that keep one storage, seen from the storage up to the first object that a person could take it from."""
 
     users: tuple[int, ...]
@@ -41,48 +39,39 @@ class Grips:
     """its own references to those objects."""
 
 
-def users_side(graph: HeapGraph) -> Mask:
-    """Which objects a walk from the user's own frames and modules reaches."""
-    starts = [
-        int(k) for k in graph.roots if ROOTS[graph.root[k]] in ("frame", "module") and is_users(graph.object(int(k)))
-    ]
-    return reachable(len(graph), graph.holder, graph.held, np.asarray(starts, dtype=np.int64))
+def holders_of(graph: HeapGraph, storage: int, users: Mask, reached: dict[int, Reach] | None = None) -> Holders:
+    """All holders of one storage.
 
-
-def grips_of(graph: HeapGraph, storage: int, users: Mask, reached: dict[int, Reach] | None = None) -> Grips:
-    """All grips on one storage; `users` is `users_side(graph)`, `reached` what other storages of the graph have asked already."""
+    `users` is `users_side(graph)`, `reached` what other storages of the graph have asked already.
+    """
     reached = {} if reached is None else reached
     mine: list[int] = []
     theirs: list[int] = []
-    packed: list[int] = []
+    tuples: list[int] = []
     inside: dict[int, tuple[int, ...]] = {}
-    flags: Mapping[str, list[bool]] = {"native": [], "gradient": [], "work": [], "saved": []}
-    waiting, seen = [storage], {storage}
-    while waiting and len(seen) < _MOST:
-        here = waiting.pop()
-        if ROOTS[graph.root[here]] in ("native", "interpreter", "thread"):
+    native = gradient = work = saved = False
+    climb = Climb(storage, _MAX_ASKED)
+    for here in climb:
+        if ROOTS[graph.root[here]] in _NOBODYS:
             if graph.object(here).type == "tuple":
-                packed += [r for r in graph.out_of(here).tolist() if int(graph.held[r]) in seen]
+                tuples.append(here)
             else:
-                flags["native"].append(True)
+                native = True
         for reference in graph.into(here).tolist():
             r = graph.reference(reference)
             holder = graph.object(r.holder)
-            if r.kind == ReferenceKind.SAVED:
-                flags["saved"].append(True)
+            saved = saved or r.kind == ReferenceKind.SAVED
             if r.kind == ReferenceKind.OPERAND:
-                flags["native"].append(True)
+                native = True
             elif holder.kind == ObjectKind.PARAMETER and r.name == ".grad":
-                flags["gradient"].append(True)
+                gradient = True
             elif holder.kind == ObjectKind.WORK:
-                flags["work"].append(True)
-                if _belongs_to_library(graph, r.holder):
+                work = True
+                if belongs_to_library(graph, r.holder):
                     theirs.append(reference)
             elif holder.kind in _PASSED or holder.type == "tuple":
-                if r.holder not in seen:
-                    seen.add(r.holder)
-                    waiting.append(r.holder)
-            elif users[r.holder] and not _belongs_to_library(graph, r.holder):
+                climb.go_on(r.holder, reference)
+            elif users[r.holder] and not belongs_to_library(graph, r.holder):
                 if r.holder not in reached:
                     reached[r.holder] = reach_of(graph, r.holder)
                 reach = reached[r.holder]
@@ -94,16 +83,14 @@ def grips_of(graph: HeapGraph, storage: int, users: Mask, reached: dict[int, Rea
                     theirs.append(reference)
             else:
                 theirs.append(reference)
-    return Grips(
-        tuple(sorted(mine)), tuple(sorted(theirs)), bool(flags["native"]) or len(seen) >= _MOST, tuple(packed),
-        bool(flags["gradient"]), bool(flags["work"]), bool(flags["saved"]),
-        tuple(sorted(inside)), tuple(sorted({handle for found in inside.values() for handle in found})),
-    )  # fmt: skip
-
-
-def _belongs_to_library(graph: HeapGraph, index: int) -> bool:
-    """A library's own object, or a container or Work that only a library's objects and frames have."""
-    if graph.object(index).kind not in (ObjectKind.CONTAINER, ObjectKind.WORK):
-        return is_librarys(graph, index)
-    found = owners(graph, index)
-    return bool(found) and all(is_librarys(graph, owner) for owner in found)
+    return Holders(
+        users=tuple(sorted(mine)),
+        library=tuple(sorted(theirs)),
+        native=native or not climb.complete,
+        packed=tuple(r for here in tuples for r in graph.out_of(here).tolist() if int(graph.held[r]) in climb.by),
+        gradient=gradient,
+        work=work,
+        saved=saved,
+        inside=tuple(sorted(inside)),
+        handles=tuple(sorted({handle for handles in inside.values() for handle in handles})),
+    )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from leakscope.findings.grouping.candidate import Candidate
 from leakscope.findings.model import Origin
+from leakscope.graph.ownership import is_outside_users_files
 
 KNOWN_CYCLES = {
     "_pytest._code.code.ExceptionInfo": "`pytest.raises(...) as caught` holds the frame that holds `caught`",
@@ -23,4 +24,4 @@ def origin_of(found: Candidate) -> Origin:
     named = [line for line in lines if line]
     if group.freed == 0 or not named:
         return Origin.APPLICATION
-    return Origin.LIBRARY if all(line.startswith("<") for line in named) else Origin.APPLICATION
+    return Origin.LIBRARY if all(is_outside_users_files(line) for line in named) else Origin.APPLICATION

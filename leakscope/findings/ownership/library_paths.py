@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,11 +11,10 @@ from leakscope.findings.model import Hop
 from leakscope.findings.naming.trace import hops
 from leakscope.findings.ownership.known_leaks import TYPES, Known, known_leak
 from leakscope.graph.model import HeapGraph, ObjectKind, ReferenceKind
+from leakscope.graph.ownership import Climb, is_library_state
 from leakscope.graph.paths import Ways
 from leakscope.graph.retained import freed_storages
 
-LIBRARY_STATE = ("torch.distributed.", "torch.nn.parallel.")
-"""Types whose attributes torch fills, not the script."""
 _PASSED = (
     ObjectKind.STORAGE,
     ObjectKind.TENSOR,
@@ -27,8 +26,6 @@ _PASSED = (
 )
 _RECORDS = (f"{TYPES}stage._RecvInfo", "torch.distributed.distributed_c10d.P2POp")
 """Small objects that a stage or a schedule keeps one of for each microbatch: what keeps them tells more."""
-_MOST = 1000
-"""Objects asked on the way up from one storage."""
 
 
 @dataclass(frozen=True)
@@ -57,73 +54,47 @@ class Holds:
     """Native code, or more than could be asked, keeps it too."""
 
 
-def is_librarys(graph: HeapGraph, index: int) -> bool:
-    """Whether an object is a library's: its frame or function, or state that torch keeps for itself."""
-    found = graph.object(index)
-    return found.where.startswith("<") or (found.kind == ObjectKind.INSTANCE and found.type.startswith(LIBRARY_STATE))
-
-
-def owners(graph: HeapGraph, index: int) -> list[int]:
-    """Who has this container or Work: the first objects above it that are neither."""
-    found: list[int] = []
-    waiting, seen = [index], {index}
-    while waiting and len(seen) < _MOST:
-        here = waiting.pop()
-        for reference in graph.into(here).tolist():
-            holder = int(graph.holder[reference])
-            if holder not in seen:
-                seen.add(holder)
-                (waiting if graph.object(holder).kind in (ObjectKind.CONTAINER, ObjectKind.WORK) else found).append(
-                    holder
-                )
-        if graph.root[here]:
-            found.append(here)
-    return found
-
-
 def holds_of(graph: HeapGraph, storage: int, through_graphs: bool = True) -> Holds:
     """Everything that keeps a storage, from its tensors up to the first object that is no tensor, grad node or container.
 
     Without `through_graphs` only who has a tensor itself is told, not who has a graph that it is saved in.
     """
-    down: dict[int, int] = {}
-    found: list[Hold] = []
+    known_holds: list[Hold] = []
     others: list[int] = []
     running = native = False
-    waiting = [storage]
     crossed = storage in graph.crossed if graph.crossed else None
-    while waiting and len(down) < _MOST:
-        here = waiting.pop(0)
+    climb = Climb(storage)
+    for here in climb:
         native = native or bool(graph.root[here])
         for reference in graph.into(here).tolist():
             holder = int(graph.holder[reference])
-            if holder in down or holder == storage or not (through_graphs or _is_direct(graph, reference)):
+            if holder in climb.by or not (through_graphs or _is_direct(graph, reference)):
                 continue
             obj = graph.object(holder)
             if obj.kind in _PASSED or obj.type in _RECORDS:
-                down[holder] = reference
-                waiting.append(holder)
-            elif not is_librarys(graph, holder):
+                climb.go_on(holder, reference)
+            elif not is_library_state(obj):
                 others.append(reference)
             else:
-                way = [reference, *_down(graph, down, here, storage)]
-                known = known_leak(hops(graph, holder, way, 0, {}, ("", "")), crossed)
+                path = [reference, *_down(graph, climb.by, here)]
+                known = known_leak(hops(graph, holder, path, 0, {}, ("", "")), crossed)
                 if known is not None:
-                    found.append(Hold(known, holder, tuple(way)))
+                    known_holds.append(Hold(known, holder, tuple(path)))
                 running = running or known is None
-    return Holds(tuple(found), running, tuple(others), native or bool(waiting))
+    return Holds(tuple(known_holds), running, tuple(others), native or not climb.complete)
 
 
 def _is_direct(graph: HeapGraph, reference: int) -> bool:
     return graph.reference(reference).kind not in (ReferenceKind.GRAD_GRAPH, ReferenceKind.SAVED)
 
 
-def _down(graph: HeapGraph, down: dict[int, int], here: int, storage: int) -> list[int]:
-    way = []
-    while here != storage:
-        way.append(down[here])
-        here = int(graph.held[down[here]])
-    return way
+def _down(graph: HeapGraph, by: Mapping[int, int], here: int) -> list[int]:
+    """References by which the climb came up to an object, from it down."""
+    path = []
+    while (reference := by[here]) >= 0:
+        path.append(reference)
+        here = int(graph.held[reference])
+    return path
 
 
 def whole_trace(graph: HeapGraph, ways: Ways, hold: Hold, frees: int) -> tuple[Hop, ...]:

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from leakscope.findings.ownership.holders import Grips, grips_of, users_side
+from leakscope.findings.ownership.holders import Holders, holders_of
 from leakscope.graph.model import HeapGraph, Ints, ObjectKind
-from leakscope.graph.ownership import Reach
+from leakscope.graph.ownership import Reach, users_side
 from leakscope.graph.retained import freed_storages
 from leakscope.record.kinds import Occasion
 from leakscope.record.model import Rank
@@ -23,7 +23,7 @@ class Idle:
     """One storage that was alive at the peak and is not used again."""
 
     row: Row
-    grips: Grips
+    grips: Holders
     by: str
     """Who could let go: user, library, gradient (zero_grad), wire (a Work) or autograd (a backward still to come)."""
 
@@ -82,13 +82,13 @@ def peak_of(rank: Rank) -> PeakOfStep | None:
         if row["kind"] == "idle" and 0 <= row["storage"] < len(graph) and graph.freed[row["storage"]] == 0
     ]
     reached: dict[int, Reach] = {}
-    grips = _settled(graph, {row["storage"]: grips_of(graph, row["storage"], users, reached) for row in lying})
+    grips = _settled(graph, {row["storage"]: holders_of(graph, row["storage"], users, reached) for row in lying})
     idle = [Idle(row, grips[row["storage"]], _who(graph, grips[row["storage"]], row, step)) for row in lying]
     alike = tuple(row for row in rows if row["kind"] in ("idle", "alike"))
     return PeakOfStep(rank.number, step, graph, tuple(idle), alike)
 
 
-def _settled(graph: HeapGraph, idle: Mapping[int, Grips]) -> dict[int, Grips]:
+def _settled(graph: HeapGraph, idle: Mapping[int, Holders]) -> dict[int, Holders]:
     """The grips with what the user reaches only inside a library's objects told as one or the other's.
 
     The user can let go of such an object where that frees the storage, and mostly what lies idle: an output that was
@@ -123,7 +123,7 @@ def _site(row: Row) -> tuple[str, str]:
     return str(row["made_at"]), str(row["last_use_at"])
 
 
-def _who(graph: HeapGraph, grips: Grips, row: Row, step: Row) -> str:
+def _who(graph: HeapGraph, grips: Holders, row: Row, step: Row) -> str:
     if grips.gradient:
         return "gradient"
     if grips.native or grips.library or grips.inside or not (grips.users or grips.work):

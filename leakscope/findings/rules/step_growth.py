@@ -6,6 +6,7 @@ from leakscope.findings.grouping.candidate import Candidate
 from leakscope.findings.model import RuleName
 from leakscope.findings.naming.expressions import is_lru_cache
 from leakscope.graph.model import Object, ObjectKind
+from leakscope.graph.ownership import is_users
 
 NAME = RuleName.STEP_GROWTH
 _OF_OPTIMIZER = (".state", ".param_groups")
@@ -21,8 +22,7 @@ def bounded_by(found: Candidate) -> Object | None:
     A state that gains parameters is nobody's plan, nor is what an optimizer of the user's own collects.
     """
     for place, (obj, reference) in enumerate(zip(found.objects, found.references, strict=False)):
-        of_library = not obj.where and not obj.type.startswith("__main__.")
-        if obj.kind == ObjectKind.OPTIMIZER and of_library and reference.name == ".state":
+        if obj.kind == ObjectKind.OPTIMIZER and not is_users(obj) and reference.name == ".state":
             entries = found.objects[place + 2 : place + 3]
             return obj if entries and entries[0].kind == ObjectKind.CONTAINER and found.is_for_all(entries[0]) else None
     return None
