@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import subprocess
 import sys
@@ -10,16 +11,31 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from support import TESTS
 
 pytest_plugins = ["pytester"]
+
+os.environ["OMP_NUM_THREADS"] = "1"  # before torch is there: tests and what they start leave the machine to others
 
 Command = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
-@pytest.fixture(autouse=True)
-def one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Processes that tests start leave the machine to others."""
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+@pytest.fixture(scope="session")
+def with_support() -> dict[str, str]:
+    """The environment in which a process that a test starts can import `support` and `corpus`."""
+    paths = [str(TESTS), os.environ.get("PYTHONPATH", "")]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
+
+
+@pytest.fixture
+def nothing_collected() -> Iterator[None]:
+    """No garbage of other tests, and none collected: only what the test does lies between two looks of the whole process."""
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
 
 
 @pytest.fixture(autouse=True)

@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from snapshot_building import block, segment, snapshot
+from support import ROOT
+from support.snapshot_building import block, segment, snapshot
 
 from leakscope.allocator import read_snapshots
 from leakscope.allocator.joining import Placed, join, layouts
@@ -18,7 +19,7 @@ from leakscope.allocator.reading import read_segments
 from leakscope.allocator.snapshot import INACTIVE, PENDING_FREE, Snapshot
 
 Read = Callable[[Any], Snapshot]
-FOLDER = Path(__file__).resolve().parents[3] / "shared" / "snapshots"
+FOLDER = ROOT.parent / "shared" / "snapshots"
 REAL = sorted(FOLDER.glob("*.pickle")) if FOLDER.is_dir() else []
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import pickle
-from pathlib import Path
 from typing import Any
 
 import pytest
+from support import ROOT
 
 from leakscope.allocator import read_snapshots
 from leakscope.allocator.analysis import analyse
@@ -16,7 +16,7 @@ from leakscope.allocator.event_lane import EventRun
 from leakscope.allocator.figures import DeviceReport
 from leakscope.allocator.plain_pickle import load_plain
 
-FOLDER = Path(__file__).resolve().parents[3] / "shared" / "snapshots"
+FOLDER = ROOT.parent / "shared" / "snapshots"
 NAMES = (
     "v2.0_legacy_history_infer.pickle",
     "v2.6_tiny_complete.pickle",

@@ -6,10 +6,10 @@ from contextlib import nullcontext
 from typing import Any
 
 import pytest
-import stages
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from support import backward_stages as stages
 from torch import Tensor, nn
 
 from leakscope.backward import (

@@ -8,9 +8,9 @@ from contextlib import nullcontext
 from typing import Any
 
 import pytest
-import stages
 import torch
 import torch.distributed.pipelining._backward as torch_backward
+from support import backward_stages as stages
 from torch import Tensor, nn
 from torch.multiprocessing.reductions import StorageWeakRef
 

@@ -6,8 +6,8 @@ import time
 from pathlib import Path
 
 import pytest
-import schedule_ranks
 import torch.multiprocessing as mp
+from support import schedule_ranks
 
 LIMIT_SECONDS = 100
 

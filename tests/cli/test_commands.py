@@ -12,6 +12,7 @@ import click
 import pytest
 from leakscope_cli.run import run
 from leakscope_cli.shared import fingerprints_of, suppressions_of
+from support import ROOT
 
 Command = Callable[..., "subprocess.CompletedProcess[str]"]
 Write = Callable[..., Path]
@@ -134,7 +135,7 @@ def test_a_leaking_run_end_to_end(leakscope: Command, script: Write, tmp_path: P
 
 
 def test_the_readme_names_only_options_that_exist() -> None:
-    readme = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
     words = set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", readme))
     from leakscope_cli.report import report
 

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).parent.parent / "graph"))
-from heap_text import heap_from
+from support.heap_text import heap_from
 
 from leakscope.findings.judge import judge
 from leakscope.record.model import Ended, Look, Rank, Run, Step

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from heap_text import heap_from, way_text
+from support.heap_text import heap_from, way_text
 
 from leakscope.graph.cycles import find_cycles, smallest_cycle
 from leakscope.graph.model import HeapGraph, from_json, to_json

@@ -9,8 +9,8 @@ import sys
 from html.parser import HTMLParser
 from pathlib import Path
 
-import examples
 import pytest
+from support import ROOT, examples
 
 from leakscope.record.model import Ended
 from leakscope.report import FORMATS
@@ -158,11 +158,10 @@ class Refuse:
         if name.split(".")[0] in {blocked!r}:
             raise ImportError(name + " is blocked")
 sys.meta_path.insert(0, Refuse())
-sys.path.insert(0, {here!r})
 import leakscope.report
 for name in ("matplotlib", "graphviz", "jinja2"):
     assert name not in sys.modules, name
-import examples
+from support import examples
 for form in {forms!r}:
     assert leakscope.report.FORMATS[form](*examples.leaking())
 """
@@ -175,9 +174,12 @@ for form in {forms!r}:
         (["torch", "matplotlib", "graphviz", "jinja2"], ["text", "json", "sarif", "junit"]),
     ],
 )
-def test_rendering_needs_no_torch_and_imports_only_what_it_draws_with(blocked: list[str], forms: list[str]) -> None:
-    code = BLOCKED.format(blocked=blocked, forms=forms, here=str(Path(__file__).parent))
-    root = Path(__file__).parents[2]
+def test_rendering_needs_no_torch_and_imports_only_what_it_draws_with(
+    blocked: list[str], forms: list[str], with_support: dict[str, str]
+) -> None:
+    code = BLOCKED.format(blocked=blocked, forms=forms)
     command = [sys.executable, "-c", code]
-    answer = subprocess.run(command, check=False, capture_output=True, text=True, timeout=120, cwd=root)
+    answer = subprocess.run(
+        command, check=False, capture_output=True, text=True, timeout=120, cwd=ROOT, env=with_support
+    )
     assert answer.returncode == 0, answer.stderr

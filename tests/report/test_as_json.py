@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
-import examples
 import pytest
+from support import examples
 
 from leakscope.findings.model import Findings, RankSummary
 from leakscope.report import FORMATS

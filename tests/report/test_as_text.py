@@ -7,8 +7,8 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
-import examples
 import pytest
+from support import examples
 
 from leakscope.findings.model import Sighting
 from leakscope.record.model import Ended, Rank, Step

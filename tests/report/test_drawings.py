@@ -6,8 +6,8 @@ import shutil
 from dataclasses import replace
 from xml.etree import ElementTree
 
-import examples
 import pytest
+from support import examples
 
 from leakscope.report.drawings import draw, drawing_of
 from leakscope.report.layout import Box, column_layout, dot_layout

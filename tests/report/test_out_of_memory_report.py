@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
-import examples
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent.parent / "graph"))
-from heap_text import heap_from
+from support import examples
+from support.heap_text import heap_from
 
 from leakscope.findings import judge
 from leakscope.findings.memory.oom import largest_holder

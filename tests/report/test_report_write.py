@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import examples
 import pytest
+from support import examples
 
 from leakscope.findings.facts import Said
 from leakscope.findings.model import Finding, Hop

@@ -6,8 +6,8 @@ import json
 from typing import Any
 from xml.etree import ElementTree
 
-import examples
 import pytest
+from support import examples
 
 from leakscope.findings.model import RuleName
 from leakscope.report import FORMATS

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from xml.etree import ElementTree
 
-import examples
+from support import examples
 
 from leakscope.report.timeline import ROWS_SHOWN, timeline
 

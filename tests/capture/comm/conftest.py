@@ -1,0 +1,47 @@
+"""Two real ranks over gloo."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from support.comm_examples import Pair
+
+
+def _pair(folder: Path, watched: str, name: str = "two_ranks.py") -> Pair:
+    script = Path(__file__).with_name(name)
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, str(script), str(rank), str(folder / f"store_{watched}"), str(folder), watched],
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )
+        for rank in (0, 1)
+    ]  # fmt: skip
+    told = [process.communicate(timeout=60) for process in ranks]
+    assert [process.returncode for process in ranks] == [0, 0], told[0][1] + told[1][1]
+    paths = [folder / f"rank_{rank:04d}" / "wire.jsonl" for rank in (0, 1)]
+    lines = [[json.loads(line) for line in p.read_text().splitlines()] if p.exists() else [] for p in paths]
+    return Pair((json.loads(told[0][0]), json.loads(told[1][0])), (lines[0], lines[1]))
+
+
+@pytest.fixture(scope="session")
+def watched(tmp_path_factory: pytest.TempPathFactory) -> Pair:
+    return _pair(tmp_path_factory.mktemp("watched"), "watched")
+
+
+@pytest.fixture(scope="session")
+def every_way(tmp_path_factory: pytest.TempPathFactory) -> Pair:
+    return _pair(tmp_path_factory.mktemp("every_way"), "watched", "all_operations.py")
+
+
+@pytest.fixture(scope="session")
+def every_way_unwatched(tmp_path_factory: pytest.TempPathFactory) -> Pair:
+    return _pair(tmp_path_factory.mktemp("every_way_unwatched"), "unwatched", "all_operations.py")
+
+
+@pytest.fixture(scope="session")
+def unwatched(tmp_path_factory: pytest.TempPathFactory) -> Pair:
+    return _pair(tmp_path_factory.mktemp("unwatched"), "unwatched")

@@ -1,0 +1,390 @@
+"""Coalesced operations, groups of many ranks and groups written in Python, on torch's own backend that sends nothing."""
+
+from __future__ import annotations
+
+import gc
+import json
+import weakref
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.distributed._functional_collectives as functions
+from torch.testing._internal.distributed.fake_pg import FakeStore
+
+from leakscope.capture.comm import functional_collectives as wire_functional
+from leakscope.capture.comm.writer import FULL_STEPS
+from leakscope.capture.p2p import Watch, watch
+from leakscope.capture.prove import prove
+from leakscope.record.folder import RankFolder
+
+CPU = torch.device("cpu")
+
+
+class Seen:
+    """A watch, and what it has written once it is taken out."""
+
+    def __init__(self, path: Path) -> None:
+        self._folder = RankFolder(path, 1)
+        self.watch: Watch = watch(self._folder)
+
+    def rows(self) -> list[dict[str, Any]]:
+        self.watch.remove()
+        self._folder.close()
+        found: dict[int, dict[str, Any]] = {}
+        path = self._folder.path / "wire.jsonl"
+        for line in path.read_text().splitlines() if path.exists() else ():
+            row = json.loads(line)
+            found.setdefault(row["id"], {}).update(row)
+        return [found[number] for number in sorted(found)]
+
+
+@pytest.fixture
+def seen(tmp_path: Path) -> Iterator[Seen]:
+    found = Seen(tmp_path)
+    dist.init_process_group("fake", store=FakeStore(), rank=1, world_size=4)
+    yield found
+    found.watch.remove()
+    dist.destroy_process_group()
+
+
+def test_a_coalesced_group_has_one_work_for_all_its_operations(seen: Seen) -> None:
+    out, got = torch.ones(3), torch.empty(5)
+    with dist.distributed_c10d._coalescing_manager(device=CPU, async_ops=True) as manager:
+        dist.isend(out, 0)
+        dist.irecv(got, 2, tag=4)
+    dist.isend(torch.ones(2), 3).wait()
+    manager.wait()
+    del manager, out, got
+    first, second, alone = seen.rows()
+    assert (first["direction"], first["peer"], second["direction"], second["peer"], second["tag"]) == (
+        "send",
+        0,
+        "recv",
+        2,
+        4,
+    )
+    assert first["waited"] == second["waited"] > alone["waited"]
+    for row in (first, second, alone):
+        assert "dropped" not in row and row["work_died"] >= row["waited"] and row["storage_died"] is not None
+
+
+def test_a_coalesced_group_that_nobody_waits_for_was_dropped(seen: Seen) -> None:
+    with dist.distributed_c10d._coalescing_manager(device=CPU, async_ops=True) as manager:
+        dist.isend(torch.ones(3), 0)
+        dist.isend(torch.ones(3), 2)
+    del manager
+    assert [row.get("dropped") for row in seen.rows()] == [True, True]
+
+
+def test_every_operation_of_a_group_is_late_while_its_work_lives(seen: Seen) -> None:
+    """In the steps of which only what is late is written."""
+    for step in range(1, FULL_STEPS + 1):
+        seen.watch.step_ended(step)
+    with dist.distributed_c10d._coalescing_manager(device=CPU, async_ops=True) as manager:
+        dist.isend(torch.ones(3), 0)
+        dist.isend(torch.ones(3), 2)
+    manager.wait()
+    for step in range(FULL_STEPS + 1, FULL_STEPS + 8):
+        seen.watch.step_ended(step)
+    rows = seen.rows()
+    assert [(row["peer"], row["step"], row["work_died"]) for row in rows] == [(p, FULL_STEPS + 1, None) for p in (0, 2)]
+    assert all(row["storage_died"] is not None for row in rows)
+
+
+def test_a_batch_of_tensors_without_memory_was_never_on_the_wire(seen: Seen) -> None:
+    """As tracing hands them in."""
+    group = dist.distributed_c10d._get_default_group().group_name
+    torch.ops._c10d_functional.batch_p2p_ops(["isend"], [0], [0], [torch.ones(3, device="meta")], group)
+    dist.isend(torch.ones(2), 3).wait()
+    assert [row["peer"] for row in seen.rows()] == [3]
+
+
+def test_a_coalesced_block_that_raises_ends_with_its_step(seen: Seen) -> None:
+    with pytest.raises(KeyError), dist.distributed_c10d._coalescing_manager(device=CPU, async_ops=True):
+        dist.isend(torch.ones(3), 0)
+        raise KeyError
+    seen.watch.step_ended(1)
+    dist.isend(torch.ones(3), 0).wait()
+    inside, after = seen.rows()
+    assert inside["waited"] is None and after["waited"] is not None
+
+
+def test_a_work_alive_is_told_to_hold_each_buffer_of_its_group(seen: Seen) -> None:
+    out, got = torch.ones(3), torch.empty(5)
+    with dist.distributed_c10d._coalescing_manager(device=CPU, async_ops=True) as manager:
+        dist.isend(out, 0)
+        dist.irecv(got, 2)
+    held = {id(tensor): (work, name) for work, tensor, name in seen.watch.holds()}
+    assert held == {id(out): (manager.works[0], "send buffer"), id(got): (manager.works[0], "recv buffer")}
+
+
+def test_peers_in_a_group_are_ranks_of_the_world(seen: Seen) -> None:
+    group = dist.new_group([1, 3])
+    dist.send(torch.ones(2), group=group, group_dst=1)
+    dist.send(torch.ones(2), 3, group=group)
+    dist.recv(torch.ones(2), group=group, group_src=1, tag=2)
+    dist.isend(torch.ones(2), 3).wait()
+    rows = seen.rows()
+    assert [row["peer"] for row in rows] == [3, 3, 3, 3]
+    assert [row["nth"] for row in rows] == [1, 2, 1, 1]
+    assert rows[0]["group"] == rows[1]["group"] == group.group_name and rows[3]["group"] == "default"
+
+
+def test_a_group_made_again_under_an_old_name_counts_its_own_ranks(seen: Seen) -> None:
+    group = dist.new_group([1, 3])
+    dist.send(torch.ones(2), group=group, group_dst=1)
+    dist.destroy_process_group()
+    dist.init_process_group("fake", store=FakeStore(), rank=1, world_size=4)
+    again = dist.new_group([1, 2])
+    dist.send(torch.ones(2), group=again, group_dst=1)
+    first, second = seen.rows()
+    assert (first["peer"], second["peer"]) == (3, 2)
+
+
+class Passing(dist.ProcessGroup):
+    """A group written in Python that hands everything to another."""
+
+    def __init__(self, below: dist.ProcessGroup) -> None:
+        super().__init__(below.rank(), below.size())
+        self.below = below
+
+    def send(self, *arguments: Any) -> Any:
+        return self.below.send(*arguments)
+
+    def allreduce(self, *arguments: Any) -> Any:
+        return self.below.allreduce(*arguments)
+
+
+def test_a_group_written_in_python_is_seen_once(seen: Seen) -> None:
+    original = Passing.send
+    world = dist.group.WORLD
+    assert world is not None
+    group = Passing(world)
+    group.send([torch.ones(2)], 2, 5).wait()
+    group.allreduce([torch.ones(4)]).wait()
+    world.send([torch.ones(2)], 2, 5).wait()
+    rows = seen.rows()
+    assert [(row["direction"], row["bytes"], row["waited"] is not None) for row in rows] == [
+        ("send", 8, True), ("allreduce", 16, True), ("send", 8, True),
+    ]  # fmt: skip
+    assert Passing.send is original
+
+
+class Twice(Passing):
+    """A group that sends everything twice."""
+
+    def send(self, *arguments: Any) -> Any:
+        self.below.send(*arguments).wait()
+        return self.below.send(*arguments)
+
+
+def test_a_group_above_a_group_is_one_operation(seen: Seen) -> None:
+    world = dist.group.WORLD
+    assert world is not None
+    Twice(Passing(world)).send([torch.ones(2)], 2, 5).wait()
+    (row,) = seen.rows()
+    assert row["direction"] == "send" and row["nth"] == 1 and row["waited"] is not None
+
+
+class Failing(dist.ProcessGroup):
+    """A group whose Works never succeed."""
+
+    class Lost(dist._Work):
+        def wait(self, *arguments: Any) -> bool:
+            raise ConnectionError("peer gone")
+
+    def __init__(self) -> None:
+        super().__init__(1, 4)
+
+    def send(self, *arguments: Any) -> Any:
+        return self.Lost()
+
+
+def test_a_wait_that_raises_is_no_dropped_work(seen: Seen) -> None:
+    work = Failing().send([torch.ones(2)], 2, 5)
+    with pytest.raises(ConnectionError, match="peer gone"):
+        work.wait()
+    del work
+    (row,) = seen.rows()
+    assert (
+        row["failed"] == "ConnectionError"
+        and row["work_died"] is not None
+        and "dropped" not in row
+        and row["waited"] is None
+    )
+
+
+class Refusing(dist.ProcessGroup):
+    """A group whose operations raise."""
+
+    def __init__(self) -> None:
+        super().__init__(1, 4)
+
+    def send(self, *arguments: Any) -> Any:
+        raise ValueError("no wire")
+
+
+def test_an_operation_that_raises_is_written_and_raises(seen: Seen) -> None:
+    with pytest.raises(ValueError, match="no wire"):
+        Refusing().send([torch.ones(2)], 2, 5)
+    (row,) = seen.rows()
+    assert row["failed"] == "ValueError" and row["peer"] == 2 and row["waited"] is None
+
+
+def test_a_subclass_with_memory_of_its_own_is_followed(seen: Seen) -> None:
+    class Named(torch.Tensor):
+        pass
+
+    buffer = torch.ones(6).as_subclass(Named)
+    dist.isend(buffer, 2).wait()
+    del buffer
+    (row,) = seen.rows()
+    assert row["bytes"] == 24 and row["storage_died"] is not None
+
+
+def test_views_of_one_storage_die_together(seen: Seen) -> None:
+    whole = torch.empty(8)
+    work = dist.all_gather([whole[:2], whole[2:4], whole[4:6], whole[6:]], torch.ones(2), async_op=True)
+    work.wait()
+    del work
+    assert seen.watch.crossed()
+    del whole
+    gc.collect()
+    (row,) = seen.rows()
+    assert row["buffers"] == 5 and row["storage_died"] is not None
+
+
+def test_everything_is_taken_out(seen: Seen) -> None:
+    functional = torch.ops._c10d_functional
+    assert type(functional.all_reduce._op).__name__ == "Noted"
+    names = seen.watch.installed.names
+    assert "ProcessGroup.send" in names and "Work.wait" in names and "_c10d_functional.all_reduce.default._op" in names
+    seen.watch.remove()
+    from torch._C import _distributed_c10d as c10d
+
+    kinds = [kind for kind in (*vars(c10d).values(), torch._C.Future) if isinstance(kind, type)]
+    left = [
+        f"{kind}.{name}"
+        for kind in kinds
+        for name, value in vars(kind).items()
+        if "leakscope" in repr(getattr(value, "__code__", ""))
+    ]
+    operators = [getattr(functional, name) for name in ("all_reduce", "wait_tensor", "isend", "batch_p2p_ops")]
+    assert left == [] and seen.watch.installed.names == ()
+    assert all(type(op).__name__ == "builtin_function_or_method" or "Noted" not in type(op).__name__
+               for operator in operators for op in (operator._op, operator.default._op))  # fmt: skip
+
+
+def test_operators_keep_their_hash_and_torchscript_knows_them(seen: Seen) -> None:
+    operator = torch.ops._c10d_functional.wait_tensor
+    hashes = hash(operator), hash(operator.default)
+
+    def waits(tensor: torch.Tensor) -> torch.Tensor:
+        return torch.ops._c10d_functional.wait_tensor(tensor)  # type: ignore[no-any-return]
+
+    assert "_c10d_functional::wait_tensor" in str(torch.jit.script(waits).graph)
+    seen.watch.remove()
+    assert hashes == (hash(operator), hash(operator.default))
+
+
+def test_tracing_an_operator_is_no_operation(seen: Seen) -> None:
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    with FakeTensorMode():
+        torch.ops._c10d_functional.all_reduce(torch.ones(3), "sum", "0")
+    torch.ops._c10d_functional.all_reduce(torch.ones(3, device="meta"), "sum", "0")
+    assert seen.rows() == []
+
+
+def compiled_outcome() -> tuple[list[float], dict[str, int]]:
+    """What compiled code answers, and how torch compiled it."""
+    torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()
+
+    @torch.compile(backend="aot_eager")
+    def crossing(tensor: torch.Tensor) -> torch.Tensor:
+        total = functions.all_reduce(tensor * 2, "sum", dist.group.WORLD)
+        dist.all_reduce(tensor)
+        work = dist.all_reduce(tensor, async_op=True)
+        work.wait()
+        dist.send(tensor, 2)
+        return total + 1
+
+    answers = [float(crossing(torch.ones(4)).sum()) for _ in range(2)]
+    counted = torch._dynamo.utils.counters
+    return answers, {**counted["stats"], "breaks": sum(counted["graph_break"].values())}
+
+
+def test_compiled_code_is_the_same_and_seen(seen: Seen) -> None:
+    watched = compiled_outcome()
+    rows = seen.rows()
+    assert watched == compiled_outcome() and watched[1]["unique_graphs"] > 1
+    assert [row["direction"] for row in rows].count("all_reduce") == 4
+    assert all("test_groups.py" in row["issued_at"] for row in rows)
+    assert {row["direction"] for row in rows} == {"all_reduce", "allreduce", "send"}
+
+
+def test_compiled_code_that_cannot_be_seen_is_told(seen: Seen, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch._inductor.config
+
+    monkeypatch.setitem(torch._dynamo.utils.counters, "frames", {"total": 1})
+    monkeypatch.setattr(torch._inductor.config, "cpp_wrapper", True)
+    assert wire_functional.unseen() == (
+        "torch.compile was set to a C++ wrapper: what compiled code sent, received and reduced is not on record"
+    )
+    monkeypatch.setattr(torch._inductor.config, "cpp_wrapper", False)
+    assert wire_functional.unseen() == ""
+
+
+def test_a_sparse_tensor_goes_through_and_its_bytes_are_those_of_its_parts(seen: Seen) -> None:
+    sparse = torch.eye(4).to_sparse()
+    dist.all_reduce(sparse)
+    (row,) = seen.rows()
+    assert (row["direction"], row["bytes"], row["buffers"]) == ("allreduce", 4 * (8 + 8 + 4), 0)
+
+
+def test_a_call_that_cannot_be_noted_is_made_all_the_same(seen: Seen, tmp_path: Path) -> None:
+    group = dist.group.WORLD
+    assert group is not None
+    with pytest.raises(TypeError, match="incompatible function arguments"):
+        group.send([torch.ones(2)], 0, [3])  # type: ignore[list-item] # no tag of torch's, and no key of a dict
+    dist.isend(torch.ones(2), 3).wait()
+    assert [row["peer"] for row in seen.rows()] == [3]
+    (note,) = (json.loads(line)["note"] for line in (tmp_path / "rank_0001" / "notes.jsonl").read_text().splitlines())
+    assert note == "calls on the wire that could not be noted: 1, the last for TypeError: unhashable type: 'list'"
+
+
+def test_tensors_that_went_over_the_wire_can_be_swapped(seen: Seen) -> None:
+    here, there = torch.ones(3), torch.zeros(3)
+    dist.isend(here, 0).wait()
+    dist.all_reduce(there)
+    torch.utils.swap_tensors(here, there)
+    assert here.tolist() == [0, 0, 0] and "swap_tensors" in torch.utils.swap_tensors.__name__
+    del here, there
+    sent, reduced = seen.rows()
+    for row in (sent, reduced):  # the storages are followed all the same
+        assert row["tensor_died"] is None and row["storage_died"] >= row["waited"]
+
+
+def test_a_future_that_is_kept_holds_its_buffers(seen: Seen) -> None:
+    buffer = torch.ones(3)
+    future = dist.all_reduce(buffer, async_op=True).get_future()
+    future.wait()
+    assert [(owner is future, tensor is buffer, name) for owner, tensor, name in seen.watch.holds()] == [
+        (True, True, "allreduce buffer")
+    ]
+    del future
+    assert list(seen.watch.holds()) == []
+
+
+def test_our_own_watch_of_a_buffer_does_not_keep_a_cut_from_being_proved(seen: Seen) -> None:
+    buffer = torch.ones(3)
+    dist.isend(buffer, 0).wait()
+    assert weakref.getweakrefs(buffer) and not prove._calls_outside(buffer)
+    theirs = weakref.ref(buffer, [].append)
+    assert prove._calls_outside(buffer)
+    del theirs

@@ -1,0 +1,238 @@
+"""Is every byte the allocator calls active told apart: held, for gc, native or pending? With real looks at real tensors."""
+
+from __future__ import annotations
+
+import gc
+import json
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from support.fake_device import AUTOGRAD, block, segment
+from support.fake_device_memory import OnStandIn, of_tensors
+
+from leakscope.allocator.snapshot import Frame
+from leakscope.capture.device.blocks import made_where
+from leakscope.capture.device.monitor import is_kept
+from leakscope.capture.heap.look import look
+from leakscope.capture.lifetimes import dispatch_mode as dispatching
+from leakscope.findings.memory.device import DeviceLook, device_looks
+from leakscope.record.folder import read_run, write_run
+from leakscope.record.model import Ended, Rank
+
+Make = Callable[..., OnStandIn]
+FAR = 0x7F00_0000_0000
+HELD, GARBAGE = 1 << 20, 3 << 20
+
+
+def told(at: OnStandIn, path: Path) -> tuple[DeviceLook, ...]:
+    at.folder.close()
+    write_run(path, {"command": ["train.py"], "ranks": 1})
+    return device_looks(read_run(path).ranks[0])
+
+
+@pytest.fixture
+def kept() -> list[torch.Tensor]:
+    return [torch.ones(HELD // 4), torch.ones(HELD // 4)[::2]]
+
+
+def in_garbage() -> torch.Tensor:
+    holder: dict[str, object] = {"tensor": torch.ones(GARBAGE // 4)}
+    holder["self"] = holder
+    return holder["tensor"]  # type: ignore[return-value]
+
+
+@pytest.mark.parametrize("cheap", [True, False], ids=["segments alone", "whole snapshots only"])
+def test_active_bytes_are_held_for_gc_native_or_pending(
+    standing_in: Make, tmp_path: Path, kept: list[torch.Tensor], cheap: bool
+) -> None:
+    gc.disable()
+    try:
+        at = standing_in(cheap=cheap)
+        at.module.use()
+        at.state.snapshot["segments"] = of_tensors(
+            [*kept, in_garbage()],
+            segment(
+                block(FAR, 4096, frames=AUTOGRAD),
+                block(FAR + 4096, 1024, "active_pending_free"),
+                block(FAR + 5120, 512, "inactive"),
+            ),
+            segment(block(FAR, 8192), device=1),
+        )
+        seen = at.look(3)
+        (zero, one) = told(at, tmp_path)
+    finally:
+        gc.enable()
+    assert (zero.held, zero.waiting, zero.native, zero.pending) == (2 * (HELD + 512), GARBAGE + 512, 4096, 1024)
+    assert zero.held + zero.waiting + zero.native + zero.pending == zero.active
+    assert (one.active, one.native) == (8192, 8192)
+    assert zero.outside == (20 << 30) - zero.reserved
+    assert [(site.where, site.bytes) for site in zero.sites] == [
+        ("no Python frames (autograd or another native thread)", 4096)
+    ]
+    made = [text for place, text in seen.heap.made_at.items() if seen.heap.bytes[place] in (HELD, GARBAGE)]
+    assert made == ["train.py:41 forward"] * 3
+
+
+def test_the_line_of_the_file_holds_indexes_and_no_address(
+    standing_in: Make, tmp_path: Path, kept: list[torch.Tensor]
+) -> None:
+    at = standing_in()
+    at.module.use()
+    at.state.snapshot["segments"] = of_tensors(kept)
+    seen = at.look(3)
+    at.folder.close()
+    (row,) = map(json.loads, (tmp_path / "rank_0000" / "device_blocks.jsonl").read_text().splitlines())
+    assert sorted(seen.heap.bytes[row["storage"]].tolist()) == [HELD, HELD]
+    assert "address" not in json.dumps(row)
+    addresses = {tensor.untyped_storage().data_ptr() for tensor in kept}
+    assert not addresses & {
+        value for values in row.values() if isinstance(values, list) for value in values if isinstance(value, int)
+    }
+
+
+def test_a_storage_that_only_a_part_is_left_of_lies_where_it_begins(standing_in: Make, tmp_path: Path) -> None:
+    parts = [
+        torch.ones(4096)[1024:].data,
+        torch.ones(64, 64)[3:].t().data,
+        torch.ones(4096)[2048:2048].data,
+    ]  # no base left
+    at = standing_in()
+    at.module.use()
+    at.state.snapshot["segments"] = of_tensors(parts)
+    seen = at.look(3)
+    (only,) = told(at, tmp_path)
+    assert (only.held, only.native) == (3 * (4096 * 4 + 512), 0)
+    made = [text for place, text in seen.heap.made_at.items() if seen.heap.bytes[place] == 4096 * 4]
+    assert made == ["train.py:41 forward"] * 3
+
+
+def test_a_lazy_clone_is_joined_and_stays_lazy(standing_in: Make, kept: list[torch.Tensor]) -> None:
+    clone = torch._lazy_clone(kept[0])
+    at = standing_in()
+    at.module.use()
+    at.state.snapshot["segments"] = of_tensors(kept[1:], segment(block(torch._C._data_address(clone), HELD)))
+    at.look(3)
+    assert torch._C._is_cow_tensor(clone) and torch._C._data_address(clone) == torch._C._data_address(kept[0])
+
+
+def test_nothing_is_joined_for_a_script_that_records_itself(
+    standing_in: Make, tmp_path: Path, kept: list[torch.Tensor]
+) -> None:
+    at = standing_in(wanted="always")
+    at.module.use()
+    at.module.memory._record_memory_history()
+    at.look(3)
+    at.memory.step(3, 1.0)
+    at.folder.close()
+    assert at.state.called("snapshot") == at.state.called("segments") == 0, (
+        "each would leave an event in the script's ring"
+    )
+    assert not (tmp_path / "rank_0000" / "device_blocks.jsonl").exists()
+
+
+def test_files_are_kept_where_something_was_found_and_few(standing_in: Make, tmp_path: Path) -> None:
+    at = standing_in()
+    at.module.use()
+    gc.collect()
+    for step, counted in ((3, 10 << 20), (5, 10 << 20), (7, 10 << 20)):
+        at.look(step, counted=counted)
+    assert not list(tmp_path.glob("rank_0000/*.pickle")), "nothing grew"
+    for step in range(9, 19):
+        at.look(step, counted=(step + 10) << 20)
+    names = sorted(path.name for path in tmp_path.glob("rank_0000/*.pickle"))
+    assert names == [f"cpu_step_{step:06d}.pickle" for step in (9, 16, 17, 18)], "the first and the newest"
+    with open(tmp_path / "rank_0000" / names[0], "rb") as stream:
+        assert pickle.load(stream) == at.state.snapshot
+
+
+def test_always_keeps_a_file_of_every_look_and_never_none(standing_in: Make, tmp_path: Path) -> None:
+    at = standing_in(wanted="always")
+    at.module.use()
+    at.look(3), at.look(3, "last")
+    assert sorted(p.name for p in tmp_path.glob("rank_0000/*.pickle")) == [
+        "cpu_last_000003.pickle",
+        "cpu_step_000003.pickle",
+    ]
+    never = OnStandIn(tmp_path / "never", wanted="never")
+    never.module.use()
+    never.look(3), never.memory.step(3, 1.0)
+    assert not list(tmp_path.glob("never/rank_0000/*.pickle"))
+    assert [call for call, _ in never.state.calls] == []
+
+
+def test_each_step_has_a_line_of_counters_and_the_layout_while_it_is_cheap(standing_in: Make, tmp_path: Path) -> None:
+    at = standing_in()
+    at.memory.step(1, 1.0)
+    at.module.use()
+    at.state.snapshot["segments"] = [segment(block(FAR, 4096), block(FAR + 4096, 1024, "active_pending_free"))]
+    at.memory.step(2, 1e9)
+    at.memory.step(3, 0.0)
+    at.folder.close()
+    rows = [json.loads(line) for line in (tmp_path / "rank_0000" / "device.jsonl").read_text().splitlines()]
+    assert [(row["step"], "layout" in row) for row in rows] == [(2, True), (3, False)]
+    (figures,) = rows[1]["devices"]
+    assert (figures["allocated"], figures["active"], figures["reserved"]) == (4096, 5120, 5120)
+    assert rows[0]["layout"][0]["pending"] == 1024
+    assert at.state.called("mem_get_info") == 0, "asking the driver makes a context"
+
+
+def test_reading_sets_off_no_collection_of_the_programs(standing_in: Make) -> None:
+    at = standing_in(wanted="always")
+    at.module.use()
+    at.state.snapshot["segments"] = [segment(block(FAR + k, 1)) for k in range(20_000)]
+    at.state.snapshot["device_traces"] = [
+        [{"action": "alloc", "addr": k, "size": 1, "stream": 0, "time_us": k} for k in range(20_000)]
+    ]
+    seen: list[int] = []
+    gc.collect()
+    gc.callbacks.append(lambda phase, info: seen.append(info["generation"]))
+    try:
+        at.memory.step(3, 1e9)
+        at_first = len(seen)
+        at.memory.step(4, 1e9)
+        at_second = len(seen) - at_first
+        before = len(seen)
+        at.look(3)
+        at_look = len(seen) - before
+        look(3, "step", hidden=(at,))
+        plain = len(seen) - at_look - before
+    finally:
+        gc.callbacks.pop()
+    assert (at_first <= 3, at_second) == (True, 0), "CPython's own store of empty tuples fills up once"
+    assert at_look <= plain + 2, "as many as a look has that asks no device, where 40,000 dictionaries would be 50"
+
+
+def test_a_long_run_keeps_ever_fewer_lines() -> None:
+    assert all(is_kept(step) for step in range(1, 1001))
+    assert sum(is_kept(step) for step in range(1, 1_000_001)) == 1000 + 900 + 900 + 900
+
+
+@pytest.mark.parametrize("cheap", [True, False], ids=["segments alone", "whole snapshots only"])
+def test_nothing_of_a_snapshot_is_kept_once_it_is_written(standing_in: Make, cheap: bool) -> None:
+    at = standing_in(wanted="always", cheap=cheap)
+    at.module.use()
+    mark = f"known by this {cheap}"
+    at.state.snapshot[mark] = 1
+    asked = at.memory.one_look()
+    look(3, "step", hidden=(at,), device=asked)
+    whole = [obj for obj in gc.get_objects() if type(obj) is dict and mark in obj and obj is not at.state.snapshot]
+    assert whole == [] and at.state.called("snapshot") == 1
+
+
+def test_the_place_is_the_users_line_else_the_librarys_else_told_as_unknown() -> None:
+    library = Frame("linear", torch.nn.functional.__file__, 7)
+    assert made_where((library, Frame("step", "/home/me/train.py", 12)), True) == "train.py:12 step"
+    assert made_where((Frame("at::empty", "??", 0), library), True) == "<torch/nn/functional.py>:7 linear"
+    generated = Frame("call", "/tmp/torchinductor_me/ab/cab.py", 9)
+    assert made_where((generated, Frame("step", "/home/me/train.py", 12)), True) == "train.py:12 step"
+    own = Frame("__torch_dispatch__", dispatching.__file__, 40)
+    assert made_where((own, library), True) == "<torch/nn/functional.py>:7 linear"
+    assert made_where((own,), True) == made_where((), True)
+    assert made_where((), True).startswith("no Python frames") and made_where((), False) == "not recorded"
+
+
+def test_a_look_without_a_joined_line_says_nothing() -> None:
+    assert device_looks(Rank(0, (), (), Ended("finished", 0, 0))) == ()

@@ -1,0 +1,162 @@
+"""Is history recorded from the device's first use, and left to the script once it records itself?"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+from support.fake_device import State, device_module, natives
+
+from leakscope.capture.device.accelerator import Accelerator, described
+from leakscope.capture.device.history import ENTRIES, OURS, OVER, THEIRS, WAITING, History
+from leakscope.capture.process.patches import Installed
+
+
+class Attached:
+    """A history over the stand-in, with the notes it made."""
+
+    def __init__(self, wanted: bool = True, **known: object) -> None:
+        self.state = State(**known)  # type: ignore[arg-type]
+        self.module = device_module(self.state)
+        self.device = described("cuda", self.module, (natives(self.state),))
+        self.notes: list[str] = []
+        self.begun = 0
+        self.installed = Installed()
+        self.history = History(self.device, wanted, self.notes.append, self._begin)
+        self.history.attach(self.installed)
+
+    def _begin(self) -> None:
+        self.begun += 1
+
+
+def test_history_begins_with_the_first_use_and_not_before() -> None:
+    at = Attached()
+    assert (at.history.state, at.state.calls, at.begun) == (WAITING, [], 0), (
+        "a script that uses no device gets no context"
+    )
+    at.module.use()
+    assert at.history.is_ours() and at.begun == 1
+    assert at.state.calls == [
+        ("record", {"enabled": "all", "context": "alloc", "stacks": "python", "max_entries": ENTRIES})
+    ]
+
+
+def test_a_device_in_use_already_is_recorded_at_once() -> None:
+    at = Attached(initialized=True)
+    assert (at.history.state, at.begun) == (OURS, 1)
+
+
+def test_what_leakscope_switched_on_it_switches_off_and_all_is_as_found() -> None:
+    at = Attached()
+    record = at.device.record
+    at.module.use()
+    assert at.module.memory._record_memory_history is not record
+    at.installed.take_out()
+    assert not at.state.recording and at.history.state == OVER
+    assert at.module.memory._record_memory_history is record
+    assert at.module._queued_calls == []
+
+
+def test_a_device_never_used_is_left_as_found() -> None:
+    at = Attached()
+    waiting = [entry[0] for entry in at.module._queued_calls]
+    assert len(waiting) == 1
+    at.installed.take_out()
+    assert at.module._queued_calls == [] and at.state.calls == []
+    at.module.use()
+    assert not at.state.recording
+
+
+@pytest.mark.parametrize("how", ["keywords", "legacy"])
+def test_a_script_that_records_gets_its_own_events_only_and_keeps_them(how: str) -> None:
+    at = Attached()
+    at.module.use()
+    at.state.snapshot["device_traces"] = [["leakscope's"]]
+    record = at.module.memory._record_memory_history
+    if how == "legacy":
+        record(True)
+    else:
+        record(max_entries=7)
+    assert at.state.snapshot["device_traces"] == [[]], "ours are gone before theirs begin"
+    at.state.snapshot["device_traces"] = [["the script's"]]
+    assert at.history.state == THEIRS and not at.history.is_ours()
+    assert len(at.notes) == 1 and "records memory history itself" in at.notes[0]
+    at.installed.take_out()
+    assert at.state.recording and at.state.snapshot["device_traces"] == [["the script's"]]
+
+
+def test_a_script_that_recorded_first_is_left_alone() -> None:
+    at = Attached(initialized=True, recording=True)
+    assert at.history.state == THEIRS and at.begun == 1, "failures are observed all the same"
+    at.installed.take_out()
+    assert at.state.recording and at.state.called("record") == 0
+
+
+def test_a_script_that_asks_before_the_first_use_is_left_alone() -> None:
+    at = Attached()
+    at.module.memory._record_memory_history()
+    at.module.use()
+    assert at.history.state == THEIRS and at.state.called("record") == 1
+
+
+def test_history_switched_off_behind_leakscope_is_noticed() -> None:
+    at = Attached()
+    at.module.use()
+    at.state.recording = False
+    assert not at.history.is_ours() and at.history.state == THEIRS
+
+
+def test_an_allocator_without_history_is_a_note_and_no_error() -> None:
+    at = Attached(refuses="cudaMallocAsync does not yet support recordHistory")
+    at.module.use()
+    assert at.state.initialized and at.history.state == OVER
+    assert at.notes == [
+        "memory on the device is not recorded: RuntimeError: cudaMallocAsync does not yet support recordHistory"
+    ]
+
+
+def test_never_records_nothing_and_still_hears_of_the_first_use() -> None:
+    at = Attached(wanted=False)
+    at.module.use()
+    assert at.begun == 1 and at.state.calls == [] and not at.history.is_ours()
+    at.module.memory._record_memory_history()
+    assert at.notes == []
+
+
+def test_a_forked_child_touches_nothing() -> None:
+    at = Attached()
+    sys.stdout.flush()
+    child = os.fork()
+    if child == 0:
+        at.module.use()
+        at.module.memory._record_memory_history()
+        at.installed.take_out()
+        os._exit(len(at.state.calls) - 1 + len(at.notes) + at.begun)
+    assert os.waitpid(child, 0)[1] == 0, "one call, the child's own"
+
+
+def test_the_calls_of_torch_itself_are_found_by_what_they_are() -> None:
+    cuda = described("cuda", torch.cuda, (torch._C,))
+    assert cuda.record is torch.cuda.memory._record_memory_history and cuda.segments is not None
+    assert cuda.record_arguments(5) == {"enabled": "all", "context": "alloc", "stacks": "python", "max_entries": 5}
+    assert cuda.queue is torch.cuda._queued_calls
+    xpu = described("xpu", torch.xpu, (torch._C,))
+    assert xpu.snapshot is torch.xpu.memory._snapshot and xpu.segments is None, "its listing knows no include_traces"
+    assert xpu.record_arguments(5) == {"enabled": "all", "context": "alloc", "stacks": "python", "max_entries": 5}
+    mtia = described("mtia", torch.mtia, (torch._C,))
+    assert mtia.record_arguments(5) == {"enabled": "all", "stacks": "python", "max_entries": 5}
+    assert all(isinstance(found, Accelerator) for found in (cuda, xpu, mtia))
+
+
+def test_asking_puts_nothing_to_use() -> None:
+    code = """if True:
+        import torch
+        from leakscope.capture.device.accelerator import find
+        find()
+        print(torch.cuda.is_initialized(), torch.xpu.is_initialized(), torch.cuda._is_in_bad_fork())
+    """
+    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert told.split() == ["False", "False", "False"]

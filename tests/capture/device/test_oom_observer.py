@@ -1,0 +1,135 @@
+"""When memory runs out: is the state recorded before the stack unwinds, and is the script's error let alone?"""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import sys
+import weakref
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.fake_device_memory import OnStandIn
+
+from leakscope.capture.device.oom_observer import MOST_LOOKS
+
+Make = Callable[..., OnStandIn]
+
+
+@pytest.fixture
+def at(standing_in: Make) -> OnStandIn:
+    made = standing_in()
+    made.module.use()
+    return made
+
+
+def rows(at: OnStandIn, path: Path) -> list[dict[str, Any]]:
+    at.folder.close()
+    return [json.loads(line) for line in (path / "rank_0000" / "device_out_of_memory.jsonl").read_text().splitlines()]
+
+
+def run_out(at: OnStandIn, wanted: int = 2 << 30) -> None:
+    """What torch does: every observer is called, and then the error is raised."""
+    for observer in at.state.observers:
+        observer(0, wanted, 80 << 30, 1 << 20)
+
+
+def test_one_observer_is_attached_with_the_first_use(standing_in: Make) -> None:
+    at = standing_in()
+    assert at.state.observers == [], "before the device is in use older torch segfaults (pytorch#107330)"
+    at.module.use()
+    at.module.use()
+    assert len(at.state.observers) == 1
+
+
+def test_a_failure_is_noted_with_figures_place_and_look(at: OnStandIn, tmp_path: Path) -> None:
+    asked: list[int] = []
+    at.memory.failures.look = lambda: bool(asked.append(1)) or True
+    at.memory.failures.steps = lambda: 4
+    run_out(at)
+    (row,) = rows(at, tmp_path)
+    assert (row["step"], row["kind"], row["device"], row["wanted_bytes"], row["free_bytes"]) == (
+        4,
+        "cpu",
+        0,
+        2 << 30,
+        1 << 20,
+    )
+    assert row["at"].endswith("run_out") and "test_oom_observer.py:" in row["at"]
+    assert row["looked"] and asked == [1]
+    assert at.memory.failures.looked_at_last(4) and not at.memory.failures.looked_at_last(5)
+
+
+def test_a_failure_seen_from_a_thread_without_the_users_lines_names_the_one_that_waits(
+    at: OnStandIn, tmp_path: Path
+) -> None:
+    import threading
+
+    class Autograd(threading.Thread):
+        """A thread of the library's: its frames are the standard library's alone."""
+
+    thread = Autograd(target=at.state.observers[0], args=(0, 1, 2, 3))
+    thread.start()
+    thread.join()
+    (row,) = rows(at, tmp_path)
+    assert row["at"].endswith("names_the_one_that_waits")
+
+
+def test_what_the_look_raises_is_a_note_and_reaches_nobody(at: OnStandIn, tmp_path: Path) -> None:
+    def breaks() -> bool:
+        raise RuntimeError("no memory for that either")
+
+    at.memory.failures.look = breaks
+    run_out(at)
+    at.folder.close()
+    notes = (tmp_path / "rank_0000" / "notes.jsonl").read_text()
+    assert "was not recorded: RuntimeError: no memory for that either" in notes
+
+
+def test_a_failure_while_one_is_looked_at_is_passed_by(at: OnStandIn, tmp_path: Path) -> None:
+    at.memory.failures.look = lambda: run_out(at) is None
+    run_out(at)
+    assert len(rows(at, tmp_path)) == 1
+
+
+def test_a_loop_that_fails_often_is_looked_at_a_few_times(at: OnStandIn, tmp_path: Path) -> None:
+    asked: list[int] = []
+
+    def look() -> bool:
+        asked.append(1)
+        at.memory.failures._spent += 1e6  # as if each had taken long
+        return True
+
+    at.memory.failures.look = look
+    for _ in range(20):
+        run_out(at)
+    assert len(asked) == MOST_LOOKS and len(rows(at, tmp_path)) == 20
+    assert not at.memory.failures.looked_at_last(0), "the last one has no look of its own"
+
+
+def test_after_the_end_and_after_leakscope_is_gone_the_observer_does_nothing(standing_in: Make, tmp_path: Path) -> None:
+    at = standing_in()
+    at.module.use()
+    (observer,) = at.state.observers
+    at.installed.take_out()
+    observer(0, 1, 2, 3)
+    alive = weakref.ref(at.memory.failures)
+    at.installed = at.memory = None  # type: ignore[assignment]
+    del at
+    gc.collect()
+    assert alive() is None, "torch keeps the observer for ever"
+    observer(0, 1, 2, 3)
+    assert not (tmp_path / "rank_0000" / "device_out_of_memory.jsonl").exists()
+
+
+def test_a_forked_child_says_nothing(at: OnStandIn, tmp_path: Path) -> None:
+    sys.stdout.flush()
+    child = os.fork()
+    if child == 0:
+        run_out(at)
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    assert not (tmp_path / "rank_0000" / "device_out_of_memory.jsonl").exists()

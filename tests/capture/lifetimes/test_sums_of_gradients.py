@@ -1,0 +1,101 @@
+"""Autograd adds gradients out of place while a dispatch mode is on: is the peak told that of a step nobody watches?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from support.lived_steps import measured_peak, watched
+from torch import nn
+
+SLACK = 1 << 12
+
+
+class Adds(torch.autograd.Function):
+    """Adds in its backward, to the gradient it is given and to what it has made: memory of its own each time."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        return x * 2
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+        return (grad + grad.sin()) + grad.cos()
+
+
+layer = nn.Linear(16, 1024)
+given = torch.ones(1024, 16)
+kept: list[torch.Tensor] = []
+
+
+def keeps(grad: torch.Tensor) -> None:
+    kept[:] = [grad]
+
+
+def twice(x: torch.Tensor) -> torch.Tensor:
+    return (x * 2).sum() + (x * 3).sum()
+
+
+def squared(x: torch.Tensor) -> torch.Tensor:
+    return (x * x).sum()
+
+
+def five_times(x: torch.Tensor) -> torch.Tensor:
+    return sum((((x * k).sin()).sum() for k in range(5)), torch.zeros(()))
+
+
+def expanded(x: torch.Tensor) -> torch.Tensor:
+    return x.sum() + x.sum() + x.exp().sum()
+
+
+def of_a_function(x: torch.Tensor) -> torch.Tensor:
+    return Adds.apply(x.exp()).exp().sum() + x.exp().sum()  # type: ignore[no-any-return]
+
+
+def through_views(x: torch.Tensor) -> torch.Tensor:
+    return (x.view(512, 2048) * 2).sum() + (x.t() * 3).sum() + x[:10].sum()
+
+
+def kept_by_a_hook(x: torch.Tensor) -> torch.Tensor:
+    first, second = x * 2, x * 3
+    first.register_hook(keeps)
+    return first.exp().sum() + second.exp().sum() + (first * second).sum()
+
+
+def part_kept_by_a_hook(x: torch.Tensor) -> torch.Tensor:
+    first, second = x * 3, x * 4
+    for part in (first, second):
+        assert part.grad_fn is not None
+        part.grad_fn.register_hook(lambda given, _: kept.append(given[0]))
+    return first.sum() + second.sum()
+
+
+def nested(x: torch.Tensor) -> torch.Tensor:
+    parts = torch.nested.as_nested_tensor([x[:512], x[512:]])
+    return (parts * 3 + parts * 4).to_padded_tensor(0.0).sum()
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")  # nested tensors are a prototype
+def test_gradients_without_sizes_are_added_as_they_are() -> None:
+    given.requires_grad_()
+    try:
+        watched(lambda: nested(given).backward())
+        assert given.grad is not None
+    finally:
+        given.requires_grad_(False).grad = None
+
+
+@pytest.mark.parametrize(
+    "loss", [part_kept_by_a_hook, twice, squared, five_times, expanded, of_a_function, through_views, kept_by_a_hook]
+)
+def test_the_peak_is_that_of_an_unwatched_step(loss: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    def step() -> None:
+        loss(layer(given)).backward()
+        kept.clear()
+        layer.zero_grad()
+
+    lived = watched(step)
+    assert lived.peak is not None, lived.unjudged
+    assert abs(lived.peak.rise - measured_peak(step)) < SLACK

@@ -1,0 +1,222 @@
+"""Where the animals live: each leaks once a step beside the others, and is told apart by the size of its tensors."""
+
+from __future__ import annotations
+
+import gc
+import json
+import re
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from leakscope.capture.heap import look as heap
+from leakscope.findings.judge import judge
+from leakscope.findings.model import Finding, Findings
+from leakscope.record.model import Ended, Look, Rank, Run, Step
+from leakscope.report.wording import advice, title
+
+LOOKS_AT = (3, 5, 9, 10)
+MIN_BYTES = 512
+FLOAT = 4
+
+
+class Animal:
+    """One small leak and its leak-free twin; a new one has leaked nothing yet.
+
+    Subclasses say what a finding must say. Every tensor of an animal spans a multiple of its own prime.
+    """
+
+    rule: ClassVar[str]
+    freed_by: ClassVar[str]
+    tells: ClassVar[str]
+    """Regular expression that the trace, the cut or the title must match."""
+    per_step: ClassVar[float | None] = None
+    """Bytes a step, in units of one tensor of the animal; None where only the measured truth is asked."""
+    collections: ClassVar[int | None] = None
+    cut: ClassVar[str] = ""
+    """Regular expression for the cut alone, where the place to cut is beyond doubt."""
+    frees: ClassVar[bool] = True
+    """Whether one cut in Python frees what is held."""
+
+    def __init__(self, prime: int) -> None:
+        self.prime = prime
+        self.begin()
+
+    def begin(self) -> None:
+        """What the animal has before its first step."""
+
+    def leak(self) -> None:
+        raise NotImplementedError
+
+    def clean(self) -> None:
+        raise NotImplementedError
+
+    def end(self) -> None:
+        """Puts back what would reach beyond the animal."""
+
+    def tensor(self, **options: Any) -> torch.Tensor:
+        return torch.ones(self.prime, **options)
+
+    def leaf(self) -> torch.Tensor:
+        return torch.ones(self.prime, requires_grad=True)
+
+
+ANIMALS: dict[str, type[Animal]] = {}
+
+
+def animal(kind: type[Animal]) -> type[Animal]:
+    ANIMALS[kind.__name__] = kind
+    return kind
+
+
+def _primes(count: int, above: int) -> list[int]:
+    found: list[int] = []
+    number = above
+    while len(found) < count:
+        if all(number % k for k in range(2, int(number**0.5) + 1)):
+            found.append(number)
+        number += 1
+    return found
+
+
+@dataclass(frozen=True)
+class Watched:
+    """What was said of a cage of animals."""
+
+    findings: Findings
+    looks: tuple[Look, ...]
+    primes: dict[str, int]
+
+    def of(self, name: str) -> list[Finding]:
+        """The findings about one animal."""
+        return [f for f in self.findings.findings if name in self.about(f)]
+
+    def about(self, finding: Finding) -> set[str]:
+        """The animals whose tensors a finding counts."""
+        for look in reversed(self.looks):
+            indexes = [i for i in finding.storages.get(0, ()) if i < len(look.heap)]
+            if (
+                sum(int(look.heap.bytes[i]) for i in indexes) == finding.retained_bytes
+                and len(indexes) == finding.count
+            ):
+                sizes = [int(look.heap.bytes[i]) for i in indexes]
+                return {n for n, p in self.primes.items() if any(size and size % p == 0 for size in sizes)}
+        return set()
+
+
+def watch(names: Sequence[str], way: str) -> Watched:
+    """Ten steps in one process with automatic gc off, looked at four times; `way` is leak or clean."""
+    gc.collect()
+    collecting = gc.isenabled()
+    gc.disable()
+    torch.manual_seed(0)
+    primes = dict(zip(names, _primes(len(names), 1009), strict=True))
+    caged = [ANIMALS[name](primes[name]) for name in names]
+    acts: list[Callable[[], None]] = [getattr(one, way) for one in caged]
+    looks: list[Look] = []
+    try:
+        for step in range(1, 11):
+            for act in acts:
+                act()
+            if step in LOOKS_AT:
+                looks.append(heap.look(step, "step"))
+    finally:
+        for one in caged:
+            one.end()
+        del acts, caged
+        if collecting:
+            gc.enable()
+        for _ in range(12):
+            gc.collect()
+    return Watched(judge(run_of(looks, 10)), tuple(looks), primes)
+
+
+def run_of(looks: Sequence[Look], steps: int) -> Run:
+    """A recorded run of one rank with these looks."""
+    done = tuple(Step(k, 0.01, None, None) for k in range(1, steps + 1))
+    rank = Rank(0, done, tuple(looks), Ended("finished", 0, steps))
+    return Run(("zoo",), (rank,), 1, "cpu", torch.__version__, "0", min_bytes=MIN_BYTES)
+
+
+class _Births(TorchDispatchMode):
+    def __init__(self) -> None:
+        super().__init__()
+        self.storages: dict[int, tuple[StorageWeakRef, int]] = {}
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        for tensor in result if isinstance(result, (tuple, list)) else (result,):
+            if isinstance(tensor, torch.Tensor) and torch._C._has_storage(tensor):
+                storage = tensor.untyped_storage()
+                self.storages.setdefault(storage._cdata, (StorageWeakRef(storage), storage.nbytes()))
+        return result
+
+    def alive(self, prime: int) -> int:
+        return sum(size for ref, size in self.storages.values() if size % prime == 0 and not ref.expired())
+
+
+def truth(name: str, prime: int, way: str = "leak", after: int = 0) -> float:
+    """Bytes a step that really stay alive, seen from outside by weak references, after so many collections."""
+    collecting = gc.isenabled()
+    gc.disable()
+    one = ANIMALS[name](prime)
+    births = _Births()
+    alive = []
+    try:
+        with births:
+            for _ in range(6):
+                getattr(one, way)()
+                alive.append(births.alive(prime))
+        for _ in range(after):
+            gc.collect()
+        if after:
+            return births.alive(prime) / 6
+        return (alive[-1] - alive[1]) / 4
+    finally:
+        one.end()
+        del one
+        if collecting:
+            gc.enable()
+
+
+def told(finding: Finding) -> str:
+    """All that a finding says, in one text."""
+    trace = " -> ".join(f"{hop.object} @{hop.where} {hop.reference}" for hop in finding.trace)
+    cut = f"{finding.cut.reference} {finding.cut.where}" if finding.cut else ""
+    return f"{title(finding)}\n{trace}\n{cut}\n{advice(finding)}"
+
+
+def matches(pattern: str, finding: Finding) -> bool:
+    return re.search(pattern, told(finding), re.DOTALL) is not None
+
+
+def load() -> dict[str, type[Animal]]:
+    """All animals, from every module of the zoo."""
+    import corpus.cycles  # noqa: F401
+    import corpus.frames  # noqa: F401
+    import corpus.graphs  # noqa: F401
+    import corpus.growth  # noqa: F401
+    import corpus.hooks  # noqa: F401
+    import corpus.immortal  # noqa: F401
+    import corpus.native  # noqa: F401
+    import corpus.views  # noqa: F401
+
+    return sys.modules["corpus.case"].ANIMALS
+
+
+def main() -> None:
+    """Prints the fingerprints of every animal, for a second process to compare."""
+    from corpus import case
+
+    names = list(load())
+    seen = case.watch(names, "leak")
+    print(json.dumps({name: sorted(f.fingerprint for f in seen.of(name)) for name in names}))
+
+
+if __name__ == "__main__":
+    main()

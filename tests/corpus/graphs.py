@@ -1,0 +1,234 @@
+"""Small tensors that keep a whole graph and its activations."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch._dynamo  # checkpoint imports it when it first runs, and that import keeps the frames that led to it
+from torch.utils.checkpoint import checkpoint
+
+from corpus.case import Animal, animal
+
+
+class HeldGraph(Animal):
+    rule = "retained-graph"
+    freed_by = "program"
+
+
+@animal
+class LoggedLoss(HeldGraph):
+    tells = r"and the activations saved for it.*LoggedLoss.*\.losses"
+    cut = r"\.losses"
+
+    def begin(self) -> None:
+        self.losses: list[Any] = []
+
+    def leak(self) -> None:
+        self.losses.append(self.leaf().exp().sum())
+
+    def clean(self) -> None:
+        self.losses.append(self.leaf().exp().sum().item())
+
+
+@animal
+class LossAfterBackward(HeldGraph):
+    """Backward has freed what was saved: the leaf and its gradient are all that the graph keeps."""
+
+    tells = r"keeps its graph and the leaf tensors \(and their \.grad\).*LossAfterBackward.*\.losses"
+    cut = r"\.losses"
+    per_step = 2
+
+    def begin(self) -> None:
+        self.losses: list[Any] = []
+
+    def leak(self) -> None:
+        loss = self.leaf().exp().sum()
+        loss.backward()
+        self.losses.append(loss)
+
+    def clean(self) -> None:
+        loss = self.leaf().exp().sum()
+        loss.backward()
+        self.losses.append(loss.detach())
+
+
+@animal
+class LossesByName(HeldGraph):
+    tells = r"LossesByName.*\.history"
+    cut = r"\.history|\['loss'\]"
+
+    def begin(self) -> None:
+        self.history: dict[str, list[Any]] = {"loss": []}
+
+    def leak(self) -> None:
+        self.history["loss"].append(self.leaf().sigmoid().mean())
+
+    def clean(self) -> None:
+        self.history["loss"].append(self.leaf().sigmoid().mean().detach())
+
+
+@animal
+class RunningSum(HeldGraph):
+    tells = r"RunningSum.*\.total"
+    cut = r"\.total"
+
+    def begin(self) -> None:
+        self.total: Any = 0.0
+
+    def leak(self) -> None:
+        self.total = self.total + self.leaf().exp().sum()
+
+    def clean(self) -> None:
+        self.total = self.total + self.leaf().exp().sum().detach()
+
+
+@animal
+class HiddenStateCarriedOver(HeldGraph):
+    tells = r"HiddenStateCarriedOver.*\.state"
+    cut = r"\.state"
+
+    def begin(self) -> None:
+        self.weight = self.leaf()
+        self.state = self.tensor()
+
+    def leak(self) -> None:
+        self.state = torch.tanh(self.state * self.weight)
+
+    def clean(self) -> None:
+        self.state = torch.tanh(self.state.detach() * self.weight)
+
+
+@animal
+class FunctionalUpdates(HeldGraph):
+    tells = r"FunctionalUpdates.*\.weight"
+    cut = r"\.weight"
+
+    def begin(self) -> None:
+        self.weight = self.leaf()
+
+    def leak(self) -> None:
+        (grad,) = torch.autograd.grad((self.weight * self.weight).sum(), self.weight, create_graph=True)
+        self.weight = self.weight - grad * self.weight
+
+    def clean(self) -> None:
+        (grad,) = torch.autograd.grad((self.weight * self.weight).sum(), self.weight)
+        self.weight = (self.weight - grad * self.weight).detach().requires_grad_()
+
+
+@animal
+class CheckpointedGraph(HeldGraph):
+    tells = r"CheckpointedGraph.*\.outputs"
+    cut = r"\.outputs"
+
+    def begin(self) -> None:
+        self.outputs: list[Any] = []
+
+    def leak(self) -> None:
+        self.outputs.append(self._forward())
+
+    def clean(self) -> None:
+        self.outputs.append(self._forward().item())
+
+    def _forward(self) -> torch.Tensor:
+        made: torch.Tensor = checkpoint(_twice, self.leaf(), use_reentrant=False, preserve_rng_state=False)
+        return made
+
+
+@animal
+class CheckpointedTraining(HeldGraph):
+    """A pack hook that holds what the checkpointed function closes over; its twin trains."""
+
+    tells = r"CheckpointedTraining.*\.losses"
+    cut = r"\.losses"
+
+    def begin(self) -> None:
+        self.weight = self.leaf()
+        self.optimizer = torch.optim.SGD([self.weight], lr=0.1)
+        self.losses: list[Any] = []
+
+    def leak(self) -> None:
+        self.losses.append(self._loss())
+
+    def clean(self) -> None:
+        loss = self._loss()
+        loss.backward()
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        self.losses.append(loss.item())
+
+    def _loss(self) -> torch.Tensor:
+        scale = self.tensor()
+        made: torch.Tensor = checkpoint(self._scaled(scale), self.weight, use_reentrant=False, preserve_rng_state=False)
+        return made
+
+    def _scaled(self, scale: torch.Tensor) -> Callable[[torch.Tensor], torch.Tensor]:
+        return lambda weight: (weight * scale).exp().sum()
+
+
+@animal
+class HookOfATensorThatIsGone(HeldGraph):
+    """One hook on each graph piles up nowhere: the graphs do."""
+
+    tells = r"HookOfATensorThatIsGone.*\.outputs"
+    cut = r"\.outputs"
+
+    def begin(self) -> None:
+        self.outputs: list[Any] = []
+
+    def leak(self) -> None:
+        made, _ = self._forward()
+        self.outputs.append(made)
+
+    def clean(self) -> None:
+        made, handle = self._forward()
+        made.backward()
+        handle.remove()
+        self.outputs.append(made.item())
+
+    def _forward(self) -> tuple[torch.Tensor, Any]:
+        seen = self.tensor()
+        middle = self.leaf() * 2
+        handle = middle.register_hook(lambda grad: grad * seen)
+        return middle.sum(), handle
+
+
+def _twice(given: torch.Tensor) -> torch.Tensor:
+    return given.exp().tanh().sum()
+
+
+@animal
+class GradNodeKept(HeldGraph):
+    tells = r"GradNodeKept.*\.nodes"
+    cut = r"\.nodes"
+
+    def begin(self) -> None:
+        self.nodes: list[Any] = []
+
+    def leak(self) -> None:
+        self.nodes.append(self.leaf().exp().sum().grad_fn)
+
+    def clean(self) -> None:
+        self.nodes.append(type(self.leaf().exp().sum().grad_fn))
+
+
+@animal
+class OffloadedSavedTensors(HeldGraph):
+    """Payloads of saved-tensor hooks: what the pack hook made is held by the graph."""
+
+    tells = r"OffloadedSavedTensors.*\.losses"
+    cut = r"\.losses"
+
+    def begin(self) -> None:
+        self.losses: list[Any] = []
+
+    def leak(self) -> None:
+        self.losses.append(self._forward())
+
+    def clean(self) -> None:
+        self.losses.append(self._forward().detach())
+
+    def _forward(self) -> torch.Tensor:
+        with torch.autograd.graph.saved_tensors_hooks(lambda t: ("cpu", t.clone()), lambda packed: packed[1]):
+            return self.leaf().exp().sum()

@@ -1,0 +1,152 @@
+"""Cycles through C++ that no collection ever frees."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import numpy as np
+import torch
+from torch.autograd.graph import saved_tensors_hooks
+
+from corpus.case import Animal, animal
+
+
+class Immortal(Animal):
+    rule = "immortal-cycle"
+    freed_by = "never"
+
+
+@animal
+class TensorHookOnItself(Immortal):
+    tells = r"TensorHookOnItself\.leak.*closure y"
+    cut = r"closure y"
+    per_step = 2
+
+    def leak(self) -> None:
+        y = self.leaf() * 2
+        y.register_hook(lambda grad: grad + y)
+
+    def clean(self) -> None:
+        y = self.leaf() * 2
+        seen = y.detach()
+        y.register_hook(lambda grad: grad + seen).remove()
+
+
+@animal
+class TensorHookOnLaterTensor(Immortal):
+    tells = r"TensorHookOnLaterTensor\.leak.*closure z"
+    cut = r"closure z"
+
+    def leak(self) -> None:
+        y = self.leaf() * 2
+        z = y.exp()
+        y.register_hook(lambda grad: grad * z)
+
+    def clean(self) -> None:
+        y = self.leaf() * 2
+        z = y.exp()
+        seen = z.detach()
+        y.register_hook(lambda grad: grad * seen)
+
+
+@animal
+class NodePreHook(Immortal):
+    tells = r"NodePreHook\.leak.*closure y"
+    cut = r"closure y"
+    per_step = 2
+
+    def leak(self) -> None:
+        y = self.leaf() * 2
+        y.grad_fn.register_prehook(lambda grads: (grads[0] + y,))
+
+    def clean(self) -> None:
+        y = self.leaf() * 2
+        y.grad_fn.register_prehook(lambda grads: (grads[0] + y,)).remove()
+
+
+@animal
+class NodePostHook(Immortal):
+    tells = r"NodePostHook\.leak.*closure y"
+    cut = r"closure y"
+    per_step = 2
+
+    def leak(self) -> None:
+        y = self.leaf() * 2
+        y.grad_fn.register_hook(lambda given, made: print(y) if made is None else None)
+
+    def clean(self) -> None:
+        y = self.leaf() * 2
+        seen = y.detach()
+        y.grad_fn.register_hook(lambda given, made: print(seen) if made is None else None)
+
+
+@animal
+class NodeMetadata(Immortal):
+    tells = r"metadata"
+    cut = r"\['output'\]|metadata"
+    per_step = 2
+
+    def leak(self) -> None:
+        y = self.leaf() * 2
+        y.grad_fn.metadata["output"] = y
+
+    def clean(self) -> None:
+        y = self.leaf() * 2
+        y.grad_fn.metadata["output"] = y.detach()
+
+
+@animal
+class CreateGraph(Immortal):
+    tells = r"\.grad"
+
+    def begin(self) -> None:
+        warnings.filterwarnings("ignore", "Using backward\\(\\) with create_graph")
+
+    def leak(self) -> None:
+        weight = self.leaf()
+        (weight * weight).sum().backward(create_graph=True)
+
+    def clean(self) -> None:
+        weight = self.leaf()
+        torch.autograd.grad((weight * weight).sum(), weight, create_graph=True)
+
+
+@animal
+class IdentitySavedTensorHooks(Immortal):
+    tells = r"saved result"
+
+    def leak(self) -> None:
+        with saved_tensors_hooks(lambda saved: saved, lambda packed: packed):
+            self.leaf().exp()
+
+    def clean(self) -> None:
+        with saved_tensors_hooks(lambda saved: saved.detach(), lambda packed: packed):
+            self.leaf().exp()
+
+
+@animal
+class PackedInTuple(Immortal):
+    tells = r"saved result"
+
+    def leak(self) -> None:
+        with saved_tensors_hooks(lambda saved: (saved, "cpu"), lambda packed: packed[0]):
+            self.leaf().sigmoid()
+
+    def clean(self) -> None:
+        with saved_tensors_hooks(lambda saved: (saved.detach(), "cpu"), lambda packed: packed[0]):
+            self.leaf().sigmoid()
+
+
+@animal
+class ObjectArrayOfItself(Immortal):
+    tells = r"ndarray"
+    per_step = 1
+
+    def leak(self) -> None:
+        row: Any = np.empty(2, dtype=object)
+        row[0], row[1] = [row], self.tensor()
+
+    def clean(self) -> None:
+        row: Any = np.empty(2, dtype=object)
+        row[0], row[1] = [row.shape], self.tensor()

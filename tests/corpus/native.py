@@ -1,0 +1,88 @@
+"""Storage that no Python object and no autograd path explains."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+import torch
+from torch import nn
+
+from corpus.case import Animal, animal
+
+
+class NativeHold(Animal):
+    rule = "native-hold"
+    freed_by = "program"
+    tells = r"held by a running call or native code"
+    frees = False
+
+
+@animal
+class ForgottenReference(NativeHold):
+    """A C extension that takes a reference and never gives it back."""
+
+    per_step = 1
+
+    def begin(self) -> None:
+        self.taken: list[int] = []
+
+    def leak(self) -> None:
+        tensor = self.tensor()
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(tensor))
+        self.taken.append(id(tensor))
+
+    def clean(self) -> None:
+        tensor = self.tensor()
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(tensor))
+        ctypes.pythonapi.Py_DecRef(ctypes.py_object(tensor))
+
+    def end(self) -> None:
+        for address in self.taken:
+            ctypes.pythonapi.Py_DecRef(ctypes.c_void_p(address))
+
+
+@animal
+class ValuesOfTorchFutures(NativeHold):
+    per_step = 1
+
+    def begin(self) -> None:
+        self.futures: list[Any] = []
+
+    def leak(self) -> None:
+        self._made()
+
+    def clean(self) -> None:
+        self._made()
+        self.futures.clear()
+
+    def _made(self) -> None:
+        future: Any = torch.futures.Future()
+        future.set_result(self.tensor())
+        self.futures.append(future)
+
+
+@animal
+class AutocastRegionNeverLeft(NativeHold):
+    """A cache that is emptied only when the outermost region is left."""
+
+    tells = r"held by a running call or native code"
+
+    def begin(self) -> None:
+        torch.autocast_increment_nesting()
+
+    def leak(self) -> None:
+        self._forward()
+
+    def clean(self) -> None:
+        self._forward()
+        torch.clear_autocast_cache()
+
+    def _forward(self) -> None:
+        weight = nn.Parameter(torch.ones(1, self.prime))
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            torch.nn.functional.linear(torch.ones(1, self.prime), weight)
+
+    def end(self) -> None:
+        torch.autocast_decrement_nesting()
+        torch.clear_autocast_cache()

@@ -1,0 +1,129 @@
+"""Is every animal found, told rightly and measured to the byte, and is every twin left in peace?"""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+
+import pytest
+
+from corpus import case
+from corpus.case import ANIMALS, FLOAT, Watched, load, matches, told, truth, watch
+
+load()
+NATIVE = [name for name, kind in ANIMALS.items() if kind.rule == "native-hold"]
+TOGETHER = [name for name in ANIMALS if name not in NATIVE]
+"""What native code holds has no holder to tell one leak from another by: those animals are watched one by one."""
+SMALL = 16.0
+"""Bytes a step that a leak may have beside its own tensors: the loss itself, a child's one number."""
+OTHER_THREAD = {"FutureResults"}
+"""Made in threads that the outside view of births does not see."""
+
+
+@pytest.fixture(scope="module")
+def twins() -> Watched:
+    return watch(list(ANIMALS), "clean")
+
+
+@pytest.fixture(scope="module")
+def leaks(twins: Watched) -> Callable[[str], Watched]:
+    together = watch(TOGETHER, "leak")
+    alone = {name: watch([name], "leak") for name in NATIVE}
+    return lambda name: alone.get(name, together)
+
+
+@pytest.fixture(scope="module")
+def other_process(with_support: dict[str, str]) -> dict[str, list[str]]:
+    """Fingerprints of the same animals in a process with other hashes and addresses."""
+    done = subprocess.run(
+        [sys.executable, "-m", "corpus.case"],
+        capture_output=True, text=True, timeout=200, check=False,
+        env={**with_support, "PYTHONHASHSEED": "77"},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    found: dict[str, list[str]] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+def test_there_are_at_least_forty_animals_over_all_rules_of_one_rank() -> None:
+    assert len(ANIMALS) >= 40
+    assert {kind.rule for kind in ANIMALS.values()} == {
+        "immortal-cycle", "tensor-cycle", "hook-pileup", "frame-hold", "retained-graph", "view-hold", "native-hold", "step-growth",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("name", list(ANIMALS))
+def test_a_leak_is_found_and_told(name: str, leaks: Callable[[str], Watched]) -> None:
+    kind, seen = ANIMALS[name], leaks(name)
+    (finding,) = seen.of(name)
+    said = told(finding)
+    assert finding.rule == kind.rule, said
+    assert finding.freed_by == kind.freed_by, said
+    assert finding.severity == "leak", said
+    assert matches(kind.tells, finding), said
+    assert seen.about(finding) == {name}, said
+    if kind.cut:
+        assert finding.cut is not None
+        assert re.search(kind.cut, finding.cut.reference), said
+    if kind.collections is not None:
+        assert finding.collections == kind.collections
+    if kind.frees:
+        assert finding.cut is not None
+        assert finding.cut.frees_bytes >= 0.9 * finding.retained_bytes, said
+
+
+@pytest.mark.parametrize("name", [n for n in ANIMALS if n not in ("NodeMetadata", "PackedInTuple")])
+def test_the_bytes_are_those_that_really_stay(name: str, leaks: Callable[[str], Watched]) -> None:
+    kind, seen = ANIMALS[name], leaks(name)
+    (finding,) = seen.of(name)
+    prime = seen.primes[name]
+    if kind.per_step is not None:
+        assert finding.bytes_per_step == pytest.approx(kind.per_step * FLOAT * prime, abs=SMALL)
+    if name not in OTHER_THREAD and kind.rule != "native-hold":
+        assert finding.bytes_per_step == pytest.approx(truth(name, prime), abs=3 * SMALL)
+    (last,) = [s for s in finding.sightings if s.step == 10]
+    assert last.bytes == finding.retained_bytes
+
+
+@pytest.mark.parametrize("name", list(ANIMALS))
+def test_the_twin_is_no_leak(name: str, twins: Watched) -> None:
+    assert [told(f) for f in twins.of(name) if f.severity == "leak"] == []
+
+
+def test_the_verdicts(twins: Watched, leaks: Callable[[str], Watched]) -> None:
+    assert (twins.findings.verdict, twins.findings.exit_status) == ("clean", 0)
+    found = leaks("GrowingList").findings
+    assert (found.verdict, found.exit_status) == ("leaks", 23)
+
+
+def test_nobody_else_is_blamed(leaks: Callable[[str], Watched]) -> None:
+    seen = leaks("GrowingList")
+    strays = [told(f) for f in seen.findings.findings if f.severity == "leak" and not seen.about(f)]
+    assert strays == []
+
+
+@pytest.mark.parametrize("name", TOGETHER)
+def test_the_fingerprint_is_the_same_in_another_process(
+    name: str, leaks: Callable[[str], Watched], other_process: dict[str, list[str]]
+) -> None:
+    assert sorted(f.fingerprint for f in leaks(name).of(name)) == other_process[name]
+
+
+@pytest.mark.parametrize("name", ["RecursiveClosure", "ParamGroupHooks", "TensorHookOnItself", "GrowingList"])
+def test_gc_frees_what_was_said_and_when(name: str, leaks: Callable[[str], Watched]) -> None:
+    """One collection less than said leaves something, as many leave nothing; never means never."""
+    (finding,) = leaks(name).of(name)
+    after = finding.collections or 3
+    stays = truth(name, 2003, after=after)
+    assert (stays == 0) == (finding.freed_by == "gc")
+    if after > 1 and finding.freed_by == "gc":
+        assert truth(name, 2003, after=after - 1) > 0
+
+
+def test_truth_sees_a_leak_and_no_leak() -> None:
+    assert truth("GrowingList", 2003) == FLOAT * 2003
+    assert truth("GrowingList", 2003, way="clean") == 0
+    assert case.truth("RecursiveClosure", 2003, way="clean") == 0

@@ -1,0 +1,136 @@
+"""Small views that keep a large storage."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from corpus.case import Animal, animal
+
+
+class HeldView(Animal):
+    rule = "view-hold"
+    freed_by = "program"
+    per_step: Any = 1
+
+    def begin(self) -> None:
+        self.kept: list[Any] = []
+
+
+@animal
+class SliceKept(HeldView):
+    tells = r"SliceKept.*\.kept"
+    cut = r"\.kept"
+
+    def leak(self) -> None:
+        self.kept.append(self.tensor()[:3])
+
+    def clean(self) -> None:
+        self.kept.append(self.tensor()[:3].clone())
+
+
+@animal
+class DetachedSliceKept(HeldView):
+    tells = r"DetachedSliceKept.*\.kept"
+    cut = r"\.kept"
+
+    def leak(self) -> None:
+        self.kept.append((self.leaf() + 1).detach()[0])
+
+    def clean(self) -> None:
+        self.kept.append((self.leaf() + 1).detach()[0].item())
+
+
+@animal
+class NumpyViewKept(HeldView):
+    tells = r"NumpyViewKept.*\.kept.*ndarray"
+    cut = r"\.kept"
+
+    def leak(self) -> None:
+        self.kept.append(self.tensor().numpy()[:3])
+
+    def clean(self) -> None:
+        self.kept.append(self.tensor().numpy()[:3].copy())
+
+
+@animal
+class WholeNumpyKept(HeldView):
+    """The array spans the whole storage: no view to blame, but a list that grows."""
+
+    rule = "step-growth"
+    tells = r"WholeNumpyKept.*\.kept.*ndarray"
+    cut = r"\.kept"
+
+    def leak(self) -> None:
+        self.kept.append(self.tensor().numpy())
+
+    def clean(self) -> None:
+        self.kept.append(float(self.tensor().numpy().sum()))
+
+
+@animal
+class MemoryviewKept(HeldView):
+    tells = r"MemoryviewKept.*\.kept.*memoryview"
+    cut = r"\.kept"
+
+    def leak(self) -> None:
+        self.kept.append(memoryview(self.tensor().numpy())[:3])
+
+    def clean(self) -> None:
+        self.kept.append(bytes(memoryview(self.tensor().numpy())[:3]))
+
+
+@animal
+class NarrowKept(HeldView):
+    tells = r"NarrowKept.*\.kept"
+    cut = r"\.kept"
+
+    def leak(self) -> None:
+        self.kept.append(self.tensor().narrow(0, 1, 2).unsqueeze(0))
+
+    def clean(self) -> None:
+        self.kept.append(self.tensor().narrow(0, 1, 2).contiguous().clone())
+
+
+@animal
+class ExpandedKept(HeldView):
+    """One number of a large storage, shown many times: the view seems larger than it needs to be."""
+
+    tells = r"ExpandedKept.*\.kept"
+    cut = r"\.kept"
+
+    def leak(self) -> None:
+        self.kept.append(self.tensor()[:1].expand(4 * self.prime))
+
+    def clean(self) -> None:
+        self.kept.append(self.tensor()[:1].clone().expand(4 * self.prime))
+
+
+@animal
+class BaseKept(HeldView):
+    tells = r"BaseKept.*\.kept.*\._base"
+    cut = r"\.kept"
+
+    def leak(self) -> None:
+        view = self.tensor()[:3]
+        view.data = torch.zeros(3)
+        self.kept.append(view)
+
+    def clean(self) -> None:
+        view = self.tensor()[:3].detach().clone()
+        view.data = torch.zeros(3)
+        self.kept.append(view)
+
+
+@animal
+class StorageObjectKept(HeldView):
+    rule = "step-growth"
+    tells = r"StorageObjectKept.*\.kept"
+    cut = r"\.kept"
+
+    def leak(self) -> None:
+        self.kept.append(self.tensor().untyped_storage())
+
+    def clean(self) -> None:
+        self.kept.append(self.tensor().untyped_storage().nbytes())

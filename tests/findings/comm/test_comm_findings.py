@@ -1,0 +1,317 @@
+"""What do rules make of rows and heaps?"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from support.comm_examples import rank_with, row, run_of
+
+from leakscope.capture.heap.look import look
+from leakscope.findings.categories import summary
+from leakscope.findings.comm.matching import (
+    absent,
+    first_to_blame,
+    first_to_fail,
+    unmatched,
+    waiting_circle,
+    wire_notes,
+)
+from leakscope.findings.comm.operations import context_findings, wire_findings, wire_rows
+from leakscope.findings.compare_ranks import skew_findings
+from leakscope.findings.facts import Said
+from leakscope.findings.model import Finding, Findings, Hop, RankSummary, Sighting
+from leakscope.findings.ownership.known_leaks import known_leak
+from leakscope.record.model import Ended, Rank
+from leakscope.report import FORMATS
+from leakscope.report.wording import hung_text, next_text, title
+
+KILLED = Ended("killed", 137, 2, error="killed by SIGKILL")
+
+
+def test_later_lines_complete_earlier_ones() -> None:
+    found = wire_rows(
+        rank_with(0, wire=[row(1, "send", 1, 1), {"id": 1, "waited": 1.5, "storage_died": 2.0}, row(2, "send", 1, 2)])
+    )
+    assert [r["id"] for r in found] == [1, 2] and found[0]["waited"] == 1.5 and found[0]["direction"] == "send"
+
+
+def test_a_completion_without_its_operation_is_left_out() -> None:
+    assert wire_rows(rank_with(0, wire=[{"id": 7, "waited": 1.0}])) == ()
+
+
+def test_dropped_works_are_one_note_for_each_line() -> None:
+    dropped = [row(n, "send", 1, n, dropped=True, issued_at="train.py:9 go") for n in (1, 2, 3)]
+    (finding,) = wire_findings(run_of(rank_with(0, wire=dropped), rank_with(1)))
+    assert finding.rule == "p2p-buffer" and finding.severity == "note" and finding.count == 3
+    assert "train.py:9 go" in title(finding) and finding.ranks == (0,)
+
+
+def test_of_each_rank_the_latest_steps_are_told() -> None:
+    ranks = [
+        rank_with(n, wire=[row(s, "send", 1, s, dropped=True, issued_at="train.py:9 go") for s in range(1, 31)])
+        for n in range(3)
+    ]
+    (finding,) = wire_findings(run_of(*ranks))
+    assert finding.ranks == (0, 1, 2) and finding.count == 90
+    assert {(r, max(s.step for s in finding.sightings if s.rank == r)) for r in finding.ranks} == {
+        (0, 30),
+        (1, 30),
+        (2, 30),
+    }
+    assert len(finding.sightings) == 60
+
+
+def test_matched_channels_say_nothing() -> None:
+    run = run_of(rank_with(0, KILLED, wire=[row(1, "send", 1, 1)]), rank_with(1, wire=[row(1, "recv", 0, 1)]))
+    assert unmatched(run) == () and 0 not in wire_notes(run)
+
+
+def test_a_send_without_its_receive_is_named_with_the_peers_last_operation() -> None:
+    sends = [row(1, "send", 1, 1), row(2, "send", 1, 2)]
+    last = {**row(5, "recv", 0, 1), "state": "waited"}
+    run = run_of(
+        rank_with(0, KILLED, wire=sends, wire_last=[{**sends[-1], "state": "waits "}]),
+        rank_with(1, wire=[row(1, "recv", 0, 1)], wire_last=[last]),
+    )
+    (lost,) = unmatched(run)
+    assert (lost.rank, lost.direction, lost.peer, lost.missing) == (0, "send", 1, 1) and lost.first["id"] == 2
+    last_said, never = wire_notes(run)[0]
+    assert (
+        last_said
+        == "last on the wire: send #2 to rank 1 (step 2, microbatch 0, at train.py:12 exchange), still waiting"
+    )
+    assert never.startswith("never received by rank 1: send #2") and never.endswith(
+        "recv #1 from rank 0 (step 1, microbatch 0, at train.py:15 exchange), done"
+    )
+    assert first_to_blame(run) == 1
+
+
+def test_a_collective_that_a_rank_never_came_to_is_named() -> None:
+    waits = {**row(9, "allreduce", None, 3), "tag": None, "state": "waits "}
+    done = {**row(8, "allreduce", None, 2), "tag": None, "state": "waited", "newest": True}
+    hung = Ended("raised", 124, 2, error="hung")
+    run = run_of(
+        rank_with(0, hung, wire_last=[waits]),
+        rank_with(1, hung, wire_last=[done]),
+        rank_with(2, hung, wire_last=[waits]),
+    )
+    assert absent(run) == {0: ({**waits, "state": "waits"}, (1,)), 2: ({**waits, "state": "waits"}, (1,))}
+    assert "in allreduce #3 of group default, to which rank 1 never came" in wire_notes(run)[0]
+    assert first_to_blame(run) == 1 and first_to_fail(run) is run.ranks[1]
+
+
+def _alternating(peer: int, first: str, microbatches: int) -> list[dict[str, Any]]:
+    """Sends and receives with a peer in turn, as a stage of a pipeline has them."""
+    second = "recv" if first == "send" else "send"
+    return [
+        row(2 * n - (direction == first), direction, peer, n)
+        for n in range(1, microbatches + 1)
+        for direction in (first, second)
+    ]
+
+
+def test_what_a_log_does_not_reach_is_unknown_and_not_missing() -> None:
+    """Rank 1 was killed before its fourth receive, then rank 0 in its send; both logs end with the first microbatch."""
+    sender, receiver = _alternating(1, "send", 4), _alternating(0, "recv", 3)
+    killed = rank_with(1, KILLED, wire=receiver[:2], wire_last=[{**receiver[5], "state": "waited", "newest": True}])
+    failed = {**sender[6], "state": "failed", "newest": True}
+    run = run_of(rank_with(0, KILLED, wire=sender[:2], wire_last=[failed]), killed)
+    assert [(u.rank, u.direction, u.first["nth"], u.missing) for u in unmatched(run)] == [(0, "send", 4, 1)]
+    (_, never) = wire_notes(run)[0]
+    assert "never received by rank 1: send #4" in never and "after it" not in never
+
+
+def test_operations_after_one_that_was_waited_for_late_are_unknown() -> None:
+    """The file of a killed rank tells of its second operation, which it went back to: it may have received again by then."""
+    sends = [row(n, "send", 1, n) for n in (1, 2)]
+    waits = rank_with(0, Ended("raised", 124, 1), wire=sends, wire_last=[{**sends[-1], "state": "waits"}])
+    log = [row(1, "recv", 0, 1), *(row(n, "send", 2, n - 1) for n in (2, 3, 4))]
+    late, newest = ({**log[place], "state": "waited", "newest": place == 3} for place in (1, 3))
+    assert unmatched(run_of(waits, rank_with(1, KILLED, wire=log, wire_last=[late]))) == ()
+    (lost,) = unmatched(run_of(waits, rank_with(1, KILLED, wire=log, wire_last=[newest])))
+    assert (lost.first["nth"], lost.missing) == (2, 1)
+
+
+def test_a_collective_that_a_rank_may_have_come_to_is_not_told_as_missed() -> None:
+    waits = {**row(9, "allreduce", None, 3), "tag": None, "state": "waits", "newest": True}
+    later = {**row(12, "send", 0, 1), "state": "waited", "newest": True}
+    log = [{**row(n, "allreduce", None, n), "tag": None} for n in (1, 2)]
+    assert (
+        absent(run_of(rank_with(0, KILLED, wire_last=[waits]), rank_with(1, KILLED, wire=log, wire_last=[later]))) == {}
+    )
+
+
+HUNG = Ended("raised", 124, 7, error="hung: nothing happened on the wire for 8 s; last recv", log="logs/rank.log")
+
+
+def waiting(number: int, direction: str, peer: int | None, nth: int, ended: Ended = HUNG) -> Rank:
+    last = {**row(9, direction, peer, nth), "tag": None if peer is None else 0, "state": "waits ", "newest": True}
+    return rank_with(number, ended, wire_last=[last])
+
+
+def test_ranks_that_wait_for_each_other_are_named_and_not_who_waits_for_one_of_them() -> None:
+    """The launcher may end one of them with SIGTERM before it says by itself that it hung."""
+    for ended in (HUNG, Ended("killed", 143, 7, error="killed by SIGTERM")):
+        run = run_of(waiting(0, "recv", 1, 9), waiting(1, "recv", 2, 9, ended), waiting(2, "recv", 1, 9))
+        assert waiting_circle(run) == (1, 2) and first_to_blame(run) == 1 and first_to_fail(run) is run.ranks[1]
+    said = next_text(run, Findings("clean", "", 124))
+    assert said.startswith(
+        "Look at ranks 1, 2 first: they wait for each other, rank 1 in recv #9 from rank 2 (step 9, "
+    )
+    assert "), rank 2 in recv #9 from rank 1 (" in said and "rank 0" not in said
+    assert hung_text(run) == "ranks 0, 2 hung after 7 steps: nothing happened on the wire for 8 s"
+
+
+@pytest.mark.parametrize("form", ["text", "html"])
+def test_a_run_that_hung_says_so_between_its_verdict_and_what_to_do(form: str) -> None:
+    said = FORMATS[form](
+        run_of(waiting(0, "recv", 1, 9), waiting(1, "recv", 0, 9)), Findings("leaks", "1 leak: 5.50 MiB held", 124)
+    )
+    places = [
+        said.index(word)
+        for word in (
+            "ranks 0, 1 hung after 7 steps: nothing happened on the wire for 8 s",
+            "1 leak: 5.50",
+            "Look at ranks 0, 1 first",
+        )
+    ]
+    assert places == sorted(places)
+    assert "Hung" not in FORMATS[form](run_of(rank_with(0, KILLED)), Findings("inconclusive", "rank 0 was killed", 137))
+
+
+def test_a_rank_in_a_collective_waits_for_those_that_are_not_in_it() -> None:
+    """And not for good for one of them that receives from anybody."""
+    used = ({**row(1, "allreduce", None, 1), "tag": None},)
+    stuck = [
+        replace(r, extras={**r.extras, "wire": used}) for r in (waiting(1, "recv", 2, 9), waiting(3, "recv", None, 9))
+    ]
+    run = run_of(waiting(0, "allreduce", None, 3), stuck[0], waiting(2, "allreduce", None, 3), stuck[1])
+    assert waiting_circle(run) == (1, 2)
+
+
+def test_who_waits_for_a_rank_that_does_something_else_is_in_no_circle() -> None:
+    done = rank_with(2, HUNG, wire_last=[{**row(9, "recv", 1, 8), "state": "waited", "newest": True}])
+    run = run_of(waiting(0, "recv", 1, 9), waiting(1, "recv", 2, 9), done)
+    assert waiting_circle(run) == () and first_to_blame(run) == 2
+    assert next_text(run, Findings("clean", "", 124)).startswith(
+        "Look at rank 2 first: the others waited for it; it hung after 7 steps: "
+    )
+
+
+def test_a_rank_whose_peer_went_away_is_told_after_it() -> None:
+    failed = {**row(9, "send", 1, 3), "state": "failed"}
+    done = {**row(8, "recv", 0, 2), "state": "waited"}
+    run = run_of(
+        rank_with(0, Ended("raised", 1, 2), wire_last=[failed]), rank_with(1, Ended("raised", 1, 2), wire_last=[done])
+    )
+    assert first_to_fail(run) is run.ranks[1]
+
+
+def test_a_rank_that_ran_out_of_memory_is_told_before_its_peers() -> None:
+    """The collective that failed on its peer may be one of C++ that nobody has seen, as those of DistributedDataParallel."""
+    ran_out = rank_with(
+        1, Ended("raised", 1, 2), out_of_memory=[{"step": 2, "error": "DefaultCPUAllocator: can't allocate memory"}]
+    )
+    run = run_of(rank_with(0, Ended("raised", 1, 2)), ran_out)
+    assert first_to_fail(run) is run.ranks[1]
+
+
+def test_a_rank_that_failed_of_itself_is_told_before_the_one_waited_for() -> None:
+    waits = {**row(9, "allreduce", None, 3), "tag": None, "state": "waits "}
+    done = {**row(8, "allreduce", None, 2), "tag": None, "state": "waited"}
+    run = run_of(
+        rank_with(0, Ended("raised", 1, 2), wire_last=[waits]), rank_with(1, Ended("raised", 124, 2), wire_last=[done])
+    )
+    assert first_to_fail(run) is run.ranks[0]
+
+
+def test_a_receive_from_any_rank_leaves_its_channel_unjudged() -> None:
+    run = run_of(rank_with(0, KILLED, wire=[row(1, "send", 1, 1)]), rank_with(1, wire=[row(1, "recv", None, 1)]))
+    assert unmatched(run) == ()
+
+
+def test_a_run_that_ended_well_has_no_notes() -> None:
+    run = run_of(rank_with(0, wire=[row(1, "send", 1, 1)]), rank_with(1))
+    assert 0 not in wire_notes(run)
+
+
+def test_backward_passes_left_running_are_told() -> None:
+    rows = [{"step": s, "open": 0, "backward_passes": 1, "bytes": 0, "contexts": []} for s in (1, 2)]
+    (finding,) = context_findings(run_of(rank_with(0, contexts=rows)))
+    assert finding.rule == "dist-autograd-context" and "1 distributed backward pass still running" in title(finding)
+    assert context_findings(run_of(rank_with(0, contexts=rows[:1]))) == []
+
+
+def test_contexts_without_gradients_are_told_when_they_pile_up() -> None:
+    context = {"id": 1, "opened_at": "train.py:7 run", "step": 1, "workers": [1], "gradients": 0, "bytes": 0}
+    rows = [{"step": s, "open": s, "backward_passes": 0, "bytes": 0, "contexts": [context]} for s in (1, 2, 3)]
+    (finding,) = context_findings(run_of(rank_with(0, contexts=rows)))
+    assert "3 distributed-autograd contexts left open" in title(finding) and "train.py:7 run" in title(finding)
+    level = [{**r, "open": 2} for r in rows]
+    assert context_findings(run_of(rank_with(0, contexts=level))) == []
+
+
+def _summary(model: int, beside: int) -> RankSummary:
+    return RankSummary(categories={"parameter": model, "held by a named root": beside})
+
+
+def test_a_rank_that_keeps_what_its_peers_let_go_is_a_note() -> None:
+    mib = 1024 * 1024
+    run = run_of(*(rank_with(n) for n in range(3)))
+    summaries = {0: _summary(100 * mib, 20 * mib), 1: _summary(200 * mib, 40 * mib), 2: _summary(100 * mib, 90 * mib)}
+    (finding,) = skew_findings(run, summaries, ())
+    assert finding.ranks == (2,) and finding.severity == "note" and finding.retained_bytes == 70 * mib
+
+
+def test_a_skewed_rank_is_told_with_the_reference_that_holds_most() -> None:
+    torch.set_num_threads(1)
+    stash = {"logits": [torch.ones(2 << 20) for _ in range(4)]}
+    looks = [look(9, "step")]
+    del stash["logits"]
+    looks.append(look(9, "step"))
+    run = run_of(*(Rank(n, (), (found,), Ended("finished", 0, 9)) for n, found in enumerate(looks)))
+    summaries = {rank.number: summary(rank, ()) for rank in run.ranks}
+    (finding,) = skew_findings(run, summaries, ())
+    assert (finding.rule, finding.ranks, finding.severity, finding.count) == ("rank-skew", (0,), "note", 4)
+    assert finding.cut is not None and finding.cut.frees_bytes == 32 << 20
+    assert (
+        finding.cut.reference == "['logits']"
+        and "; the largest holder is stash['logits'] in test_a_skewed_rank" in title(finding)
+    )
+    assert finding.trace[0].object == "frame of test_a_skewed_rank_is_told_with_the_reference_that_holds_most"
+
+
+def test_a_larger_stage_may_hold_more_and_what_is_named_is_no_skew() -> None:
+    mib = 1024 * 1024
+    run = run_of(rank_with(0), rank_with(1))
+    assert skew_findings(run, {0: _summary(50 * mib, 20 * mib), 1: _summary(200 * mib, 80 * mib)}, ()) == []
+    named = Finding(
+        "step-growth",
+        Said("", ""),
+        "1",
+        "leak",
+        "program",
+        70 * mib,
+        0.0,
+        (),
+        None,
+        sightings=(Sighting(1, 3, 70 * mib),),
+    )
+    summaries = {0: _summary(100 * mib, 20 * mib), 1: _summary(100 * mib, 90 * mib)}
+    assert skew_findings(run, summaries, ()) and skew_findings(run, summaries, (named,)) == []
+
+
+def test_upstream_leaks_are_known_by_torchs_own_types_only() -> None:
+    def trace(kind: str) -> tuple[Hop, ...]:
+        return (
+            Hop("_RecvInfo object", kind, "instance", "", "leaked", ".buffer"),
+            Hop("Tensor float32[4]", "torch.Tensor", "tensor", "", "leaked", "._backward_hooks"),
+            Hop("OrderedDict, 8 items", "collections.OrderedDict", "container", "", "leaked", "[i]"),
+        )
+
+    known = known_leak(trace("torch.distributed.pipelining.stage._RecvInfo"))
+    assert known is not None and known.issue == "pytorch/pytorch#185331"
+    assert known_leak(trace("train._RecvInfo")) is None

@@ -1,0 +1,216 @@
+"""What do findings and reports say of a rank whose device was recorded?"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from support.fake_device import block, segment
+
+from leakscope.capture.device import counters as device
+from leakscope.capture.device.accelerator import Figures
+from leakscope.findings import judge
+from leakscope.findings.model import Finding
+from leakscope.graph.model import HeapGraph, Object, build
+from leakscope.record.folder import read_run, write_run
+from leakscope.record.model import Ended, Look, Rank, Run, Step
+from leakscope.report import FORMATS
+from leakscope.report.wording import advice, title
+
+MIB = 1 << 20
+GIB = 1 << 30
+
+
+def test_a_device_that_was_emptied_is_still_what_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    full = Figures(0, 5 * MIB, 5 * MIB, 6 * MIB, 5 * MIB, 0, 0, 0)
+    answers: Iterator[Any] = iter([(), (full,), (), None, (full,)])
+    monkeypatch.setattr(device, "find", lambda: SimpleNamespace(kind="cuda"))
+    monkeypatch.setattr(device, "read_figures", lambda found: next(answers))
+    counter = device.Counter()
+    told = [(counter.read().bytes, counter.device) for _ in range(5)]
+    assert told[0][1] == "cpu" and (told[0][0] or 0) > 0, "not put to use yet: the host is counted"
+    assert told[1:] == [(5 * MIB, "cuda"), (0, "cuda"), (None, "cuda"), (5 * MIB, "cuda")]
+
+
+def heap() -> HeapGraph:
+    """One storage of 4 MiB that nothing alive holds any more, and one that something does."""
+    made = [Object(k, "storage", "storage", "tensor memory", "storage", "", 4 * MIB, 0, root, freed, 0)
+            for k, (root, freed) in enumerate((("native", 0), ("", 1)))]  # fmt: skip
+    return build(made, [])
+
+
+def blocks(
+    step: int, native: int, pending: int = 0, outside: int = 0, reserved: int = GIB, occasion: str = "step"
+) -> dict[str, Any]:
+    sizes = [4 * MIB, 4 * MIB, native, pending]
+    return {
+        "step": step, "occasion": occasion, "kind": "cuda", "file": False,
+        "storage": [0, 1, -1, -1], "bytes": sizes, "device": [0] * 4, "pending": [3], "made_at": [0, 0, 1, 2],
+        "sites": ["train.py:10 forward", "train.py:20 send", "train.py:30 other_stream"],
+        "layout": [{"device": 0, "reserved": reserved, "active": sum(sizes), "allocated": sum(sizes) - pending, "pending": pending,
+                    "rounding": 0, "stuck": 0, "largest_stuck": 0, "releasable": 0, "private": 0,
+                    "driver": [80 * GIB - reserved - outside, 80 * GIB]}],
+        "elsewhere": {"storages": 0, "bytes": 0},
+    }  # fmt: skip
+
+
+def counters(step: int, reserved: int = GIB, peak: int = GIB, retries: int = 0) -> dict[str, Any]:
+    figures = {"device": 0, "allocated": 8 * MIB, "active": 8 * MIB, "reserved": reserved, "peak": peak, "stuck": 0,
+               "retries": retries, "failures": 0}  # fmt: skip
+    return {"step": step, "kind": "cuda", "devices": [figures]}
+
+
+def failure(step: int, looked: bool = False, at: str = "train.py:41 forward") -> dict[str, Any]:
+    return {"step": step, "kind": "cuda", "device": 0, "wanted_bytes": 2 * GIB, "limit_bytes": 80 * GIB, "free_bytes": MIB, "at": at,
+            "counted": counters(step)["devices"][0], "looked": looked}  # fmt: skip
+
+
+STEPS = (3, 5, 7, 9)
+
+
+def rank(rows: list[dict[str, Any]] | None = None, **extras: Any) -> Rank:
+    looks = tuple(Look(step, "step", heap(), 8 * MIB, 8 * MIB) for step in STEPS)
+    steps = tuple(Step(k, 0.1, 8 * MIB, None) for k in range(1, 10))
+    told = {name: tuple(lines) for name, lines in extras.items()}
+    return Rank(0, steps, looks, Ended("finished", 0, 9), extras={"device_blocks": tuple(rows or ()), **told})
+
+
+def run_of(one: Rank) -> Run:
+    return Run(("train.py",), (one,), 1, "cuda", "2.13.0", "0.1.0")
+
+
+def of_rule(one: Rank, rule: str) -> list[Finding]:
+    return [finding for finding in judge(run_of(one)).findings if finding.rule == rule]
+
+
+def test_blocks_without_a_storage_that_grow_are_native_hold_with_their_place() -> None:
+    (found,) = of_rule(rank([blocks(step, native=step * MIB) for step in STEPS]), "native-hold")
+    assert (found.severity, found.bytes_per_step, found.retained_bytes) == ("leak", MIB, 6 * MIB)
+    assert found.made_at == ("train.py:20 send",) and "train.py:20 send" in advice(found)
+    assert judge(run_of(rank([blocks(step, native=step * MIB) for step in STEPS]))).verdict == "leaks"
+
+
+def test_native_blocks_that_level_off_are_none() -> None:
+    assert of_rule(rank([blocks(step, native=min(step, 7) * MIB) for step in STEPS]), "native-hold") == []
+
+
+def test_a_gap_is_not_guessed_where_the_blocks_are_known() -> None:
+    grown = rank([blocks(step, native=MIB) for step in STEPS])
+    looks = tuple(replace(look, counted_bytes=look.step * 100 * MIB) for look in grown.looks)
+    assert of_rule(replace(grown, looks=looks), "native-hold") == []
+    assert of_rule(replace(grown, looks=looks, extras={}), "native-hold") != []
+
+
+NOTES = {
+    "reserved": (
+        rank(device=[counters(step, reserved=4 * GIB, peak=GIB) for step in STEPS]),
+        "4.00 GiB reserved where at most 1.00 GiB",
+    ),
+    "pending": (
+        rank([blocks(step, MIB, pending=64 * MIB) for step in STEPS]),
+        "64.00 MiB of dead tensors on device 0 wait",
+    ),
+    "outside": (
+        rank([blocks(step, MIB, outside=step * 32 * MIB) for step in STEPS]),
+        "outside torch's allocator grows by 32.00 MiB a step",
+    ),
+    "retries": (rank(device=[counters(step, retries=step) for step in STEPS]), "was full 9 times, in 3 steps"),
+    "caught": (rank(device_out_of_memory=[failure(2), failure(4)]), "ran out 2 times and the script went on"),
+}
+
+
+@pytest.mark.parametrize("name", NOTES)
+def test_the_allocators_figures_are_notes_and_never_a_verdict(name: str) -> None:
+    one, words = NOTES[name]
+    (found,) = of_rule(one, "allocator")
+    assert words in title(found) and found.severity == "note"
+    assert judge(run_of(one)).verdict == "clean"
+
+
+@pytest.mark.parametrize(
+    "one",
+    [
+        rank(device=[counters(step, reserved=4 * GIB, peak=3 * GIB + 100 * MIB) for step in STEPS]),
+        rank([blocks(step, MIB, pending=64 * MIB if step < 9 else 0) for step in STEPS]),
+        rank([blocks(step, MIB, outside=min(step, 7) * 32 * MIB) for step in STEPS]),
+        rank(device=[counters(step, retries=3) for step in STEPS]),
+    ],
+    ids=["a peak that needs it", "pending now and then", "libraries that have loaded", "full once, at the start"],
+)
+def test_what_is_usual_is_no_note(one: Rank) -> None:
+    assert of_rule(one, "allocator") == []
+
+
+def ended_by_memory() -> Rank:
+    dead = rank(
+        [blocks(8, MIB, occasion="oom")],
+        device_out_of_memory=[failure(2), failure(8, looked=True)],
+        out_of_memory=[
+            {"step": 8, "error": "CUDA out of memory.", "wanted_bytes": 2 * GIB, "at": "train.py:41 forward"}
+        ],
+    )
+    look = Look(8, "oom", heap(), 8 * MIB, 8 * MIB)
+    return replace(
+        dead, looks=(*dead.looks, look), ended=Ended("raised", 1, 8, "torch.OutOfMemoryError: CUDA out of memory.")
+    )
+
+
+def test_the_failure_that_ended_the_script_opens_the_report_and_one_that_was_caught_is_a_note() -> None:
+    told = judge(run_of(ended_by_memory()))
+    assert "out of memory in step 9 at train.py:41 forward" in told.out_of_memory[0]
+    assert (
+        "2.00 GiB were wanted on cuda:0 at train.py:41 forward; 8.00 MiB allocated of 1.00 GiB reserved"
+        in told.out_of_memory[1]
+    )
+    assert "1.00 MiB free, the limit is 80.00 GiB" in told.out_of_memory[1]
+    assert "when the allocation failed, storages of 8.00 MiB were alive" in told.out_of_memory[2]
+    (caught,) = [finding for finding in told.findings if finding.rule == "allocator"]
+    assert "ran out once and the script went on" in title(caught)
+
+
+def test_an_error_of_the_hosts_is_not_laid_to_a_failure_that_was_caught_steps_before() -> None:
+    dead = ended_by_memory()
+    ends = ({"step": 9, "error": "DefaultCPUAllocator: can't allocate memory", "wanted_bytes": 1, "at": ""},)
+    told = judge(run_of(replace(dead, extras={**dead.extras, "out_of_memory": ends})))
+    assert not any("cuda:0" in text for text in told.out_of_memory)
+    (caught,) = [finding for finding in told.findings if finding.rule == "allocator"]
+    assert "ran out 2 times" in title(caught)
+
+
+def test_a_look_at_a_failure_that_was_caught_is_no_failure() -> None:
+    one = ended_by_memory()
+    went_on = replace(
+        one, ended=Ended("finished", 0, 9), extras={k: v for k, v in one.extras.items() if k != "out_of_memory"}
+    )
+    assert judge(run_of(went_on)).out_of_memory == ()
+
+
+@pytest.mark.parametrize("form", ["text", "html"])
+def test_reports_have_a_table_of_every_look(form: str) -> None:
+    run = run_of(rank([blocks(step, native=MIB, pending=2 * MIB, outside=GIB) for step in STEPS]))
+    told = FORMATS[form](run, judge(run))
+    assert "Device memory" in told and "cuda:0" in told and "train.py:20 send" in told
+    assert all(len(line) <= 110 for line in told.splitlines()) or form == "html"
+    without = run_of(rank())
+    assert "Device memory" not in FORMATS[form](without, judge(without))
+
+
+@pytest.mark.parametrize("form", ["text", "html"])
+def test_the_runs_own_snapshots_are_told_and_escaped(form: str, tmp_path: Path) -> None:
+    frames = [{"name": "forward", "filename": "/me/<b>train.py", "line": 41}]
+    whole = {"segments": [segment(block(0x1000, 4 * MIB, frames=frames))], "device_traces": [[]]}
+    write_run(tmp_path, {"command": ["train.py"], "ranks": 1})
+    folder = tmp_path / "rank_0000"
+    folder.mkdir()
+    (folder / "cuda_step_000009.pickle").write_bytes(pickle.dumps(whole))
+    run = read_run(tmp_path, snapshots=True)
+    told = FORMATS[form](run, judge(run))
+    assert "cuda_step_000009.pickle: inconclusive" in told
+    if form == "html":
+        assert "4.00 MiB" in told and "&lt;b&gt;train.py:41 forward" in told and "<b>train" not in told
+    assert read_run(tmp_path).ranks[0].snapshots == (), "only where they are asked for"

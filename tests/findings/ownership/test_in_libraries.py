@@ -1,0 +1,123 @@
+"""Is what only a library's object holds told as the library's, and what the user reaches through one by the user's own name?"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+from support.pipelining_heaps import KIB, Heap, peak_rank, storages
+
+from leakscope.findings.model import Finding
+from leakscope.findings.naming.expressions import along_way, line_along
+from leakscope.findings.peak.idle import peak_of
+from leakscope.findings.peak.late_release import late_release_findings
+from leakscope.graph.paths import ways_from_roots
+
+BIG = 2048 * KIB
+
+
+def loop(held_by_it: str = "lib.Results", where: str = "") -> Heap:
+    """`trainer.results.batch[0]` of the user's main(), where a call of the library's runs with the trainer."""
+    heap = Heap()
+    heap.add("main", "frame", root="frame", where="train.py:10")
+    heap.add("fit", "frame", root="frame", where="<lib/trainer.py>:7")
+    heap.add("trainer", "instance", "lib.Trainer")
+    heap.add("results", "instance", held_by_it, where=where)
+    heap.add("batch", "container", "list")
+    heap.refer("main", "local trainer", "trainer", "local")
+    heap.refer("fit", "local self", "trainer", "local")
+    heap.refer("trainer", ".results", "results")
+    heap.refer("results", ".batch", "batch")
+    heap.refer("batch", "[0]", heap.tensor("input", BIG), "item")
+    return heap
+
+
+def found_in(heap: Heap, names: Sequence[str]) -> list[Finding]:
+    graph = heap.graph()
+    return late_release_findings(peak_rank(graph, storages(heap, *names)), 1)
+
+
+def test_what_a_running_librarys_object_holds_is_not_the_users() -> None:
+    (finding,) = found_in(loop(), ["input"])
+    assert (finding.origin, finding.severity, finding.cut) == ("library", "note", None)
+    heap = loop()
+    peak = peak_of(peak_rank(heap.graph(), storages(heap, "input")))
+    assert peak is not None and peak.avoidable_bytes == 0
+
+
+@pytest.mark.parametrize(
+    ("type", "where"),
+    [("train.Loop", "train.py:3"), ("__main__.Loop", "")],
+)
+def test_what_the_users_object_holds_inside_a_librarys_is_the_users(type: str, where: str) -> None:
+    (finding,) = found_in(loop(type, where), ["input"])
+    assert (finding.origin, finding.severity) == ("application", "leak")
+    assert finding.cut is not None and finding.cut.frees_bytes == BIG
+
+
+@pytest.mark.parametrize(
+    "type", ["queue.Queue", "functools.partial", "torch.nn.modules.container.Sequential", "collections.deque"]
+)
+def test_what_both_build_with_is_whose_it_is_in(type: str) -> None:
+    heap = loop(type)
+    (of_library,) = found_in(heap, ["input"])
+    assert of_library.origin == "library"
+    heap.refer("main", "local results", "results", "local")
+    (of_user,) = found_in(heap, ["input"])
+    assert (of_user.origin, of_user.severity) == ("application", "leak")
+
+
+def outputs(type: str, needed: int) -> Heap:
+    """`out.logits` and `out['logits']` in the user's main(), and `out.loss`, which is still needed."""
+    heap = Heap()
+    heap.add("main", "frame", root="frame", where="train.py:10")
+    heap.add("out", "container", type)
+    heap.refer("main", "local out", "out", "local")
+    heap.tensor("logits", BIG)
+    heap.tensor("hidden", BIG)
+    heap.refer("out", ".logits", "logits")
+    heap.refer("out", "['logits']", "logits", "item")
+    heap.refer("out", ".hidden", "hidden")
+    heap.refer("out", ".loss", heap.tensor("loss", needed))
+    return heap
+
+
+def test_a_librarys_object_that_was_used_up_is_let_go_of_as_a_whole() -> None:
+    (finding,) = found_in(outputs("lib.Output", KIB), ["logits", "hidden"])
+    assert finding.cut is not None
+    assert (finding.cut.reference, finding.cut.written, finding.cut.frees_bytes) == (
+        "local out",
+        "out in main()",
+        2 * BIG,
+    )
+
+
+def test_a_librarys_object_that_holds_mostly_what_is_needed_is_not_let_go_of() -> None:
+    (finding,) = found_in(outputs("lib.Model", 16 * BIG), ["logits", "hidden"])
+    assert (finding.origin, finding.cut) == ("library", None)
+
+
+def private(outer: str, root: str = "") -> tuple[str, str]:
+    """What is written for `trainer._strategy.net.metric.seen`, and its line."""
+    heap = Heap()
+    heap.add("main", "frame", root="frame", where="train.py:10")
+    heap.add("trainer", "instance", outer, where="train.py:1" if outer.startswith("train") else "")
+    heap.add("strategy", "instance", "lib.Strategy")
+    heap.add("net", "nn.Module", "train.Net", root=root, where="train.py:3")
+    heap.add("metric", "nn.Module", "lib.Metric")
+    heap.add("seen", "container", "list")
+    heap.refer("main", "local trainer", "trainer", "local")
+    heap.refer("trainer", "._strategy", "strategy")
+    heap.refer("strategy", ".net", "net")
+    heap.refer("net", ".metric", "metric", where="train.py:5")
+    heap.refer("metric", ".seen", "seen")
+    heap.refer("seen", "[0]", heap.tensor("input"), "item")
+    graph = heap.graph()
+    way = ways_from_roots(graph).to(graph, heap.objects["seen"].index)
+    return along_way(graph, way, way[-1]), line_along(graph, way, way[-1])
+
+
+def test_past_a_librarys_private_attribute_the_users_class_says_self() -> None:
+    assert private("lib.Trainer") == ("self.metric.seen in Net", "train.py:5")
+    assert private("lib.Trainer", "native") == ("self.metric.seen in Net", "train.py:5")
+    assert private("train.Trainer") == ("trainer._strategy.net.metric.seen in main()", "")

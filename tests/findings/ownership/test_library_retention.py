@@ -1,0 +1,338 @@
+"""Is what torch's pipelining keeps told as torch's, once for each holder, and nobody else's as torch's?"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from support.pipelining_heaps import KIB, SCHEDULES, Heap, peak_rank, storages, with_receive_buffers
+
+from leakscope.findings.facts import Said
+from leakscope.findings.judge import judge
+from leakscope.findings.model import Finding, Hop
+from leakscope.findings.ownership.holders import holders_of
+from leakscope.findings.ownership.known_leaks import KNOWN, known_leak, named_upstream, spoken
+from leakscope.findings.ownership.library_paths import freed_by, holds_of
+from leakscope.findings.peak.late_release import late_release_findings
+from leakscope.graph.model import HeapGraph
+from leakscope.graph.ownership import users_side
+from leakscope.record.model import Ended, Look, Rank, Run, Step
+from leakscope.report.wording import advice, title
+
+STEPS = (3, 5, 9, 10)
+
+
+def judged(*heaps: HeapGraph, occasion: str = "step") -> list[Finding]:
+    looks = tuple(Look(s, occasion, heap, None, 0) for s, heap in zip(STEPS, heaps, strict=False))
+    steps = tuple(Step(k, 0.1, None, None, ()) for k in range(1, 11))
+    found = judge(Run(("train.py",), (Rank(0, steps, looks, Ended("finished", 0, 10)),), 1, "cpu", "2.13.0", "0"))
+    assert found.exit_status == 0, [title(f) for f in found.findings]
+    return list(found.findings)
+
+
+def test_receive_buffers_kept_for_ever_are_a_note_with_their_issue() -> None:
+    (finding,) = judged(*[with_receive_buffers(8).graph()] * 4)
+    assert (finding.rule, finding.origin, finding.severity, finding.freed_by) == (
+        "p2p-buffer",
+        "library",
+        "note",
+        "program",
+    )
+    assert (finding.retained_bytes, finding.count, finding.bytes_per_step) == (1024 * KIB, 8, 0.0)
+    assert finding.cut is not None and finding.cut.reference == "PipelineStage.args_recv_info[i][i].buffer"
+    assert finding.cut.frees_bytes == 1024 * KIB
+    assert "pytorch/pytorch#136380" in advice(finding) and "does not grow" in advice(finding)
+    assert [s.bytes for s in finding.sightings] == [1024 * KIB] * 4
+    assert [hop.reference for hop in finding.trace] == [
+        "local stage",
+        ".args_recv_info",
+        "[i]",
+        "[i]",
+        ".buffer",
+        "storage",
+        "",
+    ]
+
+
+def test_the_fingerprint_does_not_depend_on_how_many_there_are() -> None:
+    prints = {judged(*[with_receive_buffers(count).graph()] * 3)[0].fingerprint for count in (2, 8)}
+    assert len(prints) == 1
+
+
+def test_what_grows_is_the_librarys_leak_and_no_reason_to_fail() -> None:
+    found = judged(*[with_receive_buffers(8 * s).graph() for s in STEPS])
+    assert [(f.origin, f.severity) for f in found] == [("library", "leak")]
+    assert found[0].bytes_per_step == 1024 * KIB and "pytorch/pytorch#136380" in advice(found[0])
+
+
+def test_buffers_that_no_receive_has_used_are_aliases_of_the_stage_before() -> None:
+    found = {f.cut.reference for f in judged(*[with_receive_buffers(8, crossed=False).graph()] * 3) if f.cut}
+    assert found == {"PipelineStage.args_recv_info[i][i].buffer (set_local_fwd_input)"}
+
+
+def test_a_scripts_own_copy_of_a_stage_is_the_scripts() -> None:
+    own = with_receive_buffers(8, type="train.PipelineStage", info="train._RecvInfo").graph()
+    assert judged(own, own, own) == []
+
+
+def test_what_was_seen_once_may_go_when_the_next_step_begins() -> None:
+    heap = with_receive_buffers(8).graph()
+    assert judged(heap) == []
+    (twice,) = judged(heap, heap)
+    assert "grow" not in advice(twice), "two looks say nothing about growth"
+
+
+def test_small_things_and_blocks_of_code_are_not_told() -> None:
+    small = Heap()
+    small.stage()
+    small.by_microbatch("output_chunks", [small.tensor("chunk", 4 * KIB)])
+    assert judged(*[small.graph()] * 3) == []
+    assert judged(with_receive_buffers(8).graph(), occasion="block") == []
+
+
+def test_who_else_keeps_the_buffers_is_said_and_what_the_library_alone_would_free_too() -> None:
+    heap = with_receive_buffers(2)
+    heap.add("losses", "container", "list")
+    heap.refer("train", "local losses", "losses", "local")
+    heap.add("loss", "tensor", "torch.Tensor")
+    heap.add("AccumulateGrad", "grad node")
+    heap.refer("losses", "[0]", "loss", "item")
+    heap.refer("loss", ".grad_fn", "AccumulateGrad", "grad graph")
+    heap.refer("AccumulateGrad", ".variable", "buffer 1", "grad graph")
+    (finding,) = judged(*[heap.graph()] * 3)
+    assert finding.retained_bytes == 256 * KIB and "Kept by losses in train() too: 1 of 2 storages." in advice(finding)
+    assert finding.cut is not None and finding.cut.frees_bytes == 128 * KIB
+
+
+def test_the_tensor_itself_counts_before_a_graph_that_saved_it() -> None:
+    heap = Heap()
+    heap.stage()
+    heap.by_microbatch("output_chunks", [heap.tensor("chunk")])
+    heap.add("backward_state", "container", "dict")
+    heap.refer("stage", ".backward_state", "backward_state")
+    heap.add("AddmmBackward0", "grad node")
+    heap.refer("backward_state", "['intermediates']", "AddmmBackward0", "item")
+    heap.refer("AddmmBackward0", "saved mat1", "chunk", "saved")
+    (finding,) = judged(*[heap.graph()] * 3)
+    assert "PipelineStage.output_chunks" in title(finding) and "['intermediates'] too: all of it" in advice(finding)
+
+
+def test_gradients_in_receive_buffers_are_told_apart_from_the_buffers() -> None:
+    heap = with_receive_buffers(2)
+    for k in range(2):
+        heap.refer(f"buffer {k}", ".grad", heap.tensor(f"gradient {k}", 64 * KIB))
+    heap.refer("train", "local seen", "buffer 0", "local")
+    found = {f.cut.reference: f for f in judged(*[heap.graph()] * 3) if f.cut}
+    gradients = found["PipelineStage.args_recv_info[i][i].buffer.grad"]
+    assert (
+        gradients.retained_bytes == 128 * KIB
+        and "pytorch/pytorch#164329" in advice(gradients)
+        and gradients.rule == "late-release"
+    )
+    assert gradients.cut is not None and gradients.cut.frees_bytes == 128 * KIB, "whoever else has the buffer"
+    assert found["PipelineStage.args_recv_info[i][i].buffer"].retained_bytes == 256 * KIB
+
+
+def test_hooks_that_pile_up_on_a_receive_buffer_are_told_without_the_buffer() -> None:
+    def hooked(step: int) -> HeapGraph:
+        heap = with_receive_buffers(1)
+        heap.add("hooks", "container", "collections.OrderedDict")
+        heap.refer("buffer 0", "._backward_hooks", "hooks", "hook")
+        for k in range(step):
+            heap.add(f"hook {k}", "function", where="train.py:20")
+            heap.refer("hooks", f"[{k}]", f"hook {k}", "item")
+            heap.refer(f"hook {k}", "closure scale", heap.tensor(f"scale {k}", 256 * KIB, crossed=False), "closure")
+        return heap.graph()
+
+    found = judged(*[hooked(s) for s in STEPS])
+    (pileup,) = [f for f in found if f.bytes_per_step]
+    assert (pileup.rule, pileup.origin, pileup.bytes_per_step, pileup.count) == (
+        "hook-pileup",
+        "library",
+        256 * KIB,
+        10,
+    )
+    assert "pytorch/pytorch#185331" in advice(pileup) and "remove it after the step" in advice(pileup)
+    assert pileup.cut is not None and (pileup.cut.reference, pileup.cut.frees_bytes) == ("._backward_hooks", 2560 * KIB)
+    (buffer,) = [f for f in found if f is not pileup]
+    assert buffer.retained_bytes == 128 * KIB and buffer.severity == "note"
+
+
+def test_hooks_that_pile_up_on_the_scripts_own_tensor_stay_the_scripts() -> None:
+    trace = (
+        Hop("Holder object", "train.Holder", "instance", "train.py:3", "leaked", ".buffer"),
+        Hop("Tensor", "torch.Tensor", "tensor", "", "leaked", "._backward_hooks"),
+    )
+    finding = Finding("hook-pileup", Said("", "Register it once."), "1", "leak", "program", 1, 1.0, trace, None)
+    assert named_upstream(finding) == finding
+
+
+# at the peak of a step
+
+
+def sent_outputs(count: int) -> Heap:
+    heap = Heap()
+    heap.stage()
+    heap.by_microbatch("fwd_cache", [heap.tensor(f"output {k}") for k in range(count)])
+    return heap
+
+
+def with_sends(heap: Heap, outputs: Sequence[str], frame: str = SCHEDULES) -> Heap:
+    name = "frame of PipelineScheduleMulti._step_microbatches" if frame else "frame of exchange"
+    heap.add("running", "frame", label=name, root="frame", where=frame or "train.py:30")
+    heap.add("send_ops", "container", "list")
+    heap.refer("running", "local send_ops", "send_ops", "local")
+    for number, output in enumerate(outputs):
+        work = heap.add(f"work {number}", "work")
+        heap.refer("send_ops", f"[{number}]", work, "item")
+        heap.refer(work, "send buffer", output, "wire")
+    return heap
+
+
+def test_sent_outputs_in_fwd_cache_are_the_librarys_though_the_script_has_the_stage() -> None:
+    heap = sent_outputs(4)
+    found = late_release_findings(peak_rank(heap.graph(), storages(heap, *(f"output {k}" for k in range(4)))), 1)
+    (finding,) = found
+    assert (finding.rule, finding.origin, finding.severity, finding.retained_bytes) == (
+        "late-release",
+        "library",
+        "note",
+        512 * KIB,
+    )
+    assert finding.cut is not None and (finding.cut.reference, finding.cut.frees_bytes) == (
+        "PipelineStage.fwd_cache",
+        512 * KIB,
+    )
+    assert "pytorch/pytorch#128910" in advice(finding) and "train.py:10 train (aten::mm)" in advice(finding)
+
+
+def test_outputs_whose_sends_torch_keeps_too_say_so_and_no_single_cut_frees_them() -> None:
+    heap = with_sends(sent_outputs(2), ["output 0", "output 1"])
+    heap.tensor("gradient")
+    work = heap.add("work of gradient", "work")
+    heap.refer("send_ops", "[7]", work, "item")
+    heap.refer(work, "send buffer", "gradient", "wire")
+    found = late_release_findings(peak_rank(heap.graph(), storages(heap, "output 0", "output 1", "gradient")), 1)
+    cached, sent = sorted(found, key=lambda f: -f.retained_bytes)
+    assert cached.cut is None and "Kept by send handles of _step_microbatches() too: all of it." in advice(cached)
+    assert sent.retained_bytes == 128 * KIB and "pytorch/pytorch#193903" in advice(sent)
+    assert sent.cut is not None and sent.cut.frees_bytes == 128 * KIB
+
+
+def test_what_the_script_holds_too_is_not_the_librarys_alone() -> None:
+    heap = sent_outputs(2)
+    heap.refer("train", "local last", "output 1", "local")
+    (finding,) = late_release_findings(peak_rank(heap.graph(), storages(heap, "output 0", "output 1")), 1)
+    assert finding.retained_bytes == 128 * KIB and finding.count == 1
+
+
+def test_what_has_a_finding_of_its_own_is_not_told_again() -> None:
+    heap = sent_outputs(2)
+    rank = peak_rank(heap.graph(), storages(heap, "output 0", "output 1"))
+    assert late_release_findings(rank, 1, {"PipelineStage.fwd_cache"}) == []
+
+
+def test_work_handles_of_the_scripts_own_are_no_library() -> None:
+    heap = Heap()
+    heap.tensor("output", 1024 * KIB)
+    with_sends(heap, ["output"], frame="")
+    graph = heap.graph()
+    grips = holders_of(graph, storages(heap, "output")[0], users_side(graph))
+    assert grips.work and not grips.library
+    (finding,) = late_release_findings(peak_rank(graph, storages(heap, "output")), 1)
+    assert finding.origin == "application" and "whose Work is kept" in title(finding)
+
+
+@pytest.mark.parametrize("owner", ["train.Cache", "torch.utils.data.dataset.TensorDataset"])
+def test_a_dict_of_the_scripts_own_object_stays_the_users_to_empty(owner: str) -> None:
+    heap = Heap()
+    heap.stage(owner)
+    heap.by_microbatch("fwd_cache", [heap.tensor("output", 2048 * KIB)])
+    graph = heap.graph()
+    grips = holders_of(graph, storages(heap, "output")[0], users_side(graph))
+    assert grips.users and not grips.library
+    (finding,) = late_release_findings(peak_rank(graph, storages(heap, "output")), 1)
+    assert (finding.origin, finding.severity) == ("application", "leak")
+
+
+def test_a_graph_kept_between_the_halves_of_a_split_backward_is_named() -> None:
+    heap = Heap()
+    heap.stage()
+    heap.add("group", "container", "dict")
+    heap.add("intermediates", "container", "list")
+    heap.add("GeluBackward0", "grad node")
+    heap.add("backward_state", "container", "dict")
+    heap.refer("stage", ".backward_state", "backward_state")
+    heap.refer("backward_state", "[0]", "group", "item")
+    heap.refer("group", "['intermediates']", "intermediates", "item")
+    heap.refer("intermediates", "[0]", "GeluBackward0", "item")
+    heap.refer("GeluBackward0", "saved self", heap.tensor("inner", crossed=False), "saved")
+    (finding,) = late_release_findings(peak_rank(heap.graph(), storages(heap, "inner")), 1)
+    assert (
+        finding.cut is not None and finding.cut.reference.endswith("['intermediates']") and finding.origin == "library"
+    )
+
+
+# the table
+
+
+def test_every_known_holder_is_named_once_and_has_an_issue() -> None:
+    assert len({known.holder for known in KNOWN}) == len(KNOWN)
+    assert all(
+        known.issue.startswith("pytorch/pytorch#") and known.issue.rpartition("#")[2].isdigit() for known in KNOWN
+    )
+
+
+def _of_torch(name: str, reference: str) -> Hop:
+    return Hop(
+        f"function {name}", "function", "function", "<torch/distributed/pipelining/_backward.py>:9", "leaked", reference
+    )
+
+
+@pytest.mark.parametrize(
+    ("trace", "issue"),
+    [
+        (
+            (_of_torch("stage_backward.<locals>.extract_tensors_with_grads", "closure extract_tensors_with_grads"),),
+            "136507",
+        ),
+        (
+            (
+                _of_torch("get_hook.<locals>.hook", "closure param_group"),
+                Hop("dict", "dict", "container", "", "leaked", "['intermediates']"),
+            ),
+            "136584",
+        ),
+    ],
+)
+def test_cycles_of_older_torch_are_still_known(trace: tuple[Hop, ...], issue: str) -> None:
+    known = known_leak(trace)
+    assert known is not None and known.issue == f"pytorch/pytorch#{issue}", spoken(trace)
+
+
+def test_holds_follow_every_way_and_a_cut_of_one_frees_nothing() -> None:
+    heap = with_sends(sent_outputs(1), ["output 0"])
+    graph = heap.graph()
+    (storage,) = storages(heap, "output 0")
+    holds = holds_of(graph, storage)
+    assert {hold.known.holder for hold in holds.known} == {
+        "PipelineStage.fwd_cache",
+        "send handles of _step_microbatches()",
+    }
+    assert (holds.running, holds.others, holds.native) == (False, (), False)
+    cached = [hold for hold in holds.known if hold.known.holder == "PipelineStage.fwd_cache"]
+    assert freed_by(graph, cached, [storage]) == 0
+    assert freed_by(graph, holds.known, [storage]) == int(np.sum(graph.bytes)) == 128 * KIB
+
+
+def test_a_scripts_own_function_of_that_name_is_the_scripts() -> None:
+    own = Hop(
+        "function extract_tensors_with_grads",
+        "function",
+        "function",
+        "train.py:9",
+        "leaked",
+        "closure extract_tensors_with_grads",
+    )
+    assert known_leak((own,)) is None

@@ -1,0 +1,57 @@
+"""Lag, use and drag of a step in byte-seconds, counted by hand."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from support.lived_steps import KIB, watched
+from torch import ones
+
+from leakscope.capture.lifetimes.rows import Peak, rows_of
+from leakscope.capture.lifetimes.table import GONE, Operation, Record, Table
+from leakscope.findings import judge
+from leakscope.findings.peak.drag import drag_told
+from leakscope.record.model import Run
+from leakscope.report import FORMATS
+
+
+def table_of(*records: Record) -> Table:
+    """Operations at 0, 1, 2, ... seconds; the second step begins at the fifth."""
+    table = Table()
+    table.operations = [Operation("aten::op", None, 0, "forward", "", "", float(number)) for number in range(10)]
+    table.records = list(records)
+    return table
+
+
+def test_lag_use_and_drag_are_counted_in_byte_seconds() -> None:
+    used = Record(1, 100, born=0, ordinal=0, first=1, last=3, died=5, born_seconds=0.0, died_seconds=4.5)
+    never = Record(2, 10, born=1, ordinal=0, last=1, died=3, born_seconds=1.0, died_seconds=3.0)
+    native = Record(
+        3, 1, born=0, ordinal=1, first=2, last=2, died=4, born_seconds=0.0, died_seconds=4.0, handed_out=True
+    )
+    kept = Record(4, 1000, born=2, ordinal=0, first=3, last=3, died=GONE, born_seconds=2.0)
+    step = next(rows_of(table_of(used, never, native, kept), 5, Peak(-1, 0, 0), 3))
+    assert step["storages"] == 3, "what still lives has no end to count to"
+    assert step["lag_byte_seconds"] == 100 * 1 + 10 * 2 + 1 * 2
+    assert step["use_byte_seconds"] == 100 * 2 + 10 * 0 + 1 * 2
+    assert step["drag_byte_seconds"] == pytest.approx(100 * 1.5 + 10 * 2)
+
+
+def test_the_report_tells_drag_and_the_idle_part_of_the_peak_in_every_form() -> None:
+    def step() -> None:
+        held = ones(64 * KIB)
+        held.sum()
+        ones(1024 * KIB)
+
+    lived = watched(step)
+    run = Run(("train.py",), (lived.rank,), 1, "cpu", "", "")
+    told = drag_told(run)
+    assert "lag is before the first use, drag after the last" in told[0]
+    assert "Rank 0: the peak of step 3 was " in told[1]
+    assert "256.00 KiB of it were not used again: 256.00 KiB your code could let go of." in told[1]
+    found = judge(replace(run, folder=""))
+    text, data, page = (FORMATS[form](run, found) for form in ("text", "json", "html"))
+    assert "Memory that lay unused" in text and "256.00 KiB your code could let go of" in " ".join(text.split())
+    assert "256.00 KiB your code could let go of" in data and '"gc_advice"' in data
+    assert "256.00 KiB your code could let go of" in page

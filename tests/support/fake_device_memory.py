@@ -1,0 +1,52 @@
+"""A rank's device memory over the stand-in."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from leakscope.capture.device.accelerator import Accelerator, described
+from leakscope.capture.device.monitor import DeviceMemory
+from leakscope.capture.heap.look import look
+from leakscope.capture.process.patches import Installed
+from leakscope.record.folder import RankFolder
+from leakscope.record.model import Look
+from support.fake_device import TRAIN, State, block, device_module, natives, segment
+
+
+def of_tensors(tensors: Iterable[torch.Tensor], *more: dict[str, Any], frames: Any = TRAIN) -> list[dict[str, Any]]:
+    """Segments as an allocator would list them that had made these tensors, each 512 bytes larger than asked for."""
+    made = [
+        segment(block(t.untyped_storage().data_ptr(), t.untyped_storage().nbytes() + 512, frames=frames, requested=t.untyped_storage().nbytes()))
+        for t in tensors
+    ]  # fmt: skip
+    return sorted([*made, *more], key=lambda s: s["address"])
+
+
+class OnStandIn:
+    """A rank's device memory over the stand-in, whose blocks lie where CPU tensors do: the look and the join are real."""
+
+    def __init__(self, folder: Path, wanted: str = "auto", cheap: bool = True) -> None:
+        self.state = State()
+        self.module = device_module(self.state, cheap)
+        self.folder = RankFolder(folder, 0)
+        self.installed = Installed()
+        self.memory = DeviceMemory(self.folder, wanted, 0.02, self._found)
+        self.memory.attach(self.installed)
+
+    def _found(self) -> Accelerator:
+        return described("cpu", self.module, (natives(self.state, "cpu"),))
+
+    def look(self, step: int, occasion: str = "step", counted: int = 0) -> Look:
+        seen = look(
+            step,
+            occasion,
+            counted_bytes=counted,
+            hidden=(self, *self.memory.__dict__.values()),
+            device=self.memory.one_look(),
+        )
+        self.folder.look(seen)
+        return seen
