@@ -22,7 +22,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from leakscope.capture.heap.look import Live, inspect
 from leakscope.capture.lifetimes.tracker import Watch
-from leakscope.capture.process.patches import Installed
+from leakscope.capture.process.patches import Patches
 
 ROUNDS = 5
 GOAL = 1.4
@@ -79,15 +79,15 @@ def main() -> None:
 
     for _ in range(ROUNDS):
         plain += [timed(step) for _ in range(3)]
-        watch, installed = Watch(0, looked), Installed()
-        watch.install(installed, wire=False)
+        watch, patches = Watch(0, looked), Patches()
+        watch.install(patches, wire=False)
         inventory.append(timed(partial(watch.boundary, 1)))
         first.append(timed(step))
         watch.boundary(2)
         whole = timed(step)
         second.append(whole - looks[-1])
         watch.boundary(3)
-        installed.take_out()
+        patches.take_out()
     for _ in range(3 * ROUNDS):
         with _Empty():  # type: ignore[no-untyped-call]
             empty.append(timed(step))

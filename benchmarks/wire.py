@@ -27,9 +27,10 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from leakscope.capture.comm.monitor import CommMonitor
 from leakscope.capture.comm.process_group import Calls
 from leakscope.capture.comm.writer import FULL_STEPS
-from leakscope.capture.p2p import Watch, watch
+from leakscope.capture.process.patches import Patches
 from leakscope.record.folder import RankFolder
 
 PIPELINE = Path(__file__).resolve().parent.parent / "sample_runs" / "p2p_pipeline" / "train.py"
@@ -54,7 +55,7 @@ def new_buffer() -> Callable[[], None]:
     return lambda: group.allreduce([torch.empty(64)]).wait()
 
 
-def seconds_an_operation(once: Callable[[], None], wire: Watch | None, first: int) -> float:
+def seconds_an_operation(once: Callable[[], None], wire: CommMonitor | None, first: int) -> float:
     """Mean over STEPS steps; `first` is the number of the first of them."""
     began = time.thread_time()
     for step in range(first, first + STEPS):
@@ -71,7 +72,7 @@ def compare(make: Callable[[], Callable[[], None]], folder: Path) -> tuple[float
     plain, watched = [], []
     for turn in range(ROUNDS):
         plain.append(seconds_an_operation(once, None, 1))
-        wire = watch(RankFolder(folder / f"{make.__name__}_{turn}", 0))
+        wire = CommMonitor(RankFolder(folder / f"{make.__name__}_{turn}", 0), Patches())
         for step in range(1, FULL_STEPS + 2):
             once()
             wire.step_ended(step)
@@ -131,7 +132,7 @@ def pipeline(rank: int, store: str, folder: Path, empty: bool) -> dict[str, floa
     optimizer = torch.optim.SGD(stage.parameters(), lr=0.05, momentum=0.9)
     new_context, backward, train_step = train.choose("none", rank)
     context = new_context(peer=1 - rank)
-    wire = watch(RankFolder(folder, rank))
+    wire = CommMonitor(RankFolder(folder, rank), Patches())
     step_ended = spent.outside(wire.step_ended)
     steps: list[tuple[float, float]] = []
     for step in range(1, FULL_STEPS + PIPELINE_STEPS):

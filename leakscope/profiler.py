@@ -271,6 +271,7 @@ def checked(train_step: Callable[[], object], repeats: int, warmup: int, min_byt
     from leakscope.capture.device.counters import Counter
     from leakscope.capture.heap.pause import no_automatic_gc
     from leakscope.capture.process.gc_callbacks import CollectionWatch
+    from leakscope.capture.process.patches import Patches
     from leakscope.findings import judge
     from leakscope.record.kinds import EndKind
     from leakscope.record.model import Ended, Rank, Step
@@ -287,7 +288,9 @@ def checked(train_step: Callable[[], object], repeats: int, warmup: int, min_byt
         lambda: counter.read().bytes
     )  # the caller's own: what they free has come all the same
     with ExitStack() as restored:
-        restored.callback(collections.install())
+        patches = Patches()
+        collections.install(patches)
+        restored.callback(patches.take_out)
         restored.enter_context(no_automatic_gc())
         for number in range(warmup + 1, warmup + repeats + 1):
             began = time.perf_counter()

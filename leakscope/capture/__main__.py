@@ -14,7 +14,9 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from leakscope.capture.process import script
+from leakscope.capture.process.forks import in_forked_child
 from leakscope.capture.process.import_hook import AfterImport
+from leakscope.capture.process.patches import Patches
 from leakscope.record.kinds import EndKind
 
 if TYPE_CHECKING:
@@ -27,7 +29,8 @@ class _Rank:
 
     def __init__(self, options: dict[str, Any]) -> None:
         self.options = options
-        self.pid = os.getpid()
+        self.in_forked_child = in_forked_child()
+        self.patches = Patches()
         self.recorder: Recorder | None = None
 
     def begin(self) -> None:
@@ -50,12 +53,12 @@ class _Rank:
                 "hang_timeout",
             )
         }
-        self.recorder = Recorder(Options(folder=Path(self.options["folder"]), **asked))
+        self.recorder = Recorder(Options(folder=Path(self.options["folder"]), **asked), self.patches)
         self.recorder.attach()
 
     def end(self, end: script.End, error: BaseException | None) -> script.End:
         """Write how the script ended; a rank that was stopped has not failed, whatever it raised afterwards."""
-        if os.getpid() != self.pid:
+        if self.in_forked_child:
             return end
         recorder = self.recorder
         if recorder is not None and (recorder.stopped or (end.status and recorder.is_over())):
@@ -94,14 +97,14 @@ def main(arguments: list[str]) -> int:
         for stream in (sys.stdout, sys.stderr):
             stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     rank = _Rank(options)
-    finder = AfterImport("torch", rank.begin)
     code, module = script.prepare(arguments[1], options["module"], arguments[2:])
-    finder.install()
+    AfterImport("torch", rank.begin).install(rank.patches)
     try:
         end, error = script.execute(code, module)
         end = rank.end(end, error)
     finally:
-        finder.remove()
+        if not rank.in_forked_child:
+            rank.patches.take_out()
     _keep(module)
     sys.excepthook = script.trimmed_excepthook()
     if error is not None and end.how != EndKind.STOPPED:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from leakscope.capture.comm.monitor import Wire
+from leakscope.capture.comm.monitor import CommMonitor
 from leakscope.capture.device.counters import Counter
 from leakscope.capture.device.monitor import DeviceMemory
 from leakscope.capture.heap.garbage import Watched, real_diff
@@ -33,7 +33,7 @@ class Looks:
         self, options: Options, folder: RankFolder, counter: Counter, makers: Makers, own: Callable[[], tuple[object, ...]]
     ) -> None:  # fmt: skip
         self.lock = _thread.allocate_lock()
-        self.wire: Wire | None = None
+        self.wire: CommMonitor | None = None
         self.device: DeviceMemory | None = None
         self._options, self._folder, self._counter, self._makers = options, folder, counter, makers
         self._own = own

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import _thread
-import os
 import signal
 import time
 from collections.abc import Callable, Iterator
@@ -13,7 +12,7 @@ from typing import Any
 
 import torch
 
-from leakscope.capture.comm.monitor import Wire
+from leakscope.capture.comm.monitor import CommMonitor
 from leakscope.capture.device.counters import Counter
 from leakscope.capture.device.monitor import DeviceMemory
 from leakscope.capture.heap.look import Live
@@ -23,9 +22,10 @@ from leakscope.capture.lifetimes.allocation_sites import Makers
 from leakscope.capture.lifetimes.tracker import Watch as LifetimeWatch
 from leakscope.capture.looks import Looks
 from leakscope.capture.process.child_processes import OwnProcesses
+from leakscope.capture.process.forks import in_forked_child
 from leakscope.capture.process.gc_callbacks import CollectionWatch
 from leakscope.capture.process.hang import STACKS, EndClock, HangClock, stack_of_thread, write_stacks_on_signals
-from leakscope.capture.process.patches import Installed
+from leakscope.capture.process.patches import Patches
 from leakscope.capture.process.watchdog import Stop, Watchdog, leave_now
 from leakscope.capture.schedule import rank_state as places
 from leakscope.capture.schedule.peers import Peers
@@ -44,11 +44,11 @@ LONG_STEP = 1.0
 
 
 class Recorder:
-    """Attached once torch is there; everything it puts into the process is in `installed` and taken out at the end."""
+    """Attached once torch is there; everything it puts into the process is in `patches` and taken out at the end."""
 
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: Options, patches: Patches | None = None) -> None:
         self.options = options
-        self.installed = Installed()
+        self.patches = Patches() if patches is None else patches
         self.steps = 0
         self.stopped = False
         self.lost = False
@@ -59,16 +59,16 @@ class Recorder:
         self._collections = CollectionWatch(lambda: self._counter.read().bytes)
         self._clock = StepClock()
         self._schedule = Schedule(options.warmup, options.steps, options.budget)
-        self._makers = Makers()
+        self._makers = Makers(self.patches.part())
         self._looks = Looks(options, self._folder, self._counter, self._makers, self._own_objects)
         self._peers = Peers(self._board, self._schedule, options, self._look_as_peer, self._look_for_failing_peer)
         self._lifetimes = LifetimeWatch(options.warmup, self._at_peak, lambda: self._counter.fullest, self._makers.know)
         self._device = self._looks.device = DeviceMemory(self._folder, options.snapshot, options.budget)
-        self._wire: Wire | None = None
+        self._wire: CommMonitor | None = None
         self._hang: HangClock | None = None
         self._told_to_end: EndClock | None = None
         self._watchdog = Watchdog(self.is_over, self._from_aside, self._leave, options.grace)
-        self._pid = os.getpid()
+        self._in_forked_child = in_forked_child()
         self._home = _thread.get_ident()
         self._began = self._attached = time.perf_counter()
         self._peak: int | None = None
@@ -78,26 +78,26 @@ class Recorder:
     def attach(self) -> None:
         """Start listening."""
         options = self.options
-        self.installed.add("gc.callbacks", self._collections.install())
+        self._collections.install(self.patches)
         self._device.failures.look, self._device.failures.steps = self._look_at_failure, lambda: self.steps
-        self._device.attach(self.installed)
+        self._device.attach(self.patches)
         if not options.by_hand:
             from torch.optim.optimizer import register_optimizer_step_post_hook
 
-            self.installed.add("optimizer step hook", register_optimizer_step_post_hook(self._after_optimizer).remove)
-            OwnProcesses(self._folder.note).install(self.installed)
+            self.patches.add("optimizer step hook", register_optimizer_step_post_hook(self._after_optimizer).remove)
+            OwnProcesses(self._folder.note).install(self.patches)
             if options.world > 1 and torch.distributed.is_available():
-                self._wire = self._looks.wire = Wire(self._folder, self.installed)
+                self._wire = self._looks.wire = CommMonitor(self._folder, self.patches)
                 self._listen_to_the_wire()
-                write_stacks_on_signals(self._folder.path / STACKS, self.installed)
+                write_stacks_on_signals(self._folder.path / STACKS, self.patches)
                 self._told_to_end = EndClock(self._folder.path / STACKS, self._home, self._wire.last_call)
                 if options.hang_timeout is not None:
                     self._hang = HangClock(options.hang_timeout, self._wire.last_event)
             self._watchdog.start()
-            self.installed.add("watchdog thread", self._watchdog.end)
+            self.patches.add("watchdog thread", self._watchdog.end)
         if options.lifetimes:
-            self._lifetimes.install(self.installed, wire=self._wire is not None)
-        self.installed.wrap(torch, "compile", self._before_compile)
+            self._lifetimes.install(self.patches, wire=self._wire is not None)
+        self.patches.call_before(torch, "compile", self._before_compile)
         self._began = self._attached = time.perf_counter()
         self._peers.begin()
 
@@ -106,15 +106,12 @@ class Recorder:
         from torch._C._distributed_c10d import ProcessGroup, Work
 
         for owner, name in ((ProcessGroup, "send"), (ProcessGroup, "recv"), (Work, "wait")):
-            self.installed.wrap(owner, name, self._before_the_wire)
-
-    def _is_elsewhere(self) -> bool:
-        return os.getpid() != self._pid
+            self.patches.call_before(owner, name, self._before_the_wire)
 
     # steps
 
     def _after_optimizer(self, optimizer: object, args: object, kwargs: object) -> None:
-        if self._is_elsewhere() or self.lost or not self._clock.ends_with(optimizer):
+        if self._in_forked_child or self.lost or not self._clock.ends_with(optimizer):
             return
         del optimizer, args, kwargs
         self._home = _thread.get_ident()
@@ -132,7 +129,7 @@ class Recorder:
         except Exception as error:  # noqa: BLE001 - told as a note where it can be: the script must not fail of our recording
             with suppress(OSError):
                 self._folder.note(f"recording ended at step {self.steps}: {type(error).__name__}: {error}")
-            # The disk is full or the folder gone: the script goes on, unrecorded. What is installed stays and does
+            # The disk is full or the folder gone: the script goes on, unrecorded. What was put in stays and does
             # nothing until the end: torch is going through its hooks right now and would trip over one taken out.
             self.lost = True
             self._makers.leave()
@@ -183,7 +180,7 @@ class Recorder:
                 self._folder.append("lifetimes", row)
 
     def _before_compile(self, *_: Any, **__: Any) -> None:
-        if self._is_elsewhere():
+        if self._in_forked_child:
             return
         if self._makers.watching and self._makers.leave():
             self._folder.note("where tensors are made was not watched to the end: the script calls torch.compile")
@@ -263,7 +260,7 @@ class Recorder:
         raise Stop
 
     def _before_the_wire(self, *_: Any, **__: Any) -> None:
-        if self._is_elsewhere() or self.lost or _thread.get_ident() != self._home or self._looks.lock.locked():
+        if self._in_forked_child or self.lost or _thread.get_ident() != self._home or self._looks.lock.locked():
             return
         if self.steps == 0:
             self._peers.look_if_they_stepped()
@@ -280,7 +277,7 @@ class Recorder:
 
     def _beat(self) -> None:
         if self._wire is not None and not self.lost:
-            self._wire.beat()
+            self._wire.tick()
         if self._told_to_end is not None and self._told_to_end.is_over():
             leave_now(128 + signal.SIGINT)
         if self._hang is not None and self._hang.is_over(self._looks.lock.locked() or self._peers.somebody_looks()):
@@ -315,7 +312,7 @@ class Recorder:
 
     def failed(self, error: BaseException | None) -> None:
         """The script's main code raised: an allocation that failed is looked at while its traceback's frames are there."""
-        found = None if self._is_elsewhere() or self.lost else allocation_failure(error)
+        found = None if self._in_forked_child or self.lost else allocation_failure(error)
         if found is None:
             return
         self._collections.over = True
@@ -332,7 +329,7 @@ class Recorder:
 
     def finish(self, ended: Callable[[int], Ended], look: bool) -> None:
         """Take a last look if asked to, take everything out, and write how it ended; never raises what a look raises."""
-        if self._is_elsewhere():
+        if self._in_forked_child:
             return
         try:
             if not self.lost:
@@ -340,7 +337,7 @@ class Recorder:
         except OSError:  # the disk is full or the folder gone; the script's own end is what counts
             self.lost = True
         finally:
-            self.installed.take_out()
+            self.patches.take_out()
             self._folder.close()
             self._board.close()
 

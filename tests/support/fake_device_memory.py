@@ -11,7 +11,7 @@ import torch
 from leakscope.capture.device.accelerator import Accelerator, described
 from leakscope.capture.device.monitor import DeviceMemory
 from leakscope.capture.heap.look import look
-from leakscope.capture.process.patches import Installed
+from leakscope.capture.process.patches import Patches
 from leakscope.record.folder import RankFolder
 from leakscope.record.model import Look
 from support.fake_device import TRAIN, State, block, device_module, natives, segment
@@ -33,9 +33,9 @@ class OnStandIn:
         self.state = State()
         self.module = device_module(self.state, cheap)
         self.folder = RankFolder(folder, 0)
-        self.installed = Installed()
+        self.patches = Patches()
         self.memory = DeviceMemory(self.folder, wanted, 0.02, self._found)
-        self.memory.attach(self.installed)
+        self.memory.attach(self.patches)
 
     def _found(self) -> Accelerator:
         return described("cpu", self.module, (natives(self.state, "cpu"),))

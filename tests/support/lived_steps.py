@@ -10,7 +10,7 @@ import torch
 
 from leakscope.capture.heap.look import inspect
 from leakscope.capture.lifetimes.tracker import Watch
-from leakscope.capture.process.patches import Installed
+from leakscope.capture.process.patches import Patches
 from leakscope.findings.model import Finding, Unjudged
 from leakscope.findings.peak.late_release import PeakOfStep, late_release_findings, late_release_unjudged, peak_of
 from leakscope.record.model import Ended, Rank
@@ -46,8 +46,8 @@ def watched(step: Callable[[], object], times: int = 8, min_bytes: int = 0) -> L
     rows: list[Any] = []
     looks: list[Any] = []
     watch = Watch(0, lambda number, occasion: inspect(number, occasion, hidden=(watch, rows, looks)))
-    installed = Installed()
-    watch.install(installed, wire=False)
+    patches = Patches()
+    watch.install(patches, wire=False)
     try:
         for number in range(1, times + 1):
             step()
@@ -59,7 +59,7 @@ def watched(step: Callable[[], object], times: int = 8, min_bytes: int = 0) -> L
     finally:
         watch.leave()
         watch.forget()
-        installed.take_out()
+        patches.take_out()
     rank = Rank(0, (), tuple(looks), Ended("finished", 0, times), extras={"lifetimes": tuple(rows)})
     found = late_release_findings(rank, min_bytes, leak_share=0.001)  # what other tests keep alive is in the peak
     return Lived(rank, peak_of(rank), tuple(found), tuple(late_release_unjudged(rank)))

@@ -7,11 +7,11 @@ from typing import Any
 
 import torch
 
+from leakscope.capture.heap.raw_types import mro, type_dict
+
 PLAIN: dict[type, bool] = {torch.Tensor: True, torch.nn.Parameter: True}
 """Type to whether it is a tensor with memory of its own, as far as is known; `is_plain` finds out."""
 _NO_DISPATCH: Any = torch._C._disabled_torch_dispatch_impl
-_dict_of = type.__dict__["__dict__"].__get__
-_mro = type.__dict__["__mro__"].__get__
 
 
 def argument(args: tuple[Any, ...], kwargs: dict[str, Any], place: int, name: str, missing: Any) -> Any:
@@ -24,9 +24,9 @@ def is_plain(value: Any) -> bool:
     kind = type(value)
     plain = PLAIN.get(kind)
     if plain is None:
-        kinds = _mro(kind)
-        own = next((_dict_of(k)["__torch_dispatch__"] for k in kinds if "__torch_dispatch__" in _dict_of(k)), None)
-        plain = PLAIN[kind] = torch._C.TensorBase in kinds and own is _NO_DISPATCH
+        bases = mro(kind)
+        own = next((type_dict(b)["__torch_dispatch__"] for b in bases if "__torch_dispatch__" in type_dict(b)), None)
+        plain = PLAIN[kind] = torch._C.TensorBase in bases and own is _NO_DISPATCH
     return plain
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -17,7 +18,7 @@ import torch
 from leakscope.capture.comm.arguments import is_plain, tensors_among
 from leakscope.capture.comm.operation_log import Ledger
 from leakscope.capture.comm.process_group import Calls
-from leakscope.capture.process.patches import Installed
+from leakscope.capture.process.patches import Patches
 
 _COPYING = ("all_reduce", "all_reduce_coalesced", "broadcast")
 """Operators that send a copy of what they are given; the others send the thing itself."""
@@ -54,18 +55,18 @@ class Noted:
         return getattr(self.called, name)
 
 
-def install(ledger: Ledger, calls: Calls, installed: Installed) -> None:
+def install(ledger: Ledger, calls: Calls, patches: Patches) -> None:
     """Note what goes through the functional operators."""
     functional: Any = torch.ops._c10d_functional
     for name in _COLLECTIVES:
-        _replace(functional, name, lambda called, name=name: _collective(ledger, calls, called, name), installed)  # type: ignore[misc]
+        _replace(functional, name, lambda called, name=name: _collective(ledger, calls, called, name), patches)  # type: ignore[misc]
     for name in _POINT_TO_POINT:
-        _replace(functional, name, lambda called, name=name: _point_to_point(ledger, calls, called, name), installed)  # type: ignore[misc]
-    _replace(functional, "batch_p2p_ops", lambda called: _batched(ledger, calls, called), installed)
-    _replace(functional, "wait_tensor", lambda called: _waits(ledger, calls, called), installed)
+        _replace(functional, name, lambda called, name=name: _point_to_point(ledger, calls, called, name), patches)  # type: ignore[misc]
+    _replace(functional, "batch_p2p_ops", lambda called: _batched(ledger, calls, called), patches)
+    _replace(functional, "wait_tensor", lambda called: _waits(ledger, calls, called), patches)
     autograd: Any = torch.ops._c10d_functional_autograd
     for name in _AUTOGRAD:
-        _replace(autograd, name, lambda called, name=name: _collective(ledger, calls, called, name), installed)  # type: ignore[misc]
+        _replace(autograd, name, lambda called, name=name: _collective(ledger, calls, called, name), patches)  # type: ignore[misc]
 
 
 def unseen() -> str:
@@ -86,25 +87,18 @@ def unseen() -> str:
     )
 
 
-def _replace(namespace: Any, name: str, make: Callable[[Call], Call], installed: Installed) -> None:
+def _replace(namespace: Any, name: str, make: Callable[[Call], Call], patches: Patches) -> None:
     packet = getattr(namespace, name, None)  # older torch has fewer
     if packet is None:
         return
     for operator in (packet, *(getattr(packet, overload) for overload in packet.overloads())):
         original = operator._op
         noted = Noted(original, make(original))
-        operator._op = noted
-        torch.jit._builtins._register_builtin(
-            noted, str(packet._qualified_op_name)
-        )  # TorchScript knows operators by the id of their `_op`
-
-        def put_back(operator: Any = operator, original: Any = original, noted: Any = noted) -> None:
-            if operator._op is noted:
-                operator._op = original
-            builtins: Any = torch.jit._builtins
-            builtins._get_builtin_table().pop(id(noted), None)
-
-        installed.add(f"{operator}._op", put_back)
+        # TorchScript knows operators by the id of their `_op`
+        builtins: Any = torch.jit._builtins
+        builtins._register_builtin(noted, str(packet._qualified_op_name))
+        patches.add(f"{operator} as TorchScript knows it", partial(builtins._get_builtin_table().pop, id(noted), None))
+        patches.replace(operator, "_op", noted, label=f"{operator}._op")
 
 
 def _collective(ledger: Ledger, calls: Calls, called: Call, name: str) -> Call:

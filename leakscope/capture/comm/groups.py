@@ -8,10 +8,10 @@ from typing import Any
 import torch
 
 from leakscope.capture.comm.operation import Channel
+from leakscope.capture.heap.raw_types import mro
 
 _MOST_CHANNELS = 20_000
 _MOST_GROUPS = 1000
-_mro = type.__dict__["__mro__"].__get__
 
 
 class Group:
@@ -79,7 +79,7 @@ class Groups:
 def _name_of(group: Any) -> str:
     c10d = torch._C._distributed_c10d
     try:  # by the class of torch, as a group written in Python may answer with code of its own
-        if c10d.ProcessGroup in _mro(type(group)):
+        if c10d.ProcessGroup in mro(type(group)):
             return _shown(str(vars(c10d.ProcessGroup)["group_name"].__get__(group)))
         return _shown(str(c10d.Backend.name(group)))
     except RuntimeError:  # a group that torch.distributed has not made has no name

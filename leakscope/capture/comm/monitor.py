@@ -1,104 +1,154 @@
-"""What of this process is on the wire: buffers, Works and distributed-autograd contexts, behind one door."""
+"""What of this process do P2P and collective operations hold: buffers, Works and distributed-autograd contexts?"""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from typing import Any
 
 import torch
 
+from leakscope.capture.comm import functional_collectives
+from leakscope.capture.comm.operation_log import Ledger
+from leakscope.capture.comm.process_group import Calls
 from leakscope.capture.comm.rpc import ContextWatch
-from leakscope.capture.p2p import Watch, watch
+from leakscope.capture.comm.writer import WireFile
+from leakscope.capture.process.dynamo import leave_us_out
 from leakscope.capture.process.import_hook import AfterImport
-from leakscope.capture.process.patches import Installed
+from leakscope.capture.process.patches import Patches
 from leakscope.graph.model import Crossing
 from leakscope.record.folder import RankFolder
 
 
-class Holding:
-    """What the wire's owners hold, read when a look asks, which is after its sweep.
+class Holdings:
+    """What Works and contexts hold in C++, read when a look asks, which is after its sweep.
 
     A context's Python object is made for the question, so nothing but this would hold it: kept here, where the sweep
     has not seen it, it counts as held by native code, as it is.
     """
 
-    def __init__(self, buffers: Watch | None, contexts: ContextWatch | None) -> None:
-        self._buffers, self._contexts = buffers, contexts
+    def __init__(self, ledger: Ledger, contexts: ContextWatch | None) -> None:
+        self._ledger, self._contexts = ledger, contexts
         self._kept: list[Any] = []
 
     def __iter__(self) -> Iterator[tuple[Any, Any, str]]:
-        if self._buffers is not None:
-            yield from self._buffers.holds()
+        yield from self._ledger.holds()
         if self._contexts is not None:
             yield from self._contexts.holds(self._kept)
 
 
-class Wire:
-    """Watches both kinds of wire; without torch.distributed it watches nothing and answers nothing."""
+class CommMonitor:
+    """Follows what is sent, received and reduced, by weak references alone, from where Python hands it to a process group.
 
-    def __init__(self, folder: RankFolder, installed: Installed) -> None:
+    Rows go to `wire.jsonl` of the rank's folder, moments are seconds since it was made; torch.distributed has to be there.
+    """
+
+    def __init__(self, folder: RankFolder, patches: Patches) -> None:
+        now = time.perf_counter()
+        self.patches = patches.part()
         self._folder = folder
-        self._buffers: Watch | None = None
+        self._file = WireFile(folder, now)
+        self._ledger = Ledger(self._file, now)
+        self._calls = Calls(self._ledger, self.patches)
         self._contexts: ContextWatch | None = None
-        self._step = 0
-        if not torch.distributed.is_available():
-            return
-        self._buffers = watch(folder)
-        installed.add("wire wrappers", self._buffers.remove)
+        leave_us_out(self.patches)
+        self._calls.install()
+        functional_collectives.install(self._ledger, self._calls, self.patches)
         if torch.distributed.rpc.is_available():
-            finder = AfterImport("torch.distributed.autograd", self._watch_contexts)
-            finder.install()
-            installed.add("import hook for torch.distributed.autograd", finder.remove)
-            installed.add("context wrapper", self._leave_contexts)
+            AfterImport("torch.distributed.autograd", self._watch_contexts).install(self.patches)
+        patches.add("records of comm operations", self.remove)
 
     def _watch_contexts(self) -> None:
-        self._contexts = ContextWatch(self._folder)
-        self._contexts.step = self._step + 1
+        self._contexts = ContextWatch(self._folder, self.patches)
+        self._contexts.step = self._ledger.step
 
-    def _leave_contexts(self) -> None:
-        if self._contexts is not None:
-            self._contexts.remove()
+    def remove(self) -> None:
+        """Take everything out and write what is left to write; operations still open are written as they are."""
+        self._poll()
+        note = functional_collectives.unseen()
+        if note and self.patches.names:
+            self._folder.note(note)
+        self.patches.take_out()
+        if self._ledger.missed:
+            self._folder.note(
+                f"calls on the wire that could not be noted: {self._ledger.missed}, the last for {self._ledger.why}"
+            )
+        self._ledger.forget()
+        self._file.close()
+
+    # while the script runs
 
     def step_ended(self, step: int) -> None:
-        """A step of this number is over."""
-        self._step = step
-        if self._buffers is not None:
-            self._buffers.step_ended(step)
+        """The step of this number is over; what follows belongs to the next."""
+        ledger = self._ledger
+        if ledger.used:  # a script that has not sent anything yet is not waiting for it
+            ledger.last_event = time.perf_counter()
+        ledger.settle()
+        self._poll()
+        ledger.step_ended(step)
         if self._contexts is not None:
             self._contexts.step_ended(step)
 
-    def beat(self) -> None:
-        """From the watchdog's thread, ten times a second."""
-        if self._buffers is not None:
-            self._buffers.beat()
+    def tick(self) -> None:
+        """From the watchdog's thread, ten times a second: what is stuck gets on disk."""
+        self._ledger.settle()
+        self._file.tick(time.perf_counter())
 
     def last_event(self) -> float:
-        """Reading of the clock when something last happened on the wire; 0.0 where it is not watched."""
-        return self._buffers.last_event if self._buffers is not None else 0.0
+        """Reading of the clock when something was last issued, waited for or completed."""
+        return self._ledger.last_event
 
     def last_call(self) -> float:
-        """Reading of the clock when the wire was last called; 0.0 where it is not watched."""
-        return self._buffers.last_call if self._buffers is not None else 0.0
+        """Reading of the clock when something was last issued, or somebody began to wait."""
+        return self._ledger.last_call
 
     def last_words(self) -> str:
-        """The last operation, "" where there was none."""
-        return self._buffers.last_words() if self._buffers is not None else ""
+        """The last operation and what is being done with it, as `wire_last.bin` has it; "" where there was none."""
+        return self._file.last.words()
 
-    def holds(self) -> Holding:
+    def _poll(self) -> None:
+        """See which Works and futures have completed without being waited for; those written in Python are not asked."""
+        ledger = self._ledger
+        asked = torch._C._distributed_c10d.Work.is_completed
+        pending = [h for h in list(ledger.works.values()) if _is_pending(h.operations)]
+        futures = [h for h in list(ledger.futures.values()) if _is_pending(h.operations)]
+        if not (pending or futures) or _capturing():
+            return
+        for handle in pending:
+            work = handle()
+            if work is not None and type(work).is_completed is asked and work.is_completed():
+                ledger.completed(handle.operations)
+            del work
+        for followed in futures:
+            future = followed()
+            if type(future) is torch._C.Future and future.done():
+                ledger.completed(followed.operations)
+            del future
+
+    # for a look
+
+    def holds(self) -> Holdings:
         """(owner, what it holds in C++, name of the reference), for one `capture.heap.look`; let go of it afterwards."""
-        return Holding(self._buffers, self._contexts)
+        return Holdings(self._ledger, self._contexts)
 
     def crossed(self) -> dict[int, Crossing]:
-        """Address of each storage that the wire knows to what it was there for."""
-        found: dict[int, Crossing] = {}
-        if self._contexts is not None:
-            found.update(self._contexts.crossed())
-        if self._buffers is not None:
-            found.update(self._buffers.crossed())
-        return found
+        """Address of each storage alive to the last operation, or the context, that used it."""
+        found = {} if self._contexts is None else self._contexts.crossed()
+        self._ledger.settle()
+        alive = [(address, mark) for address, mark in list(self._ledger.storages.items()) if mark() is not None]
+        return found | {address: mark.operation.crossing() for address, mark in alive}
 
     def own_objects(self) -> tuple[object, ...]:
         """leakscope's objects, which no look must show."""
-        buffers = () if self._buffers is None else self._buffers.own_objects()
-        contexts = () if self._contexts is None else (self._contexts, self._contexts.__dict__)
-        return (self, self.__dict__, *buffers, *contexts)
+        parts = (self, self._ledger, self._calls, *(() if self._contexts is None else (self._contexts,)))
+        return (*parts, *(part.__dict__ for part in parts))
+
+
+def _is_pending(operations: tuple[Any, ...]) -> bool:
+    return any(operation.waited is None and operation.completed is None for operation in operations)
+
+
+def _capturing() -> bool:
+    """Asking a Work for completion is not allowed while a CUDA graph is captured."""
+    cuda: Any = torch.cuda
+    return bool(cuda.is_initialized() and cuda.is_current_stream_capturing())

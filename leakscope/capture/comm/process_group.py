@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import sys
 import types
 from _thread import get_ident
@@ -14,8 +13,9 @@ import torch
 from leakscope.capture.comm.arguments import PLAIN, argument, is_plain, tensors_among
 from leakscope.capture.comm.operation_log import Ledger
 from leakscope.capture.comm.work import Waits
-from leakscope.capture.process.forks import FORKS
-from leakscope.capture.process.patches import Installed
+from leakscope.capture.heap.raw_types import mro
+from leakscope.capture.process.forks import in_forked_child
+from leakscope.capture.process.patches import Patches
 
 COLLECTIVES = (
     "allreduce", "allreduce_coalesced", "reduce", "broadcast", "allgather", "all_gather_single", "_allgather_base",
@@ -27,18 +27,16 @@ COLLECTIVES = (
 _ONE_LIST = ("allreduce", "broadcast", "reduce")
 """Those of them that have all their tensors in the first argument."""
 _POINT_TO_POINT = {"send": "send", "recv": "recv", "recv_anysource": "recv"}
-_mro = type.__dict__["__mro__"].__get__
 
 Call = Callable[..., Any]
-Wrapper = Callable[[Call], Call]
 
 
 class Calls:
     """Puts the wrappers in; everything goes into the list and out with it."""
 
-    def __init__(self, ledger: Ledger, installed: Installed) -> None:
-        self._ledger, self._installed = ledger, installed
-        self._born = FORKS[0]
+    def __init__(self, ledger: Ledger, patches: Patches) -> None:
+        self._ledger, self._patches = ledger, patches
+        self._in_forked_child = in_forked_child()
         self.inside: set[int] = set()
         """Threads in a call that is noted already; what it calls in turn is part of it."""
         self._met: set[type] = set()
@@ -56,22 +54,22 @@ class Calls:
                 self._wrap_group(kind)
             elif issubclass(kind, c10d.Work):
                 self._wrap_work(kind)
-        self._replace(c10d.ProcessGroup, "__init__", self._begin_own)
-        self._replace(c10d.Work, "__init__", self._begin_own)
+        self._patches.wrap(c10d.ProcessGroup, "__init__", self._begin_own)
+        self._patches.wrap(c10d.Work, "__init__", self._begin_own)
         waits = self._waits
         for name, wrapper in (("wait", waits.wait_for_future), ("done", waits.ask_future), ("then", waits.go_on)):
-            self._replace(torch._C.Future, name, wrapper)
+            self._patches.wrap(torch._C.Future, name, wrapper)
 
-        self._installed.wrap(torch.utils, "swap_tensors", self._ledger.let_go)
+        self._patches.call_before(torch.utils, "swap_tensors", self._ledger.let_go)
 
     def _wrap_group(self, kind: type) -> None:
         for name in vars(kind).keys() & _POINT_TO_POINT.keys():
-            self._replace(kind, name, lambda called, name=name: self._point_to_point(called, name))  # type: ignore[misc]
+            self._patches.wrap(kind, name, lambda called, name=name: self._point_to_point(called, name))  # type: ignore[misc]
         for name in vars(kind).keys() & set(COLLECTIVES):
-            self._replace(kind, name, lambda called, name=name: self._collective(called, name))  # type: ignore[misc]
+            self._patches.wrap(kind, name, lambda called, name=name: self._collective(called, name))  # type: ignore[misc]
         for name, wrapper in (("_start_coalescing", self._start), ("_end_coalescing", self._end)):
             if name in vars(kind):
-                self._replace(kind, name, wrapper)
+                self._patches.wrap(kind, name, wrapper)
 
     def _wrap_work(self, kind: type) -> None:
         waits = self._waits
@@ -83,30 +81,18 @@ class Calls:
         }
         for name, wrapper in wrappers.items():
             if name in vars(kind):
-                self._replace(kind, name, wrapper)
-
-    def _replace(self, owner: type, name: str, make: Wrapper) -> None:
-        original = vars(owner)[name]
-        called = getattr(owner, name)
-        wrapper = functools.wraps(called, updated=())(make(called))
-        setattr(owner, name, wrapper)
-
-        def put_back() -> None:
-            if vars(owner).get(name) is wrapper:
-                setattr(owner, name, original)
-
-        self._installed.add(f"{owner.__name__}.{name}", put_back)
+                self._patches.wrap(kind, name, wrapper)
 
     def passes(self) -> bool:
         """Whether a call is to go through unnoted: a forked child's, or part of one that is noted."""
-        return FORKS[0] != self._born or get_ident() in self.inside
+        return bool(self._in_forked_child) or get_ident() in self.inside
 
     # classes written in Python: their own methods hide those that are wrapped
 
     def _begin_own(self, called: Call) -> Call:
         def wrapper(*args: Any, **kwargs: Any) -> Any:
-            if FORKS[0] == self._born:
-                for kind in _mro(type(args[0])):
+            if not self._in_forked_child:
+                for kind in mro(type(args[0])):
                     if kind in self._met:
                         break
                     self._met.add(kind)
@@ -119,12 +105,12 @@ class Calls:
         own = {name for name, value in vars(kind).items() if isinstance(value, types.FunctionType)}
         if issubclass(kind, torch._C._distributed_c10d.Work):
             for name in own.intersection(("wait", "synchronize")):
-                self._replace(kind, name, self._waits.wait)
+                self._patches.wrap(kind, name, self._waits.wait)
             return
         for name in own.intersection(_POINT_TO_POINT):
-            self._replace(kind, name, lambda called, name=name: self._point_to_point(self.alone(called), name))  # type: ignore[misc]
+            self._patches.wrap(kind, name, lambda called, name=name: self._point_to_point(self.alone(called), name))  # type: ignore[misc]
         for name in own.intersection(COLLECTIVES):
-            self._replace(kind, name, lambda called, name=name: self._collective(self.alone(called), name))  # type: ignore[misc]
+            self._patches.wrap(kind, name, lambda called, name=name: self._collective(self.alone(called), name))  # type: ignore[misc]
 
     def alone(self, called: Call) -> Call:
         """The same call; what it passes on to a group below is not noted again."""
@@ -146,13 +132,13 @@ class Calls:
 
     def _point_to_point(self, called: Call, name: str) -> Call:
         begin, issued, refused = self._ledger.begin, self._ledger.issued, self._ledger.refused
-        inside, born, forks = self.inside, self._born, FORKS
+        inside, forked = self.inside, self._in_forked_child
         direction, anybody = _POINT_TO_POINT[name], name == "recv_anysource"
         rank_name, tag_place = "dstRank" if direction == "send" else "srcRank", 2 if anybody else 3
         plain = PLAIN
 
         def wrapper(*args: Any, **kwargs: Any) -> Any:
-            if forks[0] != born or (inside and get_ident() in inside):
+            if forked or (inside and get_ident() in inside):
                 return called(*args, **kwargs)
             if len(args) == 4 and not anybody:
                 group, tensors, other, tag = args
@@ -180,11 +166,11 @@ class Calls:
 
     def _collective(self, called: Call, name: str) -> Call:
         begin, issued, refused = self._ledger.begin, self._ledger.issued, self._ledger.refused
-        inside, born, forks = self.inside, self._born, FORKS
+        inside, forked = self.inside, self._in_forked_child
         direction, alone, plain = name.strip("_"), name in _ONE_LIST, PLAIN
 
         def wrapper(*args: Any, **kwargs: Any) -> Any:
-            if forks[0] != born or (inside and get_ident() in inside):
+            if forked or (inside and get_ident() in inside):
                 return called(*args, **kwargs)
             if alone and len(args) > 1 and type(args[1]) is list and len(args[1]) == 1 and plain.get(type(args[1][0])):
                 buffers = args[1]
@@ -205,7 +191,7 @@ class Calls:
     def _start(self, called: Call) -> Call:
         def wrapper(*args: Any, **kwargs: Any) -> Any:
             result = called(*args, **kwargs)
-            if FORKS[0] == self._born:
+            if not self._in_forked_child:
                 self._ledger.start_coalescing(args[0])
             return result
 
@@ -214,7 +200,7 @@ class Calls:
     def _end(self, called: Call) -> Call:
         def wrapper(*args: Any, **kwargs: Any) -> Any:
             work = called(*args, **kwargs)
-            if FORKS[0] == self._born:
+            if not self._in_forked_child:
                 self._ledger.end_coalescing(args[0], work)
             return work
 

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from leakscope.capture.process.patches import Installed
+from leakscope.capture.process.forks import in_forked_child
+from leakscope.capture.process.patches import Patches
 from leakscope.capture.source.user_frames import users_line
 from leakscope.graph.model import Crossing
 from leakscope.record.folder import RankFolder
@@ -39,41 +39,30 @@ class OpenContext:
 class ContextWatch:
     """Notes where contexts are entered; everything else is read from torch's own container when it is asked."""
 
-    def __init__(self, folder: RankFolder) -> None:
-        self.installed = Installed()
+    def __init__(self, folder: RankFolder, patches: Patches) -> None:
         self.step = 1
         self._folder = folder
         self._opened: dict[int, tuple[str, int]] = {}
         self._lowest: dict[int, int] = {}
         self._said: tuple[int, int] = (0, 0)
-        self._pid = os.getpid()
-        self._install()
+        self._install(patches)
 
-    def _install(self) -> None:
+    def _install(self, patches: Patches) -> None:
         from torch.distributed import autograd
 
-        entered = autograd.context.__enter__
-        opened, pid = self._opened, self._pid
+        opened, forked = self._opened, in_forked_child()
 
-        def enter(context: Any) -> int:
-            number = int(entered(context))
-            if os.getpid() == pid:
-                opened[number] = (users_line(sys._getframe(1)), self.step)
-            return number
+        def noting(entered: Callable[..., Any]) -> Callable[..., Any]:
+            def enter(context: Any) -> int:
+                number = int(entered(context))
+                if not forked:
+                    opened[number] = (users_line(sys._getframe(1)), self.step)
+                return number
 
-        enter.__name__, enter.__qualname__, enter.__doc__ = entered.__name__, entered.__qualname__, entered.__doc__
-        autograd.context.__enter__ = enter  # type: ignore[method-assign]
+            return enter
 
-        def put_back() -> None:
-            if autograd.context.__enter__ is enter:
-                autograd.context.__enter__ = entered  # type: ignore[method-assign]
-
-        self.installed.add("dist_autograd.context.__enter__", put_back)
-
-    def remove(self) -> None:
-        """Take out what was installed."""
-        self.installed.take_out()
-        self._opened.clear()
+        patches.add("contexts opened", opened.clear)
+        patches.wrap(autograd.context, "__enter__", noting)
 
     def step_ended(self, step: int) -> None:
         """Write one line of `contexts.jsonl` when something is open, or has just been closed."""

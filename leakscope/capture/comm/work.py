@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from leakscope.capture.comm.operation_log import Ledger
-from leakscope.capture.process.forks import FORKS
+from leakscope.capture.process.forks import in_forked_child
 from leakscope.record.last_operation import WAITED, WAITING
 
 _clock = time.perf_counter
@@ -18,17 +18,17 @@ class Waits:
     """Wrappers for the methods of a Work and of a future; each takes the method and gives what stands in its place."""
 
     def __init__(self, ledger: Ledger) -> None:
-        self._ledger, self._born = ledger, FORKS[0]
+        self._ledger, self._in_forked_child = ledger, in_forked_child()
 
     def wait(self, called: Call) -> Call:
         ledger, works, last, waits = self._ledger, self._ledger.works, self._ledger.last, self._ledger.waits
-        born, forks = self._born, FORKS
+        forked = self._in_forked_child
 
         # written out, as what follows a wait runs with the caches as cold as they get
         def wrapper(*args: Any, **kwargs: Any) -> Any:
             work = args[0]
             handle = works.get(id(work))
-            if handle is None or handle() is not work or forks[0] != born:
+            if handle is None or handle() is not work or forked:
                 del work
                 return called(*args, **kwargs)
             ledger.last_call = _clock()
@@ -91,11 +91,11 @@ class Waits:
         return wrapper
 
     def wait_for_future(self, called: Call) -> Call:
-        ledger = self._ledger
+        ledger, forked = self._ledger, self._in_forked_child
 
         def wrapper(*args: Any, **kwargs: Any) -> Any:
             operations = _of(ledger.futures, args[0])
-            if not operations or FORKS[0] != self._born:
+            if not operations or forked:
                 return called(*args, **kwargs)
             ledger.waiting(operations)
             try:

@@ -111,7 +111,7 @@ class WireFile:
                 self._recent.popleft()
             self._write_amended()
 
-    def beat(self, now: float) -> None:
+    def tick(self, now: float) -> None:
         """Write what has been waiting for long; called by the watchdog, never waits for the main thread."""
         if not self.pending or not self._writing.acquire(blocking=False):
             return

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 
 from leakscope.capture.device.accelerator import Accelerator
-from leakscope.capture.process.patches import Installed
+from leakscope.capture.process.forks import in_forked_child
+from leakscope.capture.process.patches import Patches
 
 ENTRIES = 100_000
 """Events kept, the newest; an entry takes about a kilobyte of host memory, a snapshot of so many 0.7 s."""
@@ -28,28 +28,28 @@ class History:
     ) -> None:
         self.state = WAITING if wanted and accelerator.record is not None else OVER
         self._accelerator, self._note, self._begun = accelerator, note, begun
-        self._pid = os.getpid()
+        self._in_forked_child = in_forked_child()
         self._callback = self.device_in_use
         """One object, so that it can be found again among what waits for the device."""
 
-    def attach(self, installed: Installed) -> None:
+    def attach(self, patches: Patches) -> None:
         """Wait for the device's first use; a process that never uses it is left without a context."""
         device = self._accelerator
         if self.state == WAITING and device.recorder_name is not None:
-            installed.wrap(*device.recorder_name, self._somebody_records)
-            installed.add(f"memory history of {device.kind}", self.end)
+            patches.call_before(*device.recorder_name, self._somebody_records)
+            patches.add(f"memory history of {device.kind}", self.end)
         if device.in_use():
             self.device_in_use()
         elif device.when_in_use is not None:
             device.when_in_use(self._callback)
-            installed.add(f"a call waiting for the first use of {device.kind}", self._stop_waiting)
+            patches.add(f"a call waiting for the first use of {device.kind}", self._stop_waiting)
 
     def device_in_use(self) -> None:
         """Begin, unless somebody else records already.
 
         torch calls this in the middle of putting the device to use, and what it raises would end the script.
         """
-        if self._is_elsewhere():
+        if self._in_forked_child:
             return
         try:
             if self.state == WAITING:
@@ -71,7 +71,7 @@ class History:
 
     def is_ours(self) -> bool:
         """Whether what a snapshot holds now is leakscope's own recording; notices a history switched off behind it."""
-        if self._is_elsewhere():
+        if self._in_forked_child:
             return False
         asked = self._accelerator.is_recording
         if self.state == OURS and asked is not None and not asked():
@@ -80,7 +80,7 @@ class History:
 
     def _somebody_records(self, *_: object, **__: object) -> None:
         """Ahead of the script's own call: what leakscope recorded is cleared, so that the script sees its own only."""
-        if self._is_elsewhere() or self.state in (THEIRS, OVER):
+        if self._in_forked_child or self.state in (THEIRS, OVER):
             return
         self._switch_off()
         self._step_aside()
@@ -109,6 +109,3 @@ class History:
         queue = self._accelerator.queue
         if queue is not None:
             queue[:] = [entry for entry in queue if entry[0] is not self._callback]
-
-    def _is_elsewhere(self) -> bool:
-        return os.getpid() != self._pid

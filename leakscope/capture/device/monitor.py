@@ -18,7 +18,7 @@ from leakscope.capture.device.oom_observer import Failures
 from leakscope.capture.device.snapshot_files import SnapshotFiles
 from leakscope.capture.heap.look import Blocks
 from leakscope.capture.heap.pause import still
-from leakscope.capture.process.patches import Installed
+from leakscope.capture.process.patches import Patches
 from leakscope.errors import LeakscopeError
 from leakscope.record.folder import RankFolder
 from leakscope.record.model import Look
@@ -43,25 +43,25 @@ class DeviceMemory:
         self._accelerator: Accelerator | None = None
         self._history: History | None = None
         self._files: SnapshotFiles | None = None
-        self._installed: Installed | None = None
+        self._patches: Patches | None = None
         self._spent = 0.0
         self.failures = Failures(self._tell, folder)
 
-    def attach(self, installed: Installed) -> None:
+    def attach(self, patches: Patches) -> None:
         """Find the accelerator, and record from its first use on; one whose backend comes later is found at a step."""
-        self._installed = installed
+        self._patches = patches
         self._look_for_device()
 
     def _look_for_device(self) -> None:
-        if self._accelerator is not None or self._installed is None:
+        if self._accelerator is not None or self._patches is None:
             return
         self._accelerator = device = self._find()
         if device is not None:
             self._files = SnapshotFiles(self._folder.path, device.kind, self._wanted)
             self.failures.kind = device.kind
-            self._installed.add("out-of-memory observer", self.failures.end)
+            self._patches.add("out-of-memory observer", self.failures.end)
             self._history = History(device, self._wanted != "never", self._tell, self._begun)
-            self._history.attach(self._installed)
+            self._history.attach(self._patches)
 
     def _begun(self) -> None:
         if self._accelerator is not None:

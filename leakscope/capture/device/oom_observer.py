@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import threading
 import time
@@ -12,6 +11,7 @@ from dataclasses import asdict
 from typing import Any
 
 from leakscope.capture.device.accelerator import Accelerator, read_figures
+from leakscope.capture.process.forks import in_forked_child
 from leakscope.capture.source.user_frames import users_line, waiting
 from leakscope.record.folder import RankFolder
 
@@ -31,7 +31,7 @@ class Failures:
         self.steps: Callable[[], int] = lambda: 0
         self._note, self._folder = note, folder
         self._accelerator: Accelerator | None = None
-        self._pid, self._began = os.getpid(), time.perf_counter()
+        self._in_forked_child, self._began = in_forked_child(), time.perf_counter()
         self._home = threading.get_ident()
         self._busy = self._over = False
         self._looks, self._spent = 0, 0.0
@@ -57,7 +57,7 @@ class Failures:
         `wanted` is what it asked the driver for: small requests are rounded up (c10/cuda/CUDACachingAllocator.cpp,
         get_allocation_size), as in torch's own message.
         """
-        if self._over or self._busy or os.getpid() != self._pid:
+        if self._over or self._busy or self._in_forked_child:
             return
         self._busy = True
         try:

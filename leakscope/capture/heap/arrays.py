@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from leakscope.capture.heap.autograd import mro
 from leakscope.capture.heap.gc_heap import LARGE
 from leakscope.capture.heap.native_references import Explorer
+from leakscope.capture.heap.raw_types import mro
 from leakscope.capture.heap.refcounts import Account
 from leakscope.graph.model import HeapGraph, Ints
 

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from leakscope.capture.heap.raw_memory import Words, pack_hook_at
+from leakscope.capture.heap.raw_types import mro, type_dict
 
 TensorBase: Any = torch._C.TensorBase
 """torch's stubs show the values of its getters, not the getters themselves."""
@@ -61,25 +62,6 @@ class Types:
             found = [name for base in mro(kind) for name in type_dict(base) if name.startswith("_raw_saved_")]
             names = self._saved[id(kind)] = tuple(dict.fromkeys(found))
         return names
-
-
-class Bases(tuple[type, ...]):
-    """Types that are told apart by identity: a plain tuple's `in` runs the `__eq__` of a metaclass."""
-
-    __slots__ = ()
-
-    def __contains__(self, kind: object) -> bool:
-        return any(base is kind for base in self)
-
-
-def mro(kind: type) -> Bases:
-    """The bases of a type, without running a metaclass's own `__mro__`."""
-    return Bases(type.__dict__["__mro__"].__get__(kind))
-
-
-def type_dict(kind: type) -> Any:
-    """`kind.__dict__`, without running a metaclass's own `__getattribute__`."""
-    return type.__dict__["__dict__"].__get__(kind)
 
 
 def _role(kind: type) -> str:

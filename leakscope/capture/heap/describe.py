@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from leakscope.capture.heap.autograd import TensorBase, Types, mro
+from leakscope.capture.heap.autograd import TensorBase, Types
+from leakscope.capture.heap.raw_types import mro
 from leakscope.capture.heap.referents import LRU_CACHE, flags_of, instance_dict, qualified_name, type_name
 from leakscope.capture.heap.storages import tensor_bytes
 from leakscope.capture.source import user_source as source

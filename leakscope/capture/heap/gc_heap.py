@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from leakscope.capture.heap.autograd import mro
+from leakscope.capture.heap.raw_types import mro
 
 Ints = NDArray[np.int64]
 Places = NDArray[np.int32]

@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from leakscope.capture.heap.arrays import arrays_of
-from leakscope.capture.heap.autograd import mro
 from leakscope.capture.heap.describe import module_names
 from leakscope.capture.heap.native_references import STORAGE_OBJECT, Explorer
+from leakscope.capture.heap.raw_types import mro
 from leakscope.capture.heap.refcounts import Account
 from leakscope.graph.reach import reachable
 

@@ -13,10 +13,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from leakscope.capture.heap.autograd import is_grad_node, mro
+from leakscope.capture.heap.autograd import is_grad_node
 from leakscope.capture.heap.describe import class_file, class_qualname
 from leakscope.capture.heap.native_references import Explorer
 from leakscope.capture.heap.prune import Kept
+from leakscope.capture.heap.raw_types import mro, mro_tuple
 from leakscope.capture.heap.refcounts import Account
 from leakscope.capture.heap.referents import (
     CONTEXT_PARTS,
@@ -127,7 +128,7 @@ class Names:
 
     def _fold_mro(self, holder: int, obj: Any, helds: dict[int, int]) -> None:
         """A class's `__mro__` begins with the class: the tuple is part of it, and so is the cycle that it closes."""
-        place = helds.get(id(type.__dict__["__mro__"].__get__(obj)))
+        place = helds.get(id(mro_tuple(obj)))
         if place is not None and type(self._objects[place]) is tuple and not self._books.unexplained[place]:
             self._into(holder, place, holder)
             self._style[place] = "mro"

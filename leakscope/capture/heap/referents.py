@@ -18,7 +18,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from leakscope.capture.heap.autograd import mro
+from leakscope.capture.heap.raw_types import mro
 
 Named = tuple[str, str, Any]
 Reader = Callable[[Any], Iterator[Named]]

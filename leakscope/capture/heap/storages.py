@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from leakscope.capture.heap.autograd import mro
+from leakscope.capture.heap.raw_types import mro
 from leakscope.capture.heap.referents import qualified_name
 
 TensorBase: Any = torch._C.TensorBase

@@ -6,6 +6,7 @@ import re
 from types import TracebackType
 from typing import Any
 
+from leakscope.capture.heap.raw_types import mro
 from leakscope.capture.source.user_source import at, is_users
 
 _WANTED = re.compile(r"you tried to allocate (\d+) bytes")
@@ -33,9 +34,7 @@ def failure(error: BaseException | None) -> dict[str, Any] | None:
 
 
 def _is_oom(error: BaseException) -> bool:
-    return any(
-        kind.__name__ in ("OutOfMemoryError", "MemoryError") for kind in type.__dict__["__mro__"].__get__(type(error))
-    )
+    return any(kind.__name__ in ("OutOfMemoryError", "MemoryError") for kind in mro(type(error)))
 
 
 def _wanted(text: str) -> int | None:

@@ -11,7 +11,8 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from leakscope.capture.lifetimes.dispatch_mode import left, makes_memory, name_of, watching_mode, why_not
+from leakscope.capture.lifetimes.dispatch_mode import enter, makes_memory, name_of, watching_mode, why_not
+from leakscope.capture.process.patches import Patches
 from leakscope.capture.source.user_frames import users_line, waiting
 
 Tensors = (torch.Tensor, torch.nn.Parameter)
@@ -20,7 +21,8 @@ Tensors = (torch.Tensor, torch.nn.Parameter)
 class Makers:
     """Who made the storages of a few steps: entered and left at step boundaries, holds no storage alive."""
 
-    def __init__(self) -> None:
+    def __init__(self, patches: Patches) -> None:
+        self._patches = patches
         self._entries: dict[int, tuple[weakref.ref[Any], str]] = {}
         self._mode: TorchDispatchMode | None = None
         self._home = 0
@@ -41,14 +43,14 @@ class Makers:
             return f"where tensors are made was not watched: {reason}"
         self._home = threading.get_ident()
         self._mode = watching_mode(self._note)
-        self._mode.__enter__()  # type: ignore[no-untyped-call]
+        enter(self._mode, self._patches)
         return ""
 
     def leave(self) -> bool:
         """Stop watching; False while a mode of the script's own stands above ours and must not be popped."""
         if self._mode is None:
             return True
-        if not left(self._mode):
+        if not self._patches.take_out():
             return False
         self._mode = None
         return True

@@ -12,6 +12,9 @@ import torch
 from torch._ops import OpOverload
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from leakscope.capture.heap.raw_types import mro, type_dict
+from leakscope.capture.process.patches import Patches
+
 Dispatched = Callable[[Any, Any, Any, Any], None]
 """Called after each operation with the operator, its arguments, its keyword arguments and what it returned."""
 
@@ -20,7 +23,7 @@ _OFF = "watching would switch compiling off"
 
 
 def watching_mode(dispatched: Dispatched) -> TorchDispatchMode:
-    """A mode to be entered with `enter` and left with `left`."""
+    """A mode to be entered with `enter`."""
     plain: dict[type, bool] = {}
 
     class Watching(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -51,6 +54,12 @@ def watching_mode(dispatched: Dispatched) -> TorchDispatchMode:
             return out
 
     return Watching()  # type: ignore[no-untyped-call]
+
+
+def enter(mode: TorchDispatchMode, patches: Patches) -> None:
+    """Put the mode over what this thread runs from here on."""
+    mode.__enter__()  # type: ignore[no-untyped-call]
+    patches.add("dispatch mode", lambda: left(mode))
 
 
 def left(mode: TorchDispatchMode) -> bool:
@@ -95,8 +104,8 @@ def compiled_regions() -> int:
 
 def _is_plain(kind: type) -> bool:
     """Whether a tensor type has no dispatch of its own."""
-    for base in type.__dict__["__mro__"].__get__(kind):
-        found = type.__dict__["__dict__"].__get__(base).get("__torch_dispatch__")
+    for base in mro(kind):
+        found = type_dict(base).get("__torch_dispatch__")
         if found is not None:
             own = getattr(found, "__func__", found)
             return own is _NO_DISPATCH or base is torch.Tensor

@@ -8,33 +8,26 @@ from typing import Any
 import torch
 from torch.nn.modules import module as hooks
 
+from leakscope.capture.process.patches import Patches
+
 
 class ModulesRunning:
     """Two global hooks around every module's forward; holds only modules whose forward is running."""
 
     def __init__(self) -> None:
         self._running: list[tuple[torch.nn.Module, str]] = []
-        self._handles: list[Any] = []
 
     @property
     def path(self) -> str:
         """`encoder.0.linear`; the outermost module alone goes by its class."""
         return self._running[-1][1] if self._running else ""
 
-    def enter(self) -> None:
+    def enter(self, patches: Patches) -> None:
         """Listen from here on."""
         after: Callable[..., Any] = hooks.register_module_forward_hook
-        self._handles = [
-            hooks.register_module_forward_pre_hook(self._before),
-            after(self._after, always_call=True),
-        ]
-
-    def leave(self) -> None:
-        """Take the hooks out."""
-        for handle in self._handles:
-            handle.remove()
-        self._handles.clear()
-        self._running.clear()
+        patches.add("modules running", self._running.clear)
+        patches.add("module forward pre-hook", hooks.register_module_forward_pre_hook(self._before).remove)
+        patches.add("module forward hook", after(self._after, always_call=True).remove)
 
     def _before(self, module: torch.nn.Module, args: object) -> None:
         del args

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
 from torch.overrides import handle_torch_function, has_torch_function
+
+from leakscope.capture.process.patches import Patches
 
 READS = ("tolist",)
 """Methods of a tensor that read its memory once."""
@@ -26,29 +28,14 @@ class UnseenUses:
         ]
         self._calls += [(torch.Tensor, name, handed_out, False) for name in HANDS_OUT]
         self._calls.append((torch.UntypedStorage, "resize_", resized, True))
-        self._put: list[tuple[Any, str, Any, Any]] = []
 
-    def enter(self) -> None:
+    def enter(self, patches: Patches) -> None:
+        """Stand before them from here on."""
         for owner, name, tell, after in self._calls:
-            original = getattr(owner, name)
-            wrapper = _told(original, tell, after)
-            self._put.append((owner, name, vars(owner).get(name), wrapper))
-            setattr(owner, name, wrapper)
-
-    def leave(self) -> None:
-        """Take them out; one that somebody has wrapped since stays below and only passes on."""
-        for owner, name, before, wrapper in self._put:
-            if vars(owner).get(name) is not wrapper:
-                continue
-            if before is None:  # it was inherited from the class in C
-                delattr(owner, name)
-            else:
-                setattr(owner, name, before)
-        self._put.clear()
+            patches.wrap(owner, name, partial(_told, tell=tell, after=after))
 
 
 def _told(original: Any, tell: Callable[[Any], None], after: bool) -> Any:
-    @functools.wraps(original)
     def wrapper(self: Any, /, *args: Any, **kwargs: Any) -> Any:
         if not after:
             tell(self)

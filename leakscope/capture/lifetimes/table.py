@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from leakscope.capture.heap.raw_types import mro
 from leakscope.capture.heap.storages import StorageBase, TensorBase, storage_of
 from leakscope.capture.source.user_source import at
 
@@ -289,10 +290,10 @@ class Table:
 
 def kind_of(kind: type) -> int:
     """1 a tensor, 2 a list or tuple, 0 anything else."""
-    mro = type.__dict__["__mro__"].__get__(kind)
-    if TensorBase in mro:
+    bases = mro(kind)
+    if TensorBase in bases:
         return 1
-    return 2 if list in mro or tuple in mro else 0
+    return 2 if list in bases or tuple in bases else 0
 
 
 def tensors_alive() -> Iterator[Any]:

@@ -16,12 +16,13 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from leakscope.capture.heap.look import Live
 from leakscope.capture.heap.storages import storage_object, storage_of
-from leakscope.capture.lifetimes.dispatch_mode import left, name_of, watching_mode, why_not
+from leakscope.capture.lifetimes.dispatch_mode import enter, name_of, watching_mode, why_not
 from leakscope.capture.lifetimes.module_stack import ModulesRunning
 from leakscope.capture.lifetimes.raw_access import UnseenUses
 from leakscope.capture.lifetimes.rows import Peak, rows_of
 from leakscope.capture.lifetimes.table import Operation, Table, kind_of, tensors_alive
-from leakscope.capture.process.patches import Installed
+from leakscope.capture.process.forks import in_forked_child
+from leakscope.capture.process.patches import Patches
 from leakscope.capture.source.user_frames import arguments_of_running_calls, waiting
 from leakscope.capture.source.user_source import is_users
 from leakscope.record.kinds import Occasion
@@ -66,7 +67,8 @@ class Watch:
         self._starts = [warmup + 1 + 2 * k for k in range(ATTEMPTS)]
         self._inspect, self._fullest, self._made = inspect, fullest, made
         self._home = threading.get_ident()
-        self._pid = os.getpid()
+        self._in_forked_child = in_forked_child()
+        self._patches = Patches()
         self._table = Table()
         self._modules = ModulesRunning()
         self._unseen = UnseenUses(self._read, self._handed_out, self._resized)
@@ -92,16 +94,17 @@ class Watch:
     def watching(self) -> bool:
         return self._mode is not None
 
-    def install(self, installed: Installed, wire: bool) -> None:
+    def install(self, patches: Patches, wire: bool) -> None:
         """Put in what must stand before the first step: torch iterates its optimizer hooks while it calls them."""
         from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
-        installed.add("optimizer phase begins", register_optimizer_step_pre_hook(self._optimizer_begins).remove)
-        installed.add("optimizer phase ends", register_optimizer_step_post_hook(self._optimizer_ends).remove)
+        patches.add("optimizer phase begins", register_optimizer_step_pre_hook(self._optimizer_begins).remove)
+        patches.add("optimizer phase ends", register_optimizer_step_post_hook(self._optimizer_ends).remove)
         if wire:
             from torch._C._distributed_c10d import Work
 
-            installed.wrap(Work, "wait", self._before_wait)
+            patches.call_before(Work, "wait", self._before_wait)
+        self._patches = patches.part()
 
     def boundary(self, step: int) -> Told | None:
         """The end of a step: start watching, go on to the second step, or tell what both showed."""
@@ -126,10 +129,10 @@ class Watch:
         with torch._C.DisableTorchFunction():
             self._table = Table(torch.device(self._fullest()))
             self._table.there(tensors_alive())
-        self._modules.enter()
-        self._unseen.enter()
+        self._modules.enter(self._patches)
+        self._unseen.enter(self._patches)
         self._mode = watching_mode(self._dispatched)
-        self._mode.__enter__()  # type: ignore[no-untyped-call]
+        enter(self._mode, self._patches)
         return None
 
     def _go_on(self) -> Told | None:
@@ -177,9 +180,7 @@ class Watch:
         if self._mode is None:
             return True
         self._deaf = True
-        self._modules.leave()
-        self._unseen.leave()
-        if not left(self._mode):
+        if not self._patches.take_out():
             return False
         self._mode = None
         return True
@@ -263,7 +264,7 @@ class Watch:
                 self._each(item, take)
 
     def _at_the_peak(self, peak: Peak) -> None:
-        if self._table.sign != peak.sign or os.getpid() != self._pid:
+        if self._table.sign != peak.sign or self._in_forked_child:
             return
         peak.live = self._table.live
         for record in self._table.alive.values():
@@ -287,7 +288,7 @@ class Watch:
                 record.storage = index
 
     def _is_deaf(self) -> bool:
-        return self._deaf or os.getpid() != self._pid
+        return self._deaf or bool(self._in_forked_child)
 
     def _read(self, tensor: Any) -> None:
         if not self._is_deaf():

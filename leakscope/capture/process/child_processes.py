@@ -9,19 +9,21 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from leakscope.capture.process.patches import Installed
+from leakscope.capture.process.forks import in_forked_child
+from leakscope.capture.process.patches import Patches
 
 
 class OwnProcesses:
     """Counts the Python processes that the script starts; workers of a data loader are not among them."""
 
     def __init__(self, say: Callable[[str], None]) -> None:
-        self._say, self._said, self._pid = say, False, os.getpid()
+        self._say, self._said = say, False
+        self._in_forked_child = in_forked_child()
 
-    def install(self, installed: Installed) -> None:
+    def install(self, patches: Patches) -> None:
         """Watch `multiprocessing` and `subprocess`."""
-        installed.wrap(multiprocessing.process.BaseProcess, "start", self._of_multiprocessing)
-        installed.wrap(subprocess.Popen, "__init__", self._of_subprocess)
+        patches.call_before(multiprocessing.process.BaseProcess, "start", self._of_multiprocessing)
+        patches.call_before(subprocess.Popen, "__init__", self._of_subprocess)
 
     def _of_multiprocessing(self, process: Any, *_: Any, **__: Any) -> None:
         target = getattr(process, "_target", None)
@@ -34,7 +36,7 @@ class OwnProcesses:
             self._note("subprocess")
 
     def _note(self, how: str) -> None:
-        if not self._said and os.getpid() == self._pid:
+        if not self._said and not self._in_forked_child:
             self._said = True
             self._say(
                 f"the script started processes of its own through {how}; they are not seen, "

@@ -7,20 +7,20 @@ from pathlib import Path
 from typing import Any
 
 from leakscope.capture.process.import_hook import AfterImport
-from leakscope.capture.process.patches import Installed
+from leakscope.capture.process.patches import Patches
 
 _RULES = "torch._dynamo.trace_rules"
 _CAPTURE = str(Path(__file__).resolve().parent.parent) + "/"
 
 
-def leave_us_out(installed: Installed) -> None:
+def leave_us_out(patches: Patches) -> None:
     """Put this folder among those that dynamo skips, once the script has dynamo loaded."""
 
     def skip() -> None:
         rules = _rules()
         rules.SKIP_DIRS.append(_CAPTURE)
         rules._recompile_re()
-        installed.add("skipped folder of dynamo", unskip)
+        patches.add("skipped folder of dynamo", unskip)
 
     def unskip() -> None:
         rules = _rules()
@@ -28,9 +28,7 @@ def leave_us_out(installed: Installed) -> None:
             rules.SKIP_DIRS.remove(_CAPTURE)
             rules._recompile_re()
 
-    finder = AfterImport(_RULES, skip)
-    finder.install()
-    installed.add(f"import hook for {_RULES}", finder.remove)
+    AfterImport(_RULES, skip).install(patches)
 
 
 def _rules() -> Any:

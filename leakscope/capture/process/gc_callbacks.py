@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import gc
-import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+from leakscope.capture.process.forks import in_forked_child
+from leakscope.capture.process.patches import Patches
 from leakscope.record.model import Collection
 
 _KEPT = 64
@@ -42,7 +43,7 @@ class CollectionWatch:
 
     def __init__(self, counted: Callable[[], int | None]) -> None:
         self._counted = counted
-        self._pid = os.getpid()
+        self._in_forked_child = in_forked_child()
         self._began: tuple[float, int | None] | None = None
         self._seen: list[Collection] = []
         self.over = False
@@ -51,7 +52,7 @@ class CollectionWatch:
         self._weights: list[dict[Any, Any]] = [{} for _ in range(_WEIGHTS)]
 
     def __call__(self, phase: str, info: Mapping[str, Any]) -> None:
-        if self.over or self._own_blocks or os.getpid() != self._pid:
+        if self.over or self._own_blocks or self._in_forked_child:
             return
         if phase == "start":
             # collecting begins with setting the count to 0 (Modules/gcmodule.c, gc_collect_main): these weigh nothing now
@@ -105,7 +106,7 @@ class CollectionWatch:
             seen = [c for c in seen if c in weightiest]
         return tuple(seen)
 
-    def install(self) -> Callable[[], object]:
-        """Listen; returns the way to stop listening."""
+    def install(self, patches: Patches) -> None:
+        """Listen."""
         gc.callbacks.append(self)
-        return lambda: gc.callbacks.remove(self) if self in gc.callbacks else None
+        patches.add("gc.callbacks", lambda: gc.callbacks.remove(self) if self in gc.callbacks else None)

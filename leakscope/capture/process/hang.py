@@ -10,7 +10,7 @@ import traceback
 from collections.abc import Callable
 from pathlib import Path
 
-from leakscope.capture.process.patches import Installed
+from leakscope.capture.process.patches import Patches
 
 STACKS = "stack.txt"
 _LONGEST_BEAT = 0.5
@@ -21,18 +21,18 @@ _ANSWER = 3.0
 _NOT_TOLD = ("/leakscope/capture/", "<frozen ")
 
 
-def write_stacks_on_signals(path: Path, installed: Installed) -> None:
+def write_stacks_on_signals(path: Path, patches: Patches) -> None:
     """SIGTERM and SIGINT also write all Python stacks into a file: a rank stuck in native code runs no Python handler.
 
     The dump is made in C and then hands over to whatever handled the signal before; a handler of the script's own
     that is already there is left alone, and one that it sets later takes the signal from us.
     """
     file = open(path, "w", encoding="utf-8")  # noqa: SIM115 - faulthandler keeps its descriptor until it is taken out
-    installed.add("file for stacks", file.close)
+    patches.add("file for stacks", file.close)
     for number, plain in ((signal.SIGTERM, signal.SIG_DFL), (signal.SIGINT, signal.default_int_handler)):
         if signal.getsignal(number) == plain:
             faulthandler.register(number, file=file, all_threads=True, chain=True)
-            installed.add(f"stack on {number.name}", lambda number=number, plain=plain: _unregister(number, plain))  # type: ignore[misc]
+            patches.add(f"stack on {number.name}", lambda number=number, plain=plain: _unregister(number, plain))  # type: ignore[misc]
 
 
 def _unregister(number: signal.Signals, plain: object) -> None:

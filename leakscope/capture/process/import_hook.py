@@ -9,6 +9,8 @@ from collections.abc import Callable, Sequence
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 
+from leakscope.capture.process.patches import Patches
+
 
 class AfterImport(importlib.abc.MetaPathFinder):
     """Stands first in `sys.meta_path` until the module has been imported once."""
@@ -16,13 +18,15 @@ class AfterImport(importlib.abc.MetaPathFinder):
     def __init__(self, name: str, then: Callable[[], None]) -> None:
         self._name, self._then, self._asking = name, then, False
 
-    def install(self) -> None:
+    def install(self, patches: Patches) -> None:
+        """Wait for the import; a module that is there already has had it."""
         if self._name in sys.modules:
             self._then()
         else:
             sys.meta_path.insert(0, self)
+            patches.add(f"import hook for {self._name}", self._remove)
 
-    def remove(self) -> None:
+    def _remove(self) -> None:
         if self in sys.meta_path:
             sys.meta_path.remove(self)
 
@@ -42,7 +46,7 @@ class AfterImport(importlib.abc.MetaPathFinder):
 
     def imported(self) -> None:
         """The module's own code has run."""
-        self.remove()
+        self._remove()
         self._then()
 
 

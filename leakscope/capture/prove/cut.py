@@ -9,7 +9,8 @@ import types
 from collections.abc import Callable
 from typing import Any
 
-from leakscope.capture.heap.autograd import TensorBase, mro, type_dict
+from leakscope.capture.heap.autograd import TensorBase
+from leakscope.capture.heap.raw_types import mro, type_dict
 from leakscope.capture.heap.referents import LRU_CACHE, instance_dict
 
 CANNOT = "Python cannot make this cut: only C++ holds the reference"

@@ -15,9 +15,9 @@ from typing import Any
 
 import numpy as np
 
-from leakscope.capture.heap.autograd import mro
 from leakscope.capture.heap.garbage import watch_storage
 from leakscope.capture.heap.look import Live, inspect
+from leakscope.capture.heap.raw_types import mro
 from leakscope.capture.heap.storages import storage_object
 from leakscope.capture.prove.cut import cut
 from leakscope.graph.model import Crossing, HeapGraph

@@ -235,11 +235,12 @@ PARTS: Sequence[Callable[[], None]] = (
 
 if __name__ == "__main__":
     if watched:
-        from leakscope.capture.p2p import watch
+        from leakscope.capture.comm.monitor import CommMonitor
+        from leakscope.capture.process.patches import Patches
         from leakscope.record.folder import RankFolder
 
         written = RankFolder(folder, rank)
-        wire = watch(written)
+        wire = CommMonitor(written, Patches())
     dist.init_process_group("gloo", store=dist.FileStore(store, 2), rank=rank, world_size=2)
     pair = dist.new_group([0, 1])
     for number, do in enumerate(PARTS, 1):

@@ -16,8 +16,9 @@ import torch.distributed._functional_collectives as functions
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from leakscope.capture.comm import functional_collectives as wire_functional
+from leakscope.capture.comm.monitor import CommMonitor
 from leakscope.capture.comm.writer import FULL_STEPS
-from leakscope.capture.p2p import Watch, watch
+from leakscope.capture.process.patches import Patches
 from leakscope.capture.prove import prove
 from leakscope.record.folder import RankFolder
 
@@ -29,7 +30,7 @@ class Seen:
 
     def __init__(self, path: Path) -> None:
         self._folder = RankFolder(path, 1)
-        self.watch: Watch = watch(self._folder)
+        self.watch = CommMonitor(self._folder, Patches())
 
     def rows(self) -> list[dict[str, Any]]:
         self.watch.remove()
@@ -261,7 +262,7 @@ def test_views_of_one_storage_die_together(seen: Seen) -> None:
 def test_everything_is_taken_out(seen: Seen) -> None:
     functional = torch.ops._c10d_functional
     assert type(functional.all_reduce._op).__name__ == "Noted"
-    names = seen.watch.installed.names
+    names = seen.watch.patches.names
     assert "ProcessGroup.send" in names and "Work.wait" in names and "_c10d_functional.all_reduce.default._op" in names
     seen.watch.remove()
     from torch._C import _distributed_c10d as c10d
@@ -274,7 +275,7 @@ def test_everything_is_taken_out(seen: Seen) -> None:
         if "leakscope" in repr(getattr(value, "__code__", ""))
     ]
     operators = [getattr(functional, name) for name in ("all_reduce", "wait_tensor", "isend", "batch_p2p_ops")]
-    assert left == [] and seen.watch.installed.names == ()
+    assert left == [] and seen.watch.patches.names == ()
     assert all(type(op).__name__ == "builtin_function_or_method" or "Noted" not in type(op).__name__
                for operator in operators for op in (operator._op, operator.default._op))  # fmt: skip
 

@@ -17,12 +17,13 @@ from torch.multiprocessing.reductions import StorageWeakRef
 rank, store, folder, watched = int(sys.argv[1]), sys.argv[2], Path(sys.argv[3]), sys.argv[4] == "watched"
 torch.set_num_threads(1)
 if watched:
-    from leakscope.capture.p2p import watch
+    from leakscope.capture.comm.monitor import CommMonitor
+    from leakscope.capture.process.patches import Patches
     from leakscope.record.folder import RankFolder
 
     written = RankFolder(folder, rank)
     before = dict(vars(torch._C._distributed_c10d.ProcessGroup)), dict(vars(torch._C._distributed_c10d.Work))
-    wire = watch(written)
+    wire = CommMonitor(written, Patches())
 dist.init_process_group("gloo", store=dist.FileStore(store, 2), rank=rank, world_size=2)
 pair = dist.new_group([1, 0])
 other = 1 - rank

@@ -12,7 +12,7 @@ from support.fake_device import State, device_module, natives
 
 from leakscope.capture.device.accelerator import Accelerator, described
 from leakscope.capture.device.history import ENTRIES, OURS, OVER, THEIRS, WAITING, History
-from leakscope.capture.process.patches import Installed
+from leakscope.capture.process.patches import Patches
 
 
 class Attached:
@@ -24,9 +24,9 @@ class Attached:
         self.device = described("cuda", self.module, (natives(self.state),))
         self.notes: list[str] = []
         self.begun = 0
-        self.installed = Installed()
+        self.patches = Patches()
         self.history = History(self.device, wanted, self.notes.append, self._begin)
-        self.history.attach(self.installed)
+        self.history.attach(self.patches)
 
     def _begin(self) -> None:
         self.begun += 1
@@ -54,7 +54,7 @@ def test_what_leakscope_switched_on_it_switches_off_and_all_is_as_found() -> Non
     record = at.device.record
     at.module.use()
     assert at.module.memory._record_memory_history is not record
-    at.installed.take_out()
+    at.patches.take_out()
     assert not at.state.recording and at.history.state == OVER
     assert at.module.memory._record_memory_history is record
     assert at.module._queued_calls == []
@@ -64,7 +64,7 @@ def test_a_device_never_used_is_left_as_found() -> None:
     at = Attached()
     waiting = [entry[0] for entry in at.module._queued_calls]
     assert len(waiting) == 1
-    at.installed.take_out()
+    at.patches.take_out()
     assert at.module._queued_calls == [] and at.state.calls == []
     at.module.use()
     assert not at.state.recording
@@ -84,14 +84,14 @@ def test_a_script_that_records_gets_its_own_events_only_and_keeps_them(how: str)
     at.state.snapshot["device_traces"] = [["the script's"]]
     assert at.history.state == THEIRS and not at.history.is_ours()
     assert len(at.notes) == 1 and "records memory history itself" in at.notes[0]
-    at.installed.take_out()
+    at.patches.take_out()
     assert at.state.recording and at.state.snapshot["device_traces"] == [["the script's"]]
 
 
 def test_a_script_that_recorded_first_is_left_alone() -> None:
     at = Attached(initialized=True, recording=True)
     assert at.history.state == THEIRS and at.begun == 1, "failures are observed all the same"
-    at.installed.take_out()
+    at.patches.take_out()
     assert at.state.recording and at.state.called("record") == 0
 
 
@@ -133,7 +133,7 @@ def test_a_forked_child_touches_nothing() -> None:
     if child == 0:
         at.module.use()
         at.module.memory._record_memory_history()
-        at.installed.take_out()
+        at.patches.take_out()
         os._exit(len(at.state.calls) - 1 + len(at.notes) + at.begun)
     assert os.waitpid(child, 0)[1] == 0, "one call, the child's own"
 

@@ -466,11 +466,11 @@ def test_a_step_costs_little(tmp_path: Path) -> None:
         from pathlib import Path
         import torch
         from leakscope.capture.device.monitor import DeviceMemory
-        from leakscope.capture.process.patches import Installed
+        from leakscope.capture.process.patches import Patches
         from leakscope.record.folder import RankFolder
 
-        memory, installed = DeviceMemory(RankFolder(Path({str(tmp_path)!r}), 0), "auto", 0.02), Installed()
-        memory.attach(installed)
+        memory, patches = DeviceMemory(RankFolder(Path({str(tmp_path)!r}), 0), "auto", 0.02), Patches()
+        memory.attach(patches)
         alive = [torch.ones(1000, device="cuda") for _ in range(5000)]
         began, spent = time.perf_counter(), []
         for step in range(1, 201):
@@ -481,7 +481,7 @@ def test_a_step_costs_little(tmp_path: Path) -> None:
             spent.append(time.perf_counter() - now)
             time.sleep(0.005)
         print(statistics.median(spent), sum(spent) / (time.perf_counter() - began))
-        installed.take_out()
+        patches.take_out()
     """
     told = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=300, check=True, env={**os.environ}

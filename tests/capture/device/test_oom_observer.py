@@ -114,10 +114,10 @@ def test_after_the_end_and_after_leakscope_is_gone_the_observer_does_nothing(sta
     at = standing_in()
     at.module.use()
     (observer,) = at.state.observers
-    at.installed.take_out()
+    at.patches.take_out()
     observer(0, 1, 2, 3)
     alive = weakref.ref(at.memory.failures)
-    at.installed = at.memory = None  # type: ignore[assignment]
+    at.patches = at.memory = None  # type: ignore[assignment]
     del at
     gc.collect()
     assert alive() is None, "torch keeps the observer for ever"

@@ -12,6 +12,7 @@ import torch
 
 from leakscope.capture.lifetimes.allocation_sites import Makers
 from leakscope.capture.lifetimes.tracker import Watch
+from leakscope.capture.process.patches import Patches
 
 
 def _in_bare_thread(mode: Any, operator: Any, arguments: tuple[Any, ...], done: Callable[[], bool]) -> bool:
@@ -24,7 +25,7 @@ def _in_bare_thread(mode: Any, operator: Any, arguments: tuple[Any, ...], done: 
 
 
 def test_makers_know_the_operator_where_no_line_made_it() -> None:
-    makers, tensor = Makers(), torch.ones(3)
+    makers, tensor = Makers(Patches()), torch.ones(3)
     assert makers.enter(False) == ""
     try:
         lifted = torch.ops.aten.lift_fresh.default
@@ -35,7 +36,7 @@ def test_makers_know_the_operator_where_no_line_made_it() -> None:
 
 
 def test_what_looks_at_memory_has_not_made_it() -> None:
-    there, makers = torch.ones(8), Makers()
+    there, makers = torch.ones(8), Makers(Patches())
     assert makers.enter(False) == ""
     try:
         views = [there.detach(), there[2:], there.view(2, 4).t(), there.add_(1)]

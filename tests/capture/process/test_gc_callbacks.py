@@ -7,6 +7,7 @@ import gc
 import pytest
 
 from leakscope.capture.process.gc_callbacks import CollectionWatch
+from leakscope.capture.process.patches import Patches
 
 
 @pytest.mark.parametrize("made", [0, 50, 3000])
@@ -25,7 +26,8 @@ def test_gcs_count_of_young_objects_is_afterwards_as_it_was(made: int) -> None:
 
 def test_the_programs_own_collection_makes_the_weights_good_again() -> None:
     watch = CollectionWatch(lambda: None)
-    remove = watch.install()
+    patches = Patches()
+    watch.install(patches)
     try:
         with watch.not_listening():
             kept = [[] for _ in range(3000)]  # type: ignore[var-annotated]
@@ -35,4 +37,4 @@ def test_the_programs_own_collection_makes_the_weights_good_again() -> None:
             kept += [[] for _ in range(3500)]
         assert gc.get_count()[0] < 100
     finally:
-        remove()
+        patches.take_out()
