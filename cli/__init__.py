@@ -25,15 +25,15 @@ class _Commands(click.Group):
         if cmd_name not in COMMANDS:
             return None
         module, function, _ = COMMANDS[cmd_name]
-        found = getattr(import_module(module), function)
-        assert isinstance(found, click.Command)
-        return found
+        command = getattr(import_module(module), function)
+        assert isinstance(command, click.Command)
+        return command
 
     def invoke(self, ctx: click.Context) -> Any:
         """Whatever a command tells its user by a LeakscopeError is one sentence on stderr and exit status 2."""
-        from leakscope_cli.shared import sentences
+        from leakscope_cli.shared import told_in_one_sentence
 
-        with sentences():
+        with told_in_one_sentence():
             return super().invoke(ctx)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

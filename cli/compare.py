@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
-from leakscope_cli.shared import judged
+from leakscope_cli.shared import read_and_judge
 
 from leakscope.findings.model import Origin, Severity
 from leakscope.report.wording import title
@@ -25,7 +25,7 @@ NEW = 23
 @click.pass_context
 def compare(ctx: click.Context, base: Path, new: Path) -> None:
     """Compare two recorded runs by their findings' fingerprints; exit status 23 when NEW has a leak that BASE has not."""
-    before, after = _leaks(judged(base)[1]), _leaks(judged(new)[1])
+    before, after = _leaks(read_and_judge(base)[1]), _leaks(read_and_judge(new)[1])
     came = sorted(after.keys() - before.keys())
     for line in _lines(before, after):
         click.echo(line)

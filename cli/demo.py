@@ -7,10 +7,13 @@ from importlib.resources import as_file, files
 from pathlib import Path
 
 import click
-from leakscope_cli.run import record_and_tell, run
-from leakscope_cli.shared import LEAKS, say
+from leakscope_cli.run import record_and_report
+from leakscope_cli.shared import note
+
+from leakscope.options import Options
 
 STEPS = 12
+"""Two to warm up, and six looks at the rest: what the README asks for."""
 LEAK = "stage-backward-cycle"
 
 
@@ -21,13 +24,21 @@ LEAK = "stage-backward-cycle"
 @click.pass_context
 def demo(ctx: click.Context, output: Path | None, force: bool, quiet: bool) -> None:
     """Run a small two-rank pipeline with a planted leak; exit status 0 when leakscope finds it."""
-    output = output or Path("leakscope_runs") / f"demo_{datetime.now(UTC):%Y%m%d_%H%M%S}"
+    folder = output or Path("leakscope_runs") / f"demo_{datetime.now(UTC):%Y%m%d_%H%M%S}"
     with as_file(files("leakscope.samples") / "p2p_pipeline" / "train.py") as script:
-        words = ["--steps", str(STEPS), "--ranks", "2", "-o", str(output), *["-f"] * force, *["-q"] * quiet]
-        with run.make_context("run", [*words, str(script), "--leak", LEAK], parent=ctx) as as_typed:
-            status = record_and_tell(**as_typed.params)
-    if status == LEAKS:
-        say("the planted leak was found")
+        status = record_and_report(
+            Options(
+                script=str(script),
+                arguments=("--leak", LEAK),
+                ranks=2,
+                steps=STEPS,
+                folder=folder,
+                force=force,
+                quiet=quiet,
+            )
+        )
+    if status == Options.leak_exit_code:
+        note("the planted leak was found")
         ctx.exit(0)
-    say(f"the planted leak was not found (status {status}); that is a defect of leakscope")
+    note(f"the planted leak was not found (status {status}); that is a defect of leakscope")
     ctx.exit(1)

@@ -8,17 +8,20 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from leakscope.launch import Plan
+from leakscope.options import Options
+
+_POLL_S = 0.25
+"""Seconds between two readings: the eye follows it, and it costs nothing."""
 
 
 @contextmanager
-def progress(plan: Plan, quiet: bool) -> Iterator[None]:
+def progress(options: Options) -> Iterator[None]:
     """Show a bar while the block runs, where there is a terminal that nobody else writes to.
 
     A single rank prints straight to the terminal, and would print into the bar.
     """
-    alone = plan.ranks * plan.nnodes == 1
-    if quiet or not sys.stderr.isatty() or (alone and sys.stdout.isatty() and not plan.stdout_to_stderr):
+    alone = options.ranks * options.nnodes == 1
+    if options.quiet or not sys.stderr.isatty() or (alone and sys.stdout.isatty() and not options.as_json):
         yield
         return
     from rich.console import Console
@@ -33,12 +36,12 @@ def progress(plan: Plan, quiet: bool) -> Iterator[None]:
     )
     over = threading.Event()
     with Progress(*columns, console=Console(stderr=True), transient=True, redirect_stdout=sys.stdout.isatty()) as bar:
-        task = bar.add_task("starting the ranks", total=plan.steps)
+        task = bar.add_task("starting the ranks", total=options.steps)
 
         def follow() -> None:
             counts: dict[Path, tuple[int, int]] = {}
-            while not over.wait(0.25):
-                step = max((_lines(path, counts) for path in plan.folder.glob("rank_*/steps.jsonl")), default=0)
+            while not over.wait(_POLL_S):
+                step = max((_lines(path, counts) for path in options.folder.glob("rank_*/steps.jsonl")), default=0)
                 if step:
                     bar.update(task, completed=step, description=f"step {step}")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import click
-from leakscope_cli.shared import judged
+from leakscope_cli.shared import read_and_judge
 
 from leakscope.errors import LeakscopeError
 from leakscope.findings.model import Verdict
@@ -20,7 +20,7 @@ from leakscope.report import FORMATS
 @click.pass_context
 def report(ctx: click.Context, folder: Path, form: str, output: Path | None, leak_exit_code: int) -> None:
     """Judge a recorded RUN again and tell its story."""
-    run, findings = judged(folder)
+    run, findings = read_and_judge(folder)
     text = FORMATS[form](run, findings)
     if output is None:
         click.echo(text, nl=not text.endswith("\n"))

@@ -11,14 +11,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from leakscope.errors import LeakscopeError
+from leakscope.options import Options
 from leakscope.units import parse_bytes
 
 if TYPE_CHECKING:
     from leakscope.findings.model import Findings
     from leakscope.record.model import Run
-
-LEAKS = 23
-"""Exit status when leaks are found."""
 
 
 class Impossible(click.ClickException):
@@ -26,12 +24,13 @@ class Impossible(click.ClickException):
 
     exit_code = 2
 
-    def show(self, file: Any = None) -> None:
-        say(self.message)
+    def show(self, file: Any = None) -> None:  # noqa: ARG002 - click's signature
+        """Print the sentence."""
+        note(self.message)
 
 
 @contextmanager
-def sentences() -> Iterator[None]:
+def told_in_one_sentence() -> Iterator[None]:
     """Turn what leakscope tells its user into a sentence on stderr and exit status 2."""
     try:
         yield
@@ -39,13 +38,16 @@ def sentences() -> Iterator[None]:
         raise Impossible(str(error)) from None
 
 
-def say(text: str) -> None:
+def note(text: str) -> None:
     """A note on stderr."""
     click.echo(f"leakscope: {text}", err=True)
 
 
-def judged(
-    folder: Path, suppress: Collection[str] = (), baseline: Collection[str] = (), leak_exit_code: int = LEAKS
+def read_and_judge(
+    folder: Path,
+    suppress: Collection[str] = (),
+    baseline: Collection[str] = (),
+    leak_exit_code: int = Options.leak_exit_code,
 ) -> tuple[Run, Findings]:
     """The run recorded in a folder, and what is wrong with it."""
     from leakscope.findings import judge
@@ -90,6 +92,7 @@ class Size(click.ParamType):  # type: ignore[type-arg]
     name = "size"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """The count of bytes."""
         try:
             return parse_bytes(value)
         except ValueError as error:
@@ -102,6 +105,7 @@ class Percent(click.ParamType):  # type: ignore[type-arg]
     name = "percent"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """The share, between 0 and 1."""
         if isinstance(value, float):
             return value
         try:

@@ -36,7 +36,7 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_itemcollected(item: pytest.Item) -> None:
     marker = item.get_closest_marker(MARKER)
     if marker is not None:
-        from leakscope.profiler import enough
+        from leakscope.profiler.repeats import require_repeats
         from leakscope.units import parse_bytes
 
         try:
@@ -44,7 +44,7 @@ def pytest_itemcollected(item: pytest.Item) -> None:
             allowance, repeats = _settings(marker)
             parse_bytes(allowance)
             if repeats is not None:
-                enough(repeats)
+                require_repeats(repeats)
         except (TypeError, ValueError) as error:
             raise pytest.UsageError(f"{item.nodeid}: @pytest.mark.{MARKER}: {error}") from None
 
@@ -107,8 +107,9 @@ def pytest_runtest_makereport(
 
 def _repeat(again: Callable[[], object], repeats: int) -> None:
     """Call the test again and again with the same fixtures; what grows every time is a leak."""
-    from leakscope.profiler import LeaksFound, checked, leaks_of, leaks_text
+    from leakscope.profiler.leaks import LeaksFound, leaks_of, leaks_text
+    from leakscope.profiler.repeats import run_and_judge
 
-    run, findings = checked(again, repeats, warmup=0, min_bytes=0)
+    run, findings = run_and_judge(again, repeats, warmup=0, min_bytes=0)
     if leaks_of(findings):
         raise LeaksFound(leaks_text(run, findings), findings)

@@ -1,22 +1,23 @@
-"""One rank: `python -m leakscope.capture OPTIONS SCRIPT ARGS...` runs the user's script under a Recorder.
+"""One rank: `python -m leakscope.capture OPTIONS` runs the user's script under a Recorder.
 
-OPTIONS is JSON. Neither torch nor numpy is imported before the script does it: what the script sets first counts.
+OPTIONS is what `Options.to_json` wrote. Neither torch nor numpy is imported before the script does it: what the script
+sets first counts.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import sys
+from dataclasses import replace
 from importlib import import_module
-from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from leakscope.capture.process import script
 from leakscope.capture.process.forks import in_forked_child
 from leakscope.capture.process.import_hook import AfterImport
 from leakscope.capture.process.patches import Patches
+from leakscope.options import Options
 from leakscope.record.kinds import EndKind
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 class _Rank:
     """Holds the recorder once torch is there."""
 
-    def __init__(self, options: dict[str, Any]) -> None:
+    def __init__(self, options: Options) -> None:
         self.options = options
         self.in_forked_child = in_forked_child()
         self.patches = Patches()
@@ -35,25 +36,8 @@ class _Rank:
 
     def begin(self) -> None:
         from leakscope.capture.recorder import Recorder
-        from leakscope.options import Options
 
-        asked = {
-            name: self.options[name]
-            for name in (
-                "rank",
-                "world",
-                "steps",
-                "warmup",
-                "budget",
-                "gc_diff",
-                "prove",
-                "lifetimes",
-                "snapshot",
-                "grace",
-                "hang_timeout",
-            )
-        }
-        self.recorder = Recorder(Options(folder=Path(self.options["folder"]), **asked), self.patches)
+        self.recorder = Recorder(self.options, self.patches)
         self.recorder.attach()
 
     def end(self, end: script.End, error: BaseException | None) -> script.End:
@@ -82,7 +66,7 @@ class _Rank:
     def _end_without_torch(self, ended: Ended) -> None:
         from leakscope.record.folder import RankFolder
 
-        folder = RankFolder(Path(self.options["folder"]), self.options["rank"])
+        folder = RankFolder(self.options.folder, self.options.rank)
         folder.note("the script never imported torch in this process")
         folder.ended(ended)
         folder.close()
@@ -90,14 +74,13 @@ class _Rank:
 
 def main(arguments: list[str]) -> int:
     """Run the script; returns its exit status or raises what it raised."""
-    options = json.loads(arguments[0])
-    options["rank"] = int(os.environ.get("RANK", "0")) if options["rank"] is None else options["rank"]
-    options["world"] = int(os.environ.get("WORLD_SIZE", "1")) if options["world"] is None else options["world"]
-    if options["line_by_line"]:
+    options = Options.from_json(arguments[0])
+    if options.under_elastic:
+        options = replace(options, rank=int(os.environ["RANK"]), world=int(os.environ["WORLD_SIZE"]))
         for stream in (sys.stdout, sys.stderr):
             stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     rank = _Rank(options)
-    code, module = script.prepare(arguments[1], options["module"], arguments[2:])
+    code, module = script.prepare(options.target, options.module is not None, list(options.arguments))
     AfterImport("torch", rank.begin).install(rank.patches)
     try:
         end, error = script.execute(code, module)

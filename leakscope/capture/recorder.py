@@ -32,7 +32,7 @@ from leakscope.capture.schedule.peers import Peers
 from leakscope.capture.schedule.rank_state import Board
 from leakscope.capture.schedule.steps import Schedule, StepClock
 from leakscope.capture.source.source_files import users_sources
-from leakscope.options import Options
+from leakscope.options import Options, When
 from leakscope.record.folder import RankFolder, write_json
 from leakscope.record.kinds import EndKind, Occasion
 from leakscope.record.model import HUNG, Ended, Step
@@ -195,7 +195,7 @@ class Recorder:
         self._watchdog.extend(time.perf_counter() - began)
 
     def _finish_looking(self) -> None:
-        self._look(self.steps, Occasion.LAST, collect=self.options.gc_diff != "never")
+        self._look(self.steps, Occasion.LAST, collect=self.options.gc_diff != When.NEVER)
         self._board.say(steps=self.steps)
         self._peers.wait_at_last_step()
 
@@ -349,7 +349,7 @@ class Recorder:
         self._lifetimes.leave()
         self._lifetimes.forget()
         if look:
-            self._look(self.steps, Occasion.END, collect=self.options.gc_diff == "always")
+            self._look(self.steps, Occasion.END, collect=self.options.gc_diff == When.ALWAYS)
         self._makers.forget()
         if self.options.prove and self.steps < (self.options.steps or 0):
             self._folder.note(f"no cut was proved: the script ended after {self.steps} of {self.options.steps} steps")

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from leakscope.launch import Outcome, Plan, launch
+from leakscope.launch import Outcome, launch
+from leakscope.options import Options
 from leakscope.record.folder import read_run
 from leakscope.record.model import Rank
 
@@ -49,7 +50,7 @@ if __name__ == "__main__":
 def run(folder: Path, script: Path, *arguments: str, **plan: object) -> tuple[Outcome, Rank]:
     """Launch on one rank; how it went, and what was recorded."""
     folder.mkdir(exist_ok=True)
-    outcome = launch(Plan(str(script), arguments, folder, **plan))  # type: ignore[arg-type]
+    outcome = launch(Options.of({"script": str(script), "arguments": arguments, "folder": folder, **plan}))
     return outcome, read_run(folder).ranks[0]
 
 
@@ -78,7 +79,7 @@ def test_a_module_runs_as_with_dash_m(
     )
     monkeypatch.chdir(tmp_path)
     plain = subprocess.run([sys.executable, "-m", "pack.train", "x"], capture_output=True, text=True, check=True).stdout
-    outcome, _ = run(tmp_path / "run", Path("pack.train"), "x", module=True)
+    outcome, _ = run(tmp_path / "run", Path(), "x", module="pack.train")
     assert outcome.status == 0
     assert capfd.readouterr().out == plain
 

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from leakscope.launch import Plan, launch
+from leakscope.launch import launch
+from leakscope.options import Options
 from leakscope.record.folder import read_run
 
 SCRIPT = """
@@ -42,7 +43,7 @@ def test_losses_gradients_and_the_process_are_as_without_leakscope(
 ) -> None:
     path = script(SCRIPT)
     plain = subprocess.run([sys.executable, path], capture_output=True, text=True, check=True).stdout
-    outcome = launch(Plan(str(path), (), tmp_path))
+    outcome = launch(Options(script=str(path), folder=tmp_path))
     (rank,) = read_run(tmp_path).ranks
     assert outcome.status == 0 and not rank.notes
     assert capfd.readouterr().out == plain
@@ -97,7 +98,7 @@ def test_no_mode_and_no_subclass_hears_of_our_looking(
 ) -> None:
     path = script(LISTENING)
     plain = subprocess.run([sys.executable, path], capture_output=True, text=True, check=True).stdout
-    launch(Plan(str(path), (), tmp_path))
+    launch(Options(script=str(path), folder=tmp_path))
     (rank,) = read_run(tmp_path).ranks
     assert any(look.occasion == "peak" for look in rank.looks) and any(look.heap.made_at for look in rank.looks)
     heard = capfd.readouterr().out

@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from leakscope.errors import Unreadable
-from leakscope.launch import Outcome, Plan, launch
+from leakscope.launch import Outcome, launch
+from leakscope.options import Options
 from leakscope.record.folder import read_run
 from leakscope.record.model import Rank
 
@@ -35,7 +36,7 @@ def step():
 
 def run(folder: Path, script: Path, **plan: object) -> tuple[Outcome, Rank]:
     folder.mkdir(exist_ok=True)
-    outcome = launch(Plan(str(script), (), folder, **plan))  # type: ignore[arg-type]
+    outcome = launch(Options(script=str(script), folder=folder, **plan))  # type: ignore[arg-type]
     return outcome, read_run(folder).ranks[0]
 
 
@@ -116,5 +117,5 @@ def test_a_script_whose_records_cannot_be_written_goes_on(script: Write, tmp_pat
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(tmp_path)
         with pytest.raises(Unreadable):
-            launch(Plan(str(path), (), folder))
+            launch(Options(script=str(path), folder=folder))
     assert (tmp_path / "done").exists()

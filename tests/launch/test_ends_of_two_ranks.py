@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from leakscope.launch import Outcome, Plan, launch
+from leakscope.launch import Outcome, launch
+from leakscope.options import Options
 from leakscope.record.folder import read_run
 from leakscope.record.model import Rank
 
@@ -40,7 +41,7 @@ def leave_last():
 def run(folder: Path, script: Path, **plan: object) -> tuple[Outcome, tuple[Rank, ...]]:
     folder.mkdir(exist_ok=True)
     settings = {"ranks": 2, "gc_diff": "never", **plan}
-    outcome = launch(Plan(str(script), (), folder, **settings))  # type: ignore[arg-type]
+    outcome = launch(Options(script=str(script), folder=folder, **settings))  # type: ignore[arg-type]
     return outcome, read_run(folder).ranks
 
 

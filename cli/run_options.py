@@ -1,0 +1,53 @@
+"""The options of `leakscope run`, as `leakscope.options` has them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import click
+from leakscope_cli.shared import Percent, Size
+
+from leakscope.errors import LeakscopeError
+from leakscope.options import SPELLINGS, Options, When, flags_of
+
+_TYPE_OF_UNIT: Mapping[str, click.ParamType[Any]] = {"bytes": Size(), "share": Percent()}
+_TYPES: Mapping[Any, Any] = {
+    Path: click.Path(path_type=Path),
+    When: click.Choice([str(when) for when in When]),
+    int: int,
+    float: float,
+    str: str,
+}
+
+
+def offered_options() -> list[click.Parameter]:
+    """All that a run can be told, for click; what is not typed comes as None, for Options to fill."""
+    return [_as_click(field.name, field.type) for field in fields(Options) if field.name in SPELLINGS]
+
+
+def _as_click(name: str, kind: Any) -> click.Option:
+    spelling = SPELLINGS[name]
+    words: dict[str, Any] = {"help": spelling.help, "metavar": spelling.metavar, "default": None}
+    if kind is bool:
+        return click.Option([name, *flags_of(name)], is_flag=True, **words)
+    plain = next(known for known in _TYPES if kind in (known, known | None))
+    return click.Option([name, *flags_of(name)], type=_TYPE_OF_UNIT.get(spelling.unit, _TYPES[plain]), **words)
+
+
+def options_of(words: Sequence[str], typed: Mapping[str, Any]) -> Options:
+    """What was typed: the script's or module's own words, and leakscope's options; None where one was not typed.
+
+    Raises LeakscopeError where no script is named, or where the options make no sense.
+    """
+    if not typed["module"] and not words:
+        raise LeakscopeError("no script was given; write `leakscope run train.py`, or `leakscope run -m package.train`")
+    target = {} if typed["module"] else {"script": words[0]}
+    arguments = list(words) if typed["module"] else list(words[1:])
+    given = {name: value for name, value in typed.items() if value is not None}
+    try:
+        return Options.of({**given, **target, "arguments": arguments})
+    except ValueError as error:
+        raise LeakscopeError(str(error)) from None

@@ -1,0 +1,121 @@
+"""How did each rank end, and which one failed first?"""
+
+from __future__ import annotations
+
+import json
+import signal
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from leakscope.record.folder import read_run, read_stack, write_json, write_run
+from leakscope.record.kinds import EndKind
+from leakscope.record.model import Ended
+
+LAUNCHER = -1
+"""In place of a rank's number: the launcher itself, which a signal ended."""
+_SIGNALLED = 128
+"""Exit status of a process that signal 0 would have ended, as shells count: 137 is SIGKILL, 9."""
+_LOST_PEER = (
+    "connection closed by peer",
+    "connection reset by peer",
+    "broken pipe",
+    "connection refused",
+    "socket",
+    "timed out waiting",
+    "remote process has exited",
+    "peer closed",
+    "store is no longer",
+)
+"""What the errors of a rank say whose peer went away first, as gloo, NCCL, TensorPipe and TCPStore word it."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a launch ended."""
+
+    status: int
+    """The earliest failing rank's own status, 128 + signal for a killed one, 0 where none failed."""
+    failed: int | None = None
+    """That rank."""
+    error: str = ""
+    log: str = ""
+    """Its log, relative to the run's folder."""
+
+
+def collect_outcome(folder: Path, codes: Mapping[int, int], only: int | None = None) -> Outcome:
+    """Complete what the ranks wrote: how the silent ones ended, where the logs are, what is common to all of them.
+
+    `codes` holds what the operating system says of a rank: its status, negative for a signal. With `only` no other rank
+    counts as failed.
+    """
+    interrupted = codes.get(LAUNCHER)
+    run = read_run(folder)
+    times = _end_times(folder, run.expected_ranks)
+    failures: list[tuple[bool, float, int, Ended]] = []
+    for rank in run.ranks:
+        code = codes.get(rank.number, interrupted if rank.ended.how == EndKind.LOST else None)
+        ended = _true_end(rank.ended, code, len(rank.steps))
+        log = f"logs/rank_{rank.number:04d}.stderr.log"
+        path = folder / f"rank_{rank.number:04d}"
+        stack = ended.stack or (read_stack(path / "stack.txt") if ended.status else ())
+        ended = replace(ended, log=log if (folder / log).exists() else "", stack=stack)
+        if ended != rank.ended:
+            path.mkdir(exist_ok=True)
+            write_json(path / "ended.json", asdict(ended))
+        if ended.status and ended.how != EndKind.LOST and only in (None, rank.number):
+            failures.append((is_secondary_failure(ended), times[rank.number] or time.time(), rank.number, ended))
+    merge_run_metadata(folder)
+    if interrupted is not None:
+        return Outcome(_SIGNALLED - interrupted, error=f"interrupted by {signal.Signals(-interrupted).name}")
+    if not failures:
+        return Outcome(0)
+    *_, number, ended = min(failures, key=lambda failure: failure[:3])
+    return Outcome(ended.status, number, ended.error, ended.log)
+
+
+def _true_end(ended: Ended, code: int | None, steps: int) -> Ended:
+    """What the rank wrote, unless the operating system knows better: killed, or ended by `os._exit`."""
+    if ended.how == EndKind.STOPPED or code is None:
+        return ended
+    status = _SIGNALLED - code if code < 0 else code
+    if ended.how not in (EndKind.LOST, EndKind.FINISHED) or (ended.how == EndKind.FINISHED and code == 0):
+        return ended
+    if code < 0:
+        return Ended(EndKind.KILLED, status, steps, error=f"killed by {signal.Signals(-code).name}")
+    return Ended(
+        EndKind.EXITED if code else EndKind.FINISHED,
+        status,
+        steps,
+        error="" if ended.how == EndKind.FINISHED else "left without a word",
+    )
+
+
+def is_secondary_failure(ended: Ended) -> bool:
+    """Did a rank that ended like this only fail because another one had?"""
+    if ended.how == EndKind.KILLED:
+        return ended.status == _SIGNALLED + signal.SIGTERM
+    return any(words in ended.error.lower() for words in _LOST_PEER)
+
+
+def _end_times(folder: Path, world: int) -> list[float]:
+    """Seconds since the epoch at which each rank's script ended, 0.0 where it did not get to say so."""
+    times = []
+    for rank in range(world):
+        path = folder / f"rank_{rank:04d}" / "ended.json"
+        times.append(path.stat().st_mtime if path.exists() else 0.0)
+    return times
+
+
+def merge_run_metadata(folder: Path) -> None:
+    """Put what the ranks know of device, torch and source files into `run.json`."""
+    data: dict[str, Any] = json.loads((folder / "run.json").read_text(encoding="utf-8"))
+    sources: dict[str, list[str]] = {}
+    for path in sorted(folder.glob("rank_*/about.json")):
+        about = json.loads(path.read_text(encoding="utf-8"))
+        sources.update(about.pop("sources"))
+        data.setdefault("device", about["device"])
+        data.setdefault("torch", about["torch"])
+    write_run(folder, {**data, "sources": sources})

@@ -1,0 +1,108 @@
+"""Does a block of code leave tensor memory behind?"""
+
+from __future__ import annotations
+
+import gc
+import sys
+from dataclasses import replace
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+from leakscope.findings.model import FreedBy, RuleName, Verdict
+from leakscope.profiler.in_memory import look_now, run_of_rank
+from leakscope.profiler.leaks import LeaksFound, leaks_of, leaks_text, sum_text
+from leakscope.record.kinds import EndKind, Occasion
+from leakscope.units import parse_bytes
+
+if TYPE_CHECKING:
+    from leakscope.findings.model import Findings
+    from leakscope.record.model import Look, Run
+
+_IN_FLIGHT = (RuleName.DIST_AUTOGRAD_CONTEXT, RuleName.P2P_BUFFER)
+"""Rules that a block answers for although something alive holds the memory."""
+
+
+class watch:
+    """A block that must leave no tensor memory unreachable and unfreed.
+
+    What a live variable holds is no leak here, and neither is what was there before. Automatic gc waits until the block
+    is over, so that what it would have freed is seen every time; before the block gc collects once. Where torch is not
+    imported, nothing is looked at.
+
+    `fail`: raise LeaksFound, an AssertionError, at the end of a block that leaves more than `allowance` behind, unless the
+    block itself raised.
+    `allowance`: bytes, as a number or like `"64 KiB"` and `"1 MB"` (both count in 1024). A ValueError says where it is no
+    size.
+
+    >>> import torch, leakscope
+    >>> def leak():
+    ...     kept = torch.ones(1024)
+    ...     def again(depth): return again(depth - 1) if depth else kept.sum()
+    ...     again(1)
+    >>> with leakscope.watch() as block:
+    ...     leak()
+    >>> block.findings.verdict.value, block.findings.findings[0].retained_bytes
+    ('leaks', 4096)
+    >>> with leakscope.watch(fail=True, allowance="1 MB"):
+    ...     leak()
+    """
+
+    findings: Findings
+    """What the block left behind; there after the block."""
+    run: Run
+    """What was seen of it, as the rest of leakscope takes it."""
+
+    def __init__(self, fail: bool = False, allowance: int | str = 0) -> None:
+        self._fail, self._allowance = fail, parse_bytes(allowance)
+
+    def __enter__(self) -> Self:
+        self._collecting = gc.isenabled()
+        gc.disable()
+        self._before = None
+        if "torch" in sys.modules:
+            gc.collect()
+            self._before = look_now(0, Occasion.BLOCK)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            after = look_now(1, Occasion.BLOCK) if "torch" in sys.modules and kind is None else None
+        finally:
+            if self._collecting:
+                gc.enable()
+        self.run = _run_of_block(after)
+        self.findings = _left_behind(self._before, after)
+        leaked = sum(finding.retained_bytes for finding in leaks_of(self.findings))
+        if self._fail and leaked > self._allowance:
+            raise LeaksFound(leaks_text(self.run, self.findings, self._allowance), self.findings)
+
+
+def _run_of_block(look: Look | None) -> Run:
+    from leakscope.record.model import Ended, Rank
+
+    return run_of_rank(Rank(0, (), () if look is None else (look,), Ended(EndKind.FINISHED, 0, 0)))
+
+
+def _left_behind(before: Look | None, after: Look | None) -> Findings:
+    """Findings after the block, without what was there before it."""
+    from leakscope.findings import Findings, judge
+
+    if after is None:
+        return Findings(Verdict.CLEAN, "torch was not used, or the block raised", 0)
+    judged = judge(_run_of_block(after))
+    kept = [finding for finding in judged.findings if finding.freed_by != FreedBy.PROGRAM or finding.rule in _IN_FLIGHT]
+    if before is not None and kept:
+        # the same leak may have been there before, made by somebody else: only what came on top counts
+        known = {finding.fingerprint: finding.retained_bytes for finding in judge(_run_of_block(before)).findings}
+        kept = [
+            replace(finding, retained_bytes=finding.retained_bytes - known.get(finding.fingerprint, 0))
+            for finding in kept
+        ]
+        kept = [finding for finding in kept if finding.retained_bytes > 0]
+    # a block has no steps: nothing grows by so much a step, and collecting is not set against its time
+    left = replace(judged, findings=tuple(replace(finding, bytes_per_step=0.0) for finding in kept), gc_advice=())
+    if leaks_of(left):
+        return replace(left, why=sum_text(left))
+    return replace(left, verdict=Verdict.CLEAN, why="the block left no tensor memory behind", exit_status=0)

@@ -1,0 +1,41 @@
+"""Looks at this process whose run is never on disk."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from leakscope.capture.device.counters import Counter
+    from leakscope.record.kinds import Occasion
+    from leakscope.record.model import Look, Rank, Run
+
+
+def look_now(step: int, occasion: Occasion, counter: Counter | None = None) -> Look:
+    """One look at this process; what it keeps itself does not count as the program's."""
+    from leakscope.capture.device.counters import Counter
+    from leakscope.capture.heap.look import look
+
+    counter = counter or Counter()
+    counted = counter.read().bytes
+    with counter.ours(most=sys.maxsize):  # the look itself is kept: megabytes where thousands of tensors live
+        return look(step, occasion, counted_bytes=counted, counted_on=counter.device)
+
+
+def run_of_rank(rank: Rank, warmup: int = 0, min_bytes: int = 0) -> Run:
+    """A run of this process, its one rank."""
+    from leakscope import __version__
+    from leakscope.record.model import Run
+
+    torch = sys.modules.get("torch")
+    return Run(
+        command=(Path(sys.argv[0]).name,),
+        ranks=(rank,),
+        expected_ranks=1,
+        device=rank.looks[-1].counted_on if rank.looks else "cpu",
+        torch="" if torch is None else str(torch.__version__),
+        leakscope=__version__,
+        warmup=warmup,
+        min_bytes=min_bytes,
+    )
