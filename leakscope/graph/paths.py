@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import zlib
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,6 +13,7 @@ from scipy.sparse import csr_array
 from scipy.sparse.csgraph import dijkstra
 
 from leakscope.graph.model import REFERENCE_KINDS, ROOTS, HeapGraph, Ints, RootKind
+from leakscope.graph.once import once
 from leakscope.graph.ownership import is_built_with, is_library_line
 
 _REFERENCE_COST = {"unnamed": 6.0, "operand": 6.0, "grad graph": 1.2, "saved": 1.2, "hook": 1.5, "memory": 1.0}
@@ -40,7 +43,25 @@ class Ways:
         way = self.to(graph, index)
         return int(graph.holder[way[0]]) if way else index
 
+    def storages_below(self, graph: HeapGraph, storages: Sequence[int]) -> Counter[int]:
+        """Objects on the paths to these storages, each with how many of the paths go through it."""
+        last, holder = self.last.tolist(), graph.holder.tolist()
+        below = Counter(storages)
+        on_a_path: set[int] = set()
+        for storage in storages:
+            index = storage
+            while index not in on_a_path:
+                on_a_path.add(index)
+                if last[index] >= 0:
+                    index = holder[last[index]]
+        # farthest first: each object has been given all its own before it hands them up
+        for index in sorted(on_a_path, key=self.cost.__getitem__, reverse=True):
+            if last[index] >= 0:
+                below[holder[last[index]]] += below[index]
+        return below
 
+
+@once
 def ways_from_roots(graph: HeapGraph) -> Ways:
     """From the root that a person would name first: a frame or module of the user's before a library's and native code."""
     cost = np.array([_ROOT_COST.get(name, _FAR) for name in ROOTS])[graph.root]

@@ -2,31 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import wraps
-from typing import TypeVar
-from weakref import WeakKeyDictionary
-
 import numpy as np
 
 from leakscope.graph.cycles import find_cycles
+from leakscope.graph.dominators import Dominators, find_dominators
 from leakscope.graph.model import REFERENCE_KINDS, HeapGraph, Ints, ReferenceKind
+from leakscope.graph.once import once
 from leakscope.graph.reach import Mask, reachable
 
-_Found = TypeVar("_Found", Ints, Mask)
-
-
-def _once(work: Callable[[HeapGraph], _Found]) -> Callable[[HeapGraph], _Found]:
-    """What `work` finds in a graph is found once, and kept for as long as the graph is."""
-    known: WeakKeyDictionary[HeapGraph, _Found] = WeakKeyDictionary()
-
-    @wraps(work)
-    def found(graph: HeapGraph) -> _Found:
-        if graph not in known:
-            known[graph] = work(graph)
-        return known[graph]
-
-    return found
+_NONE: Ints = np.zeros(0, dtype=np.int64)
 
 
 def kept_without(graph: HeapGraph, references: Ints) -> Mask:
@@ -46,7 +30,7 @@ def kept_without(graph: HeapGraph, references: Ints) -> Mask:
     return living | reachable(len(graph), holder, held, closed)
 
 
-@_once
+@once
 def passing(graph: HeapGraph) -> Ints:
     """References from running statements to what something else holds as well: gone when the statement is over, as the list
     of `losses.append(step())`. A loop's iterator, say, is on the stack alone, and stays."""
@@ -54,19 +38,45 @@ def passing(graph: HeapGraph) -> Ints:
     return operands[kept_without(graph, operands)[graph.held[operands]]] if len(operands) else operands
 
 
-@_once
+@once
 def _kept(graph: HeapGraph) -> Mask:
-    return kept_without(graph, np.zeros(0, dtype=np.int64))
+    return kept_without(graph, _NONE)
 
 
-def freed_without(graph: HeapGraph, references: Ints) -> Mask:
-    """Which objects cutting these references would free."""
+@once
+def dominators(graph: HeapGraph) -> Dominators:
+    """Which object keeps which, as the graph is."""
+    return find_dominators(graph, _NONE)
+
+
+@once
+def _dominators_later(graph: HeapGraph) -> Dominators:
+    """The same once the statements that run now are over."""
+    gone = passing(graph)
+    return find_dominators(graph, gone) if len(gone) else dominators(graph)
+
+
+def freed_without(graph: HeapGraph, references: Ints, later: bool = False) -> Mask:
+    """Which objects cutting these references would free; `later`: once the statements that run now are over.
+
+    One reference is looked up in the tree of dominators; several, or one on a cycle, take a walk over the graph.
+    """
+    if len(references) == 1:
+        tree = _dominators_later(graph) if later else dominators(graph)
+        freed = tree.freed_by(graph, int(references[0]))
+        if freed is not None:
+            return freed
+    return freed_by_walk(graph, np.concatenate([references, passing(graph)]) if later else references)
+
+
+def freed_by_walk(graph: HeapGraph, references: Ints) -> Mask:
+    """The same, by walking the graph with and without them."""
     return _kept(graph) & ~kept_without(graph, references)
 
 
-def freed_storages(graph: HeapGraph, references: Ints) -> Ints:
-    """Storages that cutting these references would free."""
-    return graph.storages[freed_without(graph, references)[graph.storages]]
+def freed_storages(graph: HeapGraph, references: Ints, later: bool = False) -> Ints:
+    """Storages that cutting these references would free; `later` as in `freed_without`."""
+    return graph.storages[freed_without(graph, references, later)[graph.storages]]
 
 
 def bytes_freed(graph: HeapGraph, references: Ints) -> int:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from leakscope.findings.cut.multi_cut import cut_together
+from leakscope.findings.cut.multi_cut import ENOUGH_SHARE, minimal_cut
 from leakscope.findings.grouping.candidate import Candidate
 from leakscope.findings.grouping.groups import HOOKS, holds_itself
 from leakscope.findings.model import Cut
@@ -14,9 +14,8 @@ from leakscope.findings.naming.expressions import at_holder
 from leakscope.findings.naming.trace import generic, grouping
 from leakscope.graph.model import REFERENCE_KINDS, HeapGraph, ObjectKind, ReferenceKind
 from leakscope.graph.paths import Ways, ways_from, ways_from_roots
-from leakscope.graph.retained import freed_storages, passing
+from leakscope.graph.retained import freed_storages
 
-_ENOUGH = 0.9
 _MOST_INSTANCES = 4000
 _TENSORS = (ObjectKind.TENSOR, ObjectKind.PARAMETER)
 _HOOK = REFERENCE_KINDS.index(ReferenceKind.HOOK)
@@ -40,7 +39,7 @@ def best_cut(found: Candidate) -> tuple[Cut | None, dict[int, int], tuple[int, .
 
     A cycle is cut at the same place in each of its instances.
     """
-    together, held_by = cut_together(found, lambda references: _freed(found, references))
+    together, held_by = minimal_cut(found, lambda references: _freed(found, references))
     if together:
         return _cut_of(found, together, held_by)
     positions = _cycle_cuts(found) if found.group.freed != 0 else _way_cuts(found)
@@ -62,13 +61,13 @@ def best_cut(found: Candidate) -> tuple[Cut | None, dict[int, int], tuple[int, .
         ]
         return None, frees, positions[max(named, default=len(positions) - 1)]
     if found.group.freed == 0:
-        best = max(k for k, size in enumerate(freed) if size >= _ENOUGH * most)
+        best = max(k for k, size in enumerate(freed) if size >= ENOUGH_SHARE * most)
         several = _several(found, best, most)
         if several is not None:
             best, positions[best], freed[best] = several  # from left to right: `best` is the new one already
             frees[positions[best][0]] = freed[best]
     else:
-        enough = [k for k, size in enumerate(freed) if size >= _ENOUGH * most]
+        enough = [k for k, size in enumerate(freed) if size >= ENOUGH_SHARE * most]
         best = min(enough, key=lambda k: _cut_rank(found, positions[k][0]))
     reference = found.graph.reference(positions[best][0])
     if reference.kind == ReferenceKind.MEMORY and reference.name == "storage":
@@ -144,11 +143,11 @@ def _several(found: Candidate, best: int, most: int) -> tuple[int, tuple[int, ..
     `best`; no one frees more than `most`."""
     each = _each_that_gains(found, best)
     size = _freed(found, each) if each else 0
-    if size >= _ENOUGH * most:
+    if size >= ENOUGH_SHARE * most:
         return found.gaining - 1, each, size
-    items = _all_items(found) if most < _ENOUGH * found.group.bytes else ()
+    items = _all_items(found) if most < ENOUGH_SHARE * found.group.bytes else ()
     size = _freed(found, items) if items else 0
-    return (found.gaining, items, size) if most < _ENOUGH * size else None
+    return (found.gaining, items, size) if most < ENOUGH_SHARE * size else None
 
 
 def _each_that_gains(found: Candidate, position: int) -> tuple[int, ...]:
@@ -226,8 +225,8 @@ def _same_on_ways(found: Candidate, ways: Ways, first: Sequence[int]) -> list[tu
 
 def _freed(found: Candidate, references: Sequence[int]) -> int:
     """Bytes of the group that cutting the references would free, once the statements that run now are over."""
-    cut = [*_with_other_owner(found.graph, references), *passing(found.graph)]
-    gone = freed_storages(found.graph, np.asarray(cut, dtype=np.int64))
+    cut = np.asarray(_with_other_owner(found.graph, references), dtype=np.int64)
+    gone = freed_storages(found.graph, cut, later=True)
     mine = np.isin(gone, np.asarray(found.group.storages))
     return int(found.graph.bytes[gone[mine]].sum())
 

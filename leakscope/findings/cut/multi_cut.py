@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -11,46 +10,48 @@ import numpy as np
 from leakscope.findings.grouping.candidate import Candidate
 from leakscope.findings.grouping.groups import HOOKS
 from leakscope.findings.naming.trace import generic
-from leakscope.graph.model import HeapGraph, Ints
+from leakscope.graph.model import REFERENCE_COLUMNS, HeapGraph, Ints
 from leakscope.graph.paths import ways_from_roots
 
-_MOST = 4
+MAX_REFERENCES = 4
 """References that a person can be asked to cut together."""
-_MOST_ASKED = 200
-"""Storages whose ways are compared."""
-_HELD_ELSEWHERE = 0.5
+ENOUGH_SHARE = 0.9
+"""Share of the memory from which a cut is said to free it: the last tensor made may still be in use."""
+_MAX_COMPARED = 200
+"""Storages whose paths are compared."""
+_HELD_ELSEWHERE_SHARE = 0.5
 """A cut that frees less than this share of the memory: something else holds the rest."""
-_ENOUGH = 0.9
 
 Freed = Callable[[Sequence[int]], int]
 
 
-def cut_together(found: Candidate, freed: Freed) -> tuple[tuple[int, ...], tuple[Candidate, ...]]:
-    """(References, the candidate on each one's way), as few as do.
+def minimal_cut(candidate: Candidate, freed: Freed) -> tuple[tuple[int, ...], tuple[Candidate, ...]]:
+    """(References, the candidate on each one's path), as few as do.
 
     `freed` gives the bytes of the group that cutting references would free. Empty where one cut is enough, where nothing
     else is found to hold the memory, or where cutting a few does not free it: each step's tensor may have a holder of its own.
     """
-    group = found.group
-    if group.freed != 0 or group.roots > 1 or group.key[-1] == HOOKS or not _names_more(found, freed):
+    group = candidate.group
+    if group.freed != 0 or group.roots > 1 or group.key[-1] == HOOKS or not _names_more(candidate, freed):
         return (), ()
     cuts: list[int] = []
     held_by: list[Candidate] = []
     typical = group.storages[len(group.storages) // 2]  # the last one made may still be in use
-    while len(cuts) < _MOST:
-        rest, kept = _without(found.graph, cuts)
-        ways = ways_from_roots(rest)
-        way = [int(kept[reference]) for reference in ways.to(rest, typical)]
-        if not way:
+    compared = group.storages[:: -(-len(group.storages) // _MAX_COMPARED)]
+    while len(cuts) < MAX_REFERENCES:
+        rest, number = _without(candidate.graph, cuts)
+        paths = ways_from_roots(rest)
+        path = tuple(int(number[reference]) for reference in paths.to(rest, typical))
+        if not path:
             return (), ()
-        holder = replace(found, group=replace(group, start=int(found.graph.holder[way[0]]), way=tuple(way)))
-        grip = _grip(holder, Counter(int(kept[r]) for storage in _some(group.storages) for r in ways.to(rest, storage)))
-        if grip is None:
+        holder = replace(candidate, group=replace(group, start=int(candidate.graph.holder[path[0]]), way=path))
+        shared = _last_shared(holder, paths.storages_below(rest, compared), len(compared))
+        if shared is None:
             return (), ()
-        cuts.append(grip)
+        cuts.append(shared)
         held_by.append(holder)
-        if freed(cuts) >= _ENOUGH * group.bytes:
-            needed = _needed(cuts, lambda some: freed(some) >= _ENOUGH * group.bytes)
+        if freed(cuts) >= ENOUGH_SHARE * group.bytes:
+            needed = _needed(cuts, lambda some: freed(some) >= ENOUGH_SHARE * group.bytes)
             return (tuple(cuts[k] for k in needed), tuple(held_by[k] for k in needed)) if len(cuts) > 1 else ((), ())
     return (), ()
 
@@ -65,29 +66,23 @@ def _needed(cuts: Sequence[int], is_enough: Callable[[Sequence[int]], bool]) -> 
     return places
 
 
-def _names_more(found: Candidate, freed: Freed) -> bool:
-    """Whether a name stands on the way below the last reference whose cut frees the memory: `.rows`, not `[i]`."""
-    upto = found.group.way[: found.tensor_at]
-    named = [k for k, r in enumerate(upto) if generic(found.graph.reference(r).name) != "[i]"]
-    return bool(named) and freed([upto[named[-1]]]) < _HELD_ELSEWHERE * found.group.bytes
+def _names_more(candidate: Candidate, freed: Freed) -> bool:
+    """Whether a name stands on the path below the last reference whose cut frees the memory: `.rows`, not `[i]`."""
+    upto = candidate.group.way[: candidate.tensor_at]
+    named = [reference for reference in upto if generic(candidate.graph.reference(reference).name) != "[i]"]
+    return bool(named) and freed([named[-1]]) < _HELD_ELSEWHERE_SHARE * candidate.group.bytes
 
 
-def _grip(found: Candidate, ways: Counter[int]) -> int | None:
-    """The last reference before the first tensor that most of the group's ways share; None where they share none."""
-    shared = [r for r in found.group.way[: found.tensor_at] if 2 * ways[r] > len(_some(found.group.storages))]
+def _last_shared(candidate: Candidate, below: Mapping[int, int], count: int) -> int | None:
+    """The last reference before the first tensor that most of the storages hang on; None where they share none."""
+    upto = candidate.group.way[: candidate.tensor_at]
+    shared = [reference for reference in upto if 2 * below[int(candidate.graph.held[reference])] > count]
     return shared[-1] if shared else None
-
-
-def _some(storages: Sequence[int]) -> Sequence[int]:
-    """Not more than `_MOST_ASKED` of them, evenly."""
-    return storages[:: -(-len(storages) // _MOST_ASKED)]
 
 
 def _without(graph: HeapGraph, references: Sequence[int]) -> tuple[HeapGraph, Ints]:
     """The graph without these references, and what number each of its references had."""
+    if not references:
+        return graph, np.arange(len(graph.holder))
     kept = np.delete(np.arange(len(graph.holder)), references)
-    columns = {
-        name: getattr(graph, name)[kept]
-        for name in ("holder", "held", "reference_kind", "reference_name", "reference_where")
-    }
-    return replace(graph, **columns), kept
+    return replace(graph, **{name: getattr(graph, name)[kept] for name in REFERENCE_COLUMNS}), kept

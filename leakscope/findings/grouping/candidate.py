@@ -125,20 +125,7 @@ class Candidate:
     @cached_property
     def storages_below(self) -> Counter[int]:
         """Objects on the ways from the roots to the storages, each with how many of those ways go through it."""
-        ways = ways_from_roots(self.graph)
-        last, holder = ways.last.tolist(), self.graph.holder.tolist()
-        found = Counter(self.group.storages)
-        on_the_way: set[int] = set()
-        for index in found:
-            while index not in on_the_way:
-                on_the_way.add(index)
-                if last[index] >= 0:
-                    index = holder[last[index]]
-        # farthest first: each object has been given all its own before it hands them up
-        for index in sorted(on_the_way, key=ways.cost.__getitem__, reverse=True):
-            if last[index] >= 0:
-                found[holder[last[index]]] += found[index]
-        return found
+        return ways_from_roots(self.graph).storages_below(self.graph, self.group.storages)
 
     @property
     def keeps_its_number(self) -> int:
