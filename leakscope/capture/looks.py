@@ -33,7 +33,7 @@ class Looks:
         self, options: Options, folder: RankFolder, counter: Counter, makers: Makers, own: Callable[[], tuple[object, ...]]
     ) -> None:  # fmt: skip
         self.lock = _thread.allocate_lock()
-        self.wire: CommMonitor | None = None
+        self.comm: CommMonitor | None = None
         self.device: DeviceMemory | None = None
         self._options, self._folder, self._counter, self._makers = options, folder, counter, makers
         self._own = own
@@ -82,7 +82,7 @@ class Looks:
             yield live
 
     def _known(self) -> dict[str, Any]:
-        wire = self.wire
+        comm = self.comm
         counted = self._counter.read()
         return {
             "counted_bytes": counted.bytes,
@@ -90,8 +90,8 @@ class Looks:
             "counted_on": self._counter.device,
             "hidden": self.own_objects(),
             "made_at": self._makers.made_at,
-            "wire": () if wire is None else wire.holds(),
-            "crossed": {} if wire is None else wire.crossed(),
+            "wire": () if comm is None else comm.holds(),
+            "crossed": {} if comm is None else comm.crossed(),
             "device": None if self.device is None else self.device.one_look(),
         }
 
@@ -105,5 +105,5 @@ class Looks:
 
     def own_objects(self) -> tuple[object, ...]:
         """leakscope's objects, which no look must show."""
-        wire = () if self.wire is None else self.wire.own_objects()
-        return (self, *self.__dict__.values(), self.__dict__, *self._own(), *wire)
+        comm = () if self.comm is None else self.comm.own_objects()
+        return (self, *self.__dict__.values(), self.__dict__, *self._own(), *comm)

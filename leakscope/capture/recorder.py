@@ -24,13 +24,13 @@ from leakscope.capture.looks import Looks
 from leakscope.capture.process.child_processes import OwnProcesses
 from leakscope.capture.process.forks import in_forked_child
 from leakscope.capture.process.gc_callbacks import CollectionWatch
-from leakscope.capture.process.hang import STACKS, EndClock, HangClock, stack_of_thread, write_stacks_on_signals
+from leakscope.capture.process.hang import STACKS, HangClock, TerminationClock, stack_of_thread, write_stacks_on_signals
 from leakscope.capture.process.patches import Patches
 from leakscope.capture.process.watchdog import Stop, Watchdog, leave_now
-from leakscope.capture.schedule import rank_state as places
+from leakscope.capture.schedule.looks import Schedule
 from leakscope.capture.schedule.peers import Peers
-from leakscope.capture.schedule.rank_state import Board
-from leakscope.capture.schedule.steps import Schedule, StepClock
+from leakscope.capture.schedule.rank_state import Activity, RankStateFile
+from leakscope.capture.schedule.steps import StepClock
 from leakscope.capture.source.source_files import users_sources
 from leakscope.options import Options, When
 from leakscope.record.folder import RankFolder, write_json
@@ -54,20 +54,20 @@ class Recorder:
         self.lost = False
         """Nothing could be written any more."""
         self._folder = RankFolder(options.folder, options.rank)
-        self._board = Board(options.folder / ".board", options.rank, options.world)
+        self._rank_state = RankStateFile(options.folder / ".board", options.rank, options.world)
         self._counter = Counter()
         self._collections = CollectionWatch(lambda: self._counter.read().bytes)
         self._clock = StepClock()
         self._schedule = Schedule(options.warmup, options.steps, options.budget)
         self._makers = Makers(self.patches.part())
         self._looks = Looks(options, self._folder, self._counter, self._makers, self._own_objects)
-        self._peers = Peers(self._board, self._schedule, options, self._look_as_peer, self._look_for_failing_peer)
+        self._peers = Peers(self._rank_state, self._schedule, options, self._look_as_peer, self._look_for_failing_peer)
         self._lifetimes = LifetimeWatch(options.warmup, self._at_peak, lambda: self._counter.fullest, self._makers.know)
         self._device = self._looks.device = DeviceMemory(self._folder, options.snapshot, options.budget)
-        self._wire: CommMonitor | None = None
+        self._comm: CommMonitor | None = None
         self._hang: HangClock | None = None
-        self._told_to_end: EndClock | None = None
-        self._watchdog = Watchdog(self.is_over, self._from_aside, self._leave, options.grace)
+        self._termination: TerminationClock | None = None
+        self._watchdog = Watchdog(self.is_over, self._on_watchdog_thread, self._leave, options.grace)
         self._in_forked_child = in_forked_child()
         self._home = _thread.get_ident()
         self._began = self._attached = time.perf_counter()
@@ -87,26 +87,26 @@ class Recorder:
             self.patches.add("optimizer step hook", register_optimizer_step_post_hook(self._after_optimizer).remove)
             OwnProcesses(self._folder.note).install(self.patches)
             if options.world > 1 and torch.distributed.is_available():
-                self._wire = self._looks.wire = CommMonitor(self._folder, self.patches)
-                self._listen_to_the_wire()
+                self._comm = self._looks.comm = CommMonitor(self._folder, self.patches)
+                self._poll_ahead_of_comm()
                 write_stacks_on_signals(self._folder.path / STACKS, self.patches)
-                self._told_to_end = EndClock(self._folder.path / STACKS, self._home, self._wire.last_call)
+                self._termination = TerminationClock(self._folder.path / STACKS, self._home, self._comm.last_call)
                 if options.hang_timeout is not None:
-                    self._hang = HangClock(options.hang_timeout, self._wire.last_event)
+                    self._hang = HangClock(options.hang_timeout, self._comm.last_event)
             self._watchdog.start()
             self.patches.add("watchdog thread", self._watchdog.end)
         if options.lifetimes:
-            self._lifetimes.install(self.patches, wire=self._wire is not None)
+            self._lifetimes.install(self.patches, wire=self._comm is not None)
         self.patches.call_before(torch, "compile", self._before_compile)
         self._began = self._attached = time.perf_counter()
         self._peers.begin()
 
-    def _listen_to_the_wire(self) -> None:
+    def _poll_ahead_of_comm(self) -> None:
         # the classes are wrapped, not torch.distributed.isend: P2POp refuses any other function ("Invalid op")
         from torch._C._distributed_c10d import ProcessGroup, Work
 
         for owner, name in ((ProcessGroup, "send"), (ProcessGroup, "recv"), (Work, "wait")):
-            self.patches.call_before(owner, name, self._before_the_wire)
+            self.patches.call_before(owner, name, self._before_comm)
 
     # steps
 
@@ -150,8 +150,8 @@ class Recorder:
         seconds, collections = ended - self._began, self._collections.taken()
         self._folder.step(Step(self.steps, seconds, counted.bytes, peak, collections, self._counter.device))
         self._device.step(self.steps, ended - self._attached)
-        if self._wire is not None:
-            self._wire.step_ended(self.steps)
+        if self._comm is not None:
+            self._comm.step_ended(self.steps)
         self._watch_makers()
         self._watch_lifetimes()
         self._look_if_short(inside=False)
@@ -161,7 +161,7 @@ class Recorder:
         else:
             if self._schedule.due(self.steps, ended - self._attached, counted.bytes):
                 self._look(self.steps, Occasion.STEP)
-            self._board.say(steps=self.steps)
+            self._rank_state.update(steps=self.steps)
 
     def _watch_makers(self) -> None:
         if self._makers.watching:
@@ -196,18 +196,18 @@ class Recorder:
 
     def _finish_looking(self) -> None:
         self._look(self.steps, Occasion.LAST, collect=self.options.gc_diff != When.NEVER)
-        self._board.say(steps=self.steps)
+        self._rank_state.update(steps=self.steps)
         self._peers.wait_at_last_step()
 
     # looks
 
     def _look(self, step: int, occasion: Occasion, collect: bool = False) -> None:
         with self._looks.lock:
-            self._board.say(state=places.LOOKING)
+            self._rank_state.update(activity=Activity.LOOKING)
             seconds = self._looks.take(step, occasion, collect)
             self._schedule.taken(step, seconds)
             self._watchdog.extend(seconds)
-            self._board.say(state=places.RUNNING)
+            self._rank_state.update(activity=Activity.RUNNING)
 
     def _look_if_short(self, inside: bool) -> None:
         """A limit has come near, at the end of a step or `inside` the next one."""
@@ -219,8 +219,8 @@ class Recorder:
             self._look(step, Occasion.MEMORY)
 
     def _look_as_peer(self, step: int) -> None:
-        if self._wire is not None:
-            self._wire.step_ended(step)
+        if self._comm is not None:
+            self._comm.step_ended(step)
         with self._collections.not_listening():
             self._look(step, Occasion.PEER)
 
@@ -235,9 +235,9 @@ class Recorder:
             return False
         try:
             with self._collections.not_listening():
-                self._board.say(state=places.LOOKING)
+                self._rank_state.update(activity=Activity.LOOKING)
                 self._watchdog.extend(self._looks.take(self.steps, Occasion.OOM, False))
-                self._board.say(state=places.RUNNING)
+                self._rank_state.update(activity=Activity.RUNNING)
         finally:
             self._looks.lock.release()
         return True
@@ -253,13 +253,13 @@ class Recorder:
     def _stop(self) -> None:
         if not self.stopped:
             self.stopped = True
-            self._board.say(state=places.STOPPING)
+            self._rank_state.update(activity=Activity.STOPPING)
             # written now, for a rank that never gets further than this; the script's own end writes it again
             with suppress(OSError):
                 self._folder.ended(Ended(EndKind.STOPPED, 0, self.steps))
         raise Stop
 
-    def _before_the_wire(self, *_: Any, **__: Any) -> None:
+    def _before_comm(self, *_: Any, **__: Any) -> None:
         if self._in_forked_child or self.lost or _thread.get_ident() != self._home or self._looks.lock.locked():
             return
         if self.steps == 0:
@@ -268,17 +268,17 @@ class Recorder:
         if self.is_over():
             self._stop()
 
-    def _from_aside(self) -> None:
+    def _on_watchdog_thread(self) -> None:
         """Called by the watchdog's thread."""
         try:
-            self._beat()
+            self._tick()
         except OSError:  # the disk is full or the folder gone: the script goes on, unrecorded
             self.lost = True
 
-    def _beat(self) -> None:
-        if self._wire is not None and not self.lost:
-            self._wire.tick()
-        if self._told_to_end is not None and self._told_to_end.is_over():
+    def _tick(self) -> None:
+        if self._comm is not None and not self.lost:
+            self._comm.tick()
+        if self._termination is not None and self._termination.is_over():
             leave_now(128 + signal.SIGINT)
         if self._hang is not None and self._hang.is_over(self._looks.lock.locked() or self._peers.somebody_looks()):
             self._leave_hung()
@@ -288,14 +288,14 @@ class Recorder:
         if time.perf_counter() - self._began > LONG_STEP:
             self._look_if_short(inside=True)
         if not self.steps:
-            self._peers.look_from_aside()
-        self._peers.answer_from_aside()
+            self._peers.look_on_watchdog_thread()
+        self._peers.answer_on_watchdog_thread()
 
     def _leave_hung(self) -> None:
-        last = self._wire.last_words() if self._wire is not None else ""
+        last = self._comm.last_words() if self._comm is not None else ""
         why = f"{HUNG}nothing happened on the wire for {self.options.hang_timeout:g} s; last {last or 'nothing at all'}"
         self._folder.ended(Ended(EndKind.RAISED, HANG_STATUS, self.steps, why, stack_of_thread(self._home)))
-        self._board.say(state=places.ENDED, ended=time.time())
+        self._rank_state.update(activity=Activity.ENDED, ended=time.time())
         leave_now(HANG_STATUS)
 
     def _leave(self) -> None:
@@ -304,7 +304,7 @@ class Recorder:
             if not self.stopped:
                 self._folder.ended(Ended(EndKind.STOPPED, 0, self.steps))
             write_json(self._folder.path / "about.json", self._about())
-            self._board.say(state=places.ENDED, ended=time.time())
+            self._rank_state.update(activity=Activity.ENDED, ended=time.time())
         finally:
             leave_now(0)
 
@@ -319,12 +319,12 @@ class Recorder:
         with suppress(
             OSError, MemoryError
         ):  # no room to tell of it, on disk or here: the script's own error is what counts
-            self._board.say(failed=True)
+            self._rank_state.update(failed=True)
             self._folder.append("out_of_memory", {"step": self.steps, "time": time.time(), **found})
             if type(error) is not torch.OutOfMemoryError or not self._device.failures.looked_at_last(self.steps):
                 with more_room():
                     self._look(self.steps, Occasion.MEMORY)
-            self._board.say(answered=True)
+            self._rank_state.update(answered=True)
             self._peers.wait_for_answers()
 
     def finish(self, ended: Callable[[int], Ended], look: bool) -> None:
@@ -339,7 +339,7 @@ class Recorder:
         finally:
             self.patches.take_out()
             self._folder.close()
-            self._board.close()
+            self._rank_state.close()
 
     def _write_the_end(self, ended: Callable[[int], Ended], look: bool) -> None:
         self._collections.over = True
@@ -355,7 +355,7 @@ class Recorder:
             self._folder.note(f"no cut was proved: the script ended after {self.steps} of {self.options.steps} steps")
         write_json(self._folder.path / "about.json", self._about())
         self._folder.ended(ended(self.steps))
-        self._board.say(state=places.ENDED, ended=time.time())
+        self._rank_state.update(activity=Activity.ENDED, ended=time.time())
 
     def _about(self) -> dict[str, Any]:
         return {

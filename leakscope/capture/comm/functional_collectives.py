@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from leakscope.capture.comm.arguments import is_plain, tensors_among
-from leakscope.capture.comm.operation_log import Ledger
+from leakscope.capture.comm.operation_log import OperationLog
 from leakscope.capture.comm.process_group import Calls
 from leakscope.capture.process.patches import Patches
 
@@ -33,7 +33,7 @@ _AUTOGRAD = ("all_gather_into_tensor", "reduce_scatter_tensor", "all_to_all_sing
 Call = Callable[..., Any]
 
 
-class Noted:
+class RecordedOperator:
     """Stands in an operator's `_op` and calls what stood there."""
 
     __slots__ = ("__weakref__", "called", "wrapper")
@@ -55,18 +55,18 @@ class Noted:
         return getattr(self.called, name)
 
 
-def install(ledger: Ledger, calls: Calls, patches: Patches) -> None:
+def install(log: OperationLog, calls: Calls, patches: Patches) -> None:
     """Note what goes through the functional operators."""
     functional: Any = torch.ops._c10d_functional
     for name in _COLLECTIVES:
-        _replace(functional, name, lambda called, name=name: _collective(ledger, calls, called, name), patches)  # type: ignore[misc]
+        _replace(functional, name, lambda called, name=name: _collective(log, calls, called, name), patches)  # type: ignore[misc]
     for name in _POINT_TO_POINT:
-        _replace(functional, name, lambda called, name=name: _point_to_point(ledger, calls, called, name), patches)  # type: ignore[misc]
-    _replace(functional, "batch_p2p_ops", lambda called: _batched(ledger, calls, called), patches)
-    _replace(functional, "wait_tensor", lambda called: _waits(ledger, calls, called), patches)
+        _replace(functional, name, lambda called, name=name: _point_to_point(log, calls, called, name), patches)  # type: ignore[misc]
+    _replace(functional, "batch_p2p_ops", lambda called: _batched(log, calls, called), patches)
+    _replace(functional, "wait_tensor", lambda called: _waits(log, calls, called), patches)
     autograd: Any = torch.ops._c10d_functional_autograd
     for name in _AUTOGRAD:
-        _replace(autograd, name, lambda called, name=name: _collective(ledger, calls, called, name), patches)  # type: ignore[misc]
+        _replace(autograd, name, lambda called, name=name: _collective(log, calls, called, name), patches)  # type: ignore[misc]
 
 
 def unseen() -> str:
@@ -93,15 +93,17 @@ def _replace(namespace: Any, name: str, make: Callable[[Call], Call], patches: P
         return
     for operator in (packet, *(getattr(packet, overload) for overload in packet.overloads())):
         original = operator._op
-        noted = Noted(original, make(original))
+        recorded = RecordedOperator(original, make(original))
         # TorchScript knows operators by the id of their `_op`
         builtins: Any = torch.jit._builtins
-        builtins._register_builtin(noted, str(packet._qualified_op_name))
-        patches.add(f"{operator} as TorchScript knows it", partial(builtins._get_builtin_table().pop, id(noted), None))
-        patches.replace(operator, "_op", noted, label=f"{operator}._op")
+        builtins._register_builtin(recorded, str(packet._qualified_op_name))
+        patches.add(
+            f"{operator} as TorchScript knows it", partial(builtins._get_builtin_table().pop, id(recorded), None)
+        )
+        patches.replace(operator, "_op", recorded, label=f"{operator}._op")
 
 
-def _collective(ledger: Ledger, calls: Calls, called: Call, name: str) -> Call:
+def _collective(log: OperationLog, calls: Calls, called: Call, name: str) -> Call:
     direction, copies, alone = name.rstrip("_").removesuffix("_out"), name in _COPYING, calls.alone(called)
 
     def wrapper(*args: Any, **kwargs: Any) -> Any:
@@ -109,21 +111,21 @@ def _collective(ledger: Ledger, calls: Calls, called: Call, name: str) -> Call:
         group = args[-1] if args else kwargs.get("group_name")
         if not given or type(group) is not str or calls.passes():
             return called(*args, **kwargs)
-        operation = ledger.begin(direction, group, None, None, given, sys._getframe().f_back)
+        operation = log.begin(direction, group, None, None, given, sys._getframe().f_back)
         try:
             result = alone(*args, **kwargs)
         except BaseException as error:
-            ledger.refused(operation, error)
+            log.refused(operation, error)
             del args, kwargs, given
             raise
         made = _real((result,))
-        ledger.returned(operation, made if copies else tensors_among((made, given)))
+        log.returned(operation, made if copies else tensors_among((made, given)))
         return result
 
     return wrapper
 
 
-def _point_to_point(ledger: Ledger, calls: Calls, called: Call, name: str) -> Call:
+def _point_to_point(log: OperationLog, calls: Calls, called: Call, name: str) -> Call:
     direction, alone = _POINT_TO_POINT[name], calls.alone(called)
 
     def wrapper(*args: Any, **kwargs: Any) -> Any:
@@ -131,20 +133,20 @@ def _point_to_point(ledger: Ledger, calls: Calls, called: Call, name: str) -> Ca
         if len(args) != 4 or not buffers or calls.passes():
             return called(*args, **kwargs)
         _, peer, tag, group = args
-        operation = ledger.begin(direction, group, peer, tag, buffers, sys._getframe().f_back)
+        operation = log.begin(direction, group, peer, tag, buffers, sys._getframe().f_back)
         try:
             result = alone(*args, **kwargs)
         except BaseException as error:
-            ledger.refused(operation, error)
+            log.refused(operation, error)
             del args, kwargs, buffers
             raise
-        ledger.returned(operation, buffers, _others(result, buffers))
+        log.returned(operation, buffers, _others(result, buffers))
         return result
 
     return wrapper
 
 
-def _batched(ledger: Ledger, calls: Calls, called: Call) -> Call:
+def _batched(log: OperationLog, calls: Calls, called: Call) -> Call:
     alone = calls.alone(called)
 
     def wrapper(*args: Any, **kwargs: Any) -> Any:
@@ -152,40 +154,40 @@ def _batched(ledger: Ledger, calls: Calls, called: Call) -> Call:
             return called(*args, **kwargs)
         names, peers, tags, tensors, group = args
         operations = [
-            ledger.begin(_POINT_TO_POINT.get(name, name), group, peer, tag, [tensor], sys._getframe().f_back)
+            log.begin(_POINT_TO_POINT.get(name, name), group, peer, tag, [tensor], sys._getframe().f_back)
             for name, peer, tag, tensor in zip(names, peers, tags, tensors, strict=True)
         ]
         try:
             result = alone(*args, **kwargs)
         except BaseException as error:
             for operation in operations:
-                ledger.refused(operation, error)
+                log.refused(operation, error)
             del args, kwargs, tensors
             raise
         for operation, tensor, stands_for in zip(operations, tensors, result, strict=True):
-            ledger.returned(operation, [tensor], _others(stands_for, [tensor]))
+            log.returned(operation, [tensor], _others(stands_for, [tensor]))
         return result
 
     return wrapper
 
 
-def _waits(ledger: Ledger, calls: Calls, called: Call) -> Call:
+def _waits(log: OperationLog, calls: Calls, called: Call) -> Call:
     alone = calls.alone(called)
 
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         buffers = _real(args[:1])
-        operation = None if not buffers or calls.passes() else ledger.latest_of(buffers[0])
+        operation = None if not buffers or calls.passes() else log.latest_of(buffers[0])
         del buffers
         if operation is None:
             return called(*args, **kwargs)
-        ledger.waiting((operation,))
+        log.waiting((operation,))
         try:
             result = alone(*args, **kwargs)
         except BaseException as error:
-            ledger.failed((operation,), error)
+            log.failed((operation,), error)
             del args, kwargs
             raise
-        ledger.waited((operation,))
+        log.waited((operation,))
         return result
 
     return wrapper

@@ -1,4 +1,4 @@
-"""Process groups as the wire knows them: by name, with the ranks of the world that their own ranks stand for."""
+"""Process groups as they are recorded: by name, with the ranks of the world that their own ranks stand for."""
 
 from __future__ import annotations
 
@@ -10,8 +10,10 @@ import torch
 from leakscope.capture.comm.operation import Channel
 from leakscope.capture.heap.raw_types import mro
 
-_MOST_CHANNELS = 20_000
-_MOST_GROUPS = 1000
+_MAX_CHANNELS = 20_000
+"""Channels kept of one group; a script may give every message a tag of its own."""
+_MAX_GROUPS = 1000
+"""Python objects of groups that are kept apart."""
 
 
 class Group:
@@ -28,7 +30,7 @@ class Group:
 
     def open(self, direction: str, other: Any, tag: Any) -> Channel:
         """A channel to be used for the first time."""
-        if len(self.channels) > _MOST_CHANNELS:  # a script that gives every message a tag of its own
+        if len(self.channels) > _MAX_CHANNELS:
             self.channels.clear()
         peer = self.rank(other) if type(other) is int else None
         channel = self.channels[direction, other, tag] = Channel(direction, peer, tag, self.name)
@@ -64,7 +66,7 @@ class Groups:
             ranks and known.ranks != ranks
         ):  # a group made after destroy_process_group may have an old name
             known = self._by_name[name] = Group(name, ranks)
-        if len(self.by_id) > _MOST_GROUPS:
+        if len(self.by_id) > _MAX_GROUPS:
             self.by_id.clear()
         known.seen = weakref.ref(group)
         self.by_id[id(group)] = known

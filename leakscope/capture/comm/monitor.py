@@ -9,10 +9,10 @@ from typing import Any
 import torch
 
 from leakscope.capture.comm import functional_collectives
-from leakscope.capture.comm.operation_log import Ledger
+from leakscope.capture.comm.operation_log import OperationLog
 from leakscope.capture.comm.process_group import Calls
 from leakscope.capture.comm.rpc import ContextWatch
-from leakscope.capture.comm.writer import WireFile
+from leakscope.capture.comm.writer import CommFile
 from leakscope.capture.process.dynamo import leave_us_out
 from leakscope.capture.process.import_hook import AfterImport
 from leakscope.capture.process.patches import Patches
@@ -27,12 +27,12 @@ class Holdings:
     has not seen it, it counts as held by native code, as it is.
     """
 
-    def __init__(self, ledger: Ledger, contexts: ContextWatch | None) -> None:
-        self._ledger, self._contexts = ledger, contexts
+    def __init__(self, log: OperationLog, contexts: ContextWatch | None) -> None:
+        self._log, self._contexts = log, contexts
         self._kept: list[Any] = []
 
     def __iter__(self) -> Iterator[tuple[Any, Any, str]]:
-        yield from self._ledger.holds()
+        yield from self._log.holds()
         if self._contexts is not None:
             yield from self._contexts.holds(self._kept)
 
@@ -47,20 +47,20 @@ class CommMonitor:
         now = time.perf_counter()
         self.patches = patches.part()
         self._folder = folder
-        self._file = WireFile(folder, now)
-        self._ledger = Ledger(self._file, now)
-        self._calls = Calls(self._ledger, self.patches)
+        self._file = CommFile(folder, now)
+        self._log = OperationLog(self._file, now)
+        self._calls = Calls(self._log, self.patches)
         self._contexts: ContextWatch | None = None
         leave_us_out(self.patches)
         self._calls.install()
-        functional_collectives.install(self._ledger, self._calls, self.patches)
+        functional_collectives.install(self._log, self._calls, self.patches)
         if torch.distributed.rpc.is_available():
             AfterImport("torch.distributed.autograd", self._watch_contexts).install(self.patches)
         patches.add("records of comm operations", self.remove)
 
     def _watch_contexts(self) -> None:
         self._contexts = ContextWatch(self._folder, self.patches)
-        self._contexts.step = self._ledger.step
+        self._contexts.step = self._log.step
 
     def remove(self) -> None:
         """Take everything out and write what is left to write; operations still open are written as they are."""
@@ -69,38 +69,38 @@ class CommMonitor:
         if note and self.patches.names:
             self._folder.note(note)
         self.patches.take_out()
-        if self._ledger.missed:
+        if self._log.missed:
             self._folder.note(
-                f"calls on the wire that could not be noted: {self._ledger.missed}, the last for {self._ledger.why}"
+                f"calls on the wire that could not be noted: {self._log.missed}, the last for {self._log.why}"
             )
-        self._ledger.forget()
+        self._log.forget()
         self._file.close()
 
     # while the script runs
 
     def step_ended(self, step: int) -> None:
         """The step of this number is over; what follows belongs to the next."""
-        ledger = self._ledger
-        if ledger.used:  # a script that has not sent anything yet is not waiting for it
-            ledger.last_event = time.perf_counter()
-        ledger.settle()
+        log = self._log
+        if log.used:  # a script that has not sent anything yet is not waiting for it
+            log.last_event = time.perf_counter()
+        log.settle()
         self._poll()
-        ledger.step_ended(step)
+        log.step_ended(step)
         if self._contexts is not None:
             self._contexts.step_ended(step)
 
     def tick(self) -> None:
         """From the watchdog's thread, ten times a second: what is stuck gets on disk."""
-        self._ledger.settle()
+        self._log.settle()
         self._file.tick(time.perf_counter())
 
     def last_event(self) -> float:
         """Reading of the clock when something was last issued, waited for or completed."""
-        return self._ledger.last_event
+        return self._log.last_event
 
     def last_call(self) -> float:
         """Reading of the clock when something was last issued, or somebody began to wait."""
-        return self._ledger.last_call
+        return self._log.last_call
 
     def last_words(self) -> str:
         """The last operation and what is being done with it, as `wire_last.bin` has it; "" where there was none."""
@@ -108,39 +108,39 @@ class CommMonitor:
 
     def _poll(self) -> None:
         """See which Works and futures have completed without being waited for; those written in Python are not asked."""
-        ledger = self._ledger
+        log = self._log
         asked = torch._C._distributed_c10d.Work.is_completed
-        pending = [h for h in list(ledger.works.values()) if _is_pending(h.operations)]
-        futures = [h for h in list(ledger.futures.values()) if _is_pending(h.operations)]
+        pending = [h for h in list(log.works.values()) if _is_pending(h.operations)]
+        futures = [h for h in list(log.futures.values()) if _is_pending(h.operations)]
         if not (pending or futures) or _capturing():
             return
         for handle in pending:
             work = handle()
             if work is not None and type(work).is_completed is asked and work.is_completed():
-                ledger.completed(handle.operations)
+                log.completed(handle.operations)
             del work
         for followed in futures:
             future = followed()
             if type(future) is torch._C.Future and future.done():
-                ledger.completed(followed.operations)
+                log.completed(followed.operations)
             del future
 
     # for a look
 
     def holds(self) -> Holdings:
         """(owner, what it holds in C++, name of the reference), for one `capture.heap.look`; let go of it afterwards."""
-        return Holdings(self._ledger, self._contexts)
+        return Holdings(self._log, self._contexts)
 
     def crossed(self) -> dict[int, Crossing]:
         """Address of each storage alive to the last operation, or the context, that used it."""
         found = {} if self._contexts is None else self._contexts.crossed()
-        self._ledger.settle()
-        alive = [(address, mark) for address, mark in list(self._ledger.storages.items()) if mark() is not None]
+        self._log.settle()
+        alive = [(address, mark) for address, mark in list(self._log.storages.items()) if mark() is not None]
         return found | {address: mark.operation.crossing() for address, mark in alive}
 
     def own_objects(self) -> tuple[object, ...]:
         """leakscope's objects, which no look must show."""
-        parts = (self, self._ledger, self._calls, *(() if self._contexts is None else (self._contexts,)))
+        parts = (self, self._log, self._calls, *(() if self._contexts is None else (self._contexts,)))
         return (*parts, *(part.__dict__ for part in parts))
 
 

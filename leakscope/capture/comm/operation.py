@@ -1,4 +1,4 @@
-"""One operation on the wire as plain data: what was sent where, and when each of its lives ended."""
+"""One comm operation as plain data: what was sent where, and when each of its lives ended."""
 
 from __future__ import annotations
 
@@ -79,6 +79,7 @@ class Operation:
         return self.work is None and (self.storages == 0 or self.reused is not None)
 
     def crossing(self) -> Crossing:
+        """What a look says of a storage that it used."""
         channel = self.channel
         peer = self.source if channel.peer is None else channel.peer
         return Crossing(

@@ -1,4 +1,4 @@
-"""The book of the wire: each operation is noted as it is issued, and every death of what it moved."""
+"""Which comm operations were there? Each is noted as it is issued, and every death of what it moved."""
 
 from __future__ import annotations
 
@@ -12,26 +12,27 @@ import torch
 
 from leakscope.capture.comm.groups import Groups
 from leakscope.capture.comm.operation import Operation
-from leakscope.capture.comm.weak_tracking import Following, FutureHandle, Handle, storage_of
-from leakscope.capture.comm.writer import WireFile, text_of
+from leakscope.capture.comm.weak_tracking import FutureRef, WeakTracker, WorkRef, storage_of
+from leakscope.capture.comm.writer import CommFile, text_of
 from leakscope.capture.heap.storages import tensor_bytes
 from leakscope.capture.source.call_sites import users_lines
 from leakscope.record.last_operation import FAILED, ISSUED, WAITED, WAITING
 
 _clock = time.perf_counter
-_MOST_BUFFERS = 8
+_MAX_BUFFERS = 8
 """Buffers of one collective that are followed; its bytes count them all."""
-_MOST_OWNERS = 8
+_MAX_OWNERS = 8
+"""References to one buffer that C++ is believed to have taken for an operation; others may take some meanwhile."""
 
 _Tensor: Any = torch._C.TensorBase
 _nbytes, _shape, _dtype, _is_cpu = (getattr(_Tensor, name).__get__ for name in ("nbytes", "shape", "dtype", "is_cpu"))
 _uses = _Tensor._use_count
 
 
-class Ledger(Following):
+class OperationLog(WeakTracker):
     """Notes each operation as it is issued, waited for and seen completed; what it moved is followed."""
 
-    def __init__(self, file: WireFile, zero: float) -> None:
+    def __init__(self, file: CommFile, zero: float) -> None:
         super().__init__(file)
         self.last, self._pending = file.last, file.pending
         self.step = 1
@@ -118,8 +119,8 @@ class Ledger(Following):
             if operation.buffers:
                 taken = _uses(buffers[0]) - operation.uses
                 if taken > 1:
-                    operation.owners = min(taken, _MOST_OWNERS)
-                self.follow(operation, buffers if len(buffers) <= _MOST_BUFFERS else buffers[:_MOST_BUFFERS])
+                    operation.owners = min(taken, _MAX_OWNERS)
+                self.follow(operation, buffers if len(buffers) <= _MAX_BUFFERS else buffers[:_MAX_BUFFERS])
             if self._coalescing and operation.channel.group in self._coalescing:
                 pass
             elif work is None:
@@ -150,7 +151,7 @@ class Ledger(Following):
                     buffers[0].is_cpu,
                 )
                 operation.bytes, operation.buffers = sum(map(_nbytes, buffers)), len(buffers)
-            self.follow(operation, (*buffers[:_MOST_BUFFERS], *made))
+            self.follow(operation, (*buffers[:_MAX_BUFFERS], *made))
             self._pending.append(operation)
         except Exception as error:  # noqa: BLE001 - as above
             self._miss(error)
@@ -179,15 +180,15 @@ class Ledger(Following):
     def waiting(self, operations: Sequence[Operation]) -> None:
         """A wait has begun."""
         self.last_call = _clock()
-        self.last.say(operations[-1], WAITING)
+        self.last.update(operations[-1], WAITING)
 
     def waited(self, operations: Sequence[Operation]) -> None:
         """A wait has returned."""
         self.last_event = _clock()
         self.enter_wait(operations, self.last_event)
-        self.last.say(operations[-1], WAITED)
+        self.last.update(operations[-1], WAITED)
 
-    def ask(self, handle: Handle, work: Any) -> None:
+    def ask(self, handle: WorkRef, work: Any) -> None:
         """A wait for this Work has returned: who answered a receive from anybody, and what does a collective's result hold?"""
         first = handle.operations[0]
         if first.channel.direction == "recv":
@@ -196,19 +197,20 @@ class Ledger(Following):
             if operation.waited is None and operation.channel.tag is None and operation.marks:
                 tensor = operation.marks[0]()
                 if tensor is not None:  # the result is one more reference, taken when it completes
-                    operation.owners = max(operation.owners, min(_uses(tensor) - operation.uses, _MOST_OWNERS))
+                    operation.owners = max(operation.owners, min(_uses(tensor) - operation.uses, _MAX_OWNERS))
                 del tensor
 
     def latest_of(self, tensor: Any) -> Operation | None:
-        """The operation that used a tensor's storage last; None where it was never on the wire."""
+        """The operation that used a tensor's storage last; None where none did."""
         mark = self.storages.get(storage_of(tensor)._cdata)
         return None if mark is None or mark() is None else mark.operation
 
     def failed(self, operations: Sequence[Operation], error: BaseException) -> None:
+        """Handing them over, or a wait for them, has raised."""
         for operation in operations:
             operation.failed = type(error).__name__
             self.changed(operation)
-        self.last.say(operations[-1], FAILED)
+        self.last.update(operations[-1], FAILED)
 
     def completed(self, operations: Sequence[Operation]) -> None:
         """A Work or a future has been seen completed."""
@@ -230,7 +232,7 @@ class Ledger(Following):
     def holds(self) -> Iterator[tuple[Any, Any, str]]:
         """(Work or future, tensor, name) for each buffer that one alive keeps in C++, once for each reference it took."""
         self.settle()
-        handles: list[Handle | FutureHandle] = [*self.works.values(), *self.futures.values()]
+        handles: list[WorkRef | FutureRef] = [*self.works.values(), *self.futures.values()]
         for handle in handles:
             owner = handle()
             if owner is None:

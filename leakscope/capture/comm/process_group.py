@@ -1,4 +1,4 @@
-"""Stands where Python hands an operation to a process group or waits for it, and notes it in the ledger."""
+"""Stands where Python hands an operation to a process group or waits for it, and notes it in the log."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from leakscope.capture.comm.arguments import PLAIN, argument, is_plain, tensors_among
-from leakscope.capture.comm.operation_log import Ledger
+from leakscope.capture.comm.operation_log import OperationLog
 from leakscope.capture.comm.work import Waits
 from leakscope.capture.heap.raw_types import mro
 from leakscope.capture.process.forks import in_forked_child
@@ -34,13 +34,13 @@ Call = Callable[..., Any]
 class Calls:
     """Puts the wrappers in; everything goes into the list and out with it."""
 
-    def __init__(self, ledger: Ledger, patches: Patches) -> None:
-        self._ledger, self._patches = ledger, patches
+    def __init__(self, log: OperationLog, patches: Patches) -> None:
+        self._log, self._patches = log, patches
         self._in_forked_child = in_forked_child()
         self.inside: set[int] = set()
         """Threads in a call that is noted already; what it calls in turn is part of it."""
         self._met: set[type] = set()
-        self._waits = Waits(ledger)
+        self._waits = Waits(log)
 
     def install(self) -> None:
         from torch._C import _distributed_c10d as c10d
@@ -60,7 +60,7 @@ class Calls:
         for name, wrapper in (("wait", waits.wait_for_future), ("done", waits.ask_future), ("then", waits.go_on)):
             self._patches.wrap(torch._C.Future, name, wrapper)
 
-        self._patches.call_before(torch.utils, "swap_tensors", self._ledger.let_go)
+        self._patches.call_before(torch.utils, "swap_tensors", self._log.let_go)
 
     def _wrap_group(self, kind: type) -> None:
         for name in vars(kind).keys() & _POINT_TO_POINT.keys():
@@ -131,7 +131,7 @@ class Calls:
     # operations
 
     def _point_to_point(self, called: Call, name: str) -> Call:
-        begin, issued, refused = self._ledger.begin, self._ledger.issued, self._ledger.refused
+        begin, issued, refused = self._log.begin, self._log.issued, self._log.refused
         inside, forked = self.inside, self._in_forked_child
         direction, anybody = _POINT_TO_POINT[name], name == "recv_anysource"
         rank_name, tag_place = "dstRank" if direction == "send" else "srcRank", 2 if anybody else 3
@@ -165,7 +165,7 @@ class Calls:
         return wrapper
 
     def _collective(self, called: Call, name: str) -> Call:
-        begin, issued, refused = self._ledger.begin, self._ledger.issued, self._ledger.refused
+        begin, issued, refused = self._log.begin, self._log.issued, self._log.refused
         inside, forked = self.inside, self._in_forked_child
         direction, alone, plain = name.strip("_"), name in _ONE_LIST, PLAIN
 
@@ -192,7 +192,7 @@ class Calls:
         def wrapper(*args: Any, **kwargs: Any) -> Any:
             result = called(*args, **kwargs)
             if not self._in_forked_child:
-                self._ledger.start_coalescing(args[0])
+                self._log.start_coalescing(args[0])
             return result
 
         return wrapper
@@ -201,7 +201,7 @@ class Calls:
         def wrapper(*args: Any, **kwargs: Any) -> Any:
             work = called(*args, **kwargs)
             if not self._in_forked_child:
-                self._ledger.end_coalescing(args[0], work)
+                self._log.end_coalescing(args[0], work)
             return work
 
         return wrapper

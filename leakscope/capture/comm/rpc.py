@@ -17,8 +17,10 @@ from leakscope.record.folder import RankFolder
 
 _WORKER_BITS = 48
 """A context's id is the opening worker's id in the upper 16 bits and a count below (torch/csrc/distributed/autograd/context/container.h)."""
-_MOST_MISSES = 2000
-_MOST_TOLD = 16
+_MAX_MISSES = 2000
+"""Numbers in a row without an open context after which a worker's are taken to be all found."""
+_MAX_TOLD = 16
+"""Contexts told of one by one in a row on disk; the row counts them all."""
 DIRECTION = "dist_autograd context"
 
 
@@ -77,7 +79,7 @@ class ContextWatch:
                     "contexts": [
                         {"id": c.id, "opened_at": c.opened_at, "step": c.step, "workers": list(c.workers),
                          "gradients": c.gradients, "bytes": c.bytes}
-                        for c in found[:_MOST_TOLD]
+                        for c in found[:_MAX_TOLD]
                     ],
                 },
             )  # fmt: skip
@@ -134,7 +136,7 @@ class ContextWatch:
             first = worker << _WORKER_BITS
             number = self._lowest.get(worker, first)
             lowest, misses = None, 0
-            while len(found) < wanted and misses < _MOST_MISSES:
+            while len(found) < wanted and misses < _MAX_MISSES:
                 if _is_open(number):
                     found.append(number)
                     lowest = number if lowest is None else lowest

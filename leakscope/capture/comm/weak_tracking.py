@@ -18,16 +18,16 @@ from typing import Any
 import torch
 
 from leakscope.capture.comm.operation import Operation
-from leakscope.capture.comm.writer import WireFile
+from leakscope.capture.comm.writer import CommFile
 
 storage_of: Any = torch._C.TensorBase.untyped_storage
 
 
-Moments = defaultdict["Noted", float]
+Moments = defaultdict["DeathRef", float]
 """Readings of the clock at which the objects of these references died."""
 
 
-class Noted(weakref.ref):  # type: ignore[type-arg]
+class DeathRef(weakref.ref):  # type: ignore[type-arg]
     """A weak reference that is a key by itself; that of Python has the hash of its object, which a dead tensor lacks."""
 
     __slots__ = ("address",)
@@ -36,21 +36,21 @@ class Noted(weakref.ref):  # type: ignore[type-arg]
     address: int
 
 
-class Mark(Noted):
+class TensorRef(DeathRef):
     """Of a tensor; its operation keeps it."""
 
     __slots__ = ("operation",)
     operation: Operation
 
 
-class StorageMark(Noted):
+class StorageRef(DeathRef):
     """Of a storage, which may serve one operation after the other; knows the latest."""
 
     __slots__ = ("operation",)
     operation: Operation
 
 
-class Handle(Noted):
+class WorkRef(DeathRef):
     """Of a Work; knows its operations: one, or all of a coalesced group."""
 
     __slots__ = ("asks", "number", "operations")
@@ -58,10 +58,10 @@ class Handle(Noted):
     number: int
     """Of the latest of them."""
     asks: bool
-    """Something has to be read off when a wait for it has returned, see `Ledger.ask`."""
+    """Something has to be read off when a wait for it has returned, see `OperationLog.ask`."""
 
 
-class FutureHandle(Noted):
+class FutureRef(DeathRef):
     """Of a future; knows the operations that whoever has it can wait for."""
 
     __slots__ = ("operations",)
@@ -73,15 +73,15 @@ def moments() -> Moments:
     return defaultdict(time.perf_counter)
 
 
-class Following:
+class WeakTracker:
     """Whatever is followed now, and what has happened to it."""
 
-    def __init__(self, file: WireFile) -> None:
+    def __init__(self, file: CommFile) -> None:
         self.file = file
-        self.works: dict[int, Handle] = {}
-        self.futures: dict[int, FutureHandle] = {}
-        self.storages: dict[int, StorageMark] = {}
-        self.waits: deque[tuple[Handle, float]] = deque()
+        self.works: dict[int, WorkRef] = {}
+        self.futures: dict[int, FutureRef] = {}
+        self.storages: dict[int, StorageRef] = {}
+        self.waits: deque[tuple[WorkRef, float]] = deque()
         """Works that have been waited for, and when the wait returned; not entered yet."""
         self._moments: Moments = moments()
         """Not entered yet."""
@@ -95,7 +95,7 @@ class Following:
         if handle is not None and handle() is work:  # a backend that gives the same Work twice
             handle.operations += operations
         else:
-            handle = self.works[address] = Handle(work, self._note)
+            handle = self.works[address] = WorkRef(work, self._note)
             handle.address, handle.operations = address, operations
         handle.number = operations[-1].id
         channel = operations[0].channel
@@ -108,7 +108,7 @@ class Following:
         note = self._note
         for tensor in tensors:
             if type(tensor) is torch.Tensor:
-                mark = Mark(tensor, note)
+                mark = TensorRef(tensor, note)
                 mark.operation = operation
                 operation.marks.append(mark)
                 operation.tensors += 1
@@ -123,7 +123,7 @@ class Following:
                 before.marks = [m for m in before.marks if m() is None or m() is not tensor]
                 self.changed(before)
             else:
-                known = self.storages[address] = StorageMark(storage, note)
+                known = self.storages[address] = StorageRef(storage, note)
                 known.address = address
             known.operation = operation
             operation.storages += 1
@@ -132,7 +132,7 @@ class Following:
         """Take our weak references off: torch.utils.swap_tensors refuses a tensor that has any."""
         for tensor in tensors:
             for mark in weakref.getweakrefs(tensor):
-                if type(mark) is Mark and mark in mark.operation.marks:
+                if type(mark) is TensorRef and mark in mark.operation.marks:
                     mark.operation.marks.remove(mark)
                     mark.operation.tensors -= 1
                 del mark
@@ -141,7 +141,7 @@ class Following:
         """Whoever has the future can wait for the operations without their Work."""
         for operation in operations:
             operation.future = True
-        handle = FutureHandle(future, self._note)
+        handle = FutureRef(future, self._note)
         handle.address, handle.operations = id(future), operations
         self.futures[handle.address] = handle
 
@@ -154,7 +154,7 @@ class Following:
                 self.enter_wait(handle.operations, moment)
             while died_at:
                 died, moment = died_at.popitem()  # others may come meanwhile, in any thread
-                if isinstance(died, Mark):
+                if isinstance(died, TensorRef):
                     operation = died.operation
                     operation.tensors -= 1
                     if operation.tensors:
@@ -162,7 +162,7 @@ class Following:
                         continue
                     operation.tensor_died = max(moment, operation.tensors_latest)
                     operation.marks.clear()
-                elif isinstance(died, StorageMark):
+                elif isinstance(died, StorageRef):
                     if storages.get(died.address) is died:
                         del storages[died.address]
                     operation = died.operation
@@ -171,7 +171,7 @@ class Following:
                         operation.storages_latest = max(moment, operation.storages_latest)
                         continue
                     operation.storage_died = max(moment, operation.storages_latest)
-                elif isinstance(died, Handle):
+                elif isinstance(died, WorkRef):
                     self._work_died(died, moment)
                     continue
                 else:
@@ -181,7 +181,7 @@ class Following:
                 if operation.written:
                     self.file.amend(operation)
 
-    def _work_died(self, handle: Handle, moment: float) -> None:
+    def _work_died(self, handle: WorkRef, moment: float) -> None:
         if self.works.get(handle.address) is handle:
             del self.works[handle.address]
         for operation in handle.operations:
@@ -193,6 +193,7 @@ class Following:
                 self.file.amend(operation)
 
     def changed(self, operation: Operation) -> None:
+        """Something happened to an operation; on disk it is amended."""
         if operation.written:
             self.file.amend(operation)
 

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from leakscope.capture.comm.operation_log import Ledger
+from leakscope.capture.comm.operation_log import OperationLog
 from leakscope.capture.process.forks import in_forked_child
 from leakscope.record.last_operation import WAITED, WAITING
 
@@ -17,11 +17,12 @@ Call = Callable[..., Any]
 class Waits:
     """Wrappers for the methods of a Work and of a future; each takes the method and gives what stands in its place."""
 
-    def __init__(self, ledger: Ledger) -> None:
-        self._ledger, self._in_forked_child = ledger, in_forked_child()
+    def __init__(self, log: OperationLog) -> None:
+        self._log, self._in_forked_child = log, in_forked_child()
 
     def wait(self, called: Call) -> Call:
-        ledger, works, last, waits = self._ledger, self._ledger.works, self._ledger.last, self._ledger.waits
+        """`wait` and `synchronize` of a Work."""
+        log, works, last, waits = self._log, self._log.works, self._log.last, self._log.waits
         forked = self._in_forked_child
 
         # written out, as what follows a wait runs with the caches as cold as they get
@@ -31,80 +32,83 @@ class Waits:
             if handle is None or handle() is not work or forked:
                 del work
                 return called(*args, **kwargs)
-            ledger.last_call = _clock()
+            log.last_call = _clock()
             if last.told == handle.number:
                 last.map[:6] = WAITING
             else:
-                last.say(handle.operations[-1], WAITING)
+                last.update(handle.operations[-1], WAITING)
             try:
                 result = called(*args, **kwargs)
             except BaseException as error:
-                ledger.failed(handle.operations, error)
+                log.failed(handle.operations, error)
                 del work, args, kwargs
                 raise
             if handle.asks:
-                ledger.ask(handle, work)
-            ledger.last_event = now = _clock()
+                log.ask(handle, work)
+            log.last_event = now = _clock()
             waits.append((handle, now))
             if last.told == handle.number:
                 last.map[:6] = WAITED
             else:
-                last.say(handle.operations[-1], WAITED)
+                last.update(handle.operations[-1], WAITED)
             return result
 
         return wrapper
 
     def ask(self, called: Call) -> Call:
         """`is_completed`: true once is true for ever."""
-        return self._answered(called, self._ledger.works)
+        return self._answered(called, self._log.works)
 
     def ask_future(self, called: Call) -> Call:
-        return self._answered(called, self._ledger.futures)
+        """`done` of a future."""
+        return self._answered(called, self._log.futures)
 
     def _answered(self, called: Call, handles: dict[int, Any]) -> Call:
-        ledger = self._ledger
+        log = self._log
 
         def wrapper(*args: Any, **kwargs: Any) -> Any:
             answer = called(*args, **kwargs)
             if answer and (operations := _of(handles, args[0])):
-                ledger.completed(operations)
+                log.completed(operations)
             return answer
 
         return wrapper
 
     def take_future(self, called: Call) -> Call:
-        return self._followed_by_future(called, self._ledger.works)
+        """`get_future` of a Work: whoever has it may wait for it instead."""
+        return self._followed_by_future(called, self._log.works)
 
     def go_on(self, called: Call) -> Call:
         """`future.then(...)` gives a future that is done later than its own."""
-        return self._followed_by_future(called, self._ledger.futures)
+        return self._followed_by_future(called, self._log.futures)
 
     def _followed_by_future(self, called: Call, handles: dict[int, Any]) -> Call:
-        ledger = self._ledger
+        log = self._log
 
         def wrapper(*args: Any, **kwargs: Any) -> Any:
             future = called(*args, **kwargs)
             if operations := _of(handles, args[0]):
-                ledger.future_taken(operations, future)
+                log.future_taken(operations, future)
             return future
 
         return wrapper
 
     def wait_for_future(self, called: Call) -> Call:
-        ledger, forked = self._ledger, self._in_forked_child
+        """`wait` of a future."""
+        log, forked = self._log, self._in_forked_child
 
         def wrapper(*args: Any, **kwargs: Any) -> Any:
-            operations = _of(ledger.futures, args[0])
+            operations = _of(log.futures, args[0])
             if not operations or forked:
                 return called(*args, **kwargs)
-            ledger.waiting(operations)
+            log.waiting(operations)
             try:
                 result = called(*args, **kwargs)
             except BaseException as error:
-                ledger.failed(operations, error)
+                log.failed(operations, error)
                 del args, kwargs
                 raise
-            ledger.waited(operations)
+            log.waited(operations)
             return result
 
         return wrapper

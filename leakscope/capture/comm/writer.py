@@ -18,13 +18,15 @@ from leakscope.record.last_operation import NAME, SIZE, packer, unpack
 FULL_STEPS = 16
 """Steps whose operations are all written; a long run keeps what is late, and its last steps."""
 LAST_STEPS = 3
-_MOST_TEXTS = 1000
-STUCK = 1.0
+"""Last steps whose operations are all written as well."""
+_MAX_TEXTS = 1000
+"""Texts kept of one channel; a script may send tensors of ever new sizes."""
+STUCK_AFTER_S = 1.0
 """Seconds after which an operation is written although its step is not over."""
 
 
-class LastOperation:
-    """A small mapped file that says what a rank was doing on the wire; it is right even after SIGKILL."""
+class LastOperationFile:
+    """A small mapped file that says which comm operation a rank was at; it is right even after SIGKILL."""
 
     def __init__(self, path: Path, zero: float) -> None:
         path.write_bytes(bytes(SIZE))
@@ -37,7 +39,7 @@ class LastOperation:
         self.told = 0
         """Number of the operation that it tells of."""
 
-    def say(self, operation: Operation, state: bytes) -> None:
+    def update(self, operation: Operation, state: bytes) -> None:
         """`state` is one of those of `leakscope.record.last_operation`."""
         if self.told != operation.id:
             self.told, o = operation.id, operation
@@ -71,14 +73,14 @@ def text_of(channel: Channel, issued_at: str, size: int) -> tuple[Callable[..., 
         return known
     told = {"direction": channel.direction, "peer": channel.peer, "tag": channel.tag, "bytes": size, "group": channel.group,
             "issued_at": issued_at}  # fmt: skip
-    if len(channel.texts) > _MOST_TEXTS:
+    if len(channel.texts) > _MAX_TEXTS:
         channel.texts.clear()
     text = json.dumps(told).encode()
     what = channel.texts[issued_at, size] = packer(text), text
     return what
 
 
-class WireFile:
+class CommFile:
     """Writes `wire.jsonl` from the main thread at step ends and from the watchdog's while an operation is stuck."""
 
     def __init__(self, folder: RankFolder, zero: float) -> None:
@@ -88,7 +90,7 @@ class WireFile:
         self._recent: deque[Operation] = deque()
         self._amended: list[Operation] = []
         self._writing = _thread.allocate_lock()
-        self.last = LastOperation(folder.path / NAME, zero)
+        self.last = LastOperationFile(folder.path / NAME, zero)
 
     def amend(self, operation: Operation) -> None:
         """Something happened to an operation whose line is on disk; called from finalizers, so nothing is written here."""
@@ -118,7 +120,7 @@ class WireFile:
         try:
             pending = self.pending[:]
             for operation in pending:
-                if not operation.written and now - operation.issued > STUCK:
+                if not operation.written and now - operation.issued > STUCK_AFTER_S:
                     self._write(operation)
         finally:
             self._writing.release()

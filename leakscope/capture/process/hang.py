@@ -13,12 +13,13 @@ from pathlib import Path
 from leakscope.capture.process.patches import Patches
 
 STACKS = "stack.txt"
-_LONGEST_BEAT = 0.5
-_COARSE = 0.1
+_MAX_TICK_S = 0.5
+"""Seconds that count of the time between two ticks at most: while the process was stopped nothing could happen."""
+_FILE_TIME_ERROR_S = 0.1
 """Seconds by which a file may seem to have been written too early: file systems go by the kernel's last tick."""
-_ANSWER = 3.0
+_TERMINATION_TIMEOUT_S = 3.0
 """Seconds in which a rank that was told to end is expected to do something about it."""
-_NOT_TOLD = ("/leakscope/capture/", "<frozen ")
+_FRAMES_LEFT_OUT = ("/leakscope/capture/", "<frozen ")
 
 
 def write_stacks_on_signals(path: Path, patches: Patches) -> None:
@@ -46,32 +47,35 @@ def stack_of_thread(ident: int) -> tuple[str, ...]:
     frame = sys._current_frames().get(ident)
     lines = traceback.format_stack(frame) if frame is not None else []
     return tuple(
-        line.rstrip() for block in lines if not any(part in block for part in _NOT_TOLD) for line in block.splitlines()
+        line.rstrip()
+        for block in lines
+        if not any(part in block for part in _FRAMES_LEFT_OUT)
+        for line in block.splitlines()
     )
 
 
 class HangClock:
-    """Counts how long nothing has happened on the wire; time in which nobody could have known is not counted."""
+    """Counts how long no comm operation has gone on; time in which nobody could have known is not counted."""
 
-    def __init__(self, timeout: float, last_event: Callable[[], float]) -> None:
-        self._timeout, self._last_event = timeout, last_event
+    def __init__(self, timeout_s: float, last_event: Callable[[], float]) -> None:
+        self._timeout_s, self._last_event = timeout_s, last_event
         self._seen = self._unused = last_event()
         self._quiet = 0.0
-        self._beat = time.perf_counter()
+        self._ticked = time.perf_counter()
 
     def is_over(self, excused: bool) -> bool:
-        """To be asked at every beat; `excused` while some rank is being looked at, which makes the others wait."""
+        """To be asked at every tick; `excused` while some rank is being looked at, which makes the others wait."""
         now = time.perf_counter()
-        passed, self._beat = min(now - self._beat, _LONGEST_BEAT), now
+        passed, self._ticked = min(now - self._ticked, _MAX_TICK_S), now
         event = self._last_event()
-        if event != self._seen or event == self._unused or excused:  # imports and first set-up are not the wire's
+        if event != self._seen or event == self._unused or excused:  # imports and first set-up are no hang
             self._seen, self._quiet = event, 0.0
             return False
         self._quiet += passed
-        return self._quiet > self._timeout
+        return self._quiet > self._timeout_s
 
 
-class EndClock:
+class TerminationClock:
     """Was this rank told to end, and can it not, because it waits in native code for a peer?
 
     Python's handlers run when the native call returns, which is never where a peer will not send; the launcher would
@@ -81,13 +85,14 @@ class EndClock:
 
     def __init__(self, stacks: Path, ident: int, called: Callable[[], float]) -> None:
         self._stacks, self._ident, self._called = stacks, ident, called
-        """`called` gives the reading of the clock when the wire was last called."""
+        """`called` gives the reading of the clock when a comm operation was last called for."""
 
     def is_over(self) -> bool:
-        """To be asked at every beat."""
-        told = _last_written(self._stacks)
-        now = time.perf_counter()
-        return told is not None and now - told > _ANSWER and self._called() < told + _COARSE and self._is_in_a_call()
+        """To be asked at every tick."""
+        requested, now = _last_written(self._stacks), time.perf_counter()
+        if requested is None or now - requested <= _TERMINATION_TIMEOUT_S:
+            return False
+        return self._called() < requested + _FILE_TIME_ERROR_S and self._is_in_a_call()
 
     def _is_in_a_call(self) -> bool:
         frame = sys._current_frames().get(self._ident)
@@ -97,7 +102,7 @@ class EndClock:
 def _last_written(path: Path) -> float | None:
     """When something was written into a file, as a reading of the clock; None where nothing was."""
     try:
-        found = path.stat()
+        written = path.stat()
     except OSError:
         return None
-    return time.perf_counter() - (time.time() - found.st_mtime) if found.st_size else None
+    return time.perf_counter() - (time.time() - written.st_mtime) if written.st_size else None

@@ -8,7 +8,8 @@ import sys
 import time
 from collections.abc import Callable
 
-_BEAT = 0.1
+_TICK_INTERVAL_S = 0.1
+"""Seconds between two ticks."""
 
 
 class Stop(BaseException):
@@ -22,30 +23,33 @@ class Watchdog:
     """
 
     def __init__(
-        self, over: Callable[[], bool], beat: Callable[[], None], leave: Callable[[], None], grace: float
+        self, over: Callable[[], bool], tick: Callable[[], None], leave: Callable[[], None], grace_s: float
     ) -> None:
-        self._over, self._beat, self._leave = over, beat, leave
-        self._patience = grace
+        """`leave` is called where the run has been `over` for `grace_s` seconds and this process is still there."""
+        self._over, self._tick, self._leave = over, tick, leave
+        self._grace_s = grace_s
         self._ended = False
 
     def start(self) -> None:
+        """Start the thread."""
         _thread.start_new_thread(self._run, ())
 
     def end(self) -> None:
+        """Let the thread end at its next tick."""
         self._ended = True
 
     def extend(self, seconds: float) -> None:
         """Give the rank more time: leakscope itself was at work that long."""
-        self._patience += seconds
+        self._grace_s += seconds
 
     def _run(self) -> None:
         since: float | None = None
         while not self._ended:
-            time.sleep(_BEAT)
-            self._beat()
+            time.sleep(_TICK_INTERVAL_S)
+            self._tick()
             if since is None and self._over():
                 since = time.monotonic()
-            if since is not None and time.monotonic() - since > self._patience and not self._ended:
+            if since is not None and time.monotonic() - since > self._grace_s and not self._ended:
                 self._leave()
 
 

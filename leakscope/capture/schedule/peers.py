@@ -5,33 +5,38 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from leakscope.capture.schedule import rank_state as places
-from leakscope.capture.schedule.rank_state import Board
-from leakscope.capture.schedule.steps import Schedule
+from leakscope.capture.schedule.looks import Schedule
+from leakscope.capture.schedule.rank_state import Activity, RankState, RankStateFile, all_there
 from leakscope.options import Options
 
-_PATIENCE = 2.0
+_LAST_STEP_TIMEOUT_S = 2.0
 """Seconds to wait at the last step for a rank that may own an optimizer and has not stepped yet."""
-_COMES_BY = 0.5
-"""Seconds a rank has to come by itself, at the end of a step or at the wire, before it is looked at from aside."""
-_ANSWER = 5.0
+_POLL_POINT_TIMEOUT_S = 0.5
+"""Seconds in which a rank has to reach a poll point, before the watchdog's thread looks at it."""
+_ANSWER_TIMEOUT_S = 5.0
 """Seconds that a rank whose allocation failed waits for its peers to be looked at, while none of them is."""
+_WAITING_INTERVAL_S = 0.005
+"""Seconds between two readings of the peers' states while this rank waits for them."""
 
 
 class Peers:
-    """Reads the board for one rank; a rank without steps is looked at when its peers step."""
+    """Reads the ranks' states for one of them; a rank without steps is looked at when its peers step.
+
+    A rank's poll points are the end of a step, and its main thread ahead of a comm operation. One that reaches none, as
+    one that waits for what will never be sent or is busy with RPC, is looked at on the watchdog's thread.
+    """
 
     def __init__(
-        self, board: Board, schedule: Schedule, options: Options, look: Callable[[int], None], answer: Callable[[int], None]
+        self, file: RankStateFile, schedule: Schedule, options: Options, look: Callable[[int], None], answer: Callable[[int], None]
     ) -> None:  # fmt: skip
         """`look(step)` looks at this rank for a step of its peers, `answer(rank)` for an allocation that failed on a rank."""
-        self._board, self._schedule, self._look, self._answer = board, schedule, look, answer
+        self._file, self._schedule, self._look, self._answer = file, schedule, look, answer
         self._rank = options.rank
         self._steps = options.steps
         self._by_hand = options.by_hand
         self._began = time.perf_counter()
-        self._judged: tuple[tuple[places.Slot, ...], bool] = ((), False)
-        """What stood on the board when it was last asked whether the run is over, and the answer."""
+        self._judged: tuple[tuple[RankState, ...], bool] = ((), False)
+        """What the ranks' states were when it was last asked whether the run is over, and the answer."""
         self._seen = 0
         """The peers' latest step that needs no look any more."""
         self._waiting_since: float | None = None
@@ -45,76 +50,78 @@ class Peers:
         """Has a run with `steps` come to its end?"""
         if self._steps is None or self._by_hand:
             return False
-        slots = self._board.slots()
-        if slots is not self._judged[0]:
-            self._judged = slots, places.all_there(slots, self._steps)
+        states = self._file.states()
+        if states is not self._judged[0]:
+            self._judged = states, all_there(states, self._steps)
         return self._judged[1]
 
     def somebody_looks(self) -> bool:
-        return any(slot.state == places.LOOKING for slot in self._board.slots())
+        """Is any rank being looked at, this one included?"""
+        return any(state.activity == Activity.LOOKING for state in self._file.states())
 
     def wait_at_last_step(self) -> None:
         """Hold this rank at its last step until its peers have reached theirs, but never for long: they may need it to go on."""
-        deadline = time.monotonic() + _PATIENCE
+        deadline = time.monotonic() + _LAST_STEP_TIMEOUT_S
         while not self._arrived() and (time.monotonic() < deadline or self.somebody_looks()):
-            time.sleep(0.005)
+            time.sleep(_WAITING_INTERVAL_S)
 
     def _arrived(self) -> bool:
         steps = self._steps or 0
-        return all(slot.steps >= steps or slot.state >= places.STOPPING for slot in self._board.slots())
+        return all(state.steps >= steps or state.activity >= Activity.STOPPING for state in self._file.states())
 
     def failing(self) -> int:
         """The rank that ran out of memory and waits for this one to be looked at; -1 for none."""
-        if self._board.mine.answered:
+        if self._file.mine.answered:
             return -1
-        return next(
-            (number for number, slot in enumerate(self._board.slots()) if slot.failed and number != self._rank), -1
-        )
+        states = self._file.states()
+        return next((rank for rank, state in enumerate(states) if state.failed and rank != self._rank), -1)
 
     def answer_if_one_failed(self) -> None:
-        """To be called where this rank comes by: at the end of a step and ahead of an operation on the wire."""
-        if (
-            self._failing_since is None
-        ):  # the watchdog reads the board: here it would cost more than the operation's watch
+        """Be looked at for a peer that waits for it; for poll points."""
+        # the watchdog reads the states: here it would cost more than noting the operation does
+        if self._failing_since is None:
             return
         failing = self.failing()
         if failing >= 0:
-            self._board.say(answered=True)
+            self._file.update(answered=True)
             self._answer(failing)
 
-    def answer_from_aside(self) -> None:
-        """The same from the watchdog's thread, for a rank that does not come by, as one that waits for what will never be sent."""
+    def answer_on_watchdog_thread(self) -> None:
+        """The same for a rank that reaches no poll point."""
         if self.failing() < 0:
             return
         if self._failing_since is None:
             self._failing_since = time.monotonic()
-        elif time.monotonic() - self._failing_since > _COMES_BY:
+        elif time.monotonic() - self._failing_since > _POLL_POINT_TIMEOUT_S:
             self.answer_if_one_failed()
 
     def wait_for_answers(self) -> None:
         """Hold this rank, whose allocation failed, until its peers were looked at: once it ends, the launcher ends them."""
-        deadline = time.monotonic() + _ANSWER
+        deadline = time.monotonic() + _ANSWER_TIMEOUT_S
         while not self._answered() and (time.monotonic() < deadline or self.somebody_looks()):
-            time.sleep(0.005)
+            time.sleep(_WAITING_INTERVAL_S)
 
     def _answered(self) -> bool:
-        others = [slot for number, slot in enumerate(self._board.slots()) if number != self._rank]
-        return all((slot.answered and slot.state != places.LOOKING) or slot.state == places.ENDED for slot in others)
+        others = [state for rank, state in enumerate(self._file.states()) if rank != self._rank]
+        return all(
+            (state.answered and state.activity != Activity.LOOKING) or state.activity == Activity.ENDED
+            for state in others
+        )
 
     def look_if_they_stepped(self) -> None:
-        """To be called where a rank without steps comes by: its main thread, ahead of an operation on the wire."""
+        """Be looked at, without steps of its own, for the peers' latest step; for poll points."""
         step = self._step_to_look_at()
         if step:
             self._look_at(step)
 
-    def look_from_aside(self) -> None:
-        """The same from the watchdog's thread, for a rank that does not come by itself, as one busy with RPC."""
+    def look_on_watchdog_thread(self) -> None:
+        """The same for a rank that reaches no poll point."""
         step = self._step_to_look_at()
         if not step:
             self._waiting_since = None
         elif self._waiting_since is None:
             self._waiting_since = time.monotonic()
-        elif time.monotonic() - self._waiting_since > _COMES_BY:
+        elif time.monotonic() - self._waiting_since > _POLL_POINT_TIMEOUT_S:
             self._look_at(step)
 
     def _look_at(self, step: int) -> None:
@@ -123,7 +130,7 @@ class Peers:
 
     def _step_to_look_at(self) -> int:
         """The peers' step that this rank, which has no steps of its own, has not been looked at for; 0 for none."""
-        step = max(slot.steps for slot in self._board.slots())
+        step = max(state.steps for state in self._file.states())
         if step <= self._seen:
             return 0
         elapsed = time.perf_counter() - self._began

@@ -1,25 +1,35 @@
-"""Where do the other ranks stand? A small file in the run's folder with one slot for each rank."""
+"""Where do the other ranks stand? A small file in the run's folder with one record for each rank."""
 
 from __future__ import annotations
 
 import os
 import struct
 from dataclasses import dataclass
+from enum import IntEnum
 from pathlib import Path
 
-RUNNING, LOOKING, STOPPING, ENDED = range(4)
-"""What a rank is doing; it never goes back from STOPPING or ENDED to the ones before."""
 
-_SLOT = struct.Struct("<qqdqq")
+class Activity(IntEnum):
+    """What a rank is doing; it never goes back from STOPPING or ENDED to the ones before."""
+
+    RUNNING = 0
+    LOOKING = 1
+    STOPPING = 2
+    ENDED = 3
+
+
+_RECORD = struct.Struct("<qqdqq")
+"""The fields of `RankState`, in their order."""
 
 
 @dataclass(frozen=True)
-class Slot:
+class RankState:
     """What one rank says of itself."""
 
     steps: int
     """Steps taken; 0 for a rank whose optimizer, if it has one, has not stepped."""
-    state: int
+    activity: int
+    """One of `Activity`."""
     ended: float
     """Seconds since the epoch at which the rank's script ended; 0.0 before."""
     failed: int = 0
@@ -28,29 +38,31 @@ class Slot:
     """1 once this rank was looked at because of a failed allocation, its own or a peer's."""
 
 
-class Board:
-    """Reads and writes the slots; needs no store, port or process group, and outlives a rank that is killed."""
+class RankStateFile:
+    """Reads and writes the records; needs no store, port or process group, and outlives a rank that is killed."""
 
     def __init__(self, path: Path, rank: int, world: int) -> None:
         self._rank, self._world = rank, world
         self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        self._mine = Slot(0, RUNNING, 0.0)
-        self._read: tuple[bytes, tuple[Slot, ...]] = (b"", ())
+        self._mine = RankState(0, Activity.RUNNING, 0.0)
+        self._read: tuple[bytes, tuple[RankState, ...]] = (b"", ())
         self._write()
 
     @property
-    def mine(self) -> Slot:
+    def mine(self) -> RankState:
+        """This rank's own, as it was written last."""
         return self._mine
 
-    def say(
-        self, steps: int | None = None, state: int | None = None, ended: float | None = None,
+    def update(
+        self, steps: int | None = None, activity: Activity | None = None, ended: float | None = None,
         failed: bool = False, answered: bool = False,
     ) -> None:  # fmt: skip
-        """Change this rank's slot."""
+        """Change what this rank says."""
         mine = self._mine
-        self._mine = Slot(
+        at_least = mine.activity if mine.activity >= Activity.STOPPING else Activity.RUNNING
+        self._mine = RankState(
             mine.steps if steps is None else steps,
-            mine.state if state is None else max(state, mine.state if mine.state >= STOPPING else RUNNING),
+            mine.activity if activity is None else max(activity, at_least),
             mine.ended if ended is None else ended,
             mine.failed | failed,
             mine.answered | answered,
@@ -60,36 +72,37 @@ class Board:
     def _write(self) -> None:
         if self._file >= 0:
             mine = self._mine
-            packed = _SLOT.pack(mine.steps, mine.state, mine.ended, mine.failed, mine.answered)
-            os.pwrite(self._file, packed, self._rank * _SLOT.size)
+            packed = _RECORD.pack(mine.steps, mine.activity, mine.ended, mine.failed, mine.answered)
+            os.pwrite(self._file, packed, self._rank * _RECORD.size)
 
-    def slots(self) -> tuple[Slot, ...]:
-        """One slot for each rank; this rank's own for all once the board is closed.
+    def states(self) -> tuple[RankState, ...]:
+        """One for each rank; this rank's own for all once the file is closed.
 
-        The same tuple as long as nobody says anything new: it is asked for ahead of every operation on the wire.
+        The same tuple as long as nobody writes anything new: it is asked for ahead of every comm operation.
         """
         if self._file < 0:
             return (self._mine,) * self._world
-        data = os.pread(self._file, self._world * _SLOT.size, 0)
-        before, slots = self._read
+        data = os.pread(self._file, self._world * _RECORD.size, 0)
+        before, states = self._read
         if data != before:
-            slots = _unpack(data, self._world)
-            self._read = data, slots
-        return slots
+            states = _unpack(data, self._world)
+            self._read = data, states
+        return states
 
     def close(self) -> None:
-        file, self._file = self._file, -1  # the watchdog's thread may still ask
+        """Neither read nor write any more; the watchdog's thread may still ask."""
+        file, self._file = self._file, -1
         os.close(file)
 
 
-def _unpack(data: bytes, world: int) -> tuple[Slot, ...]:
-    data = data.ljust(world * _SLOT.size, b"\0")[: world * _SLOT.size]
-    return tuple(Slot(*fields) for fields in _SLOT.iter_unpack(data))
+def _unpack(data: bytes, world: int) -> tuple[RankState, ...]:
+    data = data.ljust(world * _RECORD.size, b"\0")[: world * _RECORD.size]
+    return tuple(RankState(*fields) for fields in _RECORD.iter_unpack(data))
 
 
-def all_there(slots: tuple[Slot, ...], steps: int) -> bool:
+def all_there(states: tuple[RankState, ...], steps: int) -> bool:
     """Has every rank that owns an optimizer taken its `steps` steps, or has one already been told to stop?"""
-    owners = [slot for slot in slots if slot.steps > 0]
-    return any(slot.state == STOPPING for slot in slots) or (
-        bool(owners) and all(slot.steps >= steps or slot.state == ENDED for slot in owners)
+    owners = [state for state in states if state.steps > 0]
+    return any(state.activity == Activity.STOPPING for state in states) or (
+        bool(owners) and all(state.steps >= steps or state.activity == Activity.ENDED for state in owners)
     )

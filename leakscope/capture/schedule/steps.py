@@ -1,26 +1,16 @@
-"""When is a step over, and after which steps is the process looked at?"""
+"""When is a step over?"""
 
 from __future__ import annotations
 
-import math
 import sys
 import weakref
 from collections.abc import Iterator
-from dataclasses import dataclass
 from types import FrameType
 from typing import Any
 
 from leakscope.capture.heap.referents import instance_dict
 
-FIRST_LOOKS = (1, 3, 5, 7)
-"""Steps after warm-up at whose end a look is always taken."""
-_SPACING = 1.25
-"""Later looks are at least this far apart, as a factor, so that a long run keeps few of them."""
-_RISEN, _RISEN_SHARE = 1 << 20, 0.001
-"""Bytes, and share of what was counted, by which memory has risen over all looks so far where it calls for one."""
-_CALLED = 6
-"""Looks that risen memory may call for, whatever they cost."""
-SILENT = 8
+MAX_CALLS_IN_A_STEP = 8
 """Calls of one optimizer without one of the clock's, after which it is the clock: a GAN's critic may step several times in a step."""
 
 
@@ -50,7 +40,7 @@ class StepClock:
 
     def _tells(self, met: _Met, optimizer: object, new: bool) -> bool:
         clock = None if self._clock is None else self._clock()
-        if clock is None or clock is optimizer or met.count > SILENT:
+        if clock is None or clock is optimizer or met.count > MAX_CALLS_IN_A_STEP:
             return True
         # One per epoch, or one after the warm-up's. Those of the other parameters, one each, belong to the running step;
         # and so does one that was here before: two that train the same parameters may both step at every step.
@@ -94,52 +84,4 @@ def _first_parameter(optimizer: Any) -> Any:
 
 
 def _trains(optimizer: Any, parameter: Any) -> bool:
-    return parameter is not None and any(one is parameter for one in _parameters(optimizer))
-
-
-@dataclass
-class Schedule:
-    """Decides on looks: the first ones whatever they cost, later ones as the budget allows or risen memory calls for them.
-
-    A leak once in an epoch must be seen to go on in a run of a minute as well. Such a look is taken one step after the memory
-    has risen: at the step itself all that varies from step to step would be seen at its highest.
-    """
-
-    warmup: int
-    steps: int | None
-    """Where the run is to be ended; the look after it is not this schedule's."""
-    budget: float
-    """Share of the run's time that looking may take, 0.02 for 2%."""
-    spent: float = 0.0
-    """Seconds spent looking so far."""
-    longest: float = 0.0
-    _last: int = 0
-    _counted: int = 0
-    _most: int = 0
-    """What was counted at the look that found most."""
-    _called: int = 0
-    _risen: bool = False
-
-    def due(self, step: int, elapsed: float, counted: int | None = None) -> bool:
-        """Is a look due at the end of this step, `elapsed` seconds into the run, with so many bytes counted?"""
-        self._counted = counted or 0
-        if self.steps is not None and step >= self.steps:
-            return False
-        if step - self.warmup in FIRST_LOOKS or (self.steps is not None and step == self.steps - 1):
-            return step > self.warmup
-        if step <= self.warmup + FIRST_LOOKS[-1] or step < math.ceil(self._last * _SPACING):
-            return False
-        if self.spent + self.longest <= self.budget * elapsed:
-            return True
-        called, self._risen = (
-            self._risen,
-            self._called < _CALLED and self._counted - self._most >= max(_RISEN, _RISEN_SHARE * self._most),
-        )
-        self._called += called
-        return called
-
-    def taken(self, step: int, seconds: float) -> None:
-        """Note what a look cost."""
-        self._last, self.spent, self._risen = step, self.spent + seconds, False
-        self._most = max(self._most, self._counted)
-        self.longest = max(self.longest, seconds)
+    return parameter is not None and any(trained is parameter for trained in _parameters(optimizer))

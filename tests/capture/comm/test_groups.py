@@ -261,7 +261,7 @@ def test_views_of_one_storage_die_together(seen: Seen) -> None:
 
 def test_everything_is_taken_out(seen: Seen) -> None:
     functional = torch.ops._c10d_functional
-    assert type(functional.all_reduce._op).__name__ == "Noted"
+    assert type(functional.all_reduce._op).__name__ == "RecordedOperator"
     names = seen.watch.patches.names
     assert "ProcessGroup.send" in names and "Work.wait" in names and "_c10d_functional.all_reduce.default._op" in names
     seen.watch.remove()
@@ -276,7 +276,7 @@ def test_everything_is_taken_out(seen: Seen) -> None:
     ]
     operators = [getattr(functional, name) for name in ("all_reduce", "wait_tensor", "isend", "batch_p2p_ops")]
     assert left == [] and seen.watch.patches.names == ()
-    assert all(type(op).__name__ == "builtin_function_or_method" or "Noted" not in type(op).__name__
+    assert all(type(op).__name__ == "builtin_function_or_method" or "RecordedOperator" not in type(op).__name__
                for operator in operators for op in (operator._op, operator.default._op))  # fmt: skip
 
 

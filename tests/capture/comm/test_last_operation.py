@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 from leakscope.capture.comm.groups import Group
 from leakscope.capture.comm.operation import Channel, Operation
-from leakscope.capture.comm.operation_log import Ledger
-from leakscope.capture.comm.weak_tracking import Mark, Noted, StorageMark, moments
-from leakscope.capture.comm.writer import LastOperation, WireFile
+from leakscope.capture.comm.operation_log import OperationLog
+from leakscope.capture.comm.weak_tracking import DeathRef, StorageRef, TensorRef, moments
+from leakscope.capture.comm.writer import CommFile, LastOperationFile
 from leakscope.record.folder import RankFolder, read_run, write_run
 from leakscope.record.last_operation import NAME, SIZE, WAITED, unpack
 
@@ -35,29 +35,29 @@ def test_what_was_said_last_is_read_back(
     tmp_path_factory: pytest.TempPathFactory, line: str, peer: int | None, tag: int | None
 ) -> None:
     path = tmp_path_factory.mktemp("last") / NAME
-    last = LastOperation(path, 1.0)
+    last = LastOperationFile(path, 1.0)
     assert unpack(path.read_bytes()) == []
-    last.say(
+    last.update(
         operation(Channel("send", peer, tag, "default"), 3, "a longer line than the next: train.py:1 forward"), WAITED
     )
-    last.say(operation(Channel("send", peer, tag, "default"), 4, line), WAITED)
+    last.update(operation(Channel("send", peer, tag, "default"), 4, line), WAITED)
     rows = unpack(path.read_bytes())
     last.close()
     told = {"direction": "send", "peer": peer, "tag": tag, "bytes": 4096, "group": "default", "issued_at": line}
     numbers = {"state": "waited", "newest": False, "id": 4, "nth": 7, "step": 5, "microbatch": 2, "issued": 0.25}
     assert rows == [{**numbers, **told}] or (rows == [] and len(line) > 200)
-    last.say(
+    last.update(
         operation(Channel("send", peer, tag, "default"), 5, line), WAITED
     )  # another thread that waits on is not disturbed
 
 
 def test_the_newest_operation_is_marked_until_another_is_told_of(tmp_path: Path) -> None:
-    ledger = Ledger(WireFile(RankFolder(tmp_path, 0), 0.0), 0.0)
-    ledger._groups._by_name["default"] = Group("default", (0, 1))
+    log = OperationLog(CommFile(RankFolder(tmp_path, 0), 0.0), 0.0)
+    log._groups._by_name["default"] = Group("default", (0, 1))
 
     def issue(direction: str) -> Operation:
-        issued = ledger.begin(direction, "default", 1, 0, [], None)
-        assert issued is not None, ledger.why
+        issued = log.begin(direction, "default", 1, 0, [], None)
+        assert issued is not None, log.why
         return issued
 
     def told() -> tuple[int, str, bool]:
@@ -66,11 +66,11 @@ def test_the_newest_operation_is_marked_until_another_is_told_of(tmp_path: Path)
 
     sent, received = issue("send"), issue("recv")
     assert told() == (2, "issued", True)
-    ledger.waiting([received])
+    log.waiting([received])
     assert told() == (2, "waits", True)
-    ledger.waiting([sent])
+    log.waiting([sent])
     assert told() == (1, "waits", False)
-    ledger.waited([sent])
+    log.waited([sent])
     assert told() == (1, "waited", False)
     issue("send")
     assert told() == (3, "issued", True)
@@ -88,13 +88,13 @@ def test_a_file_left_half_written_costs_a_note_at_most(tmp_path: Path, left: byt
 
 def test_deaths_have_their_moments_in_any_thread_and_in_gc() -> None:
     died_at = moments()
-    kept: list[Noted] = []
+    kept: list[DeathRef] = []
 
     def let_go(cyclic: bool) -> None:
         for _ in range(200):
             tensor = torch.empty(1)
-            kept.append(Mark(tensor, died_at.__getitem__))
-            kept.append(StorageMark(tensor.untyped_storage(), died_at.__getitem__))
+            kept.append(TensorRef(tensor, died_at.__getitem__))
+            kept.append(StorageRef(tensor.untyped_storage(), died_at.__getitem__))
             if cyclic:
                 tensor.itself = tensor  # type: ignore[attr-defined]
 

@@ -12,7 +12,8 @@ import torch
 from torch.optim import SGD, Adam, AdamW, Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from leakscope.capture.schedule.steps import SILENT, Schedule, StepClock
+from leakscope.capture.schedule.looks import Schedule
+from leakscope.capture.schedule.steps import MAX_CALLS_IN_A_STEP, StepClock
 
 STEPS = 12
 
@@ -47,7 +48,7 @@ def _sgd(count: int = 1) -> SGD:
     return SGD(_parameters(count), 0.1)
 
 
-@pytest.mark.parametrize("often", [1, 5, SILENT])
+@pytest.mark.parametrize("often", [1, 5, MAX_CALLS_IN_A_STEP])
 def test_a_gan_whose_critic_steps_last_steps_with_its_generator(ends: Ends, often: int) -> None:
     generator, critic = _sgd(), _sgd()
     for _ in range(STEPS):
@@ -60,10 +61,10 @@ def test_a_gan_whose_critic_steps_last_steps_with_its_generator(ends: Ends, ofte
 def test_a_gan_whose_critic_steps_first_steps_with_its_critic(ends: Ends) -> None:
     generator, critic = _sgd(), _sgd()
     for _ in range(STEPS):
-        for _ in range(SILENT):
+        for _ in range(MAX_CALLS_IN_A_STEP):
             critic.step()
         generator.step()
-    assert ends.told == [*[True] * SILENT, False] * STEPS
+    assert ends.told == [*[True] * MAX_CALLS_IN_A_STEP, False] * STEPS
 
 
 def test_hundreds_of_optimizers_one_per_parameter_make_one_step(ends: Ends) -> None:
@@ -96,9 +97,9 @@ def test_a_silent_optimizer_of_other_parameters_hands_over_in_time(ends: Ends) -
     silent, once, goes_on = _sgd(), _sgd(), _sgd()
     silent.step()
     once.step()
-    for _ in range(SILENT + STEPS):
+    for _ in range(MAX_CALLS_IN_A_STEP + STEPS):
         goes_on.step()
-    assert ends.told == [True, False, *[False] * SILENT, *[True] * STEPS]
+    assert ends.told == [True, False, *[False] * MAX_CALLS_IN_A_STEP, *[True] * STEPS]
 
 
 def test_two_optimizers_of_the_same_parameters_make_one_step(ends: Ends) -> None:
