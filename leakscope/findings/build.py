@@ -10,7 +10,7 @@ from leakscope.findings.facts import Said
 from leakscope.findings.grouping.candidate import Candidate
 from leakscope.findings.grouping.growth import LEAST_TOTAL_FACTOR
 from leakscope.findings.model import Finding, FreedBy, RuleName, Severity, Sighting
-from leakscope.findings.naming.candidate_trace import cycle_edges, trace_of
+from leakscope.findings.naming.candidate_trace import cycle_of, on_trace, trace_of
 from leakscope.findings.naming.expressions import SEVERAL
 from leakscope.findings.naming.see_also import places
 from leakscope.findings.naming.trace import fingerprint
@@ -25,6 +25,7 @@ def tell(found: Candidate, min_bytes: int) -> Finding:
     cut, frees, references = best_cut(found)
     name = subject(found, references[0]) if references else SEVERAL if found.group.freed else "(no single reference)"
     group, line = found.group, found.series
+    trace = trace_of(found, cut, frees)
     total = max(group.bytes, line.total)
     leak = found.per_step >= min_bytes and (total >= min_bytes * LEAST_TOTAL_FACTOR or found.recreated)
     settled = rule is step_growth and step_growth.bounded_by(found) is not None
@@ -41,14 +42,14 @@ def tell(found: Candidate, min_bytes: int) -> Finding:
         freed_by=FreedBy.NEVER if group.freed == IMMORTAL else FreedBy.GC if gc else FreedBy.PROGRAM,
         retained_bytes=group.bytes,
         bytes_per_step=found.per_step,
-        trace=trace_of(found, cut, frees),
-        cut=cut,
+        trace=trace,
+        cut=cut and on_trace(cut, trace),
         origin=origin_of(found),
         collections=group.freed if gc else None,
         made_at=_made_at(found),
         sightings=tuple(Sighting(found.rank, s, b) for s, b in zip(line.steps, line.bytes, strict=True) if b),
         see=places(rule.cure(found)) if hasattr(rule, "cure") else (),
-        cycle=cycle_edges(found),
+        cycle=cycle_of(found),
         count=len(group.storages),
         host_bytes=_on_host(found),
         settled=settled,

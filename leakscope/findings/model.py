@@ -84,23 +84,69 @@ class Hop:
     """Why the status is what it is."""
     frees_bytes: int | None = None
     """What would be freed if this one reference were cut."""
+    index: int | None = None
+    """The object's index in the heap graph that the finding was judged on; not written to disk."""
+    references: tuple[int, ...] = ()
+    """Indexes of `reference` there, more than one where a run of grad nodes is told as one hop; not written to disk."""
+
+
+@dataclass(frozen=True)
+class CutReference:
+    """One reference to cut."""
+
+    name: str
+    """Its own name: `.losses`, `[i]` where it is one of many items."""
+    where: str = ""
+    written: str = ""
+    """As the user would write it, from its root on: `self.losses in Trainer.fit()`."""
+    indexes: tuple[int, ...] = ()
+    """In the heap graph that the finding was judged on: the reference, then the same one in its other instances."""
+    trace: int | None = None
+    """Position of the hop that holds by it; None where the trace does not lead over it."""
+
+
+@dataclass(frozen=True)
+class CycleReference:
+    """One reference of a cycle, with the labels and the indexes of the objects at its ends."""
+
+    holder: str
+    name: str
+    held: str
+    holder_index: int
+    index: int
+    held_index: int
 
 
 @dataclass(frozen=True)
 class Cut:
-    """The reference whose removal frees the storage."""
+    """The references whose removal frees the storage: one, or the few that hold the same memory."""
 
-    reference: str
-    where: str
+    references: tuple[CutReference, ...]
     frees_bytes: int
     proved_bytes: int | None = None
     """What went free when a forked copy of the process made the cut; None where it was not tried."""
     unproved: str = ""
     """Why it was not tried."""
-    also: tuple[str, ...] = ()
-    """Further references, as the user would write them, that hold the same memory and must be cut as well."""
-    written: str = ""
-    """The reference as the user would write it, from its root on: `self.losses in Trainer.fit()`."""
+
+    @property
+    def reference(self) -> str:
+        """Name of the first reference."""
+        return self.references[0].name
+
+    @property
+    def where(self) -> str:
+        """Line of the first reference."""
+        return self.references[0].where
+
+    @property
+    def written(self) -> str:
+        """The first reference as the user would write it."""
+        return self.references[0].written
+
+    @property
+    def also(self) -> tuple[str, ...]:
+        """The further references, as the user would write them."""
+        return tuple(reference.written for reference in self.references[1:])
 
 
 @dataclass(frozen=True)
@@ -137,8 +183,8 @@ class Finding:
     sightings: tuple[Sighting, ...] = ()
     see: tuple[str, ...] = ()
     """Places in leakscope's own source that do it right."""
-    cycle: tuple[tuple[str, str, str], ...] = ()
-    """(holder, reference, held) labels of the smallest cycle, for drawing; the closing reference last."""
+    cycle: tuple[CycleReference, ...] = ()
+    """The smallest cycle, for drawing; the closing reference last."""
     count: int = 0
     """Storages held at the last sighting."""
     host_bytes: int = 0
@@ -149,6 +195,11 @@ class Finding:
     """It has a bound or went no further: as it grew at the looks it does not go on for ever."""
     storages: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
     """Rank to the storages' indexes in that rank's last judged look; not written to disk."""
+
+    @property
+    def cut_position(self) -> int | None:
+        """Position on the trace of the hop whose reference is the one to cut; None where the trace does not show it."""
+        return self.cut.references[0].trace if self.cut is not None else None
 
     @property
     def ranks(self) -> tuple[int, ...]:

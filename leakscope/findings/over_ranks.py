@@ -56,5 +56,11 @@ def _of_any_item(finding: Finding) -> Finding:
         finding,
         facts=Said(words.title.replace(told, said), words.advice.replace(told, said)),
         trace=tuple(replace(hop, reference=any_item(hop.reference)) for hop in finding.trace),
-        cut=replace(finding.cut, reference=any_item(finding.cut.reference), written=said),
+        cut=replace(
+            finding.cut,
+            references=tuple(
+                replace(r, name=any_item(r.name), written=any_item(r.written) if k == 0 else r.written)
+                for k, r in enumerate(finding.cut.references)
+            ),
+        ),
     )

@@ -108,7 +108,7 @@ def _absolute(run: Run) -> bool:
 
 
 def _finding(run: Run, finding: Finding, drawn: bool) -> ToldFinding:
-    at_fault, cut, reasons = marks.suspects(finding), marks.cut_hop(finding), marks.new_reasons(finding)
+    at_fault, cut, reasons = marks.suspects(finding), finding.cut_position, marks.new_reasons(finding)
     drawing = draw(finding) if drawn else ""
     width = re.search(r' width="(\d+)"', drawing)
     return ToldFinding(

@@ -74,7 +74,16 @@ def _finding(finding: Finding) -> dict[str, Any]:
 
 
 def _hop(hop: Hop) -> dict[str, Any]:
-    return asdict(hop)
+    return {
+        "object": hop.object,
+        "type": hop.type,
+        "kind": hop.kind,
+        "where": hop.where,
+        "status": hop.status,
+        "reference": hop.reference,
+        "reason": hop.reason,
+        "frees_bytes": hop.frees_bytes,
+    }
 
 
 def _cut(cut: Cut) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from leakscope.findings.model import Finding, Findings, Hop, RuleName
 from leakscope.record.model import Run
 from leakscope.report.cleaning import cleaned, one_line
-from leakscope.report.marks import NO_TRACE, closes_cycle, cut_hop, makers, new_reasons, source_line, suspects
+from leakscope.report.marks import NO_TRACE, closes_cycle, makers, new_reasons, source_line, suspects
 from leakscope.report.per_rank import RankStory, rank_stories
 from leakscope.report.snapshot_section import device_lines
 from leakscope.report.wording import (
@@ -150,7 +150,7 @@ def _source(line: str) -> Iterator[str]:
 def _trace(finding: Finding) -> Iterator[str]:
     if not finding.trace and finding.rule != RuleName.LATE_RELEASE:  # of that the holders are known, and many
         yield f"   {NO_TRACE}"
-    at_fault, cut, reasons = suspects(finding), cut_hop(finding), new_reasons(finding)
+    at_fault, cut, reasons = suspects(finding), finding.cut_position, new_reasons(finding)
     last = len(finding.trace) - 1
     for index, hop in enumerate(finding.trace):
         branch = "╰→ " if index == last else "┬─ " if index == 0 else "├─ "

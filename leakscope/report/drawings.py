@@ -9,7 +9,6 @@ from leakscope.findings.model import Finding, HopStatus
 from leakscope.graph.model import ObjectKind
 from leakscope.report.cleaning import one_line
 from leakscope.report.layout import Box, Layout, column_layout, dot_layout
-from leakscope.report.marks import cut_hop
 
 LINE = 34
 """Characters of a label on one line of a box."""
@@ -70,46 +69,36 @@ def drawing_of(finding: Finding) -> Drawing:
     if not finding.cycle:
         return trace
     cycle = _cycle_drawing(finding)
-    place = _shared(trace, cycle)
-    if not place:
+    place = {index: box for box, index in enumerate(_objects_of_cycle(finding))}
+    if not any(hop.index in place for hop in finding.trace):
         return cycle
     objects = list(cycle.objects)
-    for index, drawn in enumerate(trace.objects):
-        if index in place:
-            objects[place[index]] = drawn
+    box_of: list[int] = []
+    """For each hop its box: that of the object on the cycle, else one of its own."""
+    for hop, drawn in zip(finding.trace, trace.objects, strict=True):
+        if hop.index is not None and hop.index in place:
+            box_of.append(place[hop.index])
+            objects[box_of[-1]] = drawn
         else:
-            place[index] = len(objects)
+            box_of.append(len(objects))
             objects.append(drawn)
-    ways = [(place[r.holder], place[r.held], r.name, r.cut) for r in trace.references]
-    cut_shown = any(cut for *_, cut in ways)
-    ways += [(r.holder, r.held, r.name, r.cut and not cut_shown) for r in cycle.references]
-    cuts = {way[:3] for way in ways if way[3]}
-    once = dict.fromkeys(way[:3] for way in ways)
-    return Drawing(tuple(objects), tuple(DrawnReference(*way, cut=way in cuts) for way in once))
+    arrows = [(box_of[r.holder], box_of[r.held], r.name, r.cut) for r in trace.references]
+    cut_shown = any(cut for *_, cut in arrows)
+    arrows += [(r.holder, r.held, r.name, r.cut and not cut_shown) for r in cycle.references]
+    cuts = {arrow[:3] for arrow in arrows if arrow[3]}
+    once = dict.fromkeys(arrow[:3] for arrow in arrows)
+    return Drawing(tuple(objects), tuple(DrawnReference(*arrow, cut=arrow in cuts) for arrow in once))
 
 
-def _shared(trace: Drawing, cycle: Drawing) -> dict[int, int]:
-    """Which object of the cycle each object of the trace is: the one its reference leads to, else one of its label.
-
-    Where the trace starts anew it may be at any object of the cycle, otherwise at one not met yet.
-    """
-    place: dict[int, int] = {}
-    names = {reference.held: reference.name for reference in trace.references}
-    for index, drawn in enumerate(trace.objects):
-        before = place.get(index - 1)
-        led = (r.held for r in cycle.references if r.holder == before and r.name == names.get(index))
-        same = (i for i in range(len(cycle.objects)) if i not in place.values() or index not in names)
-        found = next((i for i in (*led, *same) if cycle.objects[i].label == drawn.label), None)
-        if found is not None:
-            place[index] = found
-    return place
+def _objects_of_cycle(finding: Finding) -> dict[int, str]:
+    """Each object of the cycle, by its index in the heap graph, with its label, in the order of the cycle."""
+    return {r.holder_index: r.holder for r in finding.cycle} | {r.held_index: r.held for r in finding.cycle}
 
 
 def _trace_drawing(finding: Finding) -> Drawing:
-    cut = cut_hop(finding)
     objects = tuple(DrawnObject(one_line(hop.object), hop.where, hop.status, hop.kind) for hop in finding.trace)
     references = tuple(
-        DrawnReference(index, index + 1, one_line(hop.reference), index == cut)
+        DrawnReference(index, index + 1, one_line(hop.reference), index == finding.cut_position)
         for index, hop in enumerate(finding.trace[:-1])
         if hop.reference
     )
@@ -117,21 +106,13 @@ def _trace_drawing(finding: Finding) -> Drawing:
 
 
 def _cycle_drawing(finding: Finding) -> Drawing:
-    """Labels need not be distinct: where the references follow one another, each is its own object."""
-    links = finding.cycle
-    follows = all(links[i][2] == links[(i + 1) % len(links)][0] for i in range(len(links)))
-    if follows:
-        labels = [holder for holder, _, _ in links]
-        ends = [(i, (i + 1) % len(links)) for i in range(len(links))]
-    else:
-        labels = list(dict.fromkeys(label for holder, _, held in links for label in (holder, held)))
-        ends = [(labels.index(holder), labels.index(held)) for holder, _, held in links]
-    reference = finding.cut.reference if finding.cut is not None else None
-    same = [i for i, (_, name, _) in enumerate(links) if name == reference]
-    objects = tuple(DrawnObject(one_line(label), "", "leaked", "") for label in labels)
+    labels = _objects_of_cycle(finding)
+    place = {index: box for box, index in enumerate(labels)}
+    cut = frozenset(finding.cut.references[0].indexes if finding.cut is not None else ())
+    objects = tuple(DrawnObject(one_line(label), "", HopStatus.LEAKED, "") for label in labels.values())
     references = tuple(
-        DrawnReference(holder, held, one_line(links[i][1]), bool(same) and i == same[-1])
-        for i, (holder, held) in enumerate(ends)
+        DrawnReference(place[r.holder_index], place[r.held_index], one_line(r.name), r.index in cut)
+        for r in finding.cycle
     )
     return Drawing(objects, references)
 

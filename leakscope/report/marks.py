@@ -8,21 +8,6 @@ from leakscope.findings.model import Finding, Hop, HopStatus
 from leakscope.record.model import Run
 
 
-def cut_hop(finding: Finding) -> int | None:
-    """Index of the hop whose reference is the one to cut; None where the trace does not show it."""
-    cut = finding.cut
-    if cut is None:
-        return None
-    same = [i for i, hop in enumerate(finding.trace) if hop.reference and hop.reference == cut.reference]
-    if not same:
-        same = [i for i, hop in enumerate(finding.trace) if hop.reference and cut.reference.endswith(hop.reference)]
-    if not same:
-        return None
-    placed = [i for i in same if finding.trace[i].where == cut.where]
-    freeing = [i for i in placed or same if finding.trace[i].frees_bytes == cut.frees_bytes]
-    return (freeing or placed or same)[-1]
-
-
 def suspects(finding: Finding) -> frozenset[int]:
     """Hops whose reference may be the one at fault: from the last object expected to live to the first leaked one.
 
@@ -30,7 +15,7 @@ def suspects(finding: Finding) -> frozenset[int]:
     """
     trace = finding.trace
     between = frozenset(i for i in range(len(trace) - 1) if _may_be_at_fault(trace[i], trace[i + 1]))
-    cut = cut_hop(finding)
+    cut = finding.cut_position
     return between or (frozenset() if cut is None else frozenset({cut}))
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from support import examples
 
-from leakscope.findings.model import Sighting
+from leakscope.findings.model import CutReference, Sighting
 from leakscope.record.model import Ended, Rank, Step
 from leakscope.report import FORMATS
 from leakscope.report.as_text import WIDTH
@@ -78,7 +78,9 @@ def test_every_format_names_all_references_that_must_be_cut_together() -> None:
     run, findings = examples.leaking()
     leak = examples.growth_finding()
     assert leak.cut is not None
-    told = replace(findings, findings=(replace(leak, cut=replace(leak.cut, also=("log.last in main()", "seen"))),))
+    also = (CutReference(".last", written="log.last in main()"), CutReference("seen", written="seen"))
+    cut = replace(leak.cut, references=(*leak.cut.references, *also))
+    told = replace(findings, findings=(replace(leak, cut=cut),))
     for name in ("text", "html", "sarif", "junit"):
         flat = " ".join(re.sub("</?code>|&#96;|`", "", FORMATS[name](run, told)).split())
         assert "together with log.last in main() and seen: 1.50 MiB would be freed" in re.sub("</?b>", "", flat), name

@@ -9,6 +9,7 @@ from xml.etree import ElementTree
 import pytest
 from support import examples
 
+from leakscope.findings.model import Cut, CutReference, CycleReference, Hop
 from leakscope.report.drawings import draw, drawing_of
 from leakscope.report.layout import Box, column_layout, dot_layout
 
@@ -33,13 +34,41 @@ def test_trace_joins_the_cycle_it_goes_round() -> None:
     ]
 
 
-def test_a_cycle_apart_from_the_trace_is_drawn_alone_with_its_last_matching_reference_cut() -> None:
-    cycle = (("a", ".x", "b"), ("b", ".y", "b"), ("b", ".x", "a"))
-    finding = replace(examples.cycle_finding(), cycle=cycle)
-    finding = replace(finding, cut=replace(finding.cut, reference=".x"))
+def test_a_cycle_apart_from_the_trace_is_drawn_alone() -> None:
+    names = (("a", ".x", "b", 20, 31, 21), ("b", ".y", "b", 21, 32, 22), ("b", ".x", "a", 22, 33, 20))
+    cut = Cut((CutReference(".x", indexes=(33,)),), 1)
+    finding = replace(examples.cycle_finding(), cycle=tuple(CycleReference(*name) for name in names), cut=cut)
     drawing = drawing_of(finding)
     assert [drawn.label for drawn in drawing.objects] == ["a", "b", "b"]
-    assert [r.cut for r in drawing.references] == [False, False, True]
+    assert [(r.holder, r.held, r.cut) for r in drawing.references] == [(0, 1, False), (1, 2, False), (2, 0, True)]
+
+
+def test_objects_of_one_label_stay_apart() -> None:
+    """A parameter and its gradient look alike; the memory is the gradient's, and one `.grad` of two is the cut."""
+    tensor, node = ("Tensor float32[8]", "torch.Tensor", "tensor", ""), ("Mul", "Mul", "grad node", "")
+    memory = ("tensor memory", "torch.UntypedStorage", "storage", "")
+    trace = (
+        Hop(*tensor, "leaked", ".grad", index=1, references=(10,)),
+        Hop(*tensor, "leaked", ".grad_fn", index=2, references=(11,)),
+        Hop(*node, "leaked", ".grad", index=3, references=(12,)),
+        Hop(*tensor, "leaked", "", index=1),
+        Hop(*tensor, "leaked", "storage", index=2, references=(13,)),
+        Hop(*memory, "leaked", "", index=4),
+    )
+    cycle = (
+        CycleReference(tensor[0], ".grad", tensor[0], 1, 10, 2),
+        CycleReference(tensor[0], ".grad_fn", "Mul", 2, 11, 3),
+        CycleReference("Mul", ".grad", tensor[0], 3, 12, 1),
+    )
+    cut = Cut((CutReference(".grad", indexes=(12,), trace=2),), 32)
+    drawing = drawing_of(replace(examples.cycle_finding(), trace=trace, cycle=cycle, cut=cut))
+    assert [drawn.label for drawn in drawing.objects] == [tensor[0], tensor[0], "Mul", "tensor memory"]
+    assert [(r.holder, r.held, r.name, r.cut) for r in drawing.references] == [
+        (0, 1, ".grad", False),
+        (1, 2, ".grad_fn", False),
+        (2, 0, ".grad", True),
+        (1, 3, "storage", False),
+    ]
 
 
 def test_exactly_one_arrow_is_cut() -> None:

@@ -64,7 +64,8 @@ def run_out(weight: int = 2, cache: int = 7) -> Run:
 def leak(rank: int, size: int, written: str) -> Finding:
     found = replace(examples.growth_finding(), sightings=(Sighting(rank, 5, size),), retained_bytes=size)
     assert found.cut is not None
-    return replace(found, cut=replace(found.cut, written=written), fingerprint=str(rank))
+    cut = replace(found.cut, references=(replace(found.cut.references[0], written=written),))
+    return replace(found, cut=cut, fingerprint=str(rank))
 
 
 def told(*leaks: Finding) -> Findings:

@@ -12,7 +12,7 @@ from leakscope.findings.facts import Said
 from leakscope.findings.model import Finding, Hop
 from leakscope.report import FORMATS, write
 from leakscope.report.cleaning import cleaned
-from leakscope.report.marks import cut_hop, source_line, suspects
+from leakscope.report.marks import source_line, suspects
 from leakscope.report.wording import listed_numbers
 
 
@@ -65,7 +65,7 @@ def test_suspects_lie_between_the_last_expected_and_the_first_leaked_object() ->
 
 def test_a_trace_leaked_all_round_suspects_the_cut() -> None:
     told = examples.cycle_finding()
-    assert cut_hop(told) == 0 and suspects(told) == {0}
+    assert told.cut_position == 0 and suspects(told) == {0}
 
 
 def test_source_lines_are_found_by_the_end_of_their_path() -> None:

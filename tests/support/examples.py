@@ -3,10 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from leakscope.findings.facts import Said
-from leakscope.findings.model import Cut, Finding, Findings, Hop, RankSummary, Sighting, Unjudged
+from leakscope.findings.model import (
+    Cut,
+    CutReference,
+    CycleReference,
+    Finding,
+    Findings,
+    Hop,
+    RankSummary,
+    Sighting,
+    Unjudged,
+)
 from leakscope.graph.model import build
 from leakscope.record.model import Collection, Ended, GcDiff, Look, Rank, Run, Step
 
@@ -97,22 +108,55 @@ def cycle_finding() -> Finding:
         retained_bytes=1536 * KIB,
         bytes_per_step=128.0 * KIB,
         trace=(
-            Hop("function extract", "function", "function", "stage.py:40", "leaked", "closure extract", alone, size),
-            Hop("tuple, 2 items", "tuple", "container", "", "leaked", "[i]", alone, size),
-            Hop("cell extract", "cell", "cell", "stage.py:40", "leaked", "contents", alone, size),
-            Hop("function extract", "function", "function", "stage.py:40", "leaked", "", alone),
-            Hop("cell extract", "cell", "cell", "stage.py:40", "leaked", "contents", held),
-            Hop("function extract", "function", "function", "stage.py:40", "leaked", "closure intermediates", held),
-            Hop("list, 4 items", "list", "container", "stage.py:38", "leaked", "[i]", held, 512 * KIB),
-            Hop("Tensor float32[128, 256]", "torch.Tensor", "tensor", "", "leaked", ".untyped_storage()", held),
-            Hop("storage, 128.00 KiB", "torch.UntypedStorage", "storage", "", "leaked", "", held),
+            Hop(
+                "function extract",
+                "function",
+                "function",
+                "stage.py:40",
+                "leaked",
+                "closure extract",
+                alone,
+                size,
+                0,
+                (10,),
+            ),
+            Hop("tuple, 2 items", "tuple", "container", "", "leaked", "[i]", alone, size, 1, (11,)),
+            Hop("cell extract", "cell", "cell", "stage.py:40", "leaked", "contents", alone, size, 2, (12,)),
+            Hop("function extract", "function", "function", "stage.py:40", "leaked", "", alone, index=0),
+            Hop("cell extract", "cell", "cell", "stage.py:40", "leaked", "contents", held, index=2, references=(12,)),
+            Hop(
+                "function extract",
+                "function",
+                "function",
+                "stage.py:40",
+                "leaked",
+                "closure intermediates",
+                held,
+                None,
+                0,
+                (13,),
+            ),
+            Hop("list, 4 items", "list", "container", "stage.py:38", "leaked", "[i]", held, 512 * KIB, 3, (14,)),
+            Hop(
+                "Tensor float32[128, 256]",
+                "torch.Tensor",
+                "tensor",
+                "",
+                "leaked",
+                ".untyped_storage()",
+                held,
+                None,
+                4,
+                (15,),
+            ),
+            Hop("storage, 128.00 KiB", "torch.UntypedStorage", "storage", "", "leaked", "", held, index=5),
         ),
         cycle=(
-            ("function extract", "closure extract", "tuple, 2 items"),
-            ("tuple, 2 items", "[i]", "cell extract"),
-            ("cell extract", "contents", "function extract"),
+            CycleReference("function extract", "closure extract", "tuple, 2 items", 0, 10, 1),
+            CycleReference("tuple, 2 items", "[i]", "cell extract", 1, 11, 2),
+            CycleReference("cell extract", "contents", "function extract", 2, 12, 0),
         ),
-        cut=Cut("closure extract", "stage.py:41", 768 * KIB, 768 * KIB),
+        cut=Cut((CutReference("closure extract", "stage.py:41", indexes=(10,), trace=0),), 768 * KIB, 768 * KIB),
         collections=2,
         made_at=("stage.py:41 forward (aten::addmm)", "stage.py:41 forward (aten::mul)", "stage.py:40 f (aten::mm)"),
         sightings=tuple(Sighting(r, s, 128 * KIB * s) for r in (0, 1) for s in (3, 5, 9, 11)),
@@ -140,7 +184,12 @@ def growth_finding(name: str = ".losses") -> Finding:
             Hop("Tensor float32[128, 128]", "torch.Tensor", "tensor", "", "leaked", ".untyped_storage()", ""),
             Hop("storage, 64.00 KiB", "torch.UntypedStorage", "storage", "", "leaked", ""),
         ),
-        cut=Cut(name, "train.py:12", 24 * 64 * KIB, None, "the container's owner defines __del__"),
+        cut=Cut(
+            (CutReference(name, "train.py:12", trace=1),),
+            24 * 64 * KIB,
+            None,
+            "the container's owner defines __del__",
+        ),
         made_at=("train.py:41 forward (aten::mul)",),
         sightings=tuple(Sighting(0, s, 128 * KIB * s) for s in (3, 5, 9, 11)),
         count=24,
@@ -179,7 +228,7 @@ def note_finding() -> Finding:
             Hop("module __main__", "module", "namespace", "train.py:1", "expected", ".history"),
             Hop("storage, 4 B", "torch.UntypedStorage", "storage", "", "unknown", ""),
         ),
-        cut=Cut(".history", "train.py:4", 48),
+        cut=Cut((CutReference(".history", "train.py:4", trace=0),), 48),
         sightings=(Sighting(0, 11, 48),),
     )
 
@@ -328,12 +377,12 @@ def hostile() -> tuple[Run, Findings]:
         freed_by="program",
         retained_bytes=5 * MIB,
         bytes_per_step=1.5,
-        trace=(hop, hop, hop),
-        cut=Cut(bad, f"{bad}.py:3", 5, None, bad),
+        trace=tuple(replace(hop, index=place, references=(10 + place,)) for place in range(3)),
+        cut=Cut((CutReference(bad, f"{bad}.py:3", indexes=(12,), trace=2),), 5, None, bad),
         made_at=(bad,),
         sightings=(Sighting(0, 3, 5),),
         see=(bad,),
-        cycle=((bad, bad, "b"), ("b", bad, bad)),
+        cycle=(CycleReference(bad, bad, "b", 0, 10, 1), CycleReference("b", bad, bad, 1, 12, 0)),
     )
     words = dict.fromkeys(("issued_at", "group", "dtype", "direction", "tag"), bad + "\x1b\u202e")
     rows = tuple({**row, **words} for row in wire(2, 2))

@@ -9,7 +9,7 @@ from typing import Any
 
 from leakscope.findings.facts import Said, in_words
 from leakscope.findings.grouping.candidate import Candidate
-from leakscope.findings.model import Cut, Finding, FreedBy, RuleName, Severity, Sighting
+from leakscope.findings.model import Cut, CutReference, Finding, FreedBy, RuleName, Severity, Sighting
 from leakscope.findings.naming.trace import fingerprint
 from leakscope.graph.model import Crossing, HeapGraph
 from leakscope.record.model import Rank, Run
@@ -186,7 +186,8 @@ def with_contexts(found: Sequence[Finding], run: Run) -> list[Finding]:
     told = []
     for finding in together:
         # no single reference: the container lets go of all when the context is left
-        cut = Cut(CUT, places[0].rpartition(" ")[0] if places else "", finding.retained_bytes)
+        where = places[0].rpartition(" ")[0] if places else ""
+        cut = Cut((CutReference(CUT, where),), finding.retained_bytes)
         name = fingerprint(("dist-autograd-context", *functions))
         words = in_words(finding.facts)
         said = Said(words.title, f"{opened}{known}{words.advice}")

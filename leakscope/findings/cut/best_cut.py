@@ -9,7 +9,7 @@ import numpy as np
 from leakscope.findings.cut.multi_cut import ENOUGH_SHARE, minimal_cut
 from leakscope.findings.grouping.candidate import Candidate
 from leakscope.findings.grouping.groups import HOOKS, holds_itself
-from leakscope.findings.model import Cut
+from leakscope.findings.model import Cut, CutReference
 from leakscope.findings.naming.expressions import at_holder
 from leakscope.findings.naming.trace import generic, grouping
 from leakscope.graph.model import REFERENCE_KINDS, HeapGraph, ObjectKind, ReferenceKind
@@ -77,12 +77,13 @@ def best_cut(found: Candidate) -> tuple[Cut | None, dict[int, int], tuple[int, .
         if found.group.freed == 0 and best > 0 and reference.kind == ReferenceKind.ITEM
         else ""
     )
-    where = found.line(reference.index) or filled
-    return (
-        Cut(found.name(reference.index), where, freed[best], written=subject(found, reference.index)),
-        frees,
+    cut = CutReference(
+        found.name(reference.index),
+        found.line(reference.index) or filled,
+        subject(found, reference.index),
         positions[best],
     )
+    return Cut((cut,), freed[best]), frees, positions[best]
 
 
 def _cut_of(
@@ -90,13 +91,11 @@ def _cut_of(
 ) -> tuple[Cut, dict[int, int], tuple[int, ...]]:
     """As `best_cut`, for references that must be cut together."""
     total = _freed(found, references)
-    also = tuple(other.written(r) for other, r in zip(held_by[1:], references[1:], strict=True))
-    where = held_by[0].line(references[0])
-    return (
-        Cut(held_by[0].name(references[0]), where, total, also=also, written=held_by[0].written(references[0])),
-        {references[0]: total},
-        references,
+    named = tuple(
+        CutReference(holder.name(r), holder.line(r), holder.written(r), (r,))
+        for holder, r in zip(held_by, references, strict=True)
     )
+    return Cut(named, total), {references[0]: total}, references
 
 
 def _cut_rank(found: Candidate, reference: int) -> tuple[int, int]:

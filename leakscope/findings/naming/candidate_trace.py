@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from leakscope.findings.grouping.candidate import Candidate
-from leakscope.findings.model import Cut, Hop
+from leakscope.findings.model import Cut, CutReference, CycleReference, Hop
 from leakscope.findings.naming.trace import generic, hops
 
 
 def trace_of(found: Candidate, cut: Cut | None, frees: dict[int, int]) -> tuple[Hop, ...]:
     graph, group = found.graph, found.group
     if group.freed == 0:
-        place = next((k + 1 for k, r in enumerate(group.way) if cut and found.name(r) == cut.reference
-                      and frees.get(r) == cut.frees_bytes), found.tensor_at)  # fmt: skip
+        instances = cut.references[0].indexes if cut else ()
+        place = next((k + 1 for k, r in enumerate(group.way) if r in instances), found.tensor_at)
         kept = (
             "only the references to cut together keep it"
             if cut and cut.also
@@ -32,11 +34,23 @@ def trace_of(found: Candidate, cut: Cut | None, frees: dict[int, int]) -> tuple[
     return told[:-1] + down if storage_in_reach and around and group.start == start else told + down
 
 
-def cycle_edges(found: Candidate) -> tuple[tuple[str, str, str], ...]:
+def on_trace(cut: Cut, trace: tuple[Hop, ...]) -> Cut:
+    """The cut with the position of each of its references on the trace."""
+
+    def position(reference: CutReference) -> int | None:
+        instances = frozenset(reference.indexes)
+        return next((place for place, hop in enumerate(trace) if not instances.isdisjoint(hop.references)), None)
+
+    return replace(cut, references=tuple(replace(r, trace=position(r)) for r in cut.references))
+
+
+def cycle_of(found: Candidate) -> tuple[CycleReference, ...]:
+    """The references of the candidate's smallest cycle; none where nothing holds itself."""
     graph = found.graph
-    around = found.group.cycles[0] if found.group.cycles else ()
-    edges = []
-    for reference in around:
-        r = graph.reference(reference)
-        edges.append((graph.object(r.holder).label, generic(r.name), graph.object(r.held).label))
-    return tuple(edges)
+    around = [graph.reference(r) for r in (found.group.cycles[0] if found.group.cycles else ())]
+    return tuple(
+        CycleReference(
+            graph.object(r.holder).label, generic(r.name), graph.object(r.held).label, r.holder, r.index, r.held
+        )
+        for r in around
+    )

@@ -110,6 +110,8 @@ def hops(
                 reference=name if reference in one else generic(name),
                 reason=reasons[1] if leaked else _root_reason(obj.root) or reasons[0],
                 frees_bytes=frees.get(reference),
+                index=index,
+                references=(reference,) if reference >= 0 else (),
             )
         )
     return _shortened(found)
@@ -128,7 +130,7 @@ def _root_reason(root: str) -> str:
 def _shortened(found: list[Hop]) -> tuple[Hop, ...]:
     """A walk through many grad nodes is told as one hop."""
     result: list[Hop] = []
-    skipped = 0
+    skipped: list[int] = []
     for hop in found:
         if (
             result
@@ -136,11 +138,15 @@ def _shortened(found: list[Hop]) -> tuple[Hop, ...]:
             and hop.kind == ObjectKind.GRAD_NODE
             and hop.reference.startswith(".next_functions")
         ):
-            skipped += 1
+            skipped += hop.references
             continue
         if skipped and result:
             last = result[-1]
-            result[-1] = replace(last, reference=f".next_functions ... {skipped} grad nodes on")
-            skipped = 0
+            result[-1] = replace(
+                last,
+                reference=f".next_functions ... {len(skipped)} grad nodes on",
+                references=(*last.references, *skipped),
+            )
+            skipped = []
         result.append(hop)
     return tuple(result)

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 from leakscope.findings.facts import Said
 from leakscope.findings.grouping.growth import LEAST_LOOKS, Series, series
-from leakscope.findings.model import Cut, Finding, FreedBy, Origin, Severity, Sighting
+from leakscope.findings.model import Cut, CutReference, Finding, FreedBy, Origin, Severity, Sighting
+from leakscope.findings.naming.candidate_trace import on_trace
 from leakscope.findings.naming.expressions import at_holder
 from leakscope.findings.naming.trace import fingerprint
 from leakscope.findings.ownership.known_leaks import KNOWN, TYPES, Known, upstream
@@ -109,6 +110,9 @@ def _finding(rank: Rank, graph: HeapGraph, kept: Kept, line: Series, size: int, 
     typical = max(kept.holds, key=lambda s: (int(graph.bytes[s]), s))
     frees = kept.frees(graph)
     grows = line.grew_lately
+    hold = kept.of_its_own(typical)[0]
+    trace = whole_trace(graph, ways_from_roots(graph), hold, frees)
+    named = CutReference(known.holder, indexes=hold.way[:1])
     return Finding(
         rule=known.rule,
         facts=Said(
@@ -120,8 +124,8 @@ def _finding(rank: Rank, graph: HeapGraph, kept: Kept, line: Series, size: int, 
         freed_by=FreedBy.PROGRAM,
         retained_bytes=size,
         bytes_per_step=line.per_step if grows else 0.0,
-        trace=whole_trace(graph, ways_from_roots(graph), kept.of_its_own(typical)[0], frees),
-        cut=Cut(known.holder, "", frees) if frees else None,
+        trace=trace,
+        cut=on_trace(Cut((named,), frees), trace) if frees else None,
         origin=Origin.LIBRARY,
         made_at=tuple(dict.fromkeys(graph.made_at[s] for s in kept.holds if s in graph.made_at))[:6],
         sightings=tuple(Sighting(rank.number, s, b) for s, b in zip(line.steps, line.bytes, strict=True) if b),

@@ -8,7 +8,8 @@ from collections.abc import Collection, Sequence
 import numpy as np
 
 from leakscope.findings.facts import Said
-from leakscope.findings.model import Cut, Finding, FreedBy, Hop, Severity, Sighting, Unjudged
+from leakscope.findings.model import Cut, CutReference, Finding, FreedBy, Hop, Severity, Sighting, Unjudged
+from leakscope.findings.naming.candidate_trace import on_trace
 from leakscope.findings.naming.expressions import along_way
 from leakscope.findings.naming.see_also import places
 from leakscope.findings.naming.trace import fingerprint, generic, hops
@@ -146,6 +147,20 @@ def _finding(
     frees = int(graph.bytes[[s for s in gone.tolist() if s in {m[0].row["storage"] for m in members}]].sum())
     names = _together(spoken)
     made = list(dict.fromkeys(str(one.row["made_at"]) for one, _ in members if one.row["made_at"]))
+    trace = _trace(
+        graph,
+        ways,
+        cuts[0],
+        int(members[0][0].row["storage"]),
+        frees if len(cuts) == 1 else _frees_alone(graph, members, cuts[0]),
+    )
+    named = CutReference(
+        ", ".join(dict.fromkeys(generic(graph.reference(c).name) for c in cuts[:_NAMES_SHOWN])),
+        where,
+        names,
+        tuple(cuts),
+    )
+    cut = Cut((named,), frees)
     return Finding(
         rule=NAME,
         facts=Said(
@@ -158,19 +173,8 @@ def _finding(
         freed_by=FreedBy.PROGRAM,
         retained_bytes=size,
         bytes_per_step=0.0,
-        trace=_trace(
-            graph,
-            ways,
-            cuts[0],
-            int(members[0][0].row["storage"]),
-            frees if len(cuts) == 1 else _frees_alone(graph, members, cuts[0]),
-        ),
-        cut=Cut(
-            ", ".join(dict.fromkeys(generic(graph.reference(c).name) for c in cuts[:_NAMES_SHOWN])),
-            where,
-            frees,
-            written=names,
-        ),
+        trace=trace,
+        cut=on_trace(cut, trace) if len(spoken) == 1 else cut,
         made_at=tuple(made[:6]),
         sightings=(Sighting(peak.rank, int(peak.row["step"]), size),),
         see=places("boxed-lists") if arguments_cut(graph, peak.row, cuts) else (),

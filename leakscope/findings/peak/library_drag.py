@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from leakscope.findings.facts import Said
-from leakscope.findings.model import Cut, Finding, FreedBy, Origin, RuleName, Severity, Sighting
+from leakscope.findings.model import Cut, CutReference, Finding, FreedBy, Origin, RuleName, Severity, Sighting
+from leakscope.findings.naming.candidate_trace import on_trace
 from leakscope.findings.naming.trace import fingerprint
 from leakscope.findings.ownership.library_paths import whole_trace
 from leakscope.findings.ownership.library_retention import Kept, advice, by_holder
@@ -70,6 +71,9 @@ def _known(peak: PeakOfStep, kept: Kept, idle: Sequence[Idle]) -> Finding:
     graph, known, size = peak.graph, kept.known, _bytes(idle)
     frees = kept.frees(graph)
     typical = max(kept.holds, key=lambda s: (int(graph.bytes[s]), s))
+    hold = kept.of_its_own(typical)[0]
+    trace = whole_trace(graph, ways_from_roots(graph), hold, frees)
+    named = CutReference(known.holder, indexes=hold.way[:1])
     return Finding(
         rule=NAME,
         facts=Said(
@@ -81,8 +85,8 @@ def _known(peak: PeakOfStep, kept: Kept, idle: Sequence[Idle]) -> Finding:
         freed_by=FreedBy.PROGRAM,
         retained_bytes=size,
         bytes_per_step=0.0,
-        trace=whole_trace(graph, ways_from_roots(graph), kept.of_its_own(typical)[0], frees),
-        cut=Cut(known.holder, "", frees) if frees else None,
+        trace=trace,
+        cut=on_trace(Cut((named,), frees), trace) if frees else None,
         origin=Origin.LIBRARY,
         made_at=_made_at(idle),
         sightings=(Sighting(peak.rank, int(peak.row["step"]), size),),

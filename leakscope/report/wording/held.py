@@ -82,8 +82,8 @@ def cycle_text(finding: Finding) -> str:
     """
     if not finding.cycle or any(closes_cycle(finding, index) for index in range(len(finding.trace))):
         return ""
-    hops = " -> ".join(f"{one_line(holder)}, {one_line(reference)}" for holder, reference, _ in finding.cycle)
-    return f"{hops} -> {one_line(finding.cycle[-1][2])}"
+    hops = " -> ".join(f"{one_line(r.holder)}, {one_line(r.name)}" for r in finding.cycle)
+    return f"{hops} -> {one_line(finding.cycle[-1].held)}"
 
 
 def status_word(finding: Finding, hop: Hop) -> str:
