@@ -91,7 +91,7 @@ class Looks:
             "hidden": self.own_objects(),
             "made_at": self._makers.made_at,
             "wire": () if comm is None else comm.holds(),
-            "crossed": {} if comm is None else comm.crossed(),
+            "comm_uses": {} if comm is None else comm.last_uses(),
             "device": None if self.device is None else self.device.one_look(),
         }
 
@@ -101,7 +101,7 @@ class Looks:
         run = read_run(self._options.folder)
         mine = next(rank for rank in run.ranks if rank.number == self._options.rank)
         known = self._known()
-        self._folder.proved(prove(run, mine, step, known["hidden"], known["wire"], known["crossed"]))
+        self._folder.proved(prove(run, mine, step, known["hidden"], known["wire"], known["comm_uses"]))
 
     def own_objects(self) -> tuple[object, ...]:
         """leakscope's objects, which no look must show."""

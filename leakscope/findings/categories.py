@@ -71,7 +71,7 @@ def categories(graph: HeapGraph, leaked: Collection[int] = ()) -> dict[str, int]
     found["leaked"] = np.isin(storages, list(leaked)) | (graph.freed[storages] != 0)
     found["activation held by a live graph"] = held_by(kind == code[ReferenceKind.SAVED])
     found["P2P or collective buffer"] = held_by(np.isin(graph.holder, graph.of_kind(ObjectKind.WORK))) | np.isin(
-        storages, list(graph.crossed)
+        storages, list(graph.comm_uses)
     )
     found["input or label"] = over(_given(graph, name))
     named = graph.roots[np.isin(graph.root[graph.roots], (1, 2, 3, 5))]

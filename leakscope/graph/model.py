@@ -138,8 +138,8 @@ class Reference:
 
 
 @dataclass(frozen=True)
-class Crossing:
-    """The last operation that a storage was on the wire for."""
+class CommUse:
+    """The last comm operation that used a storage."""
 
     direction: str
     """send, recv, or the name of a collective such as allreduce."""
@@ -182,8 +182,8 @@ class HeapGraph:
     reference_where: Ints
     made_at: Mapping[int, str] = field(default_factory=dict)
     """Storage index to `train.py:41 forward (aten::addmm)`, where the maker was seen."""
-    crossed: Mapping[int, Crossing] = field(default_factory=dict)
-    """Storage index to the last operation on the wire that used it."""
+    comm_uses: Mapping[int, CommUse] = field(default_factory=dict)
+    """Storage index to the last comm operation that used it."""
     device: Mapping[int, str] = field(default_factory=dict)
     """Storage index to `cuda:0`, for each that is not in host memory; empty where no accelerator was in use."""
 
@@ -263,7 +263,7 @@ def to_json(graph: HeapGraph) -> dict[str, Any]:
         data[column] = getattr(graph, column).tolist()
     data["made_at"] = {str(index): text for index, text in graph.made_at.items()}
     data["device"] = {str(index): text for index, text in graph.device.items()}
-    data["crossed"] = {str(index): list(astuple(crossing)) for index, crossing in graph.crossed.items()}
+    data["crossed"] = {str(index): list(astuple(use)) for index, use in graph.comm_uses.items()}
     return data
 
 
@@ -273,9 +273,9 @@ def from_json(data: Mapping[str, Any]) -> HeapGraph:
     for name, words in _WORDS.items():  # a file says its own words, so that new ones may come in between
         columns[name] = np.asarray([words.index(word) for word in data["words"][name]], dtype=np.int64)[columns[name]]
     made_at = {int(index): str(text) for index, text in data["made_at"].items()}
-    crossed = {int(index): Crossing(*fields) for index, fields in data.get("crossed", {}).items()}
+    comm_uses = {int(index): CommUse(*fields) for index, fields in data.get("crossed", {}).items()}
     device = {int(index): str(text) for index, text in data.get("device", {}).items()}
-    return HeapGraph(strings=tuple(data["strings"]), made_at=made_at, crossed=crossed, device=device, **columns)
+    return HeapGraph(strings=tuple(data["strings"]), made_at=made_at, comm_uses=comm_uses, device=device, **columns)
 
 
 def build(

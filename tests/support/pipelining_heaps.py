@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from leakscope.graph.model import Crossing, HeapGraph, Object, Reference, build
+from leakscope.graph.model import CommUse, HeapGraph, Object, Reference, build
 from leakscope.record.model import Ended, Look, Rank
 
 KIB = 1024
@@ -77,8 +77,8 @@ class Heap:
                 self.refer(row, "[0]", name, "item")
 
     def graph(self) -> HeapGraph:
-        crossings = {index: Crossing("recv", 1, 0, 3, 0, "", True) for index in self.crossed}
-        return replace(build(list(self.objects.values()), self.references), crossed=crossings)
+        uses = {index: CommUse("recv", 1, 0, 3, 0, "", True) for index in self.crossed}
+        return replace(build(list(self.objects.values()), self.references), comm_uses=uses)
 
 
 def with_receive_buffers(count: int, crossed: bool = True, type: str = STAGE, info: str = RECV_INFO) -> Heap:

@@ -16,7 +16,7 @@ from leakscope.capture.comm.writer import CommFile
 from leakscope.capture.process.dynamo import leave_us_out
 from leakscope.capture.process.import_hook import AfterImport
 from leakscope.capture.process.patches import Patches
-from leakscope.graph.model import Crossing
+from leakscope.graph.model import CommUse
 from leakscope.record.folder import RankFolder
 
 
@@ -131,12 +131,12 @@ class CommMonitor:
         """(owner, what it holds in C++, name of the reference), for one `capture.heap.look`; let go of it afterwards."""
         return Holdings(self._log, self._contexts)
 
-    def crossed(self) -> dict[int, Crossing]:
+    def last_uses(self) -> dict[int, CommUse]:
         """Address of each storage alive to the last operation, or the context, that used it."""
-        found = {} if self._contexts is None else self._contexts.crossed()
+        found = {} if self._contexts is None else self._contexts.last_uses()
         self._log.settle()
         alive = [(address, mark) for address, mark in list(self._log.storages.items()) if mark() is not None]
-        return found | {address: mark.operation.crossing() for address, mark in alive}
+        return found | {address: mark.operation.comm_use() for address, mark in alive}
 
     def own_objects(self) -> tuple[object, ...]:
         """leakscope's objects, which no look must show."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from leakscope.graph.model import Crossing
+from leakscope.graph.model import CommUse
 
 
 class Channel:
@@ -78,11 +78,11 @@ class Operation:
         """Nothing more can happen to it."""
         return self.work is None and (self.storages == 0 or self.reused is not None)
 
-    def crossing(self) -> Crossing:
+    def comm_use(self) -> CommUse:
         """What a look says of a storage that it used."""
         channel = self.channel
         peer = self.source if channel.peer is None else channel.peer
-        return Crossing(
+        return CommUse(
             channel.direction,
             peer,
             channel.tag,

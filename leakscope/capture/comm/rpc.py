@@ -12,7 +12,7 @@ import torch
 from leakscope.capture.process.forks import in_forked_child
 from leakscope.capture.process.patches import Patches
 from leakscope.capture.source.user_frames import users_line
-from leakscope.graph.model import Crossing
+from leakscope.graph.model import CommUse
 from leakscope.record.folder import RankFolder
 
 _WORKER_BITS = 48
@@ -117,7 +117,7 @@ class ContextWatch:
                 yield context, node, "receive function"
             del context
 
-    def crossed(self) -> dict[int, Crossing]:
+    def last_uses(self) -> dict[int, CommUse]:
         """Address of each gradient's storage to the context that keeps it."""
         found = {}
         for number in self._open_numbers():
@@ -125,7 +125,7 @@ class ContextWatch:
             where, step = self._opened.get(number, ("", None))
             peer = number >> _WORKER_BITS
             for gradient in gradients:
-                found[gradient.untyped_storage()._cdata] = Crossing(DIRECTION, peer, None, step or 0, 0, where, False)
+                found[gradient.untyped_storage()._cdata] = CommUse(DIRECTION, peer, None, step or 0, 0, where, False)
         return found
 
     def _open_numbers(self) -> list[int]:

@@ -24,7 +24,7 @@ from leakscope.capture.heap.storages import device_of, storage_object, tensor_ov
 from leakscope.capture.heap.to_graph import columns
 from leakscope.capture.source import user_source as source
 from leakscope.capture.source.user_frames import running_frames
-from leakscope.graph.model import Crossing, HeapGraph
+from leakscope.graph.model import CommUse, HeapGraph
 from leakscope.graph.reach import reachable
 from leakscope.record.kinds import Occasion
 from leakscope.record.model import Look
@@ -48,7 +48,7 @@ def look(
     hidden: Sequence[object] = (),
     made_at: Mapping[int, str] | None = None,
     wire: Iterable[tuple[Any, Any, str]] = (),
-    crossed: Mapping[int, Crossing] | None = None,
+    comm_uses: Mapping[int, CommUse] | None = None,
     device: Blocks | None = None,
     counted_on: str = "cpu",
     peak_bytes: int | None = None,
@@ -58,7 +58,7 @@ def look(
 
     `hidden` are leakscope's own objects; `made_at` maps a storage's address to the place that made it;
     `wire` are owners that C++ hides and the wire's watch knows: (Work, tensor, name of the reference);
-    `crossed` maps a storage's address to the operation that used it last; `device` joins the accelerator's blocks;
+    `comm_uses` maps a storage's address to the operation that used it last; `device` joins the accelerator's blocks;
     `counted_on` is the kind of device that `counted_bytes` and `peak_bytes` are of.
     """
     # `watched`, where given, is filled with weak references to every storage found.
@@ -69,7 +69,7 @@ def look(
         hidden=hidden,
         made_at=made_at,
         wire=wire,
-        crossed=crossed,
+        comm_uses=comm_uses,
         device=device,
         counted_on=counted_on,
         peak_bytes=peak_bytes,
@@ -102,7 +102,7 @@ def inspect(
     hidden: Sequence[object] = (),
     made_at: Mapping[int, str] | None = None,
     wire: Iterable[tuple[Any, Any, str]] = (),
-    crossed: Mapping[int, Crossing] | None = None,
+    comm_uses: Mapping[int, CommUse] | None = None,
     device: Blocks | None = None,
     counted_on: str = "cpu",
     peak_bytes: int | None = None,
@@ -121,7 +121,7 @@ def inspect(
             on = None if counted_on == "cpu" else _devices(found)
             made = {} if device is None else device.read(found.storages.values(), found.sweep.objects)
             result, order = _graph(
-                found, running, _own(found, frames, hidden), {**made, **(made_at or {})}, crossed or {}, on
+                found, running, _own(found, frames, hidden), {**made, **(made_at or {})}, comm_uses or {}, on
             )
             types = type_counts(found.sweep.objects, found.sweep.types[: found.sweep.tracked])
             stopped = time.perf_counter() - started
@@ -208,7 +208,7 @@ def _graph(
     running: dict[int, str],
     own: set[int],
     made_at: Mapping[int, str],
-    crossed: Mapping[int, Crossing],
+    comm_uses: Mapping[int, CommUse],
     on: Mapping[int, str] | None,
 ) -> tuple[HeapGraph, list[int]]:
     books = account(found)
@@ -223,7 +223,7 @@ def _graph(
     tracked[found.sweep.tracked :] = found.role[found.sweep.tracked :] > 0
     freed = freed_by(books, found.role, tracked)
     names = Names(found, books, kept)
-    return columns(found, books, kept, running, freed, names, made_at, crossed, on)
+    return columns(found, books, kept, running, freed, names, made_at, comm_uses, on)
 
 
 def _leave_unjudged_what_changed(found: Explorer, books: Account) -> bool:

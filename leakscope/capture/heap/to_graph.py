@@ -13,7 +13,7 @@ from leakscope.capture.heap.native_references import Explorer
 from leakscope.capture.heap.prune import Kept
 from leakscope.capture.heap.refcounts import Account
 from leakscope.capture.heap.reference_names import Edge, Names
-from leakscope.graph.model import KINDS, REFERENCE_KINDS, ROOTS, Crossing, HeapGraph, ObjectKind, RootKind
+from leakscope.graph.model import KINDS, REFERENCE_KINDS, ROOTS, CommUse, HeapGraph, ObjectKind, RootKind
 from leakscope.graph.reach import reachable
 
 
@@ -28,7 +28,7 @@ class _Strings:
 def columns(
     found: Explorer, books: Account, kept: Kept, running: dict[int, str],
     freed: np.ndarray[Any, np.dtype[np.int64]], names: Names, made_at: Mapping[int, str],
-    crossed: Mapping[int, Crossing], device: Mapping[int, str] | None,
+    comm_uses: Mapping[int, CommUse], device: Mapping[int, str] | None,
 ) -> tuple[HeapGraph, list[int]]:  # fmt: skip
     """The graph, and for each of its objects the index in the sweep.
 
@@ -41,7 +41,7 @@ def columns(
     storages = list(found.storages.values())
     rows: list[tuple[Described, int]] = []
     makers: dict[int, str] = {}
-    crossings: dict[int, Crossing] = {}
+    uses: dict[int, CommUse] = {}
     devices: dict[int, str] = {}
     for i, index in enumerate(order):
         if index >= books.objects:
@@ -54,8 +54,8 @@ def columns(
                 devices[i] = device[storage.address]
             if storage.address in made_at:
                 makers[i] = made_at[storage.address]
-            if storage.address in crossed:
-                crossings[i] = crossed[storage.address]
+            if storage.address in comm_uses:
+                uses[i] = comm_uses[storage.address]
         elif index in kept.modules:
             rows.append((namespace(kept.modules[index]), 0))
         else:
@@ -83,7 +83,7 @@ def columns(
         reference_where=_ints([text.code(e[4]) for e in kept_edges]),
         strings=(),
         made_at=makers,
-        crossed=crossings,
+        comm_uses=uses,
         device=devices,
     )
     object.__setattr__(graph, "strings", tuple(text.index))

@@ -20,7 +20,7 @@ from leakscope.capture.heap.look import Live, inspect
 from leakscope.capture.heap.raw_types import mro
 from leakscope.capture.heap.storages import storage_object
 from leakscope.capture.prove.cut import cut
-from leakscope.graph.model import Crossing, HeapGraph
+from leakscope.graph.model import CommUse, HeapGraph
 from leakscope.graph.retained import freed_without, passing
 from leakscope.record.kinds import Occasion
 from leakscope.record.model import Rank, Run
@@ -31,15 +31,15 @@ Answers = dict[str, int | str]
 
 def prove(
     run: Run, rank: Rank, step: int, hidden: Sequence[object] = (), wire: Iterable[tuple[Any, Any, str]] = (),
-    crossed: Mapping[int, Crossing] | None = None,
+    comm_uses: Mapping[int, CommUse] | None = None,
 ) -> Answers:  # fmt: skip
     """Fingerprint of each leak to the bytes its cut really freed, or to the reason why it was not tried.
 
-    `run` and `rank` are what is on disk so far; `hidden`, `wire` and `crossed` are what a look is given. Everything happens in forked children; this process only waits.
+    `run` and `rank` are what is on disk so far; `hidden`, `wire` and `comm_uses` are what a look is given. Everything happens in forked children; this process only waits.
     """
     if run.device != "cpu":
         return {}
-    return _in_child(lambda: _cut_each(run, rank, step, hidden, wire, crossed)) or {}
+    return _in_child(lambda: _cut_each(run, rank, step, hidden, wire, comm_uses)) or {}
 
 
 def _in_child(work: Any) -> Any:
@@ -79,7 +79,7 @@ def _cut_each(
     step: int,
     hidden: Sequence[object],
     wire: Iterable[tuple[Any, Any, str]],
-    crossed: Mapping[int, Crossing] | None,
+    comm_uses: Mapping[int, CommUse] | None,
 ) -> Answers:
     from leakscope.findings.build import tell
     from leakscope.findings.cut.best_cut import best_cut
@@ -89,7 +89,7 @@ def _cut_each(
     from leakscope.findings.model import Severity
 
     answers: Answers = {}
-    with inspect(step, Occasion.LAST, hidden=hidden, wire=wire, crossed=crossed) as live:
+    with inspect(step, Occasion.LAST, hidden=hidden, wire=wire, comm_uses=comm_uses) as live:
         earlier = [look for look in judged_looks(rank, run.warmup) if look.step < step]
         candidates = candidates_of(rank, [*earlier, live.look])
         told = [doubted(tell(found, run.min_bytes), found) for found in candidates]

@@ -11,7 +11,7 @@ from leakscope.findings.facts import Said, in_words
 from leakscope.findings.grouping.candidate import Candidate
 from leakscope.findings.model import Cut, CutReference, Finding, FreedBy, RuleName, Severity, Sighting
 from leakscope.findings.naming.trace import fingerprint
-from leakscope.graph.model import Crossing, HeapGraph
+from leakscope.graph.model import CommUse, HeapGraph
 from leakscope.record.model import Rank, Run
 from leakscope.units import bytes_text
 
@@ -32,9 +32,9 @@ def wire_rows(rank: Rank) -> tuple[Row, ...]:
     return tuple(sorted(whole, key=lambda row: float(row["issued"])))
 
 
-def buffers_of(graph: HeapGraph, storages: Iterable[int]) -> dict[int, Crossing]:
+def buffers_of(graph: HeapGraph, storages: Iterable[int]) -> dict[int, CommUse]:
     """Those of the storages that have been on the wire."""
-    return {s: graph.crossed[s] for s in storages if s in graph.crossed}
+    return {s: graph.comm_uses[s] for s in storages if s in graph.comm_uses}
 
 
 def told(graph: HeapGraph, storages: Sequence[int]) -> str:
@@ -49,7 +49,7 @@ def told(graph: HeapGraph, storages: Sequence[int]) -> str:
     return "; ".join(f"{kinds[kind]} {kind}" for kind in ordered[:2]) + more
 
 
-def describe(crossing: Crossing) -> str:
+def describe(crossing: CommUse) -> str:
     """`received from rank 0, tag 0, at train.py:41 forward`."""
     at = f", at {crossing.issued_at}" if crossing.issued_at else ""
     if crossing.direction == CONTEXT:

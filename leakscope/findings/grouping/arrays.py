@@ -32,7 +32,7 @@ def with_arrays_for_storages(rank: Rank) -> Rank | None:
 def _of_arrays(graph: HeapGraph) -> HeapGraph:
     arrays, storages = graph.kind == _ARRAY, graph.kind == _STORAGE
     kind = np.where(arrays, _STORAGE, np.where(storages, _OTHER, graph.kind))
-    return replace(graph, kind=kind, bytes=np.where(arrays, graph.size, 0), made_at={}, crossed={}, device={})
+    return replace(graph, kind=kind, bytes=np.where(arrays, graph.size, 0), made_at={}, comm_uses={}, device={})
 
 
 def told_of_arrays(finding: Finding, rank: int) -> Finding:

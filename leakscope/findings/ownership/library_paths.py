@@ -62,7 +62,7 @@ def holds_of(graph: HeapGraph, storage: int, through_graphs: bool = True) -> Hol
     known_holds: list[Hold] = []
     others: list[int] = []
     running = native = False
-    crossed = storage in graph.crossed if graph.crossed else None
+    crossed = storage in graph.comm_uses if graph.comm_uses else None
     climb = Climb(storage)
     for here in climb:
         native = native or bool(graph.root[here])

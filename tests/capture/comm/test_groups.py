@@ -252,7 +252,7 @@ def test_views_of_one_storage_die_together(seen: Seen) -> None:
     work = dist.all_gather([whole[:2], whole[2:4], whole[4:6], whole[6:]], torch.ones(2), async_op=True)
     work.wait()
     del work
-    assert seen.watch.crossed()
+    assert seen.watch.last_uses()
     del whole
     gc.collect()
     (row,) = seen.rows()

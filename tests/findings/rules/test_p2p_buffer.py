@@ -8,7 +8,7 @@ from support.heap_text import heap_from
 
 from leakscope.findings.judge import judge
 from leakscope.findings.model import Finding
-from leakscope.graph.model import Crossing
+from leakscope.graph.model import CommUse
 from leakscope.record.model import Ended, Look, Rank, Run, Step
 from leakscope.report.wording import advice, title
 
@@ -19,11 +19,11 @@ LOOKS = (3, 5, 7, 9)
 def look_at(step: int, heap: str, *crossed_in: int) -> Look:
     """A look at a heap whose storages crossed in these steps, in their order."""
     graph = heap_from(heap)
-    crossings = {
-        s: Crossing("recv", 0, 0, number, 0, "train.py:9 go", True)
+    uses = {
+        s: CommUse("recv", 0, 0, number, 0, "train.py:9 go", True)
         for s, number in zip(graph.storages.tolist(), crossed_in, strict=True)
     }
-    return Look(step, "step", replace(graph, crossed=crossings), None, 0)
+    return Look(step, "step", replace(graph, comm_uses=uses), None, 0)
 
 
 def of_one(step: int, crossed_in: int) -> Look:
