@@ -5,34 +5,31 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping
-from importlib import import_module
 from pathlib import Path
 
 from leakscope.findings.model import Findings
 from leakscope.record.folder import write_json
 from leakscope.record.model import Run
+from leakscope.report.formats import format_named, format_names
 
 Render = Callable[[Run, Findings], str]
 
-_MODULES = {"text": "as_text", "json": "as_json", "html": "as_html", "sarif": "as_sarif", "junit": "as_junit"}
-
 
 class _Formats(Mapping[str, Render]):
-    """Renderers by name; a renderer's module, and what it draws with, is imported when it is asked for."""
+    """Renderers by name; what one of them needs is imported when it is asked for."""
 
     def __getitem__(self, name: str) -> Render:
-        render: Render = import_module(f"{__name__}.{_MODULES[name]}").render
-        return render
+        return format_named(name).render
 
     def __iter__(self) -> Iterator[str]:
-        return iter(_MODULES)
+        return iter(format_names())
 
     def __len__(self) -> int:
-        return len(_MODULES)
+        return len(format_names())
 
 
 FORMATS: Mapping[str, Render] = _Formats()
-"""`FORMATS["html"](run, findings)` is the page; the names are text, json, html, sarif and junit."""
+"""`FORMATS["html"](run, findings)` is the page; text, json, html, sarif, junit, and what other packages add."""
 
 
 def write(run: Run, findings: Findings, folder: Path) -> None:

@@ -7,9 +7,11 @@ from dataclasses import asdict
 from typing import Any
 
 from leakscope.findings.model import Cut, Finding, Findings, Hop, RankSummary
-from leakscope.record.folder import FORMAT
 from leakscope.record.model import Run
 from leakscope.report.wording import advice, steps_of, title
+
+FORMAT = 1
+"""Number of the format of `findings.json`, not of a run's folder: it rises when a key goes or changes its meaning."""
 
 
 def render(run: Run, findings: Findings) -> str:

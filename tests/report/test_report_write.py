@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
 from support import examples
 
+from leakscope.errors import LeakscopeError
 from leakscope.findings.facts import Said
 from leakscope.findings.model import Finding, Hop
 from leakscope.report import FORMATS, write
@@ -35,6 +37,37 @@ def test_formats_are_named_and_an_unknown_one_is_a_key_error() -> None:
     assert list(FORMATS) == ["text", "json", "html", "sarif", "junit"]
     with pytest.raises(KeyError):
         FORMATS["pdf"]
+
+
+TINY = """
+class Tiny:
+    name, suffix = "tiny", ".tiny"
+
+    def render(self, run, findings):
+        return f"{findings.verdict}, {len(run.ranks)} ranks"
+
+TINY = Tiny()
+"""
+
+
+def install_formats(folder: Path, entries: str) -> None:
+    """A package `tiny_format` with these entry points, as an installer leaves it."""
+    about = folder / "tiny_format-1.0.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: tiny_format\nVersion: 1.0\n")
+    (about / "entry_points.txt").write_text(f"[leakscope.formats]\n{entries}")
+    (folder / "tiny_format.py").write_text(TINY)
+
+
+def test_an_installed_package_adds_a_format(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    install_formats(tmp_path, "tiny = tiny_format:TINY\njson = tiny_format:TINY\ngone = tiny_format:GONE\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert list(FORMATS) == ["text", "json", "html", "sarif", "junit", "gone", "tiny"]
+    assert "tiny_format" not in sys.modules, "a format is imported when it is asked for"
+    assert FORMATS["tiny"](*examples.leaking()) == "leaks, 2 ranks"
+    assert FORMATS["json"](*examples.leaking()).startswith("{"), "leakscope's own names are not to be had"
+    with pytest.raises(LeakscopeError, match=r"the format gone \(tiny_format:GONE\) cannot be imported"):
+        FORMATS["gone"]
 
 
 @pytest.mark.parametrize("form", ["text", "json", "html", "sarif", "junit"])

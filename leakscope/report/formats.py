@@ -1,0 +1,79 @@
+"""In which formats can it be told? Leakscope's own, and those that other installed packages add."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from importlib import import_module
+from importlib.metadata import EntryPoint, entry_points
+from typing import Protocol
+
+from leakscope.errors import LeakscopeError
+from leakscope.findings.model import Findings
+from leakscope.record.model import Run
+
+ENTRY_POINTS = "leakscope.formats"
+"""The group in which a package names its formats: `csv = "my_package:CSV"`, where `CSV` is a `Format`."""
+
+
+class Format(Protocol):
+    """One way to tell what was found."""
+
+    @property
+    def name(self) -> str:
+        """What `--as` calls it."""
+        ...
+
+    @property
+    def suffix(self) -> str:
+        """How its files end: `.csv`."""
+        ...
+
+    def render(self, run: Run, findings: Findings) -> str:
+        """All of it, as the text of one file; no clock, no random and no file goes in, what comes from the run is escaped."""
+        ...
+
+
+@dataclass(frozen=True)
+class OwnFormat:
+    """A format of leakscope's own; its module, and what that draws with, is imported when it is asked for."""
+
+    name: str
+    suffix: str
+    module: str
+
+    def render(self, run: Run, findings: Findings) -> str:
+        """The text that its module makes."""
+        text: str = import_module(self.module).render(run, findings)
+        return text
+
+
+OWN: tuple[Format, ...] = (
+    OwnFormat("text", ".txt", "leakscope.report.as_text"),
+    OwnFormat("json", ".json", "leakscope.report.as_json"),
+    OwnFormat("html", ".html", "leakscope.report.as_html"),
+    OwnFormat("sarif", ".sarif", "leakscope.report.as_sarif"),
+    OwnFormat("junit", ".xml", "leakscope.report.as_junit"),
+)
+"""A package cannot take the name of one of these."""
+
+
+def format_names() -> tuple[str, ...]:
+    """Leakscope's own first; none of the others is imported to be named."""
+    return tuple(dict.fromkeys([*(own.name for own in OWN), *sorted(_added())]))
+
+
+def format_named(name: str) -> Format:
+    """The format of that name. Raises KeyError where there is none, LeakscopeError where its package cannot be imported."""
+    own = next((own for own in OWN if own.name == name), None)
+    if own is not None:
+        return own
+    entry = _added()[name]
+    try:
+        added: Format = entry.load()
+    except (ImportError, AttributeError) as error:
+        raise LeakscopeError(f"the format {name} ({entry.value}) cannot be imported: {error}") from None
+    return added
+
+
+def _added() -> dict[str, EntryPoint]:
+    return {entry.name: entry for entry in entry_points(group=ENTRY_POINTS)}
