@@ -13,14 +13,24 @@ Mask = NDArray[np.bool_]
 
 def reachable(count: int, holder: NDArray[np.integer], held: NDArray[np.integer], starts: NDArray[np.integer]) -> Mask:
     """Which of `count` objects a walk from `starts` along holder -> held reaches, the starts included."""
-    mask = np.zeros(count, dtype=bool)
     if len(starts) == 0:
-        return mask
+        return np.zeros(count, dtype=bool)
+    return reached(from_starts(count, holder, held, starts), count)
+
+
+def from_starts(
+    count: int, holder: NDArray[np.integer], held: NDArray[np.integer], starts: NDArray[np.integer]
+) -> csr_array:
+    """The references as a matrix, and one from an object above all, which has the number `count`, to each start."""
     source = np.concatenate([holder, np.full(len(starts), count)])
-    target = np.concatenate([held, starts])
-    matrix = _matrix(count + 1, source, target, twice=True)
-    order = breadth_first_order(matrix, count, directed=True, return_predecessors=False)
-    mask[order[order < count]] = True
+    return _matrix(count + 1, source, np.concatenate([held, starts]), twice=True)
+
+
+def reached(references: csr_array, top: int) -> Mask:
+    """Which objects but the one above all a walk from that reaches."""
+    mask = np.zeros(top, dtype=bool)
+    order = breadth_first_order(references, top, directed=True, return_predecessors=False)
+    mask[order[order < top]] = True
     return mask
 
 

@@ -59,7 +59,7 @@ def _dominators_later(graph: HeapGraph) -> Dominators:
 def freed_without(graph: HeapGraph, references: Ints, later: bool = False) -> Mask:
     """Which objects cutting these references would free; `later`: once the statements that run now are over.
 
-    One reference is looked up in the tree of dominators; several, or one on a cycle, take a walk over the graph.
+    One reference is asked of the dominators; several, or one on a cycle, take walks over a graph without them.
     """
     if len(references) == 1:
         tree = _dominators_later(graph) if later else dominators(graph)
