@@ -19,7 +19,6 @@ import time
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -28,8 +27,6 @@ import torch.distributed.pipelining._backward as torch_backward
 import torch.multiprocessing as mp
 from torch import Tensor, nn
 from torch.multiprocessing.reductions import StorageWeakRef
-
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from leakscope.backward import (
     droppable_saves,

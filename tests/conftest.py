@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import gc
 import os
+import resource
 import subprocess
 import sys
 import textwrap
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 
 import pytest
 from support import TESTS
+from support.global_state import changes, global_state
 
 pytest_plugins = ["pytester"]
 
@@ -20,8 +22,54 @@ os.environ["OMP_NUM_THREADS"] = "1"  # before torch is there: tests and what the
 Command = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
+STARTED = pytest.StashKey[tuple[int, float]]()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """A test is `process` where it says so or where one of its fixtures starts processes, and `unit` else."""
+    for item in items:
+        fixtures = getattr(item, "fixturenames", ())
+        if "starts_processes" in fixtures or "pytester" in fixtures:
+            item.add_marker(pytest.mark.process)
+        if item.get_closest_marker("process") is None:
+            item.add_marker(pytest.mark.unit)
+
+
+def processes_ended() -> tuple[int, float]:
+    """Grows with every child process that has ended: the kernel's sums over them of pages touched and of time."""
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_minflt, usage.ru_utime + usage.ru_stime
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_setup(item: pytest.Item) -> Generator[None, None, None]:
+    item.stash[STARTED] = processes_ended()
+    return (yield)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
+    yield
+    if item.get_closest_marker("unit") and processes_ended() != item.stash[STARTED]:
+        pytest.fail("a unit test started a process: mark it `process`, or let its fixture ask for `starts_processes`")
+
+
 @pytest.fixture(scope="session")
-def with_support() -> dict[str, str]:
+def starts_processes() -> None:
+    """Asked for by every fixture that starts a process: its tests are `process` tests."""
+
+
+@pytest.fixture(autouse=True)
+def process_as_found() -> Iterator[None]:
+    """A test leaves the process as it found it."""
+    before = global_state()
+    yield
+    changed = changes(before)
+    assert not changed, "left behind: " + "; ".join(changed)
+
+
+@pytest.fixture(scope="session")
+def with_support(starts_processes: None) -> dict[str, str]:
     """The environment in which a process that a test starts can import `support` and `corpus`."""
     paths = [str(TESTS), os.environ.get("PYTHONPATH", "")]
     return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
@@ -60,7 +108,7 @@ def script(tmp_path: Path) -> Callable[[str], Path]:
 
 
 @pytest.fixture
-def leakscope(tmp_path: Path) -> Command:
+def leakscope(tmp_path: Path, starts_processes: None) -> Command:
     """Runs the command line in an empty folder of its own."""
 
     def run(*arguments: object, timeout: float = 120, **options: object) -> subprocess.CompletedProcess[str]:
