@@ -25,6 +25,7 @@ Command = Callable[..., "subprocess.CompletedProcess[str]"]
 STARTED = pytest.StashKey[tuple[int, float]]()
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """A test is `process` where it says so or where one of its fixtures starts processes, and `unit` else."""
     for item in items:

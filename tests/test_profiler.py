@@ -276,6 +276,7 @@ def test_a_wrong_marker_is_an_error_at_collection(pytester: pytest.Pytester) -> 
     assert "write it like 4096" in result.stdout.str() + result.stderr.str() and result.ret != 0
 
 
+@pytest.mark.process
 def test_nothing_heavy_is_imported_before_it_is_used() -> None:
     code = """
 import sys, leakscope, leakscope.pytest_plugin, leakscope_cli

@@ -172,6 +172,7 @@ def test_command_prints_writes_and_refuses(leaking: Path, tmp_path: Path) -> Non
         assert told.stderr.startswith("leakscope: ") and told.stderr.count("\n") == 1
 
 
+@pytest.mark.process
 def test_reading_and_rendering_need_no_torch(leaking: Path) -> None:
     script = (
         "import sys; sys.modules['torch'] = None; from pathlib import Path; from leakscope.allocator import examine;"

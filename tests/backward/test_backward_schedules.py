@@ -9,6 +9,8 @@ import pytest
 import torch.multiprocessing as mp
 from support import schedule_ranks
 
+pytestmark = pytest.mark.process
+
 LIMIT_SECONDS = 100
 
 

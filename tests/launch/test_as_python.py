@@ -15,6 +15,8 @@ from leakscope.options import Options
 from leakscope.record.folder import read_run
 from leakscope.record.model import Rank
 
+pytestmark = pytest.mark.process
+
 Write = Callable[..., Path]
 
 TELL = """

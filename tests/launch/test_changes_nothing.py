@@ -13,6 +13,8 @@ from leakscope.launch import launch
 from leakscope.options import Options
 from leakscope.record.folder import read_run
 
+pytestmark = pytest.mark.process
+
 SCRIPT = """
 import gc, hashlib, random, signal, sys, threading
 import torch

@@ -134,6 +134,7 @@ def test_a_rank_on_an_accelerator_shows_its_absolute_memory_and_peak() -> None:
     assert "peak (dashed)" in text and "memory, MiB" in text and "growth, MiB" not in text
 
 
+@pytest.mark.process
 @pytest.mark.skipif(shutil.which("chromium") is None, reason="chromium is not installed")
 @pytest.mark.parametrize("name", ["hostile", "leaking"])
 def test_a_real_browser_opens_the_page(name: str, tmp_path: Path) -> None:

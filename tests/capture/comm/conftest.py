@@ -28,20 +28,20 @@ def _pair(folder: Path, watched: str, name: str = "two_ranks.py") -> Pair:
 
 
 @pytest.fixture(scope="session")
-def watched(tmp_path_factory: pytest.TempPathFactory) -> Pair:
+def watched(tmp_path_factory: pytest.TempPathFactory, starts_processes: None) -> Pair:
     return _pair(tmp_path_factory.mktemp("watched"), "watched")
 
 
 @pytest.fixture(scope="session")
-def every_way(tmp_path_factory: pytest.TempPathFactory) -> Pair:
+def every_way(tmp_path_factory: pytest.TempPathFactory, starts_processes: None) -> Pair:
     return _pair(tmp_path_factory.mktemp("every_way"), "watched", "all_operations.py")
 
 
 @pytest.fixture(scope="session")
-def every_way_unwatched(tmp_path_factory: pytest.TempPathFactory) -> Pair:
+def every_way_unwatched(tmp_path_factory: pytest.TempPathFactory, starts_processes: None) -> Pair:
     return _pair(tmp_path_factory.mktemp("every_way_unwatched"), "unwatched", "all_operations.py")
 
 
 @pytest.fixture(scope="session")
-def unwatched(tmp_path_factory: pytest.TempPathFactory) -> Pair:
+def unwatched(tmp_path_factory: pytest.TempPathFactory, starts_processes: None) -> Pair:
     return _pair(tmp_path_factory.mktemp("unwatched"), "unwatched")

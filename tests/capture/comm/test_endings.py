@@ -15,6 +15,8 @@ import pytest
 
 from leakscope.record.last_operation import NAME, SIZE, unpack
 
+pytestmark = pytest.mark.process
+
 SCRIPT = """
     import os, sys, time
     import torch, torch.distributed as dist

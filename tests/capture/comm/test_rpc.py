@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 from support import SAMPLES
 
+pytestmark = pytest.mark.process
+
 SAMPLE = SAMPLES / "dist_autograd" / "train.py"
 WEIGHT = 256 * 256 * 4
 """Bytes of the gradient that every context gathers on each worker."""

@@ -10,7 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pytest
 from support import SAMPLES
+
+pytestmark = pytest.mark.process
 
 SAMPLE = SAMPLES / "torch_pipelining" / "train.py"
 TENSOR = 128 * 1024

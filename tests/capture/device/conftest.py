@@ -20,6 +20,8 @@ def standing_in(tmp_path: Path) -> Callable[..., OnStandIn]:
 
 
 @pytest.fixture(scope="session", params=[pytest.param("cuda", marks=pytest.mark.device), "card"])
-def device(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> kinds.Kind:
+def device(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, starts_processes: None
+) -> kinds.Kind:
     """Each kind of device in turn."""
     return kinds.cuda() if request.param == "cuda" else kinds.card(tmp_path_factory.mktemp("card"))

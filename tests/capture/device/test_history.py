@@ -126,6 +126,7 @@ def test_never_records_nothing_and_still_hears_of_the_first_use() -> None:
     assert at.notes == []
 
 
+@pytest.mark.process
 def test_a_forked_child_touches_nothing() -> None:
     at = Attached()
     sys.stdout.flush()
@@ -151,6 +152,7 @@ def test_the_calls_of_torch_itself_are_found_by_what_they_are() -> None:
     assert all(isinstance(found, Accelerator) for found in (cuda, xpu, mtia))
 
 
+@pytest.mark.process
 def test_asking_puts_nothing_to_use() -> None:
     code = """if True:
         import torch

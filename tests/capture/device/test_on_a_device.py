@@ -23,6 +23,8 @@ from leakscope.findings.memory.device import DeviceLook, device_looks
 from leakscope.record.folder import read_run
 from leakscope.record.model import Rank
 
+pytestmark = pytest.mark.process
+
 Command = Callable[..., "subprocess.CompletedProcess[str]"]
 Write = Callable[..., Path]
 

@@ -125,6 +125,7 @@ def test_after_the_end_and_after_leakscope_is_gone_the_observer_does_nothing(sta
     assert not (tmp_path / "rank_0000" / "device_out_of_memory.jsonl").exists()
 
 
+@pytest.mark.process
 def test_a_forked_child_says_nothing(at: OnStandIn, tmp_path: Path) -> None:
     sys.stdout.flush()
     child = os.fork()

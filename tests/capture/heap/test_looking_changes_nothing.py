@@ -372,6 +372,7 @@ print("freed", flush=True)
 """
 
 
+@pytest.mark.process
 def test_a_chain_of_200_000_grad_nodes_overflows_nothing() -> None:
     """The walk needs no deep stack. torch does when it frees more than some 30,000 nodes in a row that Python has seen:
     with the usual 8 MB it dies of it, with or without leakscope, so the process gets a larger stack here."""

@@ -64,6 +64,7 @@ def in_a_generator(step: Trained) -> None:
         step()
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     ("train", "holder"),
     [

@@ -142,6 +142,7 @@ def _own_memory_group() -> Iterator[Path]:
             yield Path("/sys/fs/cgroup/memory") / path.lstrip("/")
 
 
+@pytest.mark.process
 def test_the_limit_of_a_real_control_group_comes_near(
     script: Callable[[str], Path], group: Path, tmp_path: Path
 ) -> None:

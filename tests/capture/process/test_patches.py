@@ -8,7 +8,11 @@ import sys
 from collections import Counter
 from pathlib import Path
 
+import pytest
+
 from leakscope.capture.process.patches import Patches
+
+pytestmark = pytest.mark.process
 
 RECORDED = """
 import gc, json, multiprocessing.process, signal, subprocess, sys

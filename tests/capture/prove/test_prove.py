@@ -178,6 +178,7 @@ def proved(leak: Leak) -> list[tuple[str, int, int | None, str]]:
     return [(f.rule, f.cut.frees_bytes, f.cut.proved_bytes, f.cut.unproved) for f in told.findings if f.cut is not None]
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     "leak",
     [
@@ -192,6 +193,7 @@ def test_prediction_and_proof_agree_to_the_byte(leak: Leak) -> None:
     assert predicted >= 10 * SIZE
 
 
+@pytest.mark.process
 def test_what_could_reach_outside_the_copy_is_not_tried_and_says_why() -> None:
     ((_, predicted, measured, why),) = proved(behind_a_finalizer)
     assert (predicted, measured) == (10 * SIZE, None)
