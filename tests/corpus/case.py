@@ -1,11 +1,10 @@
-"""Where the animals live: each leaks once a step beside the others, and is told apart by the size of its tensors."""
+"""A harness for small leaks: each leaks once a step beside the others, and is told apart by the size of its tensors."""
 
 from __future__ import annotations
 
 import gc
 import json
 import re
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -25,10 +24,10 @@ MIN_BYTES = 512
 FLOAT = 4
 
 
-class Animal:
-    """One small leak and its leak-free twin; a new one has leaked nothing yet.
+class LeakCase:
+    """One small leak and its leak-free variant; a new one has leaked nothing yet.
 
-    Subclasses say what a finding must say. Every tensor of an animal spans a multiple of its own prime.
+    Subclasses say what a finding must say. Every tensor of an case spans a multiple of its own prime.
     """
 
     rule: ClassVar[str]
@@ -36,7 +35,7 @@ class Animal:
     tells: ClassVar[str]
     """Regular expression that the trace, the cut or the title must match."""
     per_step: ClassVar[float | None] = None
-    """Bytes a step, in units of one tensor of the animal; None where only the measured truth is asked."""
+    """Bytes a step, in units of one tensor of the case; None where only the measured truth is asked."""
     collections: ClassVar[int | None] = None
     cut: ClassVar[str] = ""
     """Regular expression for the cut alone, where the place to cut is beyond doubt."""
@@ -48,7 +47,7 @@ class Animal:
         self.begin()
 
     def begin(self) -> None:
-        """What the animal has before its first step."""
+        """What the case has before its first step."""
 
     def leak(self) -> None:
         raise NotImplementedError
@@ -57,7 +56,7 @@ class Animal:
         raise NotImplementedError
 
     def end(self) -> None:
-        """Puts back what would reach beyond the animal."""
+        """Puts back what would reach beyond the case."""
 
     def tensor(self, **options: Any) -> torch.Tensor:
         return torch.ones(self.prime, **options)
@@ -66,38 +65,38 @@ class Animal:
         return torch.ones(self.prime, requires_grad=True)
 
 
-ANIMALS: dict[str, type[Animal]] = {}
+CASES: dict[str, type[LeakCase]] = {}
 
 
-def animal(kind: type[Animal]) -> type[Animal]:
-    ANIMALS[kind.__name__] = kind
-    return kind
+def leak_case(case: type[LeakCase]) -> type[LeakCase]:
+    CASES[case.__name__] = case
+    return case
 
 
 def _primes(count: int, above: int) -> list[int]:
-    found: list[int] = []
+    primes: list[int] = []
     number = above
-    while len(found) < count:
+    while len(primes) < count:
         if all(number % k for k in range(2, int(number**0.5) + 1)):
-            found.append(number)
+            primes.append(number)
         number += 1
-    return found
+    return primes
 
 
 @dataclass(frozen=True)
 class Watched:
-    """What was said of a cage of animals."""
+    """What was said of several cases in one process."""
 
     findings: Findings
     looks: tuple[Look, ...]
     primes: dict[str, int]
 
     def of(self, name: str) -> list[Finding]:
-        """The findings about one animal."""
+        """The findings about one case."""
         return [f for f in self.findings.findings if name in self.about(f)]
 
     def about(self, finding: Finding) -> set[str]:
-        """The animals whose tensors a finding counts."""
+        """The cases whose tensors a finding counts."""
         for look in reversed(self.looks):
             indexes = [i for i in finding.storages.get(0, ()) if i < len(look.heap)]
             if (
@@ -109,15 +108,15 @@ class Watched:
         return set()
 
 
-def watch(names: Sequence[str], way: str) -> Watched:
-    """Ten steps in one process with automatic gc off, looked at four times; `way` is leak or clean."""
+def watch(names: Sequence[str], variant: str) -> Watched:
+    """Ten steps in one process with automatic gc off, looked at four times; `variant` is leak or clean."""
     gc.collect()
     collecting = gc.isenabled()
     gc.disable()
     torch.manual_seed(0)
     primes = dict(zip(names, _primes(len(names), 1009), strict=True))
-    caged = [ANIMALS[name](primes[name]) for name in names]
-    acts: list[Callable[[], None]] = [getattr(one, way) for one in caged]
+    cases = [CASES[name](primes[name]) for name in names]
+    acts: list[Callable[[], None]] = [getattr(case, variant) for case in cases]
     looks: list[Look] = []
     try:
         for step in range(1, 11):
@@ -126,9 +125,9 @@ def watch(names: Sequence[str], way: str) -> Watched:
             if step in LOOKS_AT:
                 looks.append(heap.look(step, "step"))
     finally:
-        for one in caged:
-            one.end()
-        del acts, caged
+        for case in cases:
+            case.end()
+        del acts, cases
         if collecting:
             gc.enable()
         for _ in range(12):
@@ -140,7 +139,7 @@ def run_of(looks: Sequence[Look], steps: int) -> Run:
     """A recorded run of one rank with these looks."""
     done = tuple(Step(k, 0.01, None, None) for k in range(1, steps + 1))
     rank = Rank(0, done, tuple(looks), Ended("finished", 0, steps))
-    return Run(("zoo",), (rank,), 1, "cpu", torch.__version__, "0", min_bytes=MIN_BYTES)
+    return Run(("corpus",), (rank,), 1, "cpu", torch.__version__, "0", min_bytes=MIN_BYTES)
 
 
 class _Births(TorchDispatchMode):
@@ -160,17 +159,17 @@ class _Births(TorchDispatchMode):
         return sum(size for ref, size in self.storages.values() if size % prime == 0 and not ref.expired())
 
 
-def truth(name: str, prime: int, way: str = "leak", after: int = 0) -> float:
+def truth(name: str, prime: int, variant: str = "leak", after: int = 0) -> float:
     """Bytes a step that really stay alive, seen from outside by weak references, after so many collections."""
     collecting = gc.isenabled()
     gc.disable()
-    one = ANIMALS[name](prime)
+    case = CASES[name](prime)
     births = _Births()
     alive = []
     try:
         with births:
             for _ in range(6):
-                getattr(one, way)()
+                getattr(case, variant)()
                 alive.append(births.alive(prime))
         for _ in range(after):
             gc.collect()
@@ -178,13 +177,13 @@ def truth(name: str, prime: int, way: str = "leak", after: int = 0) -> float:
             return births.alive(prime) / 6
         return (alive[-1] - alive[1]) / 4
     finally:
-        one.end()
-        del one
+        case.end()
+        del case
         if collecting:
             gc.enable()
 
 
-def told(finding: Finding) -> str:
+def all_text(finding: Finding) -> str:
     """All that a finding says, in one text."""
     trace = " -> ".join(f"{hop.object} @{hop.where} {hop.reference}" for hop in finding.trace)
     cut = f"{finding.cut.reference} {finding.cut.where}" if finding.cut else ""
@@ -192,11 +191,11 @@ def told(finding: Finding) -> str:
 
 
 def matches(pattern: str, finding: Finding) -> bool:
-    return re.search(pattern, told(finding), re.DOTALL) is not None
+    return re.search(pattern, all_text(finding), re.DOTALL) is not None
 
 
-def load() -> dict[str, type[Animal]]:
-    """All animals, from every module of the zoo."""
+def load() -> None:
+    """Every module of the corpus adds its cases."""
     import corpus.cycles  # noqa: F401
     import corpus.frames  # noqa: F401
     import corpus.graphs  # noqa: F401
@@ -206,15 +205,14 @@ def load() -> dict[str, type[Animal]]:
     import corpus.native  # noqa: F401
     import corpus.views  # noqa: F401
 
-    return sys.modules["corpus.case"].ANIMALS
-
 
 def main() -> None:
-    """Prints the fingerprints of every animal, for a second process to compare."""
-    from corpus import case
+    """Prints the fingerprints of every case, for a second process to compare."""
+    load()
+    from corpus.case import CASES, watch
 
-    names = list(load())
-    seen = case.watch(names, "leak")
+    names = list(CASES)
+    seen = watch(names, "leak")
     print(json.dumps({name: sorted(f.fingerprint for f in seen.of(name)) for name in names}))
 
 

@@ -14,17 +14,17 @@ from typing import Any
 import torch
 from torch import nn
 
-from corpus.case import Animal, animal
+from corpus.case import LeakCase, leak_case
 
 
-class Cyclic(Animal):
+class Cyclic(LeakCase):
     rule = "tensor-cycle"
     freed_by = "gc"
     collections = 1
     per_step: Any = 1
 
 
-@animal
+@leak_case
 class RecursiveClosure(Cyclic):
     tells = r"RecursiveClosure\.leak.*walk.*closure walk"
     cut = r"closure walk"
@@ -55,7 +55,7 @@ class Scaled(nn.Module):
         return self.weight * 2
 
 
-@animal
+@leak_case
 class BoundMethodOnModule(Cyclic):
     tells = r"Scaled.*\.call"
     cut = r"\.call"
@@ -69,7 +69,7 @@ class BoundMethodOnModule(Cyclic):
         module.call = weakref.WeakMethod(module.scaled)
 
 
-@animal
+@leak_case
 class ModuleHookClosure(Cyclic):
     tells = r"Scaled.*_forward_hooks.*ModuleHookClosure\.leak.*closure module"
     cut = r"closure module"
@@ -87,7 +87,7 @@ def _fail() -> None:
     raise ValueError("no such batch")
 
 
-@animal
+@leak_case
 class ExceptionInLocal(Cyclic):
     tells = r"ExceptionInLocal\.leak.*local kept"
     cut = r"local kept"
@@ -109,7 +109,7 @@ class ExceptionInLocal(Cyclic):
         assert batch is not kept
 
 
-@animal
+@leak_case
 class ExceptionInLocalList(Cyclic):
     tells = r"ExceptionInLocalList\.leak.*local errors"
     cut = r"local errors|\[i\]"
@@ -146,7 +146,7 @@ class _KeepsOutput(torch.autograd.Function):
         return grad, None
 
 
-@animal
+@leak_case
 class ContextAttribute(Cyclic):
     tells = r"_KeepsOutputBackward.*\.made"
     cut = r"\.made"
@@ -159,7 +159,7 @@ class ContextAttribute(Cyclic):
         _KeepsOutput.apply(self.leaf(), False)
 
 
-@animal
+@leak_case
 class LeafHookOnItself(Cyclic):
     tells = r"LeafHookOnItself\.leak.*closure leaf"
     cut = r"closure leaf"
@@ -180,7 +180,7 @@ class Pair:
         self.children: list[Any] = []
 
 
-@animal
+@leak_case
 class ParentAndChild(Cyclic):
     tells = r"Pair.*\.(parent|children)"
     cut = r"\.parent|\.children|\[i\]"
@@ -196,7 +196,7 @@ class ParentAndChild(Cyclic):
         parent.children.append(child)
 
 
-@animal
+@leak_case
 class PartialOfItself(Cyclic):
     tells = r"Pair.*\.again.*partial"
     cut = r"\.again|\.args|\[i\]"
@@ -218,7 +218,7 @@ class Cached:
         return self.tensor.numel()
 
 
-@animal
+@leak_case
 class CachedMethodOnInstance(Cyclic):
     tells = r"Cached.*\.size"
 
@@ -232,7 +232,7 @@ class CachedMethodOnInstance(Cyclic):
         one.size = functools.lru_cache(weakref.WeakMethod(one.size))  # type: ignore[method-assign]
 
 
-@animal
+@leak_case
 class WeakrefCallback(Cyclic):
     tells = r"Pair.*__callback__.*closure pair"
     cut = r"closure pair|\.watch"
@@ -254,7 +254,7 @@ class Slotted:
     owner: Any = None
 
 
-@animal
+@leak_case
 class SlotsCycle(Cyclic):
     tells = r"Slotted.*\.owner"
     cut = r"\.owner"
@@ -271,7 +271,7 @@ class SlotsCycle(Cyclic):
 Batch = namedtuple("Batch", "tensor notes")
 
 
-@animal
+@leak_case
 class NamedTupleCycle(Cyclic):
     tells = r"Batch.*notes|Batch.*\[i\]"
 
@@ -284,7 +284,7 @@ class NamedTupleCycle(Cyclic):
         batch.notes.append(batch.tensor)
 
 
-@animal
+@leak_case
 class TensorAttribute(Cyclic):
     tells = r"Tensor.*\.owner"
     cut = r"\.owner|\.tensor"
@@ -313,7 +313,7 @@ class Wrapper(torch.Tensor):
         raise AssertionError("nobody may run an operator of this tensor")
 
 
-@animal
+@leak_case
 class WrapperSubclass(Cyclic):
     tells = r"Wrapper.*\.(same|inner)"
     cut = r"\.same"
@@ -327,7 +327,7 @@ class WrapperSubclass(Cyclic):
         wrapped.same = wrapped.inner
 
 
-@animal
+@leak_case
 class GeneratorOfItsOwner(Cyclic):
     tells = r"generator GeneratorOfItsOwner\.leak.*batches"
 
@@ -350,7 +350,7 @@ class GeneratorOfItsOwner(Cyclic):
         pair.parent = list(map(id, batches()))
 
 
-@animal
+@leak_case
 class TaskOfItself(Cyclic):
     tells = r"coroutine TaskOfItself\.leak.*waits"
 
@@ -385,7 +385,7 @@ class _Never:
 _CURRENT: contextvars.ContextVar[Any] = contextvars.ContextVar("current")
 
 
-@animal
+@leak_case
 class ContextOfItself(Cyclic):
     tells = r"Context"
 
@@ -399,7 +399,7 @@ class ContextOfItself(Cyclic):
         context.run(_CURRENT.set, [self.tensor()])
 
 
-@animal
+@leak_case
 class ClassPerStep(Cyclic):
     tells = r"class Local|ClassPerStep\.leak.*Local"
 
@@ -432,7 +432,7 @@ def _sized(table: torch.Tensor | None) -> type[Sized]:
     return Table
 
 
-@animal
+@leak_case
 class SlottedClassPerStep(Cyclic):
     """No `__dict__` to lead back, but slots, a `super()` and a base that knows its subclasses."""
 
@@ -450,7 +450,7 @@ class SlottedClassPerStep(Cyclic):
         assert self.once().size() == 2
 
 
-@animal
+@leak_case
 class ParamGroupHooks(Cyclic):
     """The 2024 stage backward: hook -> cell -> param_group -> intermediates -> grad node -> hook."""
 

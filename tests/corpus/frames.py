@@ -11,10 +11,10 @@ from typing import Any
 
 import torch
 
-from corpus.case import Animal, animal
+from corpus.case import LeakCase, leak_case
 
 
-class HeldFrame(Animal):
+class HeldFrame(LeakCase):
     rule = "frame-hold"
     freed_by = "program"
     per_step: Any = 1
@@ -24,7 +24,7 @@ def _divide(batch: torch.Tensor) -> float:
     return batch.numel() / 0
 
 
-@animal
+@leak_case
 class ExceptionsKept(HeldFrame):
     tells = r"local batch in _divide.*ExceptionsKept.*\.failed"
 
@@ -48,7 +48,7 @@ def _divide_again(batch: torch.Tensor) -> float:
     return batch.numel() / 0
 
 
-@animal
+@leak_case
 class TracebacksKept(HeldFrame):
     tells = r"local batch in _divide_again.*TracebacksKept.*\.traces"
 
@@ -68,7 +68,7 @@ class TracebacksKept(HeldFrame):
             self.traces.append(str(sys.exc_info()[1]))
 
 
-@animal
+@leak_case
 class ChainedExceptionsKept(HeldFrame):
     tells = r"_divide.*ChainedExceptionsKept.*\.failed.*__context__|ChainedExceptionsKept.*\.failed"
 
@@ -97,7 +97,7 @@ def _own_frame(batch: torch.Tensor) -> Any:
     return sys._getframe()
 
 
-@animal
+@leak_case
 class FramesKept(HeldFrame):
     tells = r"local batch in _own_frame.*FramesKept.*\.frames"
 
@@ -116,7 +116,7 @@ def _batches(batch: torch.Tensor) -> Any:
     yield batch.sum()
 
 
-@animal
+@leak_case
 class SuspendedGenerators(HeldFrame):
     tells = r"generator _batches.*local batch.*SuspendedGenerators.*\.started"
 
@@ -145,7 +145,7 @@ async def _waiting(batch: torch.Tensor) -> None:
     batch.sum()
 
 
-@animal
+@leak_case
 class SuspendedCoroutines(HeldFrame):
     tells = r"coroutine _waiting.*local batch.*SuspendedCoroutines.*\.started"
 
@@ -169,7 +169,7 @@ async def _streaming(batch: torch.Tensor) -> Any:
     yield batch.sum()
 
 
-@animal
+@leak_case
 class SuspendedAsyncGenerators(HeldFrame):
     tells = r"async generator _streaming.*local batch.*SuspendedAsyncGenerators.*\.started"
 
@@ -200,7 +200,7 @@ async def _upload(batch: torch.Tensor, told: asyncio.Event) -> float:
     return float(batch.sum())
 
 
-@animal
+@leak_case
 class WaitingTasks(HeldFrame):
     tells = r"each Task object, \d+ in all, keeps .*\(local batch in _upload\); .*\.pending.* collects them.*WaitingTasks.*cancel\(\)"
     cut = "local batch"
@@ -240,7 +240,7 @@ class _Summing(threading.Thread):
         self.total = float(self.batch.sum())
 
 
-@animal
+@leak_case
 class FinishedThreads(HeldFrame):
     tells = r"_Summing thread.*FinishedThreads.*\.workers"
 
@@ -260,7 +260,7 @@ class FinishedThreads(HeldFrame):
         self.workers.append(worker.total)
 
 
-@animal
+@leak_case
 class ThreadsWithArguments(HeldFrame):
     tells = r"Thread thread.*ThreadsWithArguments.*\.pending"
 
@@ -277,7 +277,7 @@ class ThreadsWithArguments(HeldFrame):
         self.pending.append(worker)
 
 
-@animal
+@leak_case
 class FutureResults(HeldFrame):
     tells = r"Future.*FutureResults.*\.futures"
 
@@ -298,7 +298,7 @@ class FutureResults(HeldFrame):
         self.pool.shutdown()
 
 
-@animal
+@leak_case
 class BlockedThreads(HeldFrame):
     tells = r"calls of _wait_with\(\).*local batch.*frame of _wait_with @\S*frames.py:\d+ local batch"
     frees = False  # the thread holds its arguments as well
@@ -326,9 +326,9 @@ class BlockedThreads(HeldFrame):
             worker.join()
 
 
-@animal
+@leak_case
 class CallsThatWait(HeldFrame):
-    """What came through a queue is held by the waiting call alone; its twin is a pool of two that always wait."""
+    """What came through a queue is held by the waiting call alone; its clean variant is a pool of two that always wait."""
 
     tells = r"calls of _take_and_wait\(\).*local batch.*frame of _take_and_wait @\S*frames.py:\d+ local batch"
     cut = "local batch"

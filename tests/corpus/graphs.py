@@ -9,15 +9,15 @@ import torch
 import torch._dynamo  # checkpoint imports it when it first runs, and that import keeps the frames that led to it
 from torch.utils.checkpoint import checkpoint
 
-from corpus.case import Animal, animal
+from corpus.case import LeakCase, leak_case
 
 
-class HeldGraph(Animal):
+class HeldGraph(LeakCase):
     rule = "retained-graph"
     freed_by = "program"
 
 
-@animal
+@leak_case
 class LoggedLoss(HeldGraph):
     tells = r"and the activations saved for it.*LoggedLoss.*\.losses"
     cut = r"\.losses"
@@ -32,7 +32,7 @@ class LoggedLoss(HeldGraph):
         self.losses.append(self.leaf().exp().sum().item())
 
 
-@animal
+@leak_case
 class LossAfterBackward(HeldGraph):
     """Backward has freed what was saved: the leaf and its gradient are all that the graph keeps."""
 
@@ -54,7 +54,7 @@ class LossAfterBackward(HeldGraph):
         self.losses.append(loss.detach())
 
 
-@animal
+@leak_case
 class LossesByName(HeldGraph):
     tells = r"LossesByName.*\.history"
     cut = r"\.history|\['loss'\]"
@@ -69,7 +69,7 @@ class LossesByName(HeldGraph):
         self.history["loss"].append(self.leaf().sigmoid().mean().detach())
 
 
-@animal
+@leak_case
 class RunningSum(HeldGraph):
     tells = r"RunningSum.*\.total"
     cut = r"\.total"
@@ -84,7 +84,7 @@ class RunningSum(HeldGraph):
         self.total = self.total + self.leaf().exp().sum().detach()
 
 
-@animal
+@leak_case
 class HiddenStateCarriedOver(HeldGraph):
     tells = r"HiddenStateCarriedOver.*\.state"
     cut = r"\.state"
@@ -100,7 +100,7 @@ class HiddenStateCarriedOver(HeldGraph):
         self.state = torch.tanh(self.state.detach() * self.weight)
 
 
-@animal
+@leak_case
 class FunctionalUpdates(HeldGraph):
     tells = r"FunctionalUpdates.*\.weight"
     cut = r"\.weight"
@@ -117,7 +117,7 @@ class FunctionalUpdates(HeldGraph):
         self.weight = (self.weight - grad * self.weight).detach().requires_grad_()
 
 
-@animal
+@leak_case
 class CheckpointedGraph(HeldGraph):
     tells = r"CheckpointedGraph.*\.outputs"
     cut = r"\.outputs"
@@ -136,9 +136,9 @@ class CheckpointedGraph(HeldGraph):
         return made
 
 
-@animal
+@leak_case
 class CheckpointedTraining(HeldGraph):
-    """A pack hook that holds what the checkpointed function closes over; its twin trains."""
+    """A pack hook that holds what the checkpointed function closes over; its clean variant trains."""
 
     tells = r"CheckpointedTraining.*\.losses"
     cut = r"\.losses"
@@ -167,7 +167,7 @@ class CheckpointedTraining(HeldGraph):
         return lambda weight: (weight * scale).exp().sum()
 
 
-@animal
+@leak_case
 class HookOfATensorThatIsGone(HeldGraph):
     """One hook on each graph piles up nowhere: the graphs do."""
 
@@ -198,7 +198,7 @@ def _twice(given: torch.Tensor) -> torch.Tensor:
     return given.exp().tanh().sum()
 
 
-@animal
+@leak_case
 class GradNodeKept(HeldGraph):
     tells = r"GradNodeKept.*\.nodes"
     cut = r"\.nodes"
@@ -213,7 +213,7 @@ class GradNodeKept(HeldGraph):
         self.nodes.append(type(self.leaf().exp().sum().grad_fn))
 
 
-@animal
+@leak_case
 class OffloadedSavedTensors(HeldGraph):
     """Payloads of saved-tensor hooks: what the pack hook made is held by the graph."""
 

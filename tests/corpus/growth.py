@@ -15,10 +15,10 @@ import numpy as np
 import torch
 from torch import nn
 
-from corpus.case import Animal, animal
+from corpus.case import LeakCase, leak_case
 
 
-class Growing(Animal):
+class Growing(LeakCase):
     rule = "step-growth"
     freed_by = "program"
     per_step: Any = 1
@@ -27,7 +27,7 @@ class Growing(Animal):
         self.count = 0
 
 
-@animal
+@leak_case
 class GrowingList(Growing):
     tells = r"GrowingList.*\.outputs"
     cut = r"\.outputs"
@@ -43,7 +43,7 @@ class GrowingList(Growing):
         del self.outputs[:-2]
 
 
-@animal
+@leak_case
 class GrowingDict(Growing):
     tells = r"GrowingDict.*\.by_step"
     cut = r"\.by_step"
@@ -58,9 +58,9 @@ class GrowingDict(Growing):
         self.by_step[0] = self.tensor()
 
 
-@animal
+@leak_case
 class HeldInTwoPlaces(Growing):
-    """Neither cut alone frees anything; of the twin's two places one is emptied, and the other has a bound."""
+    """Neither cut alone frees anything; of the two places of the clean variant one is emptied, and the other has a bound."""
 
     tells = r"HeldInTwoPlaces.*(\.rows|\.by_step)"
     cut = r"^(\.rows|\.by_step)$"
@@ -78,7 +78,7 @@ class HeldInTwoPlaces(Growing):
         self.by_step[0] = self.rows[-1]
 
 
-@animal
+@leak_case
 class GrowingSet(Growing):
     tells = r"GrowingSet.*\.seen"
     cut = r"\.seen"
@@ -93,7 +93,7 @@ class GrowingSet(Growing):
         self.seen = {self.tensor()}
 
 
-@animal
+@leak_case
 class GrowingDeque(Growing):
     tells = r"GrowingDeque.*\.recent"
     cut = r"\.recent"
@@ -109,7 +109,7 @@ class GrowingDeque(Growing):
         self.bounded.append(self.tensor())
 
 
-@animal
+@leak_case
 class GrowingDefaultDict(Growing):
     tells = r"GrowingDefaultDict.*\.by_name"
     cut = r"\.by_name|\['loss'\]"
@@ -124,7 +124,7 @@ class GrowingDefaultDict(Growing):
         self.by_name["loss"][:] = [self.tensor()]
 
 
-@animal
+@leak_case
 class GrowingOrderedDict(Growing):
     tells = r"GrowingOrderedDict.*\.cache"
     cut = r"\.cache"
@@ -139,7 +139,7 @@ class GrowingOrderedDict(Growing):
         self.cache[0] = self.tensor()
 
 
-@animal
+@leak_case
 class GrowingKeys(Growing):
     tells = r"GrowingKeys.*\.seen"
     cut = r"\.seen"
@@ -157,7 +157,7 @@ class GrowingKeys(Growing):
 MODULE_LEVEL: list[Any] = []
 
 
-@animal
+@leak_case
 class GrowingModuleGlobal(Growing):
     tells = r"module corpus.growth.*\.MODULE_LEVEL"
     cut = r"\.MODULE_LEVEL"
@@ -176,7 +176,7 @@ class Registry:
     entries: ClassVar[list[Any]] = []
 
 
-@animal
+@leak_case
 class GrowingClassAttribute(Growing):
     tells = r"Registry.*\.entries"
     cut = r"\.entries"
@@ -209,7 +209,7 @@ def _last() -> Callable[[Any], None]:
     return record
 
 
-@animal
+@leak_case
 class GrowingClosure(Growing):
     tells = r"closure rows"
     cut = r"closure rows"
@@ -229,7 +229,7 @@ def _defaulted(row: Any, rows: list[Any] = []) -> int:  # noqa: B006
     return len(rows)
 
 
-@animal
+@leak_case
 class GrowingDefaultArgument(Growing):
     tells = r"_defaulted.*__defaults__"
     cut = r"__defaults__|\[0\]"
@@ -255,7 +255,7 @@ def _bounded_table(step: int, prime: int) -> torch.Tensor:
     return torch.ones(prime) * step
 
 
-@animal
+@leak_case
 class GrowingLruCache(Growing):
     tells = r"_table.*cached result"
     cut = r"_table|cached result"
@@ -279,7 +279,7 @@ class _Link:
         self.before = before
 
 
-@animal
+@leak_case
 class GrowingLinkedList(Growing):
     tells = r"GrowingLinkedList.*\.head"
     cut = r"\.head"
@@ -294,7 +294,7 @@ class GrowingLinkedList(Growing):
         self.head = _Link(self.tensor(), None)
 
 
-@animal
+@leak_case
 class GrowingTensorAttribute(Growing):
     tells = r"Tensor.*\.history"
     cut = r"\.history"
@@ -310,7 +310,7 @@ class GrowingTensorAttribute(Growing):
         self.state.history = [self.tensor()]  # type: ignore[attr-defined]
 
 
-@animal
+@leak_case
 class GrowingParameterRecords(Growing):
     """An object on a parameter that keeps records of it."""
 
@@ -328,7 +328,7 @@ class GrowingParameterRecords(Growing):
         self.weight.records.rows = [self.tensor()]  # type: ignore[attr-defined]
 
 
-@animal
+@leak_case
 class GrowingQueue(Growing):
     tells = r"GrowingQueue.*\.waiting"
     cut = r"\.queue|\.waiting"
@@ -352,7 +352,7 @@ def _collect(rows: list[Any]) -> Any:
         rows.append((yield))
 
 
-@animal
+@leak_case
 class GrowingInGenerator(Growing):
     """One generator that always waits, and whose list grows: no generators pile up."""
 
@@ -384,7 +384,7 @@ class _Writer(threading.Thread):
         self.over.wait()
 
 
-@animal
+@leak_case
 class GrowingInThread(Growing):
     """One thread that lives and owns what grows: no threads pile up."""
 
@@ -408,7 +408,7 @@ class GrowingInThread(Growing):
         self.writer.join()
 
 
-@animal
+@leak_case
 class GrowingTensor(Growing):
     tells = r"the tensor in .*\.seen.* is larger at each look.*GrowingTensor.*torch\.cat"
     cut = r"\.seen"
@@ -423,9 +423,9 @@ class GrowingTensor(Growing):
         self.seen = torch.cat([self.seen, self.tensor()])[-self.prime :].clone()
 
 
-@animal
+@leak_case
 class GrowingOptimizerState(Growing):
-    """State of parameters that are gone; the twin is a history that the optimizer itself keeps and bounds."""
+    """State of parameters that are gone; the clean variant is a history that the optimizer itself keeps and bounds."""
 
     tells = r"SGD optimizer.*\.state"
     cut = r"\.state"
@@ -448,7 +448,7 @@ class GrowingOptimizerState(Growing):
         return loss
 
 
-@animal
+@leak_case
 class GrowingContextVariable(Growing):
     tells = r"Context.*rows"
 
@@ -463,7 +463,7 @@ class GrowingContextVariable(Growing):
         self.context.run(_ROWS.set, (self.tensor(),))
 
 
-@animal
+@leak_case
 class GrowingParamGroups(Growing):
     tells = r"SGD optimizer.*\.param_groups"
     cut = r"\.param_groups"
@@ -478,7 +478,7 @@ class GrowingParamGroups(Growing):
         self.optimizer.param_groups[0]["params"] = [nn.Parameter(self.tensor())]
 
 
-@animal
+@leak_case
 class GrowingModuleBuffers(Growing):
     tells = r"Module module"
 
@@ -494,7 +494,7 @@ class GrowingModuleBuffers(Growing):
         self.module.register_buffer("seen", self.tensor())
 
 
-@animal
+@leak_case
 class GrowingParameterList(Growing):
     tells = r"ParameterList module"
 
@@ -513,7 +513,7 @@ class _Slotted:
     rows: list[Any] = field(default_factory=list)
 
 
-@animal
+@leak_case
 class GrowingSlots(Growing):
     tells = r"_Slotted.*\.rows"
     cut = r"\.rows"
@@ -531,7 +531,7 @@ class GrowingSlots(Growing):
 _Named = namedtuple("_Named", "rows")
 
 
-@animal
+@leak_case
 class GrowingNamedTuple(Growing):
     tells = r"_Named.*(\.rows|\[i\])"
     cut = r"\.rows|\[0\]"
@@ -546,7 +546,7 @@ class GrowingNamedTuple(Growing):
         self.named.rows[:] = [self.tensor()]
 
 
-@animal
+@leak_case
 class GrowingObjectArray(Growing):
     tells = r"GrowingObjectArray.*\.array.*ndarray"
     cut = r"\.array|\[i\]"
@@ -563,7 +563,7 @@ class GrowingObjectArray(Growing):
         self.array[0] = self.tensor()
 
 
-@animal
+@leak_case
 class GrowingWrappers(Growing):
     """Wrapper subclasses, whose memory is that of an inner tensor."""
 
@@ -584,7 +584,7 @@ class GrowingWrappers(Growing):
         self.shards = [Wrapper(self.tensor())]
 
 
-@animal
+@leak_case
 class SnapshotsOfWeights(Growing):
     tells = r"SnapshotsOfWeights.*\.snapshots"
     cut = r"\.snapshots"
@@ -601,7 +601,7 @@ class SnapshotsOfWeights(Growing):
         self.average.mul_(0.9).add_(self.weight.detach(), alpha=0.1)
 
 
-@animal
+@leak_case
 class ReplayBuffer(Growing):
     """With a capacity that is reached, filling up is no leak."""
 
@@ -623,7 +623,7 @@ class ReplayBuffer(Growing):
         self.place = (self.place + 1) % self.capacity
 
 
-@animal
+@leak_case
 class GradientsKept(Growing):
     tells = r"GradientsKept.*\.gradients"
     cut = r"\.gradients"
@@ -647,7 +647,7 @@ class GradientsKept(Growing):
         self.optimizer.step()
 
 
-@animal
+@leak_case
 class BoundMethodsKept(Growing):
     tells = r"BoundMethodsKept.*\.callbacks"
     cut = r"\.callbacks"

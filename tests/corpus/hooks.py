@@ -7,23 +7,23 @@ from typing import Any
 import torch
 from torch import nn
 
-from corpus.case import Animal, animal
+from corpus.case import LeakCase, leak_case
 
 
-class PiledUp(Animal):
+class PiledUp(LeakCase):
     rule = "hook-pileup"
     freed_by = "program"
     per_step: Any = 1
     handle: Any = None
 
     def once(self, register: Any, hook: Any) -> None:
-        """The twins take the last hook off before they put on the next."""
+        """The clean take the last hook off before they put on the next."""
         if self.handle is not None:
             self.handle.remove()
         self.handle = register(hook)
 
 
-@animal
+@leak_case
 class ForwardHookEachStep(PiledUp):
     tells = r"ForwardHookEachStep\.leak.*_forward_hooks"
 
@@ -39,7 +39,7 @@ class ForwardHookEachStep(PiledUp):
         self.once(self.module.register_forward_hook, lambda *_: seen)
 
 
-@animal
+@leak_case
 class BackwardPreHookEachStep(PiledUp):
     tells = r"BackwardPreHookEachStep\.leak.*_backward_pre_hooks"
 
@@ -55,7 +55,7 @@ class BackwardPreHookEachStep(PiledUp):
         self.once(self.module.register_full_backward_pre_hook, lambda *_: seen)
 
 
-@animal
+@leak_case
 class ParameterHookEachStep(PiledUp):
     tells = r"ParameterHookEachStep\.leak.*closure scale"
 
@@ -71,7 +71,7 @@ class ParameterHookEachStep(PiledUp):
         self.once(self.weight.register_hook, lambda grad: grad * scale[:2])
 
 
-@animal
+@leak_case
 class PostAccumulateHookEachStep(PiledUp):
     tells = r"PostAccumulateHookEachStep\.leak.*closure scale"
 
@@ -87,7 +87,7 @@ class PostAccumulateHookEachStep(PiledUp):
         self.once(self.weight.register_post_accumulate_grad_hook, lambda weight: weight.mul_(scale[:2]))
 
 
-@animal
+@leak_case
 class AccumulateGradHookEachStep(PiledUp):
     tells = r"AccumulateGradHookEachStep\.leak.*closure scale"
 
@@ -104,7 +104,7 @@ class AccumulateGradHookEachStep(PiledUp):
         self.once(self.node.register_hook, lambda *_: scale.mean() and None)
 
 
-@animal
+@leak_case
 class OptimizerHookEachStep(PiledUp):
     tells = r"OptimizerHookEachStep\.leak.*_optimizer_step_post_hooks"
 
@@ -120,7 +120,7 @@ class OptimizerHookEachStep(PiledUp):
         self.once(self.optimizer.register_step_post_hook, lambda *_: seen)
 
 
-@animal
+@leak_case
 class GlobalModuleHookEachStep(PiledUp):
     tells = (
         r"GlobalModuleHookEachStep\.leak.*_global_forward_hooks|_global_forward_hooks.*GlobalModuleHookEachStep\.leak"

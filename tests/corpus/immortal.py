@@ -9,15 +9,15 @@ import numpy as np
 import torch
 from torch.autograd.graph import saved_tensors_hooks
 
-from corpus.case import Animal, animal
+from corpus.case import LeakCase, leak_case
 
 
-class Immortal(Animal):
+class Immortal(LeakCase):
     rule = "immortal-cycle"
     freed_by = "never"
 
 
-@animal
+@leak_case
 class TensorHookOnItself(Immortal):
     tells = r"TensorHookOnItself\.leak.*closure y"
     cut = r"closure y"
@@ -33,7 +33,7 @@ class TensorHookOnItself(Immortal):
         y.register_hook(lambda grad: grad + seen).remove()
 
 
-@animal
+@leak_case
 class TensorHookOnLaterTensor(Immortal):
     tells = r"TensorHookOnLaterTensor\.leak.*closure z"
     cut = r"closure z"
@@ -50,7 +50,7 @@ class TensorHookOnLaterTensor(Immortal):
         y.register_hook(lambda grad: grad * seen)
 
 
-@animal
+@leak_case
 class NodePreHook(Immortal):
     tells = r"NodePreHook\.leak.*closure y"
     cut = r"closure y"
@@ -65,7 +65,7 @@ class NodePreHook(Immortal):
         y.grad_fn.register_prehook(lambda grads: (grads[0] + y,)).remove()
 
 
-@animal
+@leak_case
 class NodePostHook(Immortal):
     tells = r"NodePostHook\.leak.*closure y"
     cut = r"closure y"
@@ -81,7 +81,7 @@ class NodePostHook(Immortal):
         y.grad_fn.register_hook(lambda given, made: print(seen) if made is None else None)
 
 
-@animal
+@leak_case
 class NodeMetadata(Immortal):
     tells = r"metadata"
     cut = r"\['output'\]|metadata"
@@ -96,7 +96,7 @@ class NodeMetadata(Immortal):
         y.grad_fn.metadata["output"] = y.detach()
 
 
-@animal
+@leak_case
 class CreateGraph(Immortal):
     tells = r"\.grad"
 
@@ -112,7 +112,7 @@ class CreateGraph(Immortal):
         torch.autograd.grad((weight * weight).sum(), weight, create_graph=True)
 
 
-@animal
+@leak_case
 class IdentitySavedTensorHooks(Immortal):
     tells = r"saved result"
 
@@ -125,7 +125,7 @@ class IdentitySavedTensorHooks(Immortal):
             self.leaf().exp()
 
 
-@animal
+@leak_case
 class PackedInTuple(Immortal):
     tells = r"saved result"
 
@@ -138,7 +138,7 @@ class PackedInTuple(Immortal):
             self.leaf().sigmoid()
 
 
-@animal
+@leak_case
 class ObjectArrayOfItself(Immortal):
     tells = r"ndarray"
     per_step = 1

@@ -8,17 +8,17 @@ from typing import Any
 import torch
 from torch import nn
 
-from corpus.case import Animal, animal
+from corpus.case import LeakCase, leak_case
 
 
-class NativeHold(Animal):
+class NativeHold(LeakCase):
     rule = "native-hold"
     freed_by = "program"
     tells = r"held by a running call or native code"
     frees = False
 
 
-@animal
+@leak_case
 class ForgottenReference(NativeHold):
     """A C extension that takes a reference and never gives it back."""
 
@@ -42,7 +42,7 @@ class ForgottenReference(NativeHold):
             ctypes.pythonapi.Py_DecRef(ctypes.c_void_p(address))
 
 
-@animal
+@leak_case
 class ValuesOfTorchFutures(NativeHold):
     per_step = 1
 
@@ -62,7 +62,7 @@ class ValuesOfTorchFutures(NativeHold):
         self.futures.append(future)
 
 
-@animal
+@leak_case
 class AutocastRegionNeverLeft(NativeHold):
     """A cache that is emptied only when the outermost region is left."""
 

@@ -1,4 +1,4 @@
-"""Is every animal found, told rightly and measured to the byte, and is every twin left in peace?"""
+"""Is every leak of the corpus found, told rightly and measured to the byte, and every clean variant left in peace?"""
 
 from __future__ import annotations
 
@@ -10,13 +10,12 @@ from collections.abc import Callable
 
 import pytest
 
-from corpus import case
-from corpus.case import ANIMALS, FLOAT, Watched, load, matches, told, truth, watch
+from corpus.case import CASES, FLOAT, Watched, all_text, load, matches, truth, watch
 
 load()
-NATIVE = [name for name, kind in ANIMALS.items() if kind.rule == "native-hold"]
-TOGETHER = [name for name in ANIMALS if name not in NATIVE]
-"""What native code holds has no holder to tell one leak from another by: those animals are watched one by one."""
+NATIVE = [name for name, case in CASES.items() if case.rule == "native-hold"]
+WATCHED_TOGETHER = [name for name in CASES if name not in NATIVE]
+"""What native code holds has no holder to tell one leak from another by: those cases are watched one by one."""
 SMALL = 16.0
 """Bytes a step that a leak may have beside its own tensors: the loss itself, a child's one number."""
 OTHER_THREAD = {"FutureResults"}
@@ -24,20 +23,20 @@ OTHER_THREAD = {"FutureResults"}
 
 
 @pytest.fixture(scope="module")
-def twins() -> Watched:
-    return watch(list(ANIMALS), "clean")
+def clean() -> Watched:
+    return watch(list(CASES), "clean")
 
 
 @pytest.fixture(scope="module")
-def leaks(twins: Watched) -> Callable[[str], Watched]:
-    together = watch(TOGETHER, "leak")
+def leaks(clean: Watched) -> Callable[[str], Watched]:
+    together = watch(WATCHED_TOGETHER, "leak")
     alone = {name: watch([name], "leak") for name in NATIVE}
     return lambda name: alone.get(name, together)
 
 
 @pytest.fixture(scope="module")
 def other_process(with_support: dict[str, str]) -> dict[str, list[str]]:
-    """Fingerprints of the same animals in a process with other hashes and addresses."""
+    """Fingerprints of the same cases in a process with other hashes and addresses."""
     done = subprocess.run(
         [sys.executable, "-m", "corpus.case"],
         capture_output=True, text=True, timeout=200, check=False,
@@ -48,64 +47,64 @@ def other_process(with_support: dict[str, str]) -> dict[str, list[str]]:
     return found
 
 
-def test_there_are_at_least_forty_animals_over_all_rules_of_one_rank() -> None:
-    assert len(ANIMALS) >= 40
-    assert {kind.rule for kind in ANIMALS.values()} == {
+def test_there_are_at_least_forty_cases_over_all_rules_of_one_rank() -> None:
+    assert len(CASES) >= 40
+    assert {case.rule for case in CASES.values()} == {
         "immortal-cycle", "tensor-cycle", "hook-pileup", "frame-hold", "retained-graph", "view-hold", "native-hold", "step-growth",
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", list(ANIMALS))
-def test_a_leak_is_found_and_told(name: str, leaks: Callable[[str], Watched]) -> None:
-    kind, seen = ANIMALS[name], leaks(name)
+@pytest.mark.parametrize("name", list(CASES))
+def test_a_leak_is_found_and_all_text(name: str, leaks: Callable[[str], Watched]) -> None:
+    case, seen = CASES[name], leaks(name)
     (finding,) = seen.of(name)
-    said = told(finding)
-    assert finding.rule == kind.rule, said
-    assert finding.freed_by == kind.freed_by, said
-    assert finding.severity == "leak", said
-    assert matches(kind.tells, finding), said
-    assert seen.about(finding) == {name}, said
-    if kind.cut:
+    text = all_text(finding)
+    assert finding.rule == case.rule, text
+    assert finding.freed_by == case.freed_by, text
+    assert finding.severity == "leak", text
+    assert matches(case.tells, finding), text
+    assert seen.about(finding) == {name}, text
+    if case.cut:
         assert finding.cut is not None
-        assert re.search(kind.cut, finding.cut.reference), said
-    if kind.collections is not None:
-        assert finding.collections == kind.collections
-    if kind.frees:
+        assert re.search(case.cut, finding.cut.reference), text
+    if case.collections is not None:
+        assert finding.collections == case.collections
+    if case.frees:
         assert finding.cut is not None
-        assert finding.cut.frees_bytes >= 0.9 * finding.retained_bytes, said
+        assert finding.cut.frees_bytes >= 0.9 * finding.retained_bytes, text
 
 
-@pytest.mark.parametrize("name", [n for n in ANIMALS if n not in ("NodeMetadata", "PackedInTuple")])
+@pytest.mark.parametrize("name", [n for n in CASES if n not in ("NodeMetadata", "PackedInTuple")])
 def test_the_bytes_are_those_that_really_stay(name: str, leaks: Callable[[str], Watched]) -> None:
-    kind, seen = ANIMALS[name], leaks(name)
+    case, seen = CASES[name], leaks(name)
     (finding,) = seen.of(name)
     prime = seen.primes[name]
-    if kind.per_step is not None:
-        assert finding.bytes_per_step == pytest.approx(kind.per_step * FLOAT * prime, abs=SMALL)
-    if name not in OTHER_THREAD and kind.rule != "native-hold":
+    if case.per_step is not None:
+        assert finding.bytes_per_step == pytest.approx(case.per_step * FLOAT * prime, abs=SMALL)
+    if name not in OTHER_THREAD and case.rule != "native-hold":
         assert finding.bytes_per_step == pytest.approx(truth(name, prime), abs=3 * SMALL)
     (last,) = [s for s in finding.sightings if s.step == 10]
     assert last.bytes == finding.retained_bytes
 
 
-@pytest.mark.parametrize("name", list(ANIMALS))
-def test_the_twin_is_no_leak(name: str, twins: Watched) -> None:
-    assert [told(f) for f in twins.of(name) if f.severity == "leak"] == []
+@pytest.mark.parametrize("name", list(CASES))
+def test_the_clean_variant_is_no_leak(name: str, clean: Watched) -> None:
+    assert [all_text(f) for f in clean.of(name) if f.severity == "leak"] == []
 
 
-def test_the_verdicts(twins: Watched, leaks: Callable[[str], Watched]) -> None:
-    assert (twins.findings.verdict, twins.findings.exit_status) == ("clean", 0)
+def test_the_verdicts(clean: Watched, leaks: Callable[[str], Watched]) -> None:
+    assert (clean.findings.verdict, clean.findings.exit_status) == ("clean", 0)
     found = leaks("GrowingList").findings
     assert (found.verdict, found.exit_status) == ("leaks", 23)
 
 
 def test_nobody_else_is_blamed(leaks: Callable[[str], Watched]) -> None:
     seen = leaks("GrowingList")
-    strays = [told(f) for f in seen.findings.findings if f.severity == "leak" and not seen.about(f)]
-    assert strays == []
+    unexpected = [all_text(f) for f in seen.findings.findings if f.severity == "leak" and not seen.about(f)]
+    assert unexpected == []
 
 
-@pytest.mark.parametrize("name", TOGETHER)
+@pytest.mark.parametrize("name", WATCHED_TOGETHER)
 def test_the_fingerprint_is_the_same_in_another_process(
     name: str, leaks: Callable[[str], Watched], other_process: dict[str, list[str]]
 ) -> None:
@@ -125,5 +124,5 @@ def test_gc_frees_what_was_said_and_when(name: str, leaks: Callable[[str], Watch
 
 def test_truth_sees_a_leak_and_no_leak() -> None:
     assert truth("GrowingList", 2003) == FLOAT * 2003
-    assert truth("GrowingList", 2003, way="clean") == 0
-    assert case.truth("RecursiveClosure", 2003, way="clean") == 0
+    assert truth("GrowingList", 2003, variant="clean") == 0
+    assert truth("RecursiveClosure", 2003, variant="clean") == 0

@@ -6,10 +6,10 @@ from typing import Any
 
 import torch
 
-from corpus.case import Animal, animal
+from corpus.case import LeakCase, leak_case
 
 
-class HeldView(Animal):
+class HeldView(LeakCase):
     rule = "view-hold"
     freed_by = "program"
     per_step: Any = 1
@@ -18,7 +18,7 @@ class HeldView(Animal):
         self.kept: list[Any] = []
 
 
-@animal
+@leak_case
 class SliceKept(HeldView):
     tells = r"SliceKept.*\.kept"
     cut = r"\.kept"
@@ -30,7 +30,7 @@ class SliceKept(HeldView):
         self.kept.append(self.tensor()[:3].clone())
 
 
-@animal
+@leak_case
 class DetachedSliceKept(HeldView):
     tells = r"DetachedSliceKept.*\.kept"
     cut = r"\.kept"
@@ -42,7 +42,7 @@ class DetachedSliceKept(HeldView):
         self.kept.append((self.leaf() + 1).detach()[0].item())
 
 
-@animal
+@leak_case
 class NumpyViewKept(HeldView):
     tells = r"NumpyViewKept.*\.kept.*ndarray"
     cut = r"\.kept"
@@ -54,7 +54,7 @@ class NumpyViewKept(HeldView):
         self.kept.append(self.tensor().numpy()[:3].copy())
 
 
-@animal
+@leak_case
 class WholeNumpyKept(HeldView):
     """The array spans the whole storage: no view to blame, but a list that grows."""
 
@@ -69,7 +69,7 @@ class WholeNumpyKept(HeldView):
         self.kept.append(float(self.tensor().numpy().sum()))
 
 
-@animal
+@leak_case
 class MemoryviewKept(HeldView):
     tells = r"MemoryviewKept.*\.kept.*memoryview"
     cut = r"\.kept"
@@ -81,7 +81,7 @@ class MemoryviewKept(HeldView):
         self.kept.append(bytes(memoryview(self.tensor().numpy())[:3]))
 
 
-@animal
+@leak_case
 class NarrowKept(HeldView):
     tells = r"NarrowKept.*\.kept"
     cut = r"\.kept"
@@ -93,7 +93,7 @@ class NarrowKept(HeldView):
         self.kept.append(self.tensor().narrow(0, 1, 2).contiguous().clone())
 
 
-@animal
+@leak_case
 class ExpandedKept(HeldView):
     """One number of a large storage, shown many times: the view seems larger than it needs to be."""
 
@@ -107,7 +107,7 @@ class ExpandedKept(HeldView):
         self.kept.append(self.tensor()[:1].clone().expand(4 * self.prime))
 
 
-@animal
+@leak_case
 class BaseKept(HeldView):
     tells = r"BaseKept.*\.kept.*\._base"
     cut = r"\.kept"
@@ -123,7 +123,7 @@ class BaseKept(HeldView):
         self.kept.append(view)
 
 
-@animal
+@leak_case
 class StorageObjectKept(HeldView):
     rule = "step-growth"
     tells = r"StorageObjectKept.*\.kept"
