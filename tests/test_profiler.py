@@ -58,6 +58,7 @@ def test_the_allowance_and_the_blocks_own_error_win() -> None:
         print(1 / 0)
 
 
+@pytest.mark.process
 def test_a_profiler_finds_what_grows_and_leaves_nothing_installed(tmp_path: Path) -> None:
     losses, callbacks = [], list(gc.callbacks)
 

@@ -53,6 +53,7 @@ def page(name: str) -> str:
     return FORMATS["html"](*examples.ALL[name]())
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("name", examples.ALL)
 def test_page_is_whole_offline_and_without_scripts(name: str) -> None:
     text = page(name)
@@ -66,11 +67,13 @@ def test_page_is_whole_offline_and_without_scripts(name: str) -> None:
     assert len(ids) == len(set(ids))
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("name", examples.ALL)
 def test_same_input_gives_the_same_bytes(name: str) -> None:
     assert page(name) == page(name)
 
 
+@pytest.mark.process
 def test_page_tells_what_was_found() -> None:
     text = page("leaking")
     words = " ".join(" ".join(Page(text).words).split())
@@ -91,6 +94,7 @@ def test_legend_leaves_out_what_held_nothing() -> None:
     assert "optimizer state 4.00 MiB" in words and "leaked 0 B" not in words
 
 
+@pytest.mark.process
 def test_what_a_hostile_run_says_is_shown_as_text() -> None:
     text = page("hostile")
     assert "<img" not in text and "</script>" not in text

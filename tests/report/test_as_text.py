@@ -74,6 +74,7 @@ def test_memory_that_nothing_explains_says_so() -> None:
     assert "Read the first leak below, and run" in text.replace("\n         ", " ")
 
 
+@pytest.mark.process
 def test_every_format_names_all_references_that_must_be_cut_together() -> None:
     run, findings = examples.leaking()
     leak = examples.growth_finding()
@@ -162,6 +163,7 @@ def test_what_is_held_through_a_peak_is_not_of_the_last_look() -> None:
     assert held_text(finding) == "32.00 KiB held at the step's peak"
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     ("rule", "severity", "word"),
     [("late-release", "note", "idle"), ("step-growth", "note", "held"), ("step-growth", "leak", "leaked")],

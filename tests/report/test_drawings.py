@@ -76,6 +76,7 @@ def test_exactly_one_arrow_is_cut() -> None:
         assert sum(r.cut for r in drawing_of(finding).references) == 1
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("use_dot", [WITH_DOT, False])
 @pytest.mark.parametrize("finding", DRAWN)
 def test_drawing_is_well_formed_and_marks_the_cut(use_dot: bool, finding: examples.Finding) -> None:
@@ -89,6 +90,7 @@ def test_nothing_to_draw() -> None:
     assert draw(examples.library_finding()) == ""
 
 
+@pytest.mark.process
 @pytest.mark.skipif(shutil.which("dot") is None, reason="dot is not installed")
 def test_dot_joins_the_boxes_it_was_told_to_join() -> None:
     boxes = [Box(80, 30), Box(120, 46), Box(90, 30)]

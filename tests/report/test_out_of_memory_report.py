@@ -115,6 +115,7 @@ def test_where_the_model_holds_most_the_failed_ranks_own_leaks_come_first(weight
     assert next_text(run, told()).endswith("What is told below was recorded before that.")
 
 
+@pytest.mark.process
 def test_the_page_opens_with_it() -> None:
     page = FORMATS["html"](run_out(), told(leak(0, 4 * MIB, "y in main()"), leak(1, 4 * MIB, "x in main()")))
     assert '<strong class="word">Out of memory on rank 1</strong>' in page and '<section class="verdict leaks">' in page

@@ -18,6 +18,7 @@ from leakscope.report.marks import source_line, suspects
 from leakscope.report.wording import listed_numbers
 
 
+@pytest.mark.process
 def test_write_leaves_both_files_and_nothing_else(tmp_path: Path) -> None:
     run, findings = examples.leaking()
     write(run, findings, tmp_path)
@@ -70,6 +71,7 @@ def test_an_installed_package_adds_a_format(tmp_path: Path, monkeypatch: pytest.
         FORMATS["gone"]
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("form", ["text", "json", "html", "sarif", "junit"])
 @pytest.mark.parametrize("name", examples.ALL)
 def test_every_format_tells_every_example_the_same_way_twice(form: str, name: str) -> None:
