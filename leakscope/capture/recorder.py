@@ -7,7 +7,6 @@ import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict
 from typing import Any
 
 import torch
@@ -16,30 +15,29 @@ from leakscope.capture.comm.monitor import CommMonitor
 from leakscope.capture.device.counters import Counter
 from leakscope.capture.device.monitor import DeviceMemory
 from leakscope.capture.heap.look import Live
-from leakscope.capture.host.errors import failure as allocation_failure
-from leakscope.capture.host.limits import more_room
 from leakscope.capture.lifetimes.allocation_sites import Makers
 from leakscope.capture.lifetimes.tracker import Watch as LifetimeWatch
 from leakscope.capture.looks import Looks
 from leakscope.capture.process.child_processes import OwnProcesses
 from leakscope.capture.process.forks import in_forked_child
 from leakscope.capture.process.gc_callbacks import CollectionWatch
-from leakscope.capture.process.hang import STACKS, HangClock, TerminationClock, stack_of_thread, write_stacks_on_signals
+from leakscope.capture.process.hang import STACKS, HangClock, TerminationClock, write_stacks_on_signals
 from leakscope.capture.process.patches import Patches
 from leakscope.capture.process.watchdog import Stop, Watchdog, leave_now
+from leakscope.capture.schedule.ends import Ends
 from leakscope.capture.schedule.looks import Schedule
 from leakscope.capture.schedule.peers import Peers
 from leakscope.capture.schedule.rank_state import Activity, RankStateFile
 from leakscope.capture.schedule.steps import StepClock
+from leakscope.capture.shortages import Shortages
 from leakscope.capture.source.source_files import users_sources
+from leakscope.capture.watched_steps import WatchedSteps
 from leakscope.options import Options, When
-from leakscope.record.folder import RankFolder, write_json
-from leakscope.record.kinds import EndKind, Occasion
-from leakscope.record.model import HUNG, Ended, Step
+from leakscope.record.folder import RankFolder
+from leakscope.record.kinds import Occasion
+from leakscope.record.model import Ended, Step
 
-HANG_STATUS = 124
-"""Exit status of a rank that `--hang-timeout` has ended, as of `timeout`."""
-LONG_STEP = 1.0
+LONG_STEP_S = 1.0
 """Seconds after which limits are asked for in the middle of a step."""
 
 
@@ -64,11 +62,17 @@ class Recorder:
         self._peers = Peers(self._rank_state, self._schedule, options, self._look_as_peer, self._look_for_failing_peer)
         self._lifetimes = LifetimeWatch(options.warmup, self._at_peak, lambda: self._counter.fullest, self._makers.know)
         self._device = self._looks.device = DeviceMemory(self._folder, options.snapshot, options.budget)
+        self._watched_steps = WatchedSteps(options, self._folder, self._makers, self._device, self._lifetimes)
         self._comm: CommMonitor | None = None
         self._hang: HangClock | None = None
         self._termination: TerminationClock | None = None
         self._watchdog = Watchdog(self.is_over, self._on_watchdog_thread, self._leave, options.grace)
         self._in_forked_child = in_forked_child()
+        self._ends = Ends(self._folder, self._rank_state, self._about)
+        self._shortages = Shortages(
+            self._folder, self._rank_state, self._collections, self._looks, self._device.failures, self._peers,
+            self._watchdog, self._look,
+        )  # fmt: skip
         self._home = _thread.get_ident()
         self._began = self._attached = time.perf_counter()
         self._peak: int | None = None
@@ -79,7 +83,8 @@ class Recorder:
         """Start listening."""
         options = self.options
         self._collections.install(self.patches)
-        self._device.failures.look, self._device.failures.steps = self._look_at_failure, lambda: self.steps
+        failures = self._device.failures
+        failures.look, failures.steps = self._look_at_device_failure, lambda: self.steps
         self._device.attach(self.patches)
         if not options.by_hand:
             from torch.optim.optimizer import register_optimizer_step_post_hook
@@ -95,9 +100,7 @@ class Recorder:
                     self._hang = HangClock(options.hang_timeout, self._comm.last_event)
             self._watchdog.start()
             self.patches.add("watchdog thread", self._watchdog.end)
-        if options.lifetimes:
-            self._lifetimes.install(self.patches, wire=self._comm is not None)
-        self.patches.call_before(torch, "compile", self._before_compile)
+        self._watched_steps.install(self.patches, comm=self._comm is not None)
         self._began = self._attached = time.perf_counter()
         self._peers.begin()
 
@@ -132,8 +135,7 @@ class Recorder:
             # The disk is full or the folder gone: the script goes on, unrecorded. What was put in stays and does
             # nothing until the end: torch is going through its hooks right now and would trip over one taken out.
             self.lost = True
-            self._makers.leave()
-            self._lifetimes.leave()
+            self._watched_steps.leave()
             return
         try:
             if self.is_over():
@@ -152,9 +154,8 @@ class Recorder:
         self._device.step(self.steps, ended - self._attached)
         if self._comm is not None:
             self._comm.step_ended(self.steps)
-        self._watch_makers()
-        self._watch_lifetimes()
-        self._look_if_short(inside=False)
+        self._watched_steps.step_ended(self.steps)
+        self._shortages.look_if_near(self.steps, inside=False)
         self._peers.answer_if_one_failed()
         if self.steps == self.options.steps:
             self._finish_looking()
@@ -162,29 +163,6 @@ class Recorder:
             if self._schedule.due(self.steps, ended - self._attached, counted.bytes):
                 self._look(self.steps, Occasion.STEP)
             self._rank_state.update(steps=self.steps)
-
-    def _watch_makers(self) -> None:
-        if self._makers.watching:
-            self._makers.leave()
-        elif self.steps == self.options.warmup - 1:
-            reason = self._makers.enter(self._lifetimes.compile_called)
-            if reason and not self._device.tells_makers():
-                self._folder.note(reason)
-
-    def _watch_lifetimes(self) -> None:
-        told = self._lifetimes.boundary(self.steps) if self.options.lifetimes else None
-        if told is not None:
-            if told.look is not None:
-                self._folder.look(told.look)
-            for row in told.rows:
-                self._folder.append("lifetimes", row)
-
-    def _before_compile(self, *_: Any, **__: Any) -> None:
-        if self._in_forked_child:
-            return
-        if self._makers.watching and self._makers.leave():
-            self._folder.note("where tensors are made was not watched to the end: the script calls torch.compile")
-        self._lifetimes.script_compiles()
 
     @contextmanager
     def _at_peak(self, step: int, occasion: Occasion) -> Iterator[Live]:
@@ -209,15 +187,6 @@ class Recorder:
             self._watchdog.extend(seconds)
             self._rank_state.update(activity=Activity.RUNNING)
 
-    def _look_if_short(self, inside: bool) -> None:
-        """A limit has come near, at the end of a step or `inside` the next one."""
-        near, step = self._looks.limits.near(), self.steps
-        if near is None:
-            return
-        with self._collections.not_listening():
-            self._folder.append("short_of_memory", {"kind": "near", "step": step, "inside": inside, **asdict(near)})
-            self._look(step, Occasion.MEMORY)
-
     def _look_as_peer(self, step: int) -> None:
         if self._comm is not None:
             self._comm.step_ended(step)
@@ -225,22 +194,10 @@ class Recorder:
             self._look(step, Occasion.PEER)
 
     def _look_for_failing_peer(self, failing: int) -> None:
-        with self._collections.not_listening():
-            self._folder.append("short_of_memory", {"kind": "peer", "step": self.steps, "of": failing})
-            self._look(self.steps, Occasion.MEMORY)
+        self._shortages.look_for_peer(self.steps, failing)
 
-    def _look_at_failure(self) -> bool:
-        """Memory ran out on the device, on whichever thread: look before the stack unwinds, unless a look is under way."""
-        if self.lost or not self._looks.lock.acquire(blocking=False):
-            return False
-        try:
-            with self._collections.not_listening():
-                self._rank_state.update(activity=Activity.LOOKING)
-                self._watchdog.extend(self._looks.take(self.steps, Occasion.OOM, False))
-                self._rank_state.update(activity=Activity.RUNNING)
-        finally:
-            self._looks.lock.release()
-        return True
+    def _look_at_device_failure(self) -> bool:
+        return not self.lost and self._shortages.look_at_device_failure(self.steps)
 
     def _own_objects(self) -> tuple[object, ...]:
         return (self, *self.__dict__.values(), self.__dict__)
@@ -248,15 +205,13 @@ class Recorder:
     # with its peers, and on its way out
 
     def is_over(self) -> bool:
+        """Has the run come to its end: was this rank told to stop, or have all taken their steps?"""
         return self.stopped or self._peers.all_over()
 
     def _stop(self) -> None:
         if not self.stopped:
             self.stopped = True
-            self._rank_state.update(activity=Activity.STOPPING)
-            # written now, for a rank that never gets further than this; the script's own end writes it again
-            with suppress(OSError):
-                self._folder.ended(Ended(EndKind.STOPPED, 0, self.steps))
+            self._ends.stopped(self.steps)
         raise Stop
 
     def _before_comm(self, *_: Any, **__: Any) -> None:
@@ -281,51 +236,27 @@ class Recorder:
         if self._termination is not None and self._termination.is_over():
             leave_now(128 + signal.SIGINT)
         if self._hang is not None and self._hang.is_over(self._looks.lock.locked() or self._peers.somebody_looks()):
-            self._leave_hung()
+            last = "" if self._comm is None else self._comm.last_words()
+            self._ends.leave_hung(self.steps, self.options.hang_timeout or 0.0, last, self._home)
         if self._looks.lock.locked() or self.lost:
             return
         # a step that is soon over looks by itself, while the script allocates nothing
-        if time.perf_counter() - self._began > LONG_STEP:
-            self._look_if_short(inside=True)
+        if time.perf_counter() - self._began > LONG_STEP_S:
+            self._shortages.look_if_near(self.steps, inside=True)
         if not self.steps:
             self._peers.look_on_watchdog_thread()
         self._peers.answer_on_watchdog_thread()
 
-    def _leave_hung(self) -> None:
-        last = self._comm.last_words() if self._comm is not None else ""
-        why = f"{HUNG}nothing happened on the wire for {self.options.hang_timeout:g} s; last {last or 'nothing at all'}"
-        self._folder.ended(Ended(EndKind.RAISED, HANG_STATUS, self.steps, why, stack_of_thread(self._home)))
-        self._rank_state.update(activity=Activity.ENDED, ended=time.time())
-        leave_now(HANG_STATUS)
-
     def _leave(self) -> None:
         self._looks.lock.acquire()
-        try:
-            if not self.stopped:
-                self._folder.ended(Ended(EndKind.STOPPED, 0, self.steps))
-            write_json(self._folder.path / "about.json", self._about())
-            self._rank_state.update(activity=Activity.ENDED, ended=time.time())
-        finally:
-            leave_now(0)
+        self._ends.leave(self.steps, written=self.stopped)
 
     # the end
 
     def failed(self, error: BaseException | None) -> None:
         """The script's main code raised: an allocation that failed is looked at while its traceback's frames are there."""
-        found = None if self._in_forked_child or self.lost else allocation_failure(error)
-        if found is None:
-            return
-        self._collections.over = True
-        with suppress(
-            OSError, MemoryError
-        ):  # no room to tell of it, on disk or here: the script's own error is what counts
-            self._rank_state.update(failed=True)
-            self._folder.append("out_of_memory", {"step": self.steps, "time": time.time(), **found})
-            if type(error) is not torch.OutOfMemoryError or not self._device.failures.looked_at_last(self.steps):
-                with more_room():
-                    self._look(self.steps, Occasion.MEMORY)
-            self._rank_state.update(answered=True)
-            self._peers.wait_for_answers()
+        if not self._in_forked_child and not self.lost:
+            self._shortages.look_at_uncaught(self.steps, error)
 
     def finish(self, ended: Callable[[int], Ended], look: bool) -> None:
         """Take a last look if asked to, take everything out, and write how it ended; never raises what a look raises."""
@@ -345,17 +276,14 @@ class Recorder:
         self._collections.over = True
         if not look:  # written again below; a peer that fails of this may have us ended before we get there
             self._folder.ended(ended(self.steps))
-        self._makers.leave()
-        self._lifetimes.leave()
+        self._watched_steps.leave()
         self._lifetimes.forget()
         if look:
             self._look(self.steps, Occasion.END, collect=self.options.gc_diff == When.ALWAYS)
         self._makers.forget()
         if self.options.prove and self.steps < (self.options.steps or 0):
             self._folder.note(f"no cut was proved: the script ended after {self.steps} of {self.options.steps} steps")
-        write_json(self._folder.path / "about.json", self._about())
-        self._folder.ended(ended(self.steps))
-        self._rank_state.update(activity=Activity.ENDED, ended=time.time())
+        self._ends.ended(ended(self.steps))
 
     def _about(self) -> dict[str, Any]:
         return {

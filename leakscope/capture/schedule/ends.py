@@ -1,0 +1,61 @@
+"""How did this rank end? Written when it is known, and again where it turns out otherwise."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from leakscope.capture.process.hang import stack_of_thread
+from leakscope.capture.process.watchdog import leave_now
+from leakscope.capture.schedule.rank_state import Activity, RankStateFile
+from leakscope.record.folder import RankFolder, write_json
+from leakscope.record.kinds import EndKind
+from leakscope.record.model import HUNG, Ended
+
+HANG_STATUS = 124
+"""Exit status of a rank that `--hang-timeout` has ended, as of `timeout`."""
+
+
+@dataclass(eq=False)
+class Ends:
+    """Writes `ended.json` and `about.json`, and tells the other ranks."""
+
+    folder: RankFolder
+    rank_state: RankStateFile
+    about: Callable[[], Mapping[str, Any]]
+    """What this process ran on, for `about.json`."""
+
+    def stopped(self, steps: int) -> None:
+        """The run is over, for a rank that never gets further than this; the script's own end is written over it."""
+        self.rank_state.update(activity=Activity.STOPPING)
+        with suppress(OSError):
+            self.folder.ended(Ended(EndKind.STOPPED, 0, steps))
+
+    def ended(self, ended: Ended) -> None:
+        """The script has come to its end, and all the rest is on disk."""
+        self._write_about()
+        self.folder.ended(ended)
+        self.rank_state.update(activity=Activity.ENDED, ended=time.time())
+
+    def leave(self, steps: int, written: bool) -> None:
+        """End the process of a rank that is stuck or swallows the stop; `written` where how it ended is on disk already."""
+        try:
+            if not written:
+                self.folder.ended(Ended(EndKind.STOPPED, 0, steps))
+            self._write_about()
+            self.rank_state.update(activity=Activity.ENDED, ended=time.time())
+        finally:
+            leave_now(0)
+
+    def leave_hung(self, steps: int, timeout_s: float, last_words: str, thread: int) -> None:
+        """End the process of a rank whose comm operations have stood still; `thread` is the one whose stack is told."""
+        why = f"{HUNG}nothing happened on the wire for {timeout_s:g} s; last {last_words or 'nothing at all'}"
+        self.folder.ended(Ended(EndKind.RAISED, HANG_STATUS, steps, why, stack_of_thread(thread)))
+        self.rank_state.update(activity=Activity.ENDED, ended=time.time())
+        leave_now(HANG_STATUS)
+
+    def _write_about(self) -> None:
+        write_json(self.folder.path / "about.json", self.about())

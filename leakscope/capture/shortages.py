@@ -1,0 +1,84 @@
+"""Memory runs short or has run out: what is told of it, and when is the process looked at for it?"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+
+from leakscope.capture.device.oom_observer import Failures
+from leakscope.capture.host.errors import failure as allocation_failure
+from leakscope.capture.host.limits import more_room
+from leakscope.capture.looks import Looks
+from leakscope.capture.process.gc_callbacks import CollectionWatch
+from leakscope.capture.process.watchdog import Watchdog
+from leakscope.capture.schedule.peers import Peers
+from leakscope.capture.schedule.rank_state import Activity, RankStateFile
+from leakscope.record.folder import RankFolder
+from leakscope.record.kinds import Occasion
+
+
+@dataclass(eq=False)
+class Shortages:
+    """Near a limit, on the device, on a peer, or uncaught in the script's main code."""
+
+    folder: RankFolder
+    rank_state: RankStateFile
+    collections: CollectionWatch
+    looks: Looks
+    failures: Failures
+    peers: Peers
+    watchdog: Watchdog
+    look: Callable[[int, Occasion], None]
+    """Looks for a step once no other look is under way."""
+
+    def look_if_near(self, step: int, inside: bool) -> None:
+        """A limit of the host's has come near, at the end of a step or `inside` the next one."""
+        near = self.looks.limits.near()
+        if near is None:
+            return
+        with self.collections.not_listening():
+            self._tell({"kind": "near", "step": step, "inside": inside, **asdict(near)})
+            self.look(step, Occasion.MEMORY)
+
+    def look_for_peer(self, step: int, failing: int) -> None:
+        """An allocation has failed on another rank, which waits for this one to be looked at."""
+        with self.collections.not_listening():
+            self._tell({"kind": "peer", "step": step, "of": failing})
+            self.look(step, Occasion.MEMORY)
+
+    def look_at_device_failure(self, step: int) -> bool:
+        """Memory ran out on the device, on whichever thread: look before the stack unwinds, unless a look is under way."""
+        if not self.looks.lock.acquire(blocking=False):
+            return False
+        try:
+            with self.collections.not_listening():
+                self.rank_state.update(activity=Activity.LOOKING)
+                self.watchdog.extend(self.looks.take(step, Occasion.OOM, False))
+                self.rank_state.update(activity=Activity.RUNNING)
+        finally:
+            self.looks.lock.release()
+        return True
+
+    def look_at_uncaught(self, step: int, error: BaseException | None) -> None:
+        """Where an allocation that failed ends the script: look while its traceback's frames are there, and wait for the peers."""
+        failed = allocation_failure(error)
+        if failed is None:
+            return
+        self.collections.over = True
+        # no room to tell of it, on disk or here: the script's own error is what counts
+        with suppress(OSError, MemoryError):
+            self.rank_state.update(failed=True)
+            self.folder.append("out_of_memory", {"step": step, "time": time.time(), **failed})
+            if type(error) is not torch.OutOfMemoryError or not self.failures.looked_at_last(step):
+                with more_room():
+                    self.look(step, Occasion.MEMORY)
+            self.rank_state.update(answered=True)
+            self.peers.wait_for_answers()
+
+    def _tell(self, row: dict[str, Any]) -> None:
+        self.folder.append("short_of_memory", row)

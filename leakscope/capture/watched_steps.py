@@ -1,0 +1,59 @@
+"""Which steps run under a dispatch mode of leakscope's, and what is on record of them?"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from leakscope.capture.device.monitor import DeviceMemory
+from leakscope.capture.lifetimes.allocation_sites import Makers
+from leakscope.capture.lifetimes.tracker import Watch as LifetimeWatch
+from leakscope.capture.process.forks import in_forked_child
+from leakscope.capture.process.patches import Patches
+from leakscope.options import Options
+from leakscope.record.folder import RankFolder
+
+
+class WatchedSteps:
+    """The last step of the warm-up, for where tensors are made, and pairs of steps after it, for the lifetimes."""
+
+    def __init__(
+        self, options: Options, folder: RankFolder, makers: Makers, device: DeviceMemory, lifetimes: LifetimeWatch
+    ) -> None:
+        self._options, self._folder = options, folder
+        self._makers, self._device, self._lifetimes = makers, device, lifetimes
+        self._in_forked_child = in_forked_child()
+
+    def install(self, patches: Patches, comm: bool) -> None:
+        """Put in what must stand before the first step; `comm` where comm operations are followed."""
+        if self._options.lifetimes:
+            self._lifetimes.install(patches, wire=comm)
+        patches.call_before(torch, "compile", self._before_compile)
+
+    def step_ended(self, step: int) -> None:
+        """Begin or end watching at the end of this step, and write what was seen."""
+        if self._makers.watching:
+            self._makers.leave()
+        elif step == self._options.warmup - 1:
+            reason = self._makers.enter(self._lifetimes.compile_called)
+            if reason and not self._device.tells_makers():
+                self._folder.note(reason)
+        told = self._lifetimes.boundary(step) if self._options.lifetimes else None
+        if told is not None:
+            if told.look is not None:
+                self._folder.look(told.look)
+            for row in told.rows:
+                self._folder.append("lifetimes", row)
+
+    def leave(self) -> None:
+        """Watch no more."""
+        self._makers.leave()
+        self._lifetimes.leave()
+
+    def _before_compile(self, *_: Any, **__: Any) -> None:
+        if self._in_forked_child:
+            return
+        if self._makers.watching and self._makers.leave():
+            self._folder.note("where tensors are made was not watched to the end: the script calls torch.compile")
+        self._lifetimes.script_compiles()
