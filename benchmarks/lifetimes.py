@@ -2,8 +2,8 @@
 
     python benchmarks/lifetimes.py
 
-Times are of the processor, so that a busy machine does not count. Prints the ratio of a watched step to a
-plain one (at most 1.4 is promised), the cost of the first inventory, and of the look at the peak, which happens once in a run.
+Times are of the processor, so that a busy machine does not count. Prints the ratio of a watched step to a plain one (at
+most 1.4 is promised), the cost of the first inventory, and of the look at the peak, which happens once in a run.
 """
 
 from __future__ import annotations

@@ -78,7 +78,7 @@ def with_support(starts_processes: None) -> dict[str, str]:
 
 @pytest.fixture
 def nothing_collected() -> Iterator[None]:
-    """No garbage of other tests, and none collected: only what the test does lies between two looks of the whole process."""
+    """No garbage of other tests, and none collected: between two looks of the whole process lies what the test does."""
     gc.collect()
     gc.disable()
     try:

@@ -1,4 +1,4 @@
-"""Does every package import only what the plan allows, and is everything that ships listed, small enough to read and said?"""
+"""Does every package import only what the plan allows, and is everything listed, small enough to read, and said?"""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ def _imports(tree: ast.Module) -> Iterator[tuple[str, bool, int]]:
 
 
 def target_of(module: str) -> str:
-    """The part of the plan that an imported module of leakscope belongs to; "" for its version, which anybody may ask."""
+    """The part of the plan that a module of leakscope belongs to; "" for the version, which anybody may ask for."""
     name = module.split(".")[1] if "." in module else "__init__"
     if (ROOT / "leakscope" / name).is_dir() or (ROOT / "leakscope" / f"{name}.py").is_file():
         return name
@@ -215,9 +215,9 @@ def test_the_library_never_prints() -> None:
 
 @pytest.mark.process
 def test_importing_leakscope_and_its_plugin_is_light() -> None:
-    code = "import sys, leakscope, leakscope.pytest_plugin; print([m for m in ('torch', 'matplotlib', 'numpy') if m in sys.modules])"
+    code = "import sys, leakscope, leakscope.pytest_plugin; print({'torch', 'matplotlib', 'numpy'} & set(sys.modules))"
     answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert answer.stdout.strip() == "[]"
+    assert answer.stdout.strip() == "set()"
 
 
 def test_the_commands_that_the_readme_shows_exist() -> None:
@@ -260,7 +260,7 @@ def test_no_packages_import_each_other_in_a_circle() -> None:
 
 
 def package_of(module: str) -> str:
-    """`leakscope.capture.heap` for what stands there; a file beside packages is one of its own; "" for other modules."""
+    """`leakscope.capture.heap` for what stands there; a file beside packages is its own; "" for other modules."""
     parts = module.split(".")
     folders = [parts[:end] for end in range(len(parts), 0, -1) if ROOT.joinpath(*parts[:end]).is_dir()]
     if parts[0] != "leakscope" or not folders:

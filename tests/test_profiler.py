@@ -79,7 +79,7 @@ def test_a_profiler_finds_what_grows_and_leaves_nothing_installed(tmp_path: Path
 
 
 def test_what_a_look_leaves_in_a_threads_cache_is_not_taken_for_the_programs_own() -> None:
-    """Steps that end on one thread after another, as those of RPC do: glibc keeps small blocks for each that has looked."""
+    """Steps that end on one thread after another, as RPC's do: glibc keeps small blocks for each that has looked."""
     stepped, over = threading.Semaphore(0), threading.Event()
     with leakscope.Profiler(warmup=1) as profiler:
 

@@ -26,7 +26,7 @@ REAL = sorted(FOLDER.glob("*.pickle")) if FOLDER.is_dir() else []
 @pytest.mark.skipif(not REAL, reason="the real snapshots are not kept in the repository (../shared/snapshots)")
 @pytest.mark.parametrize("path", REAL, ids=lambda path: path.stem)
 def test_every_byte_of_a_real_snapshot_is_a_storage_or_native_or_pending(path: Path) -> None:
-    """Storages at the addresses of every second live block, as a process would have had them; the rest is native code's."""
+    """Storages at the addresses of every second live block, as a process would have had them; the rest is native."""
     (found,) = read_snapshots(path)
     blocks = found.blocks
     live = np.flatnonzero((blocks.state != INACTIVE) & (blocks.state != PENDING_FREE))

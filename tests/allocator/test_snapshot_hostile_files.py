@@ -51,15 +51,19 @@ HOSTILE = {
     "empty dictionaries": b"\x80\x04(" + b"}" * 200_000 + b"t.",
     "one-item dictionaries": b"\x80\x04" + text("k") + b"\x94(" + b"}h\x00Ns" * 60_000 + b"t.",
     "nested tuples as a key": b"\x80\x04})" + b"\x85" * 200_000 + b"Ns.",
-    "doubling tuples as a key": b"\x80\x04)\x94" + b"".join(b"h%ch%c\x86\x94" % (n, n) for n in range(60)) + b"}h\x3cNs.",
-    "colliding keys": b"\x80\x04}(" + b"".join(b"\x8a\x09" + ((2**61 - 1) * n).to_bytes(9, "little") + b"N" for n in range(2000)) + b"u.",
+    "doubling tuples as a key": b"\x80\x04)\x94"
+    + b"".join(b"h%ch%c\x86\x94" % (n, n) for n in range(60)) + b"}h\x3cNs.",
+    "colliding keys": b"\x80\x04}("
+    + b"".join(b"\x8a\x09" + ((2**61 - 1) * n).to_bytes(9, "little") + b"N" for n in range(2000)) + b"u.",
     "set": b"\x80\x04\x8f.",
     "duplicate": b"\x80\x042.",
     "dictionary in itself": b"\x80\x04}\x94" + text("segments") + b"h\x00s.",
     "list in itself": b"\x80\x04]\x94h\x00a.",
-    "stack in itself": b"\x80\x04}" + text("device_traces") + b"]]}\x94(" + text("action") + b"\x94" + text("alloc") + b"\x94"
-    + text("size") + b"\x94K\x01" + text("frames") + b"\x94]\x94h\x05auaas.",
-    "text with an astral character": b"\x80\x04X" + struct.pack("<I", 1_000_004) + b"a" * 1_000_000 + "\U0001f600".encode() + b".",
+    "stack in itself": b"\x80\x04}" + text("device_traces") + b"]]}\x94("
+    + text("action") + b"\x94" + text("alloc") + b"\x94" + text("size") + b"\x94K\x01"
+    + text("frames") + b"\x94]\x94h\x05auaas.",
+    "text with an astral character": b"\x80\x04X"
+    + struct.pack("<I", 1_000_004) + b"a" * 1_000_000 + "\U0001f600".encode() + b".",
 }  # fmt: skip
 
 
@@ -127,9 +131,14 @@ def test_overwritten_bytes_never_crash(which: int, edits: list[tuple[int, int]])
     examined(bytes(data))
 
 
+OPCODES = [
+    b"}", b"]", b"(", b"u", b"e", b"a", b"s", b"\x94", b"h\x00", b"h\x01", b"K\x07", b"N", b"\x86", b"t",
+    text("action"), text("segments"), text("device_traces"), b"}\x94(", b")",
+]  # fmt: skip
+
+
 @settings(max_examples=200, deadline=2000)
-@given(st.lists(st.sampled_from([b"}", b"]", b"(", b"u", b"e", b"a", b"s", b"\x94", b"h\x00", b"h\x01", b"K\x07", b"N", b"\x86",
-                                 b"t", text("action"), text("segments"), text("device_traces"), b"}\x94(", b")"]), max_size=60))  # fmt: skip
+@given(st.lists(st.sampled_from(OPCODES), max_size=60))
 def test_opcodes_in_any_order_never_crash(parts: list[bytes]) -> None:
     examined(b"\x80\x04" + b"".join(parts) + b".")
 

@@ -45,8 +45,8 @@ def test_fast_lane_reads_what_the_slow_path_reads() -> None:
     for index, item in enumerate(data["device_traces"][0]):
         written = dict(item)
         item.clear()
-        item |= {"compile_context": b"N/A".decode(), "user_metadata": f"note {index % 3}", "pool_id": (0, 300 * index)}
-        item |= written
+        added = {"compile_context": b"N/A".decode(), "user_metadata": f"note {index % 3}", "pool_id": (0, 300 * index)}
+        item.update(added | written)
         if index % 7 == 0:
             item["frames"] = list(item.get("frames", []))
     whole = read_bytes("a", pickle.dumps(data))
@@ -175,6 +175,9 @@ def test_pinned_blocks_of_an_unknown_form_are_counted_and_cost_nothing_else(read
     assert host_text(report.host).endswith("8 B in 1 segments, and 1 whose size this file gives under an unknown name")
 
 
+WITHOUT_LINE = frame("a.py", "x", "f")  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize(
     ("content", "says"),
     [
@@ -202,7 +205,7 @@ def test_pinned_blocks_of_an_unknown_form_are_counted_and_cost_nothing_else(read
         (pickle.dumps({"device_traces": [[event("alloc", 0, size) for size in (1, 2, 3, -5)]]}), "no count of bytes"),
         (pickle.dumps({"device_traces": [[event("alloc", 0, 2**200)]]}), "a number of 26 bytes"),
         (pickle.dumps({"device_traces": [[event("alloc", 0, 5, frames="main")]]}), "a stack is of type str"),
-        (pickle.dumps({"device_traces": [[event("alloc", 0, 5, frames=[frame("a.py", "x", "f")])]]}), "line is no number"),  # type: ignore[arg-type]
+        (pickle.dumps({"device_traces": [[event("alloc", 0, 5, frames=[WITHOUT_LINE])]]}), "line is no number"),
         (pickle.dumps(training(3, keeps=True))[:-40], "cut short"),
         (b"\x80\x04K\x01K\x02.", "stops at byte 7 with 2 values"),
         (b"\x80\x01].", "protocol 1"),

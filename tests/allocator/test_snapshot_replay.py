@@ -221,9 +221,9 @@ def test_agrees_with_a_replay_one_event_at_a_time(moves: list[Step], evicted: in
     events: list[dict[str, Any]] = []
     alive: dict[int, int] = {}
     levels: list[int] = []
-    for address, size, waits in moves:
+    for address, wanted, waits in moves:
+        size = alive.get(address, wanted)
         if address in alive:
-            size = alive[address]
             made = freed(address, size)
             if waits:
                 made.insert(1, event("alloc", 100 + len(events), 1))

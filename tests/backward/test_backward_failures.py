@@ -269,10 +269,10 @@ def test_a_stale_graph_is_named(split: bool, residual: bool) -> None:
 
 def test_boxed_refuses_what_it_cannot_empty() -> None:
     x, y, layer = made()
-    with pytest.raises(RuntimeError, match="boxed=True takes lists") as caught:
+    with pytest.raises(RuntimeError, match=r"boxed=True takes lists") as caught:
         stage_backward((y,), [torch.ones(3, 5)], [x], boxed=True)
     assert isinstance(caught.value.__cause__, TypeError)
-    with pytest.raises(RuntimeError, match="boxed=True takes lists .* output_grads holds output 0 in a tuple"):
+    with pytest.raises(RuntimeError, match=r"boxed=True takes lists .* output_grads holds output 0 in a tuple"):
         stage_backward_input([y], (torch.ones(3, 5),), [x], layer.parameters(), boxed=True)
 
 

@@ -216,7 +216,7 @@ def test_changed_in_place_after_saving() -> None:
     boxed_in = torch.randn(3, requires_grad=True)
     kept = stages.BoxedTanh.apply(boxed_in)
     kept.detach().mul_(2)
-    with pytest.raises(RuntimeError, match="saved tensor 0 .* changed in place"):
+    with pytest.raises(RuntimeError, match=r"saved tensor 0 .* changed in place"):
         stage_backward([kept], [torch.ones(3)], [boxed_in])
 
 

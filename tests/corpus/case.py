@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import importlib
 import json
 import re
 from collections.abc import Callable, Sequence
@@ -196,14 +197,8 @@ def matches(pattern: str, finding: Finding) -> bool:
 
 def load() -> None:
     """Every module of the corpus adds its cases."""
-    import corpus.cycles  # noqa: F401
-    import corpus.frames  # noqa: F401
-    import corpus.graphs  # noqa: F401
-    import corpus.growth  # noqa: F401
-    import corpus.hooks  # noqa: F401
-    import corpus.immortal  # noqa: F401
-    import corpus.native  # noqa: F401
-    import corpus.views  # noqa: F401
+    for module in ("cycles", "frames", "graphs", "growth", "hooks", "immortal", "native", "views"):
+        importlib.import_module(f"corpus.{module}")
 
 
 def main() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import contextlib
 import queue
 import sys
 import threading
@@ -189,10 +190,8 @@ class SuspendedAsyncGenerators(HeldFrame):
             one.__anext__().send(None)
         except StopIteration:
             self.started.append(None)
-        try:
+        with contextlib.suppress(StopIteration):
             one.aclose().send(None)
-        except StopIteration:
-            pass
 
 
 async def _upload(batch: torch.Tensor, told: asyncio.Event) -> float:
@@ -202,7 +201,10 @@ async def _upload(batch: torch.Tensor, told: asyncio.Event) -> float:
 
 @leak_case
 class WaitingTasks(HeldFrame):
-    tells = r"each Task object, \d+ in all, keeps .*\(local batch in _upload\); .*\.pending.* collects them.*WaitingTasks.*cancel\(\)"
+    tells = (
+        r"each Task object, \d+ in all, keeps .*\(local batch in _upload\); .*\.pending.* collects them"
+        r".*WaitingTasks.*cancel\(\)"
+    )
     cut = "local batch"
     frees = False  # each task has a cut of its own: what it waits for holds it too
 
@@ -328,7 +330,7 @@ class BlockedThreads(HeldFrame):
 
 @leak_case
 class CallsThatWait(HeldFrame):
-    """What came through a queue is held by the waiting call alone; its clean variant is a pool of two that always wait."""
+    """What came through a queue is held by the waiting call alone; the clean variant is two that always wait."""
 
     tells = r"calls of _take_and_wait\(\).*local batch.*frame of _take_and_wait @\S*frames.py:\d+ local batch"
     cut = "local batch"

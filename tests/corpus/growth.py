@@ -60,7 +60,7 @@ class GrowingDict(Growing):
 
 @leak_case
 class HeldInTwoPlaces(Growing):
-    """Neither cut alone frees anything; of the two places of the clean variant one is emptied, and the other has a bound."""
+    """Neither cut alone frees anything; of the clean variant's two places one is emptied, and one has a bound."""
 
     tells = r"HeldInTwoPlaces.*(\.rows|\.by_step)"
     cut = r"^(\.rows|\.by_step)$"

@@ -50,12 +50,13 @@ def other_process(with_support: dict[str, str]) -> dict[str, list[str]]:
 def test_there_are_at_least_forty_cases_over_all_rules_of_one_rank() -> None:
     assert len(CASES) >= 40
     assert {case.rule for case in CASES.values()} == {
-        "immortal-cycle", "tensor-cycle", "hook-pileup", "frame-hold", "retained-graph", "view-hold", "native-hold", "step-growth",
+        "immortal-cycle", "tensor-cycle", "hook-pileup", "frame-hold", "retained-graph", "view-hold",
+        "native-hold", "step-growth",
     }  # fmt: skip
 
 
 @pytest.mark.parametrize("name", list(CASES))
-def test_a_leak_is_found_and_all_text(name: str, leaks: Callable[[str], Watched]) -> None:
+def test_a_leak_is_found_and_told(name: str, leaks: Callable[[str], Watched]) -> None:
     case, seen = CASES[name], leaks(name)
     (finding,) = seen.of(name)
     text = all_text(finding)

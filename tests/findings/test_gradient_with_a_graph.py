@@ -12,7 +12,8 @@ MIB = 1 << 20
 
 
 def heap(step: int) -> str:
-    text = "module train -> .bias -> tensor bias\ntensor bias -> storage -> storage own 64\ntensor bias -> .grad -> tensor grad\n"
+    text = "module train -> .bias -> tensor bias\ntensor bias -> storage -> storage own 64\n"
+    text += "tensor bias -> .grad -> tensor grad\n"
     text += "tensor grad -> .grad_fn -> node last\n"
     for k in range(step):
         text += f"node last -> saved self -> tensor s{k}\ntensor s{k} -> storage -> storage s{k} {MIB}\n"

@@ -1,4 +1,4 @@
-"""Losses that are kept after their backward hold no tensor's memory but their own four bytes, and all their grad nodes."""
+"""Losses that are kept after their backward hold no tensor's memory but their own four bytes, and their grad nodes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ SCRIPT = """
     from torch import nn
 
     FIELDS = "arena ordblks smblks hblks hblkhd usmblks fsmblks uordblks fordblks keepcost"
-    Mallinfo2 = type("Mallinfo2", (ctypes.Structure,), {"_fields_": [(name, ctypes.c_size_t) for name in FIELDS.split()]})
+    fields = [(name, ctypes.c_size_t) for name in FIELDS.split()]
+    Mallinfo2 = type("Mallinfo2", (ctypes.Structure,), {"_fields_": fields})
     mallinfo2 = ctypes.CDLL(None).mallinfo2
     mallinfo2.restype = Mallinfo2
 

@@ -207,7 +207,8 @@ def test_suppressed_and_known_findings_are_listed_apart() -> None:
     recorded = run(rank(0, [losses(s) for s in STEPS]))
     fingerprint = judge(recorded).findings[0].fingerprint
     for found in (
-        judge(recorded, suppress=[fingerprint]), judge(recorded, suppress=["step-growth"]), judge(recorded, baseline=[fingerprint]),
+        judge(recorded, suppress=[fingerprint]), judge(recorded, suppress=["step-growth"]),
+        judge(recorded, baseline=[fingerprint]),
     ):  # fmt: skip
         assert (found.verdict, found.findings, len(found.suppressed)) == ("clean", (), 1)
 
@@ -235,7 +236,8 @@ def waiting(calls: int, each: int = 1) -> str:
     for call in range(calls):
         text += f"frame wait#{call} -> local rows -> list rows{call}\n"
         for k in range(each):
-            text += f"list rows{call} -> [{k}] -> tensor t{call}x{k}\ntensor t{call}x{k} -> storage -> storage s{call}x{k} {TENSOR}\n"
+            text += f"list rows{call} -> [{k}] -> tensor t{call}x{k}\n"
+            text += f"tensor t{call}x{k} -> storage -> storage s{call}x{k} {TENSOR}\n"
     return text
 
 
@@ -297,7 +299,8 @@ def test_what_leads_back_to_the_list_that_it_is_in_goes_when_the_list_is_emptied
 
 
 def of_state(records: int) -> str:
-    text = "module train -> .state -> tensor state\ntensor state -> storage -> storage own 8\ntensor state -> .records -> list records\n"
+    text = "module train -> .state -> tensor state\ntensor state -> storage -> storage own 8\n"
+    text += "tensor state -> .records -> list records\n"
     for k in range(records):
         text += f"list records -> [{k}] -> tensor t{k}\ntensor t{k} -> storage -> storage s{k} {TENSOR}\n"
     return text

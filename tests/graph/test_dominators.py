@@ -13,7 +13,7 @@ KINDS = (ReferenceKind.ATTRIBUTE, ReferenceKind.OPERAND)
 
 
 def graph_of(roots: list[bool], references: list[tuple[int, int, bool]]) -> HeapGraph:
-    """Objects that each own a power of two in bytes; a reference is (holder, held, whether a running statement makes it)."""
+    """Objects that each own a power of two of bytes; a reference is (holder, held, is it made by a running one)."""
     objects = [
         Object(k, "t", ObjectKind.STORAGE, "", "", "", 1 << k, -1, RootKind.MODULE if root else RootKind.NONE, 0, 0)
         for k, root in enumerate(roots)

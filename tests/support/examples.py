@@ -100,7 +100,8 @@ def cycle_finding() -> Finding:
         rule="tensor-cycle",
         facts=Said(
             title="closure `extract` in stage_backward_weight holds itself and every intermediate of the step",
-            advice="Make `extract` a module-level function, or walk the graph with a list of nodes instead of recursion.",
+            advice="Make `extract` a module-level function, "
+            "or walk the graph with a list of nodes instead of recursion.",
         ),
         fingerprint="b41c07e2",
         severity="leak",

@@ -1,8 +1,8 @@
 """A device module with the calls that torch documents for one, over an allocator that is a list.
 
-There is no accelerator where these tests must run. What leakscope asks of one is few calls, so the logic around them is
-driven by this object: it keeps the rules that torch's own allocator keeps (what switches history, what clears it, when a
-waiting call is made), and hands out snapshots in torch's own format, real ones where the test has them.
+There is no accelerator where these tests must run. What leakscope asks of one is few calls, so the logic around them
+is driven by this object: it keeps the rules that torch's own allocator keeps (what switches history, what clears it,
+when a waiting call is made), and hands out snapshots in torch's own format, real ones where the test has them.
 """
 
 from __future__ import annotations

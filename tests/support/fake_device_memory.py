@@ -19,15 +19,13 @@ from support.fake_device import TRAIN, State, block, device_module, natives, seg
 
 def of_tensors(tensors: Iterable[torch.Tensor], *more: dict[str, Any], frames: Any = TRAIN) -> list[dict[str, Any]]:
     """Segments as an allocator would list them that had made these tensors, each 512 bytes larger than asked for."""
-    made = [
-        segment(block(t.untyped_storage().data_ptr(), t.untyped_storage().nbytes() + 512, frames=frames, requested=t.untyped_storage().nbytes()))
-        for t in tensors
-    ]  # fmt: skip
+    storages = [tensor.untyped_storage() for tensor in tensors]
+    made = [segment(block(s.data_ptr(), s.nbytes() + 512, frames=frames, requested=s.nbytes())) for s in storages]
     return sorted([*made, *more], key=lambda s: s["address"])
 
 
 class OnStandIn:
-    """A rank's device memory over the stand-in, whose blocks lie where CPU tensors do: the look and the join are real."""
+    """A rank's device memory over a fake device, whose blocks lie where CPU tensors do: look and join are real."""
 
     def __init__(self, folder: Path, wanted: str = "auto", cheap: bool = True) -> None:
         self.state = State()

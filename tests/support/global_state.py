@@ -16,7 +16,7 @@ THREADS_END_S = 2.0
 STAYING_CALLBACKS = {"hypothesis.internal.conjecture.junkdrawer"}
 """Modules whose gc callback is there for good once a test has used them."""
 OWN_VARIABLES = ("LEAKSCOPE", "PYTHON", "OMP_")
-"""How the names of the environment's variables begin that leakscope and its tests set; torch sets others when imported."""
+"""How the names of the environment's variables begin that leakscope and its tests set; importing torch sets others."""
 SIGNALS = sorted(signal.valid_signals())
 
 

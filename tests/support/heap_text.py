@@ -13,8 +13,9 @@ from __future__ import annotations
 from leakscope.graph.model import IMMORTAL, HeapGraph, Object, Reference, build
 
 _KINDS = {
-    "module": "namespace", "list": "container", "dict": "container", "tensor": "tensor", "storage": "storage", "node": "grad node",
-    "function": "function", "frame": "frame", "object": "instance", "method": "method", "native": "tensor", "exception": "exception",
+    "module": "namespace", "list": "container", "dict": "container", "tensor": "tensor", "storage": "storage",
+    "node": "grad node", "function": "function", "frame": "frame", "object": "instance", "method": "method",
+    "native": "tensor", "exception": "exception",
 }  # fmt: skip
 _ROOTS = {"module": "module", "frame": "frame", "native": "native"}
 
@@ -39,7 +40,8 @@ def _object(objects: dict[tuple[str, str], Object], words: list[str]) -> int:
         label = f"{kind}, 3 items" if kind in ("list", "dict") else f"{kind} {name}"
         label += next((f", maxlen {word[7:]}" for word in more if word.startswith("maxlen=")), "")
         known = objects[kind, name] = Object(
-            index=len(objects), type=kind, kind=_KINDS[kind], label=label, name=kind if kind in ("list", "dict", "tensor") else name.partition("#")[0],
+            index=len(objects), type=kind, kind=_KINDS[kind], label=label,
+            name=kind if kind in ("list", "dict", "tensor") else name.partition("#")[0],
             where="", bytes=max(size, 0) if kind == "storage" else 0, size=size, root=_ROOTS.get(kind, ""),
             freed=IMMORTAL if freed == "never" else int(freed), unexplained=0,
         )  # fmt: skip
@@ -47,7 +49,7 @@ def _object(objects: dict[tuple[str, str], Object], words: list[str]) -> int:
 
 
 def _reference_kind(name: str) -> str:
-    first = name.split()[0]
+    first = name.split(maxsplit=1)[0]
     if name == "storage":
         return "memory"
     if name.startswith("["):

@@ -92,11 +92,12 @@ def with_receive_buffers(count: int, crossed: bool = True, type: str = STAGE, in
 
 
 def peak_rank(graph: HeapGraph, idle: Sequence[int], backward: bool = False) -> Rank:
-    step = {"kind": "step", "step": 5, "start_bytes": 0, "peak_bytes": 4096 * KIB, "peak_operation": 9, "peak_at": "train.py:10 train (aten::mm)",
-            "peak_phase": "backward", "backward_follows": backward, "curve": [[9, 4096 * KIB]], "arguments": []}  # fmt: skip
+    step = {"kind": "step", "step": 5, "start_bytes": 0, "peak_bytes": 4096 * KIB, "peak_operation": 9,
+            "peak_at": "train.py:10 train (aten::mm)", "peak_phase": "backward", "backward_follows": backward,
+            "curve": [[9, 4096 * KIB]], "arguments": []}  # fmt: skip
     rows = [
-        {"kind": "idle", "storage": s, "bytes": int(graph.bytes[s]), "made_at": "train.py:5 forward", "last_use_at": "", "last": 1, "died": 99,
-         "last_phase": "forward", "one_statement": False}
+        {"kind": "idle", "storage": s, "bytes": int(graph.bytes[s]), "made_at": "train.py:5 forward", "last_use_at": "",
+         "last": 1, "died": 99, "last_phase": "forward", "one_statement": False}
         for s in idle
     ]  # fmt: skip
     return Rank(

@@ -36,7 +36,7 @@ def made(name: str, *shape: int) -> Tensor:
 
 
 def settle(*names: str) -> None:
-    """gloo's own thread lets go of a tensor a moment after wait() has returned; what comes next must not overtake it."""
+    """gloo's thread lets go of a tensor a moment after wait() has returned; what comes next must not overtake it."""
     deadline = time.monotonic() + 10
     while not all(f"storage {name}" in deaths for name in names):
         if time.monotonic() > deadline:
@@ -229,8 +229,8 @@ def never_waited() -> None:
 
 
 PARTS: Sequence[Callable[[], None]] = (
-    send_and_recv, with_works, batched, reused, of_a_pair, from_anybody, objects, collectives, barriers, until_completed,
-    by_future, coalesced, directly, functional, never_waited,
+    send_and_recv, with_works, batched, reused, of_a_pair, from_anybody, objects, collectives, barriers,
+    until_completed, by_future, coalesced, directly, functional, never_waited,
 )  # fmt: skip
 
 if __name__ == "__main__":

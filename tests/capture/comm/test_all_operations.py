@@ -1,4 +1,4 @@
-"""Is every way to send, receive, reduce and wait written down whole, and does everything die when it would have died?"""
+"""Is each way to send, receive, reduce and wait written down whole, and does all die when it would have died?"""
 
 from __future__ import annotations
 
@@ -29,8 +29,12 @@ def test_everything_dies_in_the_same_order_and_computes_the_same(every_way: Pair
         assert sum(name.startswith("storage") for name in every_way.answers[rank]["deaths"]) >= 25
 
 
-@pytest.mark.parametrize("part", ["send_and_recv", "with_works", "batched", "collectives", "until_completed", "by_future",
-                                  "coalesced", "directly"])  # fmt: skip
+@pytest.mark.parametrize(
+    "part",
+    [
+        "send_and_recv", "with_works", "batched", "collectives", "until_completed", "by_future", "coalesced", "directly",
+    ],
+)  # fmt: skip
 def test_issue_wait_and_deaths_stand_in_their_order(every_way: Pair, part: str) -> None:
     for rank in (0, 1):
         for row in rows(every_way, rank, part):
@@ -112,8 +116,9 @@ def test_collectives_tell_all_their_bytes(every_way: Pair) -> None:
         found = [short(row, "direction", "bytes", "buffers") for row in rows(every_way, rank, "collectives")]
         root = ((48, 3), (16, 1))[rank]
         assert found == [
-            ("allreduce", 16, 1), ("broadcast", 16, 1), ("reduce", 16, 1), ("allgather", 48, 3), ("all_gather_single", 48, 2),
-            ("reduce_scatter", 48, 3), ("reduce_scatter_single", 24, 2), ("all_to_all_single", 32, 2), ("gather", *root), ("scatter", *root),
+            ("allreduce", 16, 1), ("broadcast", 16, 1), ("reduce", 16, 1), ("allgather", 48, 3),
+            ("all_gather_single", 48, 2), ("reduce_scatter", 48, 3), ("reduce_scatter_single", 24, 2),
+            ("all_to_all_single", 32, 2), ("gather", *root), ("scatter", *root),
         ]  # fmt: skip
         assert all(
             row["peer"] is None and row["tag"] is None and row["waited"] for row in rows(every_way, rank, "collectives")

@@ -1,4 +1,4 @@
-"""Coalesced operations, groups of many ranks and groups written in Python, on torch's own backend that sends nothing."""
+"""Coalesced operations, groups of many ranks, groups written in Python: on torch's own backend that sends nothing."""
 
 from __future__ import annotations
 

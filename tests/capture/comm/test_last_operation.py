@@ -1,4 +1,4 @@
-"""Does the packed file tell what a rank did last, whatever state it was left in, and are deaths noted without Python?"""
+"""Does the packed file tell what a rank did last, however it was left, and are deaths noted without Python?"""
 
 from __future__ import annotations
 

@@ -60,8 +60,8 @@ class Seen:
 
 def run(leakscope: Callable[..., Any], folder: Path, ranks: int, *options: str) -> Seen:
     done = leakscope(
-        "run", "--steps", 6, "--ranks", ranks, "--gc-diff", "never", "-q", "-o", folder, *options[:-2], SAMPLE, "--count",
-        "--schedule", *options[-2].split(), *options[-1].split(), timeout=300,
+        "run", "--steps", 6, "--ranks", ranks, "--gc-diff", "never", "-q", "-o", folder, *options[:-2], SAMPLE,
+        "--count", "--schedule", *options[-2].split(), *options[-1].split(), timeout=300,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     told = json.loads((folder / "findings.json").read_text())
@@ -81,7 +81,7 @@ def _counted(folder: Path, ranks: int) -> dict[str, dict[int, int]]:
 
 
 def check_what_stays(seen: Seen) -> None:
-    """What is kept from step to step agrees with the script's own count on every rank, and is nobody's fault but torch's."""
+    """What is kept from step to step agrees with the script's own count on every rank, and is torch's fault alone."""
     assert [f for f in seen.findings if f["origin"] != "library" and f["severity"] == "leak"] == []
     for attribute, holder in (("args_recv_info.buffer", ARGS), ("grad_recv_info.buffer", GRADS)):
         received, passed_on = seen.bytes(holder), seen.bytes(PASSED_ON[holder])

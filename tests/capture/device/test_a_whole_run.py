@@ -1,7 +1,7 @@
 """A backend that registers itself, as torch_npu does, is recorded in a real run of the command.
 
-The backend is the stand-in: there is no accelerator here. Everything else is as for a real one: torch's registration, the
-command, the recorder, the files, the report.
+The backend is a fake device: there is no accelerator here. Everything else is as for a real one: torch's registration,
+the command, the recorder, the files, the report.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ SCRIPT = """
 
     def allocate(step):
         state.snapshot["segments"].append(segment(block(0x7000_0000 + (step << 24), 2 << 20, frames=TRAIN)))
-        event = {"action": "alloc", "addr": 0x7000_0000 + (step << 24), "size": 2 << 20, "stream": 0, "time_us": 10 * step}
-        state.snapshot["device_traces"][0].append({**event, "frames": TRAIN})
+        event = {"action": "alloc", "addr": 0x7000_0000 + (step << 24), "size": 2 << 20, "stream": 0}
+        state.snapshot["device_traces"][0].append({**event, "time_us": 10 * step, "frames": TRAIN})
 
     def run_out():
         for observer in state.observers:

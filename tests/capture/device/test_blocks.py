@@ -1,4 +1,4 @@
-"""Is every byte the allocator calls active told apart: held, for gc, native or pending? With real looks at real tensors."""
+"""Is every byte the allocator calls active told apart: held, for gc, native or pending? With looks at real tensors."""
 
 from __future__ import annotations
 

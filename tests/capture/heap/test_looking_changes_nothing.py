@@ -238,10 +238,10 @@ def test_no_parsed_file_outlives_a_look() -> None:
 def test_the_state_of_the_process_is_as_found() -> None:
     def state() -> Any:
         return (
-            gc.isenabled(), gc.get_threshold(), gc.get_debug(), list(gc.callbacks), list(gc.garbage), gc.get_freeze_count(),
-            sys.getswitchinterval(), sys.gettrace(), sys.getprofile(), list(warnings.filters), random.getstate(),
-            str(np.random.get_state()), torch.get_rng_state().tolist(), torch.is_grad_enabled(), sys.getrecursionlimit(),
-            torch.get_num_threads(), len(nn.modules.module._global_forward_hooks),
+            gc.isenabled(), gc.get_threshold(), gc.get_debug(), list(gc.callbacks), list(gc.garbage),
+            gc.get_freeze_count(), sys.getswitchinterval(), sys.gettrace(), sys.getprofile(), list(warnings.filters),
+            random.getstate(), str(np.random.get_state()), torch.get_rng_state().tolist(), torch.is_grad_enabled(),
+            sys.getrecursionlimit(), torch.get_num_threads(), len(nn.modules.module._global_forward_hooks),
         )  # fmt: skip
 
     for enabled in (True, False):

@@ -1,4 +1,4 @@
-"""`losses.append(step())`: the list waits on the stack of its frame while the step is looked at. Is the name still its holder?"""
+"""`losses.append(step())`: the list waits on its frame's stack during the look. Is the name still its holder?"""
 
 from __future__ import annotations
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import collections
+import contextlib
 import contextvars
 import functools
 import gc
@@ -116,10 +117,8 @@ async def streaming() -> Any:
 
 def async_generator() -> Any:
     one = streaming()
-    try:
+    with contextlib.suppress(StopIteration):
         one.__anext__().send(None)
-    except StopIteration:
-        pass
     return one
 
 
@@ -340,8 +339,8 @@ EVERY_KIND: dict[str, Callable[[], Any]] = {
     "chain": lambda: itertools.chain([Thing()], [Thing()]),
     "islice": lambda: itertools.islice([Thing()], 3),
     "itemgetter": lambda: operator.itemgetter([Thing()], 1),
-    "super": lambda: super(_Calls, _Calls()),
-    "dict view": lambda: {"a": Thing()}.values(),
+    "super": functools.partial(super, _Calls, _Calls()),
+    "dict view": lambda: dict(a=Thing()).values(),
 }
 """One example of each type that holds things in practice."""
 

@@ -89,7 +89,8 @@ INSIDE = """
             net(torch.ones(8, 64)).sum().backward()
             if step == 2:
                 pages = int(open("/proc/self/statm").read().split()[0])
-                resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + (600 << 20), resource.RLIM_INFINITY))
+                limit = pages * resource.getpagesize() + (600 << 20)
+                resource.setrlimit(resource.RLIMIT_AS, (limit, resource.RLIM_INFINITY))
                 fill()
             optimizer.step()
 
@@ -147,7 +148,8 @@ def test_the_limit_of_a_real_control_group_comes_near(
     script: Callable[[str], Path], group: Path, tmp_path: Path
 ) -> None:
     path = script(GROWING)
-    inside = f"import os, sys; open({str(group / 'cgroup.procs')!r}, 'w').write('0'); os.execv(sys.executable, [sys.executable, *sys.argv[1:]])"
+    enter = f"import os, sys; open({str(group / 'cgroup.procs')!r}, 'w').write('0')"
+    inside = f"{enter}; os.execv(sys.executable, [sys.executable, *sys.argv[1:]])"
     command = ["-m", "leakscope", "run", "-q", "-o", "run", "--no-lifetimes", str(path), "none"]
     done = subprocess.run(
         [sys.executable, "-c", inside, *command], cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False
@@ -195,7 +197,8 @@ def test_a_container_sees_its_own_group_at_the_mount(tmp_path: Path) -> None:
         tmp_path,
         {
             "self/cgroup": "4:memory:/docker/abc\n1:cpu:/docker/abc\n",
-            "self/mountinfo": f"41 32 0:29 /docker/abc {tmp_path}/fs ro - cgroup cgroup rw,memory\n42 32 0:30 / /other rw - cgroup cgroup rw,cpu\n",
+            "self/mountinfo": f"41 32 0:29 /docker/abc {tmp_path}/fs ro - cgroup cgroup rw,memory\n"
+            "42 32 0:30 / /other rw - cgroup cgroup rw,cpu\n",
             "fs/memory.limit_in_bytes": "1000\n",
             "fs/memory.usage_in_bytes": "990\n",
             "fs/memory.stat": "cache 900\ntotal_inactive_file 800\n",

@@ -633,6 +633,6 @@ def test_compiled_regions_stay_compiled_and_are_counted_as_unseen(
     assert "Dynamo does not know" not in done.stderr
     said = " ".join(done.stdout.split())
     assert (
-        "late-release on rank 0: lifetimes were not watched: the script uses torch.compile: 1 compiled region cannot be seen into"
-        in said
+        "late-release on rank 0: lifetimes were not watched: the script uses torch.compile: "
+        "1 compiled region cannot be seen into" in said
     )

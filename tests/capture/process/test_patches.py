@@ -44,8 +44,9 @@ def survey():
                     found[f"{operator}._op"] = operator._op
     hooks = (modules._global_forward_hooks, modules._global_forward_pre_hooks,
              optimizers._global_optimizer_post_hooks, optimizers._global_optimizer_pre_hooks)
-    found["lists"] = (list(gc.callbacks), list(sys.meta_path), [dict(each) for each in hooks], torch._C._len_torch_dispatch_stack(),
-                      list(torch._dynamo.trace_rules.SKIP_DIRS), [signal.getsignal(n) for n in (signal.SIGTERM, signal.SIGINT)],
+    found["lists"] = (list(gc.callbacks), list(sys.meta_path), [dict(each) for each in hooks],
+                      torch._C._len_torch_dispatch_stack(), list(torch._dynamo.trace_rules.SKIP_DIRS),
+                      [signal.getsignal(n) for n in (signal.SIGTERM, signal.SIGINT)],
                       {key for key, name in torch.jit._builtins._get_builtin_table().items() if "_c10d" in name})
     return found
 
@@ -82,10 +83,10 @@ ONCE = [
     "records of comm operations", "file for stacks", "stack on SIGTERM", "stack on SIGINT", "watchdog thread",
     "optimizer phase begins", "optimizer phase ends", "torch.compile",
 ]  # fmt: skip
-"""What stands in the list from the beginning of a run of two ranks, besides what torch.distributed's classes and operators get."""
+"""What the list has from the start of a run of two, besides what torch.distributed's classes and operators get."""
 TWO_STEPS = [
-    "dispatch mode", "modules running", "module forward pre-hook", "module forward hook", "Tensor.tolist", "Tensor.numpy",
-    "Tensor.__array__", "Tensor.__dlpack__", "Tensor.data_ptr", "UntypedStorage.resize_",
+    "dispatch mode", "modules running", "module forward pre-hook", "module forward hook", "Tensor.tolist",
+    "Tensor.numpy", "Tensor.__array__", "Tensor.__dlpack__", "Tensor.data_ptr", "UntypedStorage.resize_",
 ]  # fmt: skip
 """What comes for the steps whose lifetimes are watched."""
 

@@ -182,9 +182,11 @@ def proved(leak: Leak) -> list[tuple[str, int, int | None, str]]:
 @pytest.mark.parametrize(
     "leak",
     [
-        in_list, in_dict, in_list_and_dict, in_three_places_through_two_tensors, recursive_closure, attribute_of_itself, hook_over_itself, stored_exception, metadata, class_each_step,
+        in_list, in_dict, in_list_and_dict, in_three_places_through_two_tensors, recursive_closure, attribute_of_itself,
+        hook_over_itself, stored_exception, metadata, class_each_step,
         in_lru_cache, sparse_in_list, records_of_a_tensor, later_tensor_in_hook, hooks_of_a_parameter,
-        hooks_after_a_parameters_gradient, hooks_of_a_node, exceptions_that_lead_back_to_their_list, function_on_its_object,
+        hooks_after_a_parameters_gradient, hooks_of_a_node, exceptions_that_lead_back_to_their_list,
+        function_on_its_object,
     ],
 )  # fmt: skip
 def test_prediction_and_proof_agree_to_the_byte(leak: Leak) -> None:

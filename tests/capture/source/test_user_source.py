@@ -94,7 +94,8 @@ def test_an_argument_counts_only_where_it_is_asked_for(script: str) -> None:
 def test_line_of_an_attribute_of_a_class(tmp_path: Path) -> None:
     path = tmp_path / "classes.py"
     path.write_text(
-        "class Store:\n    a = 1\n\n    kept = []\n    def fill(self, x):\n        later = x\n        Store.set = x\n    if a:\n        kept = [a]\n"
+        "class Store:\n    a = 1\n\n    kept = []\n    def fill(self, x):\n        later = x\n"
+        "        Store.set = x\n    if a:\n        kept = [a]\n"
     )
     told = {
         name: source.class_attribute_line(str(path), "Store", name)

@@ -125,7 +125,7 @@ def test_what_a_log_does_not_reach_is_unknown_and_not_missing() -> None:
 
 
 def test_operations_after_one_that_was_waited_for_late_are_unknown() -> None:
-    """The file of a killed rank tells of its second operation, which it went back to: it may have received again by then."""
+    """A killed rank's file tells of its second operation, which it went back to: it may have received again by then."""
     sends = [row(n, "send", 1, n) for n in (1, 2)]
     waits = rank_with(0, Ended("raised", 124, 1), wire=sends, wire_last=[{**sends[-1], "state": "waits"}])
     log = [row(1, "recv", 0, 1), *(row(n, "send", 2, n - 1) for n in (2, 3, 4))]
@@ -211,7 +211,7 @@ def test_a_rank_whose_peer_went_away_is_told_after_it() -> None:
 
 
 def test_a_rank_that_ran_out_of_memory_is_told_before_its_peers() -> None:
-    """The collective that failed on its peer may be one of C++ that nobody has seen, as those of DistributedDataParallel."""
+    """The collective that failed on its peer may be one of C++ that nobody saw, as those of DistributedDataParallel."""
     ran_out = rank_with(
         1, Ended("raised", 1, 2), out_of_memory=[{"step": 2, "error": "DefaultCPUAllocator: can't allocate memory"}]
     )

@@ -1,4 +1,4 @@
-"""What is no leak after all: what has a bound, what went no further, what too few looks saw; and one cut is one finding."""
+"""What is no leak after all: what is bounded, what went no further, what too few looks saw; one cut is one finding."""
 
 from __future__ import annotations
 
@@ -133,8 +133,8 @@ def test_what_is_in_host_memory_is_not_acquitted_by_what_the_device_counts() -> 
     looks = []
     for step in STEPS:
         heap = heap_from(
-            f"module train -> .w -> tensor w\ntensor w -> storage -> storage w 8\nmodule train -> .rows -> list rows {step}\n"
-            + rows("list rows", step)
+            "module train -> .w -> tensor w\ntensor w -> storage -> storage w 8\n"
+            f"module train -> .rows -> list rows {step}\n" + rows("list rows", step)
         )
         weight = next(int(s) for s in heap.storages if heap.bytes[s] == 8)
         looks.append(
@@ -178,7 +178,8 @@ def test_where_one_rank_leaks_the_finding_is_told_in_a_leaks_words() -> None:
 def test_two_lists_that_are_emptied_together_are_no_leaks(counted: Callable[[int], int], verdict: str) -> None:
     def heap(step: int) -> str:
         wide = rows("list wide", 2 * step).replace("tensor t", "tensor w").replace("storage s", "storage w")
-        return f"module train -> .rows -> list rows {step}\n{rows('list rows', step)}module train -> .wide -> list wide {2 * step}\n{wide}"
+        narrow = f"module train -> .rows -> list rows {step}\n{rows('list rows', step)}"
+        return f"{narrow}module train -> .wide -> list wide {2 * step}\n{wide}"
 
     found = judged(heap, counted)
     assert found.verdict == verdict and len(found.findings) == 2

@@ -52,8 +52,8 @@ def blocks(
         "step": step, "occasion": occasion, "kind": "cuda", "file": False,
         "storage": [0, 1, -1, -1], "bytes": sizes, "device": [0] * 4, "pending": [3], "made_at": [0, 0, 1, 2],
         "sites": ["train.py:10 forward", "train.py:20 send", "train.py:30 other_stream"],
-        "layout": [{"device": 0, "reserved": reserved, "active": sum(sizes), "allocated": sum(sizes) - pending, "pending": pending,
-                    "rounding": 0, "stuck": 0, "largest_stuck": 0, "releasable": 0, "private": 0,
+        "layout": [{"device": 0, "reserved": reserved, "active": sum(sizes), "allocated": sum(sizes) - pending,
+                    "pending": pending, "rounding": 0, "stuck": 0, "largest_stuck": 0, "releasable": 0, "private": 0,
                     "driver": [80 * GIB - reserved - outside, 80 * GIB]}],
         "elsewhere": {"storages": 0, "bytes": 0},
     }  # fmt: skip
@@ -66,8 +66,8 @@ def counters(step: int, reserved: int = GIB, peak: int = GIB, retries: int = 0) 
 
 
 def failure(step: int, looked: bool = False, at: str = "train.py:41 forward") -> dict[str, Any]:
-    return {"step": step, "kind": "cuda", "device": 0, "wanted_bytes": 2 * GIB, "limit_bytes": 80 * GIB, "free_bytes": MIB, "at": at,
-            "counted": counters(step)["devices"][0], "looked": looked}  # fmt: skip
+    return {"step": step, "kind": "cuda", "device": 0, "wanted_bytes": 2 * GIB, "limit_bytes": 80 * GIB,
+            "free_bytes": MIB, "at": at, "counted": counters(step)["devices"][0], "looked": looked}  # fmt: skip
 
 
 STEPS = (3, 5, 7, 9)

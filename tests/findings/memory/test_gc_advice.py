@@ -116,7 +116,8 @@ def test_rare_full_collections_ask_for_no_freeze() -> None:
 
 def test_cutting_is_put_beside_collecting() -> None:
     finding = Finding(
-        "tensor-cycle", Said("", ""), "00000000", "leak", "gc", 6 * MIB, 2.0 * MIB, (), Cut((CutReference("closure collect", "train.py:218"),), MIB)
+        "tensor-cycle", Said("", ""), "00000000", "leak", "gc", 6 * MIB, 2.0 * MIB, (),
+        Cut((CutReference("closure collect", "train.py:218"),), MIB)
     )  # fmt: skip
     text = said(rank_of(), finding)
     assert "Cutting the reference named above (train.py:218) frees the same 2.00 MiB a step at once" in text

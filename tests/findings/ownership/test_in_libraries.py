@@ -1,4 +1,4 @@
-"""Is what only a library's object holds told as the library's, and what the user reaches through one by the user's own name?"""
+"""Is what only a library's object holds told as its, and what the user reaches through one by the user's own name?"""
 
 from __future__ import annotations
 

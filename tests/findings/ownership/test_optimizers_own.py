@@ -1,4 +1,4 @@
-"""Is what an optimizer keeps by design told apart from what somebody piles up in it, and told from the user's own root?"""
+"""Is what an optimizer keeps by design told from what somebody piles up in it, and told from the user's own root?"""
 
 from __future__ import annotations
 

@@ -16,6 +16,6 @@ def autoload() -> None:
     torch.utils.rename_privateuse1_backend("card")
     torch._register_device_module("card", card)
     torch.utils.generate_methods_for_privateuse1_backend()
-    # Autograd's thread of a device lets go of its last node after backward has returned, and wants the GIL for it: where Python
-    # has begun to end by then, that thread is unwound through a destructor, and torch aborts. Seen at 4 of 65 ends, without this.
+    # Autograd's thread of a device lets go of its last node after backward has returned, and wants the GIL for it: if
+    # Python has begun to end by then, that thread is unwound through a destructor, and torch aborts (at 4 of 65 ends).
     atexit.register(time.sleep, 0.2)

@@ -33,7 +33,7 @@ def _lazy_call(call: Callable[[], None]) -> None:
 
 def use() -> None:
     """What the first tensor on the device does: torch.cuda's `_lazy_init` makes the waiting calls in its middle."""
-    global _used_in
+    global _used_in  # noqa: PLW0603 - torch asks the module
     if is_initialized() or hasattr(_being_used, "now"):
         return
     _being_used.now = True

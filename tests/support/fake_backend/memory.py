@@ -31,7 +31,7 @@ def _record_memory_history(
 
 
 def _refused(call: str, *backends: str) -> None:
-    """As torch's other allocators refuse: CUDAMallocAsyncAllocator.cpp history, CUDAPluggableAllocator.cpp all of it."""
+    """As torch's other allocators refuse: CUDAMallocAsyncAllocator.cpp history, CUDAPluggableAllocator.cpp all."""
     if os.environ.get("PYTORCH_CARD_ALLOC_CONF", "").removeprefix("backend:") in backends:
         raise RuntimeError(f"this allocator does not yet support {call}")
 
