@@ -32,7 +32,8 @@ def test_everything_dies_in_the_same_order_and_computes_the_same(every_way: Pair
 @pytest.mark.parametrize(
     "part",
     [
-        "send_and_recv", "with_works", "batched", "collectives", "until_completed", "by_future", "coalesced", "directly",
+        "send_and_recv", "with_works", "batched", "collectives", "until_completed", "by_future", "coalesced",
+        "directly",
     ],
 )  # fmt: skip
 def test_issue_wait_and_deaths_stand_in_their_order(every_way: Pair, part: str) -> None:

@@ -1,4 +1,4 @@
-"""Two RPC workers share a backward: are open contexts named, counted, told from clean ones, and is nothing disturbed?"""
+"""Two RPC workers share a backward: are open contexts named, counted, told from clean ones, is nothing disturbed?"""
 
 from __future__ import annotations
 

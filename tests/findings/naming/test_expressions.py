@@ -153,19 +153,19 @@ CASES: dict[str, tuple[Callable[[], Any], Callable[[], None], str, str]] = {
     ),
     "default": (
         _by_default,
-        (_by_default.__defaults__ or ((),))[0].clear,
+        lambda: (_by_default.__defaults__ or ((),))[0].clear(),  # noqa: PLW0108 - a bound method would hold the list
         "{here}._by_default.__defaults__[0]",
         "A default",
     ),
     "keyword": (
         _by_keyword,
-        _by_keyword.__kwdefaults__["kept"].clear,
+        lambda: _by_keyword.__kwdefaults__["kept"].clear(),  # noqa: PLW0108 - a bound method would hold the list
         "{here}._by_keyword.__kwdefaults__['kept']",
         "A default",
     ),
     "of a thread": (
         lambda: _of_thread.rows.append(torch.ones(1 << 16)),
-        _of_thread.rows.clear,
+        lambda: _of_thread.rows.clear(),  # noqa: PLW0108 - a bound method would hold the list
         "{here}._of_thread.rows",
         "Empty {here}._of_thread.rows",
     ),
