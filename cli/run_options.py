@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -11,30 +10,27 @@ import click
 from leakscope_cli.shared import Percent, Size
 
 from leakscope.errors import LeakscopeError
-from leakscope.options import SPELLINGS, Options, When, flags_of
+from leakscope.options import OFFERED, TYPES, Option, Options, When, flags_of
 
 _TYPE_OF_UNIT: Mapping[str, click.ParamType[Any]] = {"bytes": Size(), "share": Percent()}
-_TYPES: Mapping[Any, Any] = {
-    Path: click.Path(path_type=Path),
-    When: click.Choice([str(when) for when in When]),
-    int: int,
-    float: float,
-    str: str,
-}
+_TYPES: Mapping[Any, Any] = {Path: click.Path(path_type=Path), When: click.Choice([str(when) for when in When])}
 
 
 def offered_options() -> list[click.Parameter]:
     """All that a run can be told, for click; what is not typed comes as None, for Options to fill."""
-    return [_as_click(field.name, field.type) for field in fields(Options) if field.name in SPELLINGS]
+    return [_as_click(name, option) for name, option in OFFERED.items()]
 
 
-def _as_click(name: str, kind: Any) -> click.Option:
-    spelling = SPELLINGS[name]
-    words: dict[str, Any] = {"help": spelling.help, "metavar": spelling.metavar, "default": None}
-    if kind is bool:
-        return click.Option([name, *flags_of(name)], is_flag=True, **words)
-    plain = next(known for known in _TYPES if kind in (known, known | None))
-    return click.Option([name, *flags_of(name)], type=_TYPE_OF_UNIT.get(spelling.unit, _TYPES[plain]), **words)
+def _as_click(name: str, option: Option) -> click.Option:
+    kind = TYPES[name][0]
+    return click.Option(
+        [name, *flags_of(name)],
+        type=None if kind is bool else _TYPE_OF_UNIT.get(option.unit, _TYPES.get(kind, kind)),
+        is_flag=kind is bool,
+        default=None,
+        metavar=option.metavar,
+        help=option.help,
+    )
 
 
 def options_of(words: Sequence[str], typed: Mapping[str, Any]) -> Options:
