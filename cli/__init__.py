@@ -1,4 +1,4 @@
-"""The command line: `leakscope run`, `report`, `compare`, `demo`."""
+"""The command line: `leakscope run`, `report`, `compare`, `snapshot`, `demo`."""
 
 from __future__ import annotations
 
@@ -8,24 +8,25 @@ from typing import Any
 import click
 
 COMMANDS = {
-    "run": ("leakscope_cli.run", "run", "Run a script on one or more ranks and say what leaks."),
-    "report": ("leakscope_cli.report", "report", "Tell the story of a recorded run again."),
-    "compare": ("leakscope_cli.compare", "compare", "Say what leaks in one run and not in another."),
-    "snapshot": ("leakscope_cli.snapshot", "snapshot", "Read torch.cuda memory snapshots."),
-    "demo": ("leakscope_cli.demo", "demo", "Find the leak of a small two-rank pipeline."),
+    "run": "Run a script on one or more ranks and say what leaks.",
+    "report": "Tell the story of a recorded run again.",
+    "compare": "Say what leaks in one run and not in another.",
+    "snapshot": "Read torch.cuda memory snapshots.",
+    "demo": "Find the leak of a small two-rank pipeline.",
 }
-"""Name to (module, function, help); a command's module is imported when it is called, to keep `--help` quick."""
+"""Name to help; the module and the function of a command bear its name."""
 
 
 class _Commands(click.Group):
-    def list_commands(self, ctx: click.Context) -> list[str]:
+    """Imports a command's module when the command is called, to keep `--help` quick."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
         return list(COMMANDS)
 
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
         if cmd_name not in COMMANDS:
             return None
-        module, function, _ = COMMANDS[cmd_name]
-        command = getattr(import_module(module), function)
+        command = getattr(import_module(f"leakscope_cli.{cmd_name}"), cmd_name)
         assert isinstance(command, click.Command)
         return command
 
@@ -36,9 +37,9 @@ class _Commands(click.Group):
         with told_in_one_sentence():
             return super().invoke(ctx)
 
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
         with formatter.section("Commands"):
-            formatter.write_dl([(name, help_text) for name, (_, _, help_text) in COMMANDS.items()])
+            formatter.write_dl(list(COMMANDS.items()))
 
 
 @click.command(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})

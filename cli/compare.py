@@ -16,7 +16,8 @@ from leakscope.units import bytes_text
 if TYPE_CHECKING:
     from leakscope.findings.model import Finding, Findings
 
-NEW = 23
+NEW_LEAKS_STATUS = 23
+"""Exit status when the second run has a leak that the first has not, as `run` gives it for leaks."""
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
@@ -24,12 +25,13 @@ NEW = 23
 @click.argument("new", type=click.Path(path_type=Path))
 @click.pass_context
 def compare(ctx: click.Context, base: Path, new: Path) -> None:
-    """Compare two recorded runs by their findings' fingerprints; exit status 23 when NEW has a leak that BASE has not."""
+    """Compare two recorded runs by their findings' fingerprints; exit status 23 when NEW has a leak that
+    BASE has not.
+    """
     before, after = _leaks(read_and_judge(base)[1]), _leaks(read_and_judge(new)[1])
-    came = sorted(after.keys() - before.keys())
     for line in _lines(before, after):
         click.echo(line)
-    ctx.exit(NEW if came else 0)
+    ctx.exit(NEW_LEAKS_STATUS if after.keys() - before.keys() else 0)
 
 
 def _leaks(findings: Findings) -> dict[str, Finding]:
@@ -39,19 +41,18 @@ def _leaks(findings: Findings) -> dict[str, Finding]:
 
 
 def _lines(before: dict[str, Finding], after: dict[str, Finding]) -> Iterator[str]:
-    for heading, prints, found in (
+    for heading, fingerprints, leaks in (
         ("new", after.keys() - before.keys(), after),
         ("gone", before.keys() - after.keys(), before),
         ("still there", after.keys() & before.keys(), after),
     ):
-        yield f"{heading}: {len(prints)}"
-        for fingerprint in sorted(prints):
-            finding = found[fingerprint]
-            yield f"  {fingerprint}  {finding.rule}  {title(finding)}{_change(before.get(fingerprint), after.get(fingerprint))}"
+        yield f"{heading}: {len(fingerprints)}"
+        for fingerprint in sorted(fingerprints):
+            leak = leaks[fingerprint]
+            yield f"  {fingerprint}  {leak.rule}  {title(leak)}  ({_growth(before.get(fingerprint), leak)} a step)"
 
 
-def _change(before: Finding | None, after: Finding | None) -> str:
-    if before is None or after is None:
-        only = after or before
-        return f"  ({bytes_text(only.bytes_per_step)} a step)" if only is not None else ""
-    return f"  ({bytes_text(before.bytes_per_step)} -> {bytes_text(after.bytes_per_step)} a step)"
+def _growth(before: Finding | None, leak: Finding) -> str:
+    """Bytes a step; of a leak that both runs have, before and after."""
+    now = bytes_text(leak.bytes_per_step)
+    return now if before is None or before is leak else f"{bytes_text(before.bytes_per_step)} -> {now}"

@@ -56,7 +56,10 @@ class _ListedApart:
 
 
 def record_and_report(options: Options, outside: Outside | None = None) -> int:
-    """Launch, judge, write the report, print it; returns the exit status. Raises LeakscopeError where that cannot be done."""
+    """Launch, judge, write the report, print it; returns the exit status.
+
+    Raises LeakscopeError where that cannot be done.
+    """
     apart = _ListedApart(fingerprints_of(options.baseline), suppressions_of(options.suppress))
     if outside is None and options.nnodes == 1:
         prepare_folder(options.folder, options.force)

@@ -29,8 +29,8 @@ def snapshot(files: tuple[Path, ...], form: str, output: Path | None, comparing:
     """Read torch memory snapshots: who held the memory, and what grew.
 
     FILE is what torch.cuda.memory._dump_snapshot writes (also gzipped, or the page of torch's own viewer), or the
-    folder of a run, whose ranks' newest ones are then read. Nothing in it is executed. Several files are taken as ranks,
-    numbered by their names.
+    folder of a run, whose ranks' newest ones are then read. Nothing in it is executed. Several files are taken as
+    ranks, numbered by their names.
     """
     from leakscope.allocator import examine
     from leakscope.errors import LeakscopeError
@@ -39,12 +39,12 @@ def snapshot(files: tuple[Path, ...], form: str, output: Path | None, comparing:
     from leakscope.report.snapshot_text import snapshot_text
 
     report = examine([path for file in files for path in _snapshots_in(file)], comparing)
-    told = {"text": snapshot_text, "json": snapshot_json, "html": snapshot_html}[form](report)
+    render = {"text": snapshot_text, "json": snapshot_json, "html": snapshot_html}[form]
     if output is None:
-        click.echo(told, nl=False)
+        click.echo(render(report), nl=False)
         return
     try:
-        output.write_text(told, encoding="utf-8")
+        output.write_text(render(report), encoding="utf-8")
     except OSError as error:
         raise LeakscopeError(
             f"cannot write {output} ({error.strerror}); name a file in a folder that exists"
@@ -62,10 +62,10 @@ def _snapshots_in(path: Path) -> list[Path]:
 
     if not path.is_dir():
         return [path]
-    found = [files[-1] for folder in (path, *sorted(path.glob("rank_*"))) if (files := files_in(folder))]
-    if not found:
+    newest = [files[-1] for folder in (path, *sorted(path.glob("rank_*"))) if (files := files_in(folder))]
+    if not newest:
         raise LeakscopeError(
             f"{path} holds no allocator snapshot; `leakscope run --snapshot always` keeps one of each look "
             "on an accelerator"
         )
-    return found
+    return newest

@@ -1,23 +1,25 @@
 """leakscope tells which reference to cut so that a PyTorch training stops leaking tensor memory, and what that frees.
 
-The front door, from Python:
+From Python:
 
     with leakscope.watch(fail=True): ...            a block must leave no tensor memory behind
     with leakscope.Profiler() as profiler: ...      a training loop, step by step
     leakscope.check(train_step, repeats=7)          what grows on every repeat?
     leakscope.judge(leakscope.read_run(folder))     a recorded run
+    import leakscope.backward                       a pipeline backward that does not leak
 
-The map of the house; data flows launch -> capture -> record -> graph -> findings -> report:
+The packages; data flows launch -> capture -> record -> graph -> findings -> report:
 
-    launch          starts N ranks, each under a recorder
+    options         all that a run can be told
+    launch/         starts N ranks, each under a recorder, and collects how each ended
     capture/        the live process, turned into plain data and left as it was
-    record          a run and its folder on disk; wire_last its one packed file
-    graph/          the heap as plain data: what holds itself, who holds this, what would go free
-    findings/       one rule per file, verdicts, advice
-    report/         the same story as text, JSON, HTML, SARIF and JUnit
+    record/         a run and its folder on disk
+    graph/          the heap as plain data: what holds itself, who holds this, what would be freed
+    findings/       what leaks: stages of judging, one rule per file, the verdict
+    report/         the findings in words and pictures: text, JSON, HTML, SARIF and JUnit
     allocator/      torch's memory snapshots as plain data
-    profiler        the doorways for Python code; pytest_plugin the one for pytest
-    backward/       the cure: a stage backward that does not leak
+    profiler/       `watch`, `Profiler` and `check`; pytest_plugin has the marker
+    backward/       the cure: a stage backward that does not leak; needs nothing of the rest
     errors, units   what leakscope tells its user, and how people read bytes
 
 The command line is the package `leakscope_cli`. Importing leakscope loads neither torch nor matplotlib.
@@ -37,7 +39,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-_WHERE = {
+_MODULE_OF = {
     "Finding": "leakscope.findings",
     "Findings": "leakscope.findings",
     "LaunchFailed": "leakscope.errors",
@@ -51,6 +53,7 @@ _WHERE = {
     "read_run": "leakscope.record.folder",
     "watch": "leakscope.profiler",
 }
+"""Public name to where it is defined; imported when it is first asked for, so that `import leakscope` is quick."""
 
 __all__ = [
     "Finding",
@@ -69,12 +72,12 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    if name not in _WHERE:
+    if name not in _MODULE_OF:
         raise AttributeError(f"module 'leakscope' has no attribute {name!r}")
-    found: object = getattr(import_module(_WHERE[name]), name)
-    globals()[name] = found
-    return found
+    value: object = getattr(import_module(_MODULE_OF[name]), name)
+    globals()[name] = value
+    return value
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_WHERE})
+    return sorted({*globals(), *_MODULE_OF})

@@ -14,6 +14,7 @@ _LEFT = pytest.StashKey[str]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
+    """`pytest --leakscope[=SIZE]`: the whole suite is judged."""
     group = parser.getgroup("leakscope", "tensor memory leaks")
     group.addoption(
         "--leakscope",
@@ -26,21 +27,22 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    """Make the marker known, so that `--strict-markers` and `--markers` have it."""
     config.addinivalue_line(
         "markers",
-        f"{MARKER}(allowance=0, repeats=None): fail when the test leaves more than that much tensor memory unreachable; "
-        "with repeats the test is run that many times and must not grow either",
+        f"{MARKER}(allowance=0, repeats=None): fail when the test leaves more than that much tensor memory "
+        "unreachable; with repeats the test is run that many times and must not grow either",
     )
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
+    """Refuse a marker with wrong arguments before any test runs."""
     marker = item.get_closest_marker(MARKER)
     if marker is not None:
         from leakscope.profiler.repeats import require_repeats
         from leakscope.units import parse_bytes
 
         try:
-            _settings(marker)
             allowance, repeats = _settings(marker)
             parse_bytes(allowance)
             if repeats is not None:
@@ -59,13 +61,17 @@ def _arguments(allowance: str | int = 0, repeats: int | None = None) -> tuple[st
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, Any, Any]:
+    """Judge what a test function leaves, its fixtures apart."""
     arguments = {name: pyfuncitem.funcargs[name] for name in pyfuncitem._fixtureinfo.argnames}
     return (yield from _judged(pyfuncitem, lambda: pyfuncitem.obj(**arguments)))
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
-    """The methods of a unittest.TestCase do not come through `pytest_pyfunc_call`; each repeat has a set-up of its own."""
+    """Judge the methods of a unittest.TestCase, which do not come through `pytest_pyfunc_call`.
+
+    Each repeat has a set-up of its own.
+    """
     if not issubclass(getattr(item, "cls", None) or object, unittest.TestCase):
         return (yield)
     return (yield from _judged(item, item.runtest))

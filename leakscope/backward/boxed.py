@@ -134,6 +134,27 @@ def save_boxed(ctx: Any, *tensors: torch.Tensor) -> None:
 
     ``ctx.save_for_backward`` keeps them until the whole backward of the node has returned, and a list on ``ctx`` keeps
     them until the node dies. Use :func:`take_boxed` in backward.
+
+    >>> import torch
+    >>> from leakscope.backward import save_boxed, take_boxed
+    >>> class Square(torch.autograd.Function):
+    ...     @staticmethod
+    ...     def forward(ctx, x):
+    ...         save_boxed(ctx, x)
+    ...         return x * x
+    ...     @staticmethod
+    ...     def backward(ctx, grad):
+    ...         saved = take_boxed(ctx)
+    ...         return 2 * saved.pop() * grad    # from here on nothing of ours holds x
+    >>> x = torch.tensor([3.0], requires_grad=True)
+    >>> Square.apply(x).backward()
+    >>> x.grad
+    tensor([6.])
+
+    Args:
+        ctx: the Function's own context, as its forward has it.
+        tensors: what backward needs, of any shape.
+
     """
     setattr(ctx, _BOX, SavedBox(tensors))
 
@@ -142,7 +163,28 @@ def take_boxed(ctx: Any) -> list[torch.Tensor]:
     """The list saved with :func:`save_boxed`. It belongs to the caller: clear it, or hand it to a boxed callee.
 
     While the engine keeps the graph (``retain_graph=True``, the input pass of a split backward) the box stays filled.
-    Raises RuntimeError in one sentence where a tensor was changed in place since, or where the box is empty.
+
+    >>> import torch
+    >>> from leakscope.backward import save_boxed, take_boxed
+    >>> class Scale(torch.autograd.Function):
+    ...     @staticmethod
+    ...     def forward(ctx, x, factor):
+    ...         save_boxed(ctx, factor)
+    ...         return x * factor
+    ...     @staticmethod
+    ...     def backward(ctx, grad):
+    ...         return grad * take_boxed(ctx).pop(), None
+    >>> x = torch.ones(2, requires_grad=True)
+    >>> Scale.apply(x, torch.tensor(3.0)).sum().backward()
+    >>> x.grad
+    tensor([3., 3.])
+
+    Args:
+        ctx: the Function's own context, as its backward has it.
+
+    Raises:
+        RuntimeError: a tensor was changed in place since, or the box is empty.
+
     """
     box: SavedBox = getattr(ctx, _BOX)
     return box.take(torch._C._autograd._get_current_graph_task_keep_graph())

@@ -44,6 +44,21 @@ def output_edges(outputs: Any) -> Any:
     The edge leads through a view node of its own. So it also keeps the graph of a custom Function alive, whose Python
     node does not own it in every torch (see the ownership token of ``torch.autograd.graph.get_gradient_edge``), and
     it names the right gradient for views and for outputs of nodes with several outputs.
+
+    >>> import torch
+    >>> from leakscope.backward import output_edges, stage_backward
+    >>> stage, x = torch.nn.Linear(4, 8), torch.randn(2, 4, requires_grad=True)
+    >>> outputs = [stage(x), "a name"]
+    >>> edges = output_edges(outputs)
+    >>> edges[1] is None, outputs.clear()    # the graph lives on without its outputs
+    (True, None)
+    >>> (grad,) = stage_backward(edges, [torch.ones(2, 8), None], [x])
+    >>> grad.shape
+    torch.Size([2, 4])
+
+    Args:
+        outputs: a tensor, edge or other value, or a nested tuple, list or mapping of them.
+
     """
     root: list[Any] = [outputs]
     pending: list[tuple[Any, Any]] = [(root, 0)]

@@ -23,6 +23,14 @@ def stage_backward(
 
     A drop-in for ``torch.distributed.pipelining._backward.stage_backward`` (contract of torch 2.10 to 2.14).
 
+    >>> import torch
+    >>> from leakscope.backward import stage_backward
+    >>> stage, x = torch.nn.Linear(4, 8), torch.randn(2, 4, requires_grad=True)
+    >>> outputs, output_grads = [stage(x)], [torch.ones(2, 8)]
+    >>> (grad,) = stage_backward(outputs, output_grads, [x], boxed=True)
+    >>> grad.shape, stage.weight.grad.shape, outputs, x.grad
+    (torch.Size([2, 4]), torch.Size([8, 4]), [], None)
+
     Args:
         stage_output: tensor, gradient edge (see :func:`output_edges`), or a nested tuple, list or mapping of them.
             Parts that need no gradient are skipped, other values ignored.

@@ -54,7 +54,17 @@ def install() -> Installed:
     weight pass, and the received inputs a second reference to their gradients until the next step (both in torch 2.13).
     A wrapper around ``backward_one_chunk`` lets go of them.
 
-    Raises RuntimeError where torch was built without distributed support.
+    >>> from leakscope.backward import install, stage_backward
+    >>> with install():
+    ...     from torch.distributed.pipelining import stage
+    ...     stage.stage_backward is stage_backward
+    True
+    >>> stage.stage_backward is stage_backward
+    False
+
+    Raises:
+        RuntimeError: torch was built without distributed support.
+
     """
     if not torch.distributed.is_available():
         raise RuntimeError("this torch was built without torch.distributed, so there is no pipelining to install into")

@@ -86,6 +86,14 @@ def droppable_saves() -> Iterator[None]:
 
     Gradients are unchanged. A saved tensor that is changed in place before backward is an error in one sentence. The
     innermost saved-tensor hooks win in torch, so what a checkpoint or offloading context saves inside stays with it.
+
+    >>> import torch
+    >>> from leakscope.backward import droppable_saves, stage_backward
+    >>> stage, x = torch.nn.Linear(4, 8), torch.randn(2, 4, requires_grad=True)
+    >>> with droppable_saves():
+    ...     outputs = [stage(x).tanh()]
+    >>> stage_backward(outputs, [torch.ones(2, 8)], [x])[0].shape
+    torch.Size([2, 4])
     """
     forward = _Forward()
     _handles_alive.add(forward)

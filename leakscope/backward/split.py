@@ -32,6 +32,19 @@ def stage_backward_input(
     A drop-in for ``torch.distributed.pipelining._backward.stage_backward_input``. Activations that only the inputs'
     gradients needed can be freed in between when the forward ran under :func:`droppable_saves`.
 
+    >>> import torch
+    >>> from leakscope.backward import droppable_saves, stage_backward_input, stage_backward_weight
+    >>> stage, x = torch.nn.Linear(4, 8), torch.randn(2, 4, requires_grad=True)
+    >>> with droppable_saves():
+    ...     outputs = [stage(x).tanh()]
+    >>> weights = list(stage.parameters())
+    >>> (grad,), groups = stage_backward_input(outputs, [torch.ones(2, 8)], [x], weights, park_grad=False, boxed=True)
+    >>> grad.shape, stage.weight.grad
+    (torch.Size([2, 4]), None)
+    >>> before = stage_backward_weight(weights, groups, boxed=True)
+    >>> before, stage.weight.grad.shape, groups
+    ((None, None), torch.Size([8, 4]), [])
+
     Args:
         stage_outputs_or_loss: tensors or gradient edges, nested as in :func:`stage_backward`.
         output_grads: their gradients in the same nesting; None where all of them are scalars.
@@ -83,6 +96,15 @@ def stage_backward_weight(
     "grads" are taken out of its dict before its engine call, so what it alone kept alive is free when the call
     returns. Gradients go through the parameters' AccumulateGrad nodes: hooks of parameters, post-accumulate hooks and
     DistributedDataParallel's reducer see them here.
+
+    >>> import torch
+    >>> from leakscope.backward import stage_backward_input, stage_backward_weight
+    >>> stage, x = torch.nn.Linear(4, 1), torch.randn(2, 4, requires_grad=True)
+    >>> weights = list(stage.parameters())
+    >>> grads, groups = stage_backward_input([stage(x).sum()], None, [x], weights)
+    >>> before = stage_backward_weight(weights, groups)
+    >>> before, stage.weight.grad.shape
+    ((None, None), torch.Size([1, 4]))
 
     Args:
         weights: the parameters to fill; a parameter of a group that is not among them is left alone.

@@ -81,7 +81,7 @@ def _write_run(options: Options) -> None:
 
 
 def rank_command(options: Options) -> list[str]:
-    """What starts the process of a rank; the script may change its working directory, so the folder is made absolute."""
+    """What starts the process of a rank; the folder is made absolute, for the script may change its directory."""
     options = replace(options, folder=options.folder.resolve())
     return [sys.executable, "-m", "leakscope.capture", options.to_json()]
 

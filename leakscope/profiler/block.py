@@ -29,22 +29,25 @@ class watch:
     is over, so that what it would have freed is seen every time; before the block gc collects once. Where torch is not
     imported, nothing is looked at.
 
-    `fail`: raise LeaksFound, an AssertionError, at the end of a block that leaves more than `allowance` behind, unless the
-    block itself raised.
-    `allowance`: bytes, as a number or like `"64 KiB"` and `"1 MB"` (both count in 1024). A ValueError says where it is no
-    size.
+    Args:
+        fail: raise at the end of a block that leaves more than `allowance` behind.
+        allowance: bytes, as a number or like `"64 KiB"` and `"1 MB"`, both in powers of 1024.
+
+    Raises:
+        LeaksFound: an AssertionError with each leak's trace; never in place of what the block itself raised.
+        ValueError: `allowance` is no size.
 
     >>> import torch, leakscope
-    >>> def leak():
-    ...     kept = torch.ones(1024)
-    ...     def again(depth): return again(depth - 1) if depth else kept.sum()
-    ...     again(1)
+    >>> def leave_a_cycle():
+    ...     outputs = [torch.ones(1024)]
+    ...     outputs.append(outputs)
     >>> with leakscope.watch() as block:
-    ...     leak()
+    ...     leave_a_cycle()
     >>> block.findings.verdict.value, block.findings.findings[0].retained_bytes
     ('leaks', 4096)
     >>> with leakscope.watch(fail=True, allowance="1 MB"):
-    ...     leak()
+    ...     leave_a_cycle()
+
     """
 
     findings: Findings

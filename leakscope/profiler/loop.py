@@ -29,14 +29,17 @@ T = TypeVar("T")
 class Profiler:
     """Records a training loop whose steps the caller marks, and judges it at the end.
 
-    `output`: the run's folder, which also gets `findings.json` and `report.html`; without it nothing is kept on disk. Under
-    a launcher (RANK, WORLD_SIZE) every rank records itself into the same folder and judges itself.
-    `warmup`: steps that are not judged.
-    `budget`: share of the run's time that looking may take; 0.02 is 2%.
-    `min_bytes`: growth a step, in bytes or like `"64 KiB"`, below which it is a note.
+    Under a launcher (RANK, WORLD_SIZE) every rank records itself into the same folder and judges itself.
 
-    Raises ValueError for a size that is none and for a negative warmup; entering it raises LeakscopeError where `output`
-    holds something already or cannot be written to.
+    Args:
+        output: the run's folder, which also gets `findings.json` and `report.html`; without it nothing stays on disk.
+        warmup: steps that are not judged.
+        budget: share of the run's time that looking may take; 0.02 is 2%.
+        min_bytes: growth a step, in bytes or like `"64 KiB"`, below which it is a note.
+
+    Raises:
+        ValueError: a size that is none, or a negative warmup.
+        LeakscopeError: on entering, where `output` holds something already or cannot be written to.
 
     >>> import torch, leakscope
     >>> net, losses = torch.nn.Linear(256, 256), []
@@ -46,6 +49,7 @@ class Profiler:
     ...             losses.append(net(torch.ones(256, 256)).sum())
     >>> profiler.findings.verdict.value, profiler.findings.findings[0].rule.value
     ('leaks', 'retained-graph')
+
     """
 
     findings: Findings

@@ -31,12 +31,19 @@ def check(
 
     Automatic gc waits until the last call is over, so that what it would have freed is seen every time.
 
-    `train_step`: called without arguments; its result is dropped.
-    `min_bytes`: growth a call, in bytes or like `"64 KiB"`, below which it is no leak.
+    Args:
+        train_step: called without arguments; its result is dropped.
+        repeats: calls that are judged, three or more.
+        warmup: calls before them.
+        min_bytes: growth a call, in bytes or like `"64 KiB"`, below which it is no leak.
 
-    Raises ValueError for fewer than three repeats, which are too few to tell growth, and for a size that is none;
-    TypeError for repeats that are no whole number, and for a coroutine or generator function, of which a call runs nothing.
-    What `train_step` raises passes through.
+    Returns:
+        What leaks; `verdict` says it in one word.
+
+    Raises:
+        ValueError: fewer than three repeats, which are too few to tell growth; a size that is none.
+        TypeError: repeats that are no whole number; a coroutine or generator function, a call of which runs nothing.
+        What `train_step` raises passes through.
 
     >>> import torch, leakscope
     >>> losses, net = [], torch.nn.Linear(8, 8)
@@ -45,6 +52,7 @@ def check(
     ('leaks', 'retained-graph')
     >>> leakscope.check(lambda: net(torch.ones(64, 8)).sum().item(), repeats=3).verdict.value
     'clean'
+
     """
     return run_and_judge(train_step, repeats, warmup, parse_bytes(min_bytes))[1]
 
