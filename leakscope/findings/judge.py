@@ -51,6 +51,7 @@ from leakscope.units import bytes_text
 JUDGED = ("step", "last", "peer", "block")
 """Occasions whose looks count; what is seen after the main code has returned is only listed."""
 LEAKS_FOUND = 23
+"""Exit status where leaks are found; scripts and shells seldom use it themselves."""
 _RESTED = 3
 """Steps after the last judged look over which what has not grown at all is taken to have come to rest."""
 _AS_FAST = 0.5
@@ -60,9 +61,23 @@ _AS_FAST = 0.5
 def judge(
     run: Run, *, suppress: Collection[str] = (), baseline: Collection[str] = (), leak_exit_code: int = LEAKS_FOUND
 ) -> Findings:
-    """The verdict of a run.
+    """The verdict of a run, and each distinct leak in it.
 
-    `suppress` and `baseline` are fingerprints (or rule names, for `suppress`) that are listed apart.
+    >>> from pathlib import Path
+    >>> import leakscope
+    >>> run = leakscope.read_run(Path("sample_runs/p2p_pipeline/stage-backward-cycle"))
+    >>> findings = leakscope.judge(run)
+    >>> findings.verdict.value, findings.exit_status, findings.findings[0].rule.value
+    ('leaks', 23, 'tensor-cycle')
+    >>> leakscope.judge(run, suppress=["tensor-cycle"]).verdict.value
+    'clean'
+
+    Args:
+        run: what `read_run` or a `Profiler` gives.
+        suppress: fingerprints or names of rules; what they name is listed apart and decides nothing.
+        baseline: fingerprints of an earlier run's findings, listed apart as well.
+        leak_exit_code: `exit_status` of the findings where the verdict is leaks.
+
     """
     found: list[Finding] = []
     unjudged: list[Unjudged] = []

@@ -90,9 +90,21 @@ def write_run(folder: Path, data: Mapping[str, Any]) -> None:
 
 
 def read_run(folder: Path, snapshots: bool = False) -> Run:
-    """The run recorded in `folder`; with `snapshots` its allocator snapshots are analysed too, which takes a second each.
+    """The run that is recorded in a folder.
 
-    Raises Unreadable when it is no run, is damaged beyond a cut-off last line, or is of a newer format.
+    >>> from pathlib import Path
+    >>> import leakscope
+    >>> run = leakscope.read_run(Path("sample_runs/p2p_pipeline/none"))
+    >>> len(run.ranks), len(run.ranks[0].steps), str(run.ranks[0].ended.how)
+    (2, 12, 'stopped')
+
+    Args:
+        folder: the one that was given with `--output`; it holds `run.json`.
+        snapshots: analyse the allocator snapshots in it as well, which takes about a second each.
+
+    Raises:
+        Unreadable: it is no run, is damaged beyond a cut-off last line, or is of a newer format.
+
     """
     data = _read_json(folder / "run.json", f"{folder} is not a leakscope run: it has no readable run.json")
     if not isinstance(data, dict) or not isinstance(data.get("format"), int):
