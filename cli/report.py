@@ -8,8 +8,8 @@ import click
 from leakscope_cli.shared import read_and_judge
 
 from leakscope.errors import LeakscopeError
-from leakscope.findings.model import Verdict
 from leakscope.report import FORMATS
+from leakscope.verdict import Verdict
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})

@@ -8,6 +8,7 @@ import numpy as np
 
 from leakscope.allocator.figures import (
     DeviceReport,
+    History,
     HostReport,
     OutOfMemory,
     PendingFrees,
@@ -25,6 +26,7 @@ from leakscope.allocator.snapshot import (
     PENDING_FREE,
     STATES,
     UNKNOWN,
+    Action,
     Indexes,
     Ints,
     Snapshot,
@@ -118,11 +120,12 @@ def _action_counts(trace: Trace | None) -> dict[str, int]:
     return {name: count for name, count in zip(trace.action_names, counts, strict=True) if count}
 
 
-def _history(played: Replay, overflowed: bool) -> str:
+def _history(played: Replay, overflowed: bool) -> History:
     # `enabled="state"` forces a ring of one event, so one event is no history.
     if played.events <= 1 or not played.allocs_recorded:
-        return "none"
-    return "partial" if overflowed or len(played.ghosts) or len(played.unknown_frees) else "complete"
+        return History.NONE
+    whole = not (overflowed or len(played.ghosts) or len(played.unknown_frees))
+    return History.COMPLETE if whole else History.PARTIAL
 
 
 def _end_stacks(snapshot: Snapshot, played: Replay, trace: Trace | None, active: Chosen) -> tuple[Indexes, Ints]:
@@ -218,11 +221,11 @@ def _notes(played: Replay, snapshot: Snapshot) -> tuple[str, ...]:
         notes.append("no events: recording was off, or was ended before the snapshot was taken")
     if not played.allocs_recorded:
         notes.append("allocations were skipped while recording, so the trace cannot be replayed")
-    if played.freed_by == "free_requested":
+    if played.freed_by == Action.FREE_REQUESTED:
         notes.append(
             "free_completed events were skipped while recording, so memory counts as free once its release is asked for"
         )
-    if played.freed_by == "nothing" and played.events > 1 and len(played.born):
+    if played.freed_by is None and played.events > 1 and len(played.born):
         notes.append(
             "no release was recorded; what died is told only by reused addresses and by the blocks left at the end"
         )

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from leakscope.allocator.analysis import analyse
 from leakscope.allocator.figures import SnapshotReport
-from leakscope.allocator.judging import SnapshotsReport, compare, judge
+from leakscope.allocator.judging import SnapshotsReport, compare, judge_snapshots
 from leakscope.allocator.ranks import rank_in
 from leakscope.allocator.reading import read_snapshots
 from leakscope.errors import LeakscopeError
@@ -27,10 +27,10 @@ def examine(paths: Sequence[Path], comparing: bool = False) -> SnapshotsReport:
     reports = _told_apart(paths, reports)
     if not comparing:
         reports.sort(key=lambda report: (report.rank is None, report.rank or 0))
-        return SnapshotsReport(tuple(reports), judge(reports))
+        return SnapshotsReport(tuple(reports), judge_snapshots(reports))
     if len(reports) != 2:
         raise LeakscopeError(f"comparing takes two snapshots, a base and a new one, and {len(reports)} were given")
-    return SnapshotsReport(tuple(reports), judge(reports[1:]), compare(*reports))
+    return SnapshotsReport(tuple(reports), judge_snapshots(reports[1:]), compare(*reports))
 
 
 def _told_apart(paths: Sequence[Path], reports: list[SnapshotReport]) -> list[SnapshotReport]:

@@ -4,10 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from enum import StrEnum
 
 from leakscope.allocator.layout import Fragmentation, Pool
 from leakscope.allocator.sites import Site
 from leakscope.allocator.steps import StepGrowth
+
+
+class History(StrEnum):
+    """How much of what happened a file tells."""
+
+    COMPLETE = "complete"
+    PARTIAL = "partial"
+    """Recording began late, or its ring dropped the oldest events."""
+    NONE = "none"
 
 
 @dataclass(frozen=True)
@@ -67,8 +77,7 @@ class DeviceReport:
     device: int
     events: int
     actions: Mapping[str, int]
-    history: str
-    """`complete`, `partial` (recording began late or the ring dropped the oldest events) or `none`."""
+    history: History
     segments: int
     reserved_bytes: int
     active_bytes: int

@@ -5,25 +5,46 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from statistics import median_low
 
-from leakscope.allocator.figures import DeviceReport, SiteBytes, SnapshotReport
+from leakscope.allocator.figures import DeviceReport, History, SiteBytes, SnapshotReport
 from leakscope.allocator.sites import Site
+from leakscope.allocator.steps import FEWEST_RISES
+from leakscope.verdict import Verdict
 
-LEAST_STEP_BYTES = 64 << 10
-LEAST_BYTES = 1 << 20
-"""Growth below these, a step and in all, is listed and makes no verdict."""
+MIN_STEP_BYTES = 64 << 10
+"""Bytes a step below which growth is listed and makes no verdict: that of `leakscope run --min-bytes`."""
+MIN_BYTES = 1 << 20
+"""The same, in all: the largest request that the allocator calls small (kSmallSize)."""
+_PENDING_SHARE = 0.02
+"""Of the reserved bytes, from which what waits for another stream is worth telling: chosen."""
+_STUCK_SHARE = 0.25
+"""Of the reserved bytes, from which what lies between live blocks is worth telling: chosen."""
+_MIN_STUCK_BYTES = 64 << 20
+"""And at least so many bytes: chosen."""
+_EXCESS_SHARE = 0.05
+"""Of a rank's requested bytes, from which holding more than its peers is worth telling: chosen."""
 
-_PENDING_SHARE, _STUCK_SHARE, _SKEW_SHARE = 0.02, 0.25, 0.05
-_STUCK_LEAST = 64 << 20
+
+class ConcernKind(StrEnum):
+    """What one concern is about, the most urgent first."""
+
+    OUT_OF_MEMORY = "out-of-memory"
+    GROWTH = "growth"
+    RANK_EXCESS = "rank-excess"
+    PENDING_FREES = "pending-frees"
+    FRAGMENTATION = "fragmentation"
+
+
+_URGENCY = tuple(ConcernKind)
 
 
 @dataclass(frozen=True)
 class Concern:
     """One thing worth telling, most urgent kinds first."""
 
-    kind: str
-    """`out-of-memory`, `growth`, `rank-excess`, `pending-frees` or `fragmentation`."""
+    kind: ConcernKind
     snapshot: str
     rank: int | None
     device: int
@@ -38,10 +59,10 @@ class Concern:
 
 
 @dataclass(frozen=True)
-class Verdict:
-    """`leaks`, `clean` or `inconclusive`, why it could not be more, and what was noticed."""
+class Judgement:
+    """What is said of the snapshots, why it could not be more, and what was noticed."""
 
-    word: str
+    verdict: Verdict
     why: str
     """For `inconclusive` the reason, a clause; otherwise empty."""
     concerns: tuple[Concern, ...]
@@ -77,57 +98,64 @@ class SnapshotsReport:
     """Everything `leakscope snapshot` tells about the files it was given."""
 
     snapshots: tuple[SnapshotReport, ...]
-    verdict: Verdict
+    judgement: Judgement
     comparison: Comparison | None = None
 
 
-def judge(snapshots: Sequence[SnapshotReport]) -> Verdict:
+def judge_snapshots(snapshots: Sequence[SnapshotReport]) -> Judgement:
     """The verdict over snapshots of different ranks (or of one)."""
     concerns = [
         concern for snapshot in snapshots for device in snapshot.devices for concern in _concerns(snapshot, device)
     ]
     concerns += _excesses(snapshots)
-    order = {"out-of-memory": 0, "growth": 1, "rank-excess": 2, "pending-frees": 3, "fragmentation": 4}
-    concerns.sort(key=lambda concern: (order[concern.kind], -concern.bytes, concern.snapshot, concern.device))
-    if any(concern.kind == "growth" for concern in concerns):
-        return Verdict("leaks", "", tuple(concerns))
+    concerns.sort(key=lambda concern: (_URGENCY.index(concern.kind), -concern.bytes, concern.snapshot, concern.device))
+    if any(concern.kind == ConcernKind.GROWTH for concern in concerns):
+        return Judgement(Verdict.LEAKS, "", tuple(concerns))
     why = next((reason for snapshot in snapshots for device in snapshot.devices if (reason := _unjudged(device))), "")
-    return Verdict("inconclusive" if why else "clean", why, tuple(concerns))
+    return Judgement(Verdict.INCONCLUSIVE if why else Verdict.CLEAN, why, tuple(concerns))
 
 
 def _concerns(snapshot: SnapshotReport, device: DeviceReport) -> list[Concern]:
     origin = (snapshot.name, snapshot.rank, device.device)
     found = [
-        Concern("out-of-memory", *origin, failure.requested_bytes, failure.site, of_bytes=failure.device_free_bytes or 0,
+        Concern(ConcernKind.OUT_OF_MEMORY, *origin, failure.requested_bytes, failure.site, of_bytes=failure.device_free_bytes or 0,
                 alive_bytes=failure.alive_bytes)
         for failure in device.out_of_memory[:1]
     ]  # fmt: skip
     found += [
         Concern(
-            "growth", *origin, grown.kept_bytes, grown.site, grown.bytes_per_step, grown.steps, device.reserved_bytes
+            ConcernKind.GROWTH,
+            *origin,
+            grown.kept_bytes,
+            grown.site,
+            grown.bytes_per_step,
+            grown.steps,
+            device.reserved_bytes,
         )
         for grown in device.growth.growing
-        if grown.bytes_per_step >= LEAST_STEP_BYTES and grown.kept_bytes >= LEAST_BYTES
+        if grown.bytes_per_step >= MIN_STEP_BYTES and grown.kept_bytes >= MIN_BYTES
     ]
-    if device.pending.bytes >= max(LEAST_BYTES, _PENDING_SHARE * device.reserved_bytes):
+    if device.pending.bytes >= max(MIN_BYTES, _PENDING_SHARE * device.reserved_bytes):
         site = device.pending.sites[0].site if device.pending.sites else None
-        found.append(Concern("pending-frees", *origin, device.pending.bytes, site, of_bytes=device.reserved_bytes))
+        found.append(
+            Concern(ConcernKind.PENDING_FREES, *origin, device.pending.bytes, site, of_bytes=device.reserved_bytes)
+        )
     stuck = device.fragmentation.stuck_bytes
-    if stuck >= max(_STUCK_LEAST, _STUCK_SHARE * device.reserved_bytes):
-        found.append(Concern("fragmentation", *origin, stuck, of_bytes=device.reserved_bytes))
+    if stuck >= max(_MIN_STUCK_BYTES, _STUCK_SHARE * device.reserved_bytes):
+        found.append(Concern(ConcernKind.FRAGMENTATION, *origin, stuck, of_bytes=device.reserved_bytes))
     return found
 
 
 def _unjudged(device: DeviceReport) -> str:
     """Why growth over steps could not be judged on this device; empty when it could."""
-    if device.history == "none":
+    if device.history == History.NONE:
         return "the file holds no history of allocations"
     if not device.timeline.clock:
         return "its events carry no times (torch before 2.2), so steps cannot be told apart"
     if not device.growth.marker:
         return "it marks no steps (no optimizer step or other annotation was recorded)"
     if not device.growth.judged:
-        return f"it holds {device.growth.steps} complete steps, and growth takes 3 to show"
+        return f"it holds {device.growth.steps} complete steps, and growth takes {FEWEST_RISES} to show"
     return ""
 
 
@@ -143,11 +171,11 @@ def _excesses(snapshots: Sequence[SnapshotReport]) -> list[Concern]:
                 [other[place].bytes if place in other else 0 for at, other in enumerate(held) if at != index]
             )
             total = sum(device.requested_bytes for device in snapshot.devices)
-            if entry.bytes - peers >= max(LEAST_BYTES, _SKEW_SHARE * total):
+            if entry.bytes - peers >= max(MIN_BYTES, _EXCESS_SHARE * total):
                 device = snapshot.devices[0].device
                 found.append(
                     Concern(
-                        "rank-excess",
+                        ConcernKind.RANK_EXCESS,
                         snapshot.name,
                         snapshot.rank,
                         device,

@@ -15,6 +15,7 @@ from leakscope.allocator.snapshot import (
     STATES,
     Annotation,
     Blocks,
+    BlockState,
     HostSegment,
     Segment,
     Snapshot,
@@ -25,7 +26,7 @@ from leakscope.errors import Unreadable
 
 UNSET = -1
 _STATE_CODES = {name: code for code, name in enumerate(STATES)} | {
-    "active_awaiting_free": STATES.index("active_pending_free")
+    "active_awaiting_free": STATES.index(BlockState.PENDING_FREE)
 }
 
 
@@ -199,7 +200,7 @@ def _host_segment(item: Any) -> HostSegment | None:
         else:
             state = item.get("state", "")
             alive = state in (
-                ("active_allocated",) if key == "allocated" else ("active_allocated", "active_pending_free")
+                (BlockState.ALLOCATED,) if key == "allocated" else (BlockState.ALLOCATED, BlockState.PENDING_FREE)
             )
             parts.append(size if given is True or (given is None and alive) else 0)
     return HostSegment(size, *parts)

@@ -22,6 +22,7 @@ from leakscope.allocator.snapshot import (
     SEGMENT_FREE,
     SEGMENT_MAP,
     SEGMENT_UNMAP,
+    Action,
     Blocks,
     Ints,
     Snapshot,
@@ -62,8 +63,8 @@ class Replay:
     """Bytes asked to be released and not released after each event."""
     reserved_curve: Ints
     """Bytes reserved from the driver after each event."""
-    freed_by: str
-    """Which event releases memory: `free_completed`, `free_requested` when the other was skipped, or `nothing`."""
+    freed_by: Action | None
+    """Which event releases memory: FREE_COMPLETED, FREE_REQUESTED where the other was skipped, None where both were."""
     allocs_recorded: bool
     """False when releases were recorded and allocations were skipped: the curves then say nothing."""
 
@@ -123,7 +124,7 @@ def replay(snapshot: Snapshot, device: int) -> Replay:
         traced_curve=traced,
         pending_curve=pending_curve,
         reserved_curve=_reserved(trace, sum(segment.total_size for segment in segments if segment.device == device)),
-        freed_by="nothing" if freed_by is None else ACTIONS[freed_by],
+        freed_by=None if freed_by is None else ACTIONS[freed_by],
         allocs_recorded=not (counts[ALLOC] == 0 and counts[FREE_REQUESTED] + counts[FREE_COMPLETED] > 1),
     )
 

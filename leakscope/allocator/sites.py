@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 
 from leakscope.allocator.snapshot import NO_FRAMES, NOT_RECORDED, Frame, Stack
 
@@ -26,6 +27,17 @@ _PLUMBING = re.compile(
 )
 
 
+class SiteKind(StrEnum):
+    """Whose line a site is."""
+
+    USER = "user"
+    """The user's own Python."""
+    LIBRARY = "library"
+    """Python of torch or the standard library."""
+    NATIVE = "native"
+    UNKNOWN = "unknown"
+
+
 @dataclass(frozen=True, order=True)
 class Site:
     """Where an allocation was made, as far as its stack tells."""
@@ -34,8 +46,7 @@ class Site:
     """`train.py:41 forward`, or a native name, or why there is none."""
     filename: str = ""
     line: int = 0
-    kind: str = "unknown"
-    """`user` (the user's own Python), `library` (Python of torch or the standard library), `native` or `unknown`."""
+    kind: SiteKind = SiteKind.UNKNOWN
 
 
 UNTRACED = Site("allocated before the trace begins")
@@ -57,28 +68,29 @@ def site_of(stack: Stack) -> Site:
     library: Frame | None = None
     for frame in stack:
         kind = _python_kind(frame.filename)
-        if kind == "user":
-            return _python_site(frame, "user")
-        if kind == "library" and library is None:
+        if kind == SiteKind.USER:
+            return _python_site(frame, kind)
+        if kind == SiteKind.LIBRARY and library is None:
             library = frame
     native = _native_name(stack)
     if native.startswith("autograd ") or library is None:
-        return Site(native, kind="native") if native else Site("a stack without a known frame")
-    return _python_site(library, "library")
+        return Site(native, kind=SiteKind.NATIVE) if native else Site("a stack without a known frame")
+    return _python_site(library, SiteKind.LIBRARY)
 
 
-def _python_kind(filename: str) -> str:
+def _python_kind(filename: str) -> SiteKind:
     path = filename.replace("\\", "/")
     if not (path.endswith(".py") or path.startswith(("<ipython-input", "<stdin>"))):
-        return ""
+        return SiteKind.UNKNOWN
     if _OURS.search(path):
-        return ""
-    return "library" if _TORCH.search(path) or _STANDARD_LIBRARY.search(path) else "user"
+        return SiteKind.UNKNOWN
+    of_library = _TORCH.search(path) or _STANDARD_LIBRARY.search(path)
+    return SiteKind.LIBRARY if of_library else SiteKind.USER
 
 
-def _python_site(frame: Frame, kind: str) -> Site:
+def _python_site(frame: Frame, kind: SiteKind) -> Site:
     parts = frame.filename.replace("\\", "/").rsplit("/", 2)
-    short = "/".join(parts[-2:]) if kind == "library" else parts[-1]
+    short = "/".join(parts[-2:]) if kind == SiteKind.LIBRARY else parts[-1]
     return Site(f"{short}:{frame.line} {frame.name}", frame.filename, frame.line, kind)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import NamedTuple
 
 import numpy as np
@@ -13,18 +14,38 @@ Ints = npt.NDArray[np.int64]
 Indexes = npt.NDArray[np.int32]
 Codes = npt.NDArray[np.uint8]
 
-ACTIONS = (
-    "alloc", "free_requested", "free_completed", "segment_alloc", "segment_free", "segment_map", "segment_unmap",
-    "snapshot", "oom", "annotate",
-)  # fmt: skip
-"""Names of the events, indexed by `Trace.action`; further codes are names this file brought, in
-`Trace.action_names`."""
 
+class Action(StrEnum):
+    """The events of a trace, as torch writes them (TraceEntry::Action in c10/cuda/CUDACachingAllocator.h)."""
+
+    ALLOC = "alloc"
+    FREE_REQUESTED = "free_requested"
+    FREE_COMPLETED = "free_completed"
+    SEGMENT_ALLOC = "segment_alloc"
+    SEGMENT_FREE = "segment_free"
+    SEGMENT_MAP = "segment_map"
+    SEGMENT_UNMAP = "segment_unmap"
+    SNAPSHOT = "snapshot"
+    OOM = "oom"
+    ANNOTATE = "annotate"
+
+
+class BlockState(StrEnum):
+    """The states of a block, as torch writes them."""
+
+    INACTIVE = "inactive"
+    ALLOCATED = "active_allocated"
+    PENDING_FREE = "active_pending_free"
+    """Its tensor is dead, and work on another stream still has it."""
+
+
+ACTIONS = tuple(Action)
+"""The events indexed by `Trace.action`; further codes are names that a file brought, in `Trace.action_names`."""
 ALLOC, FREE_REQUESTED, FREE_COMPLETED, SEGMENT_ALLOC, SEGMENT_FREE, SEGMENT_MAP, SEGMENT_UNMAP = range(7)
-OOM = ACTIONS.index("oom")
+OOM = ACTIONS.index(Action.OOM)
 
-STATES = ("inactive", "active_allocated", "active_pending_free")
-"""Names of a block's states, indexed by `Blocks.state`."""
+STATES = tuple(BlockState)
+"""The states indexed by `Blocks.state`."""
 
 INACTIVE, ALLOCATED, PENDING_FREE = range(3)
 

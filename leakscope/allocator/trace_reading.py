@@ -45,7 +45,7 @@ def read_trace(device: int, items: Any, plain: Plain, stacks: StackTable) -> Tra
     aside = np.fromiter((type(item) is EventRun for item in items), np.bool_, len(items))
     offsets = np.cumsum(widths) - widths
     columns = {name: np.full(int(widths.sum()), UNKNOWN, np.int64) for name in FIELDS}
-    names = {name: code for code, name in enumerate(ACTIONS)}
+    names: dict[str, int] = {name: code for code, name in enumerate(ACTIONS)}
     runs = [item for item in items if type(item) is EventRun]
     if runs:
         places = np.repeat(offsets[aside] - (np.cumsum(widths[aside]) - widths[aside]), widths[aside])

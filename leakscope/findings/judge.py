@@ -35,7 +35,6 @@ from leakscope.findings.model import (
     Severity,
     Sighting,
     Unjudged,
-    Verdict,
 )
 from leakscope.findings.over_ranks import merge
 from leakscope.findings.ownership.known_leaks import named_upstream
@@ -47,6 +46,7 @@ from leakscope.graph.model import IMMORTAL
 from leakscope.record.kinds import Occasion
 from leakscope.record.model import Look, Rank, Run
 from leakscope.units import bytes_text
+from leakscope.verdict import Verdict
 
 JUDGED = ("step", "last", "peer", "block")
 """Occasions whose looks count; what is seen after the main code has returned is only listed."""

@@ -8,6 +8,7 @@ from enum import StrEnum
 
 from leakscope.findings.facts import Facts
 from leakscope.graph.model import ObjectKind
+from leakscope.verdict import Verdict
 
 
 class RuleName(StrEnum):
@@ -51,14 +52,6 @@ class Origin(StrEnum):
 
     APPLICATION = "application"
     LIBRARY = "library"
-
-
-class Verdict(StrEnum):
-    """What is said of a run."""
-
-    CLEAN = "clean"
-    LEAKS = "leaks"
-    INCONCLUSIVE = "inconclusive"
 
 
 class HopStatus(StrEnum):

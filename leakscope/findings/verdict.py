@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from leakscope.findings.model import Finding, Origin, RuleName, Severity, Unjudged, Verdict
+from leakscope.findings.model import Finding, Origin, RuleName, Severity, Unjudged
 from leakscope.record.kinds import EndKind, Occasion
 from leakscope.record.model import HUNG, Run
 from leakscope.units import bytes_text
+from leakscope.verdict import Verdict
 
 
 def verdict_of(

@@ -8,11 +8,12 @@ from dataclasses import replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from leakscope.findings.model import FreedBy, RuleName, Verdict
+from leakscope.findings.model import FreedBy, RuleName
 from leakscope.profiler.in_memory import look_now, run_of_rank
 from leakscope.profiler.leaks import LeaksFound, leaks_of, leaks_text, sum_text
 from leakscope.record.kinds import EndKind, Occasion
 from leakscope.units import parse_bytes
+from leakscope.verdict import Verdict
 
 if TYPE_CHECKING:
     from leakscope.findings.model import Findings

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from xml.etree import ElementTree
 
-from leakscope.findings.model import Finding, Findings, Origin, Severity, Verdict
+from leakscope.findings.model import Finding, Findings, Origin, Severity
 from leakscope.record.model import Rank, Run
 from leakscope.report.cleaning import cleaned
 from leakscope.report.wording import (
@@ -22,6 +22,7 @@ from leakscope.report.wording import (
     title,
     would_be_freed,
 )
+from leakscope.verdict import Verdict
 
 
 def render(run: Run, findings: Findings) -> str:

@@ -72,8 +72,8 @@ def snapshot_html(report: SnapshotsReport) -> str:
     several = len(report.snapshots) > 1
     page = environment.from_string(_PAGE).render(
         verdict=verdict_line(report),
-        word=report.verdict.word,
-        concerns=[concern_text(concern, several) for concern in report.verdict.concerns],
+        word=report.judgement.verdict,
+        concerns=[concern_text(concern, several) for concern in report.judgement.concerns],
         snapshots=report.snapshots,
         comparison=report.comparison,
         together=memory_curves(_curves(report.snapshots)) if several else None,

@@ -16,11 +16,11 @@ def snapshot_json(report: SnapshotsReport) -> str:
     """The report as JSON, bytes as whole numbers, unknown as null; the fields are those of the report's dataclasses."""
     data: dict[str, Any] = {
         "format": FORMAT,
-        "verdict": report.verdict.word,
+        "verdict": report.judgement.verdict,
         "line": verdict_line(report),
-        "why": report.verdict.why,
+        "why": report.judgement.why,
     }
-    data["concerns"] = [asdict(concern) for concern in report.verdict.concerns]
+    data["concerns"] = [asdict(concern) for concern in report.judgement.concerns]
     data["snapshots"] = [asdict(snapshot) for snapshot in report.snapshots]
     comparison = report.comparison
     data["comparison"] = comparison and {

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from leakscope.allocator.figures import SnapshotReport
-from leakscope.allocator.judging import SnapshotsReport, judge
+from leakscope.allocator.judging import SnapshotsReport, judge_snapshots
 from leakscope.findings.memory.device import DeviceLook, device_looks
 from leakscope.record.kinds import Occasion
 from leakscope.record.model import Rank, Run
@@ -79,7 +79,7 @@ def _native(looks: tuple[DeviceLook, ...]) -> tuple[str, ...]:
 def _snapshot_texts(rank: Rank) -> tuple[str, ...]:
     """The verdict on each snapshot that was analysed, and how to read it in full."""
     return tuple(
-        f"snapshot {report.name}: {verdict_line(SnapshotsReport((report,), judge([report])))}"
+        f"snapshot {report.name}: {verdict_line(SnapshotsReport((report,), judge_snapshots([report])))}"
         for report in rank.snapshots
     )
 
@@ -132,4 +132,4 @@ def _report(report: SnapshotReport) -> tuple[str, str, list[tuple[object, ...]]]
         (memory_curves([Curve(title(report), d.timeline)]), facts(d), failure_texts(d), d.end_sites[: 2 * _SITES_SHOWN])
         for d in report.devices
     ]
-    return report.name, verdict_line(SnapshotsReport((report,), judge([report]))), devices
+    return report.name, verdict_line(SnapshotsReport((report,), judge_snapshots([report]))), devices

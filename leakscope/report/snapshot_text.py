@@ -17,12 +17,12 @@ def snapshot_text(report: SnapshotsReport) -> str:
     """The report as plain text, the verdict first; ends with a line feed."""
     report = cleaned(report)
     lines = [one_line(verdict_line(report))]
-    if len(report.verdict.concerns) > 1:
+    if len(report.judgement.concerns) > 1:
         several = len(report.snapshots) > 1
         lines += [
             "",
             "Noticed",
-            *(f"  - {one_line(concern_text(concern, several))}" for concern in report.verdict.concerns),
+            *(f"  - {one_line(concern_text(concern, several))}" for concern in report.judgement.concerns),
         ]
     if report.comparison is not None:
         lines += _comparison(report.comparison)

@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 from leakscope.allocator.figures import DeviceReport, HostReport, SnapshotReport
-from leakscope.allocator.judging import Concern, SnapshotsReport
+from leakscope.allocator.judging import Concern, ConcernKind, SnapshotsReport
 from leakscope.allocator.layout import Fragmentation, Pool
+from leakscope.allocator.sites import SiteKind
 from leakscope.units import bytes_text, seconds_text
+from leakscope.verdict import Verdict
 
 
 def verdict_line(report: SnapshotsReport) -> str:
     """The verdict in one line: the word, the most urgent concern, and how many more there are."""
-    verdict = report.verdict
+    judgement = report.judgement
     several = len(report.snapshots) > 1
-    parts = [concern_text(concern, several) for concern in verdict.concerns[:1]]
-    if len(verdict.concerns) > 1:
-        parts[0] += f" (and {len(verdict.concerns) - 1} more)"
-    if verdict.word == "inconclusive":
-        parts.append(f"growth cannot be judged, as {verdict.why}")
+    parts = [concern_text(concern, several) for concern in judgement.concerns[:1]]
+    if len(judgement.concerns) > 1:
+        parts[0] += f" (and {len(judgement.concerns) - 1} more)"
+    if judgement.verdict == Verdict.INCONCLUSIVE:
+        parts.append(f"growth cannot be judged, as {judgement.why}")
     if not parts:
         steps = min(device.growth.steps for snapshot in report.snapshots for device in snapshot.devices)
         parts.append(f"nothing grew at every one of {steps} steps")
-    return f"{verdict.word}: {'; '.join(parts)}"
+    return f"{judgement.verdict}: {'; '.join(parts)}"
 
 
 def concern_text(concern: Concern, several: bool) -> str:
@@ -29,18 +31,18 @@ def concern_text(concern: Concern, several: bool) -> str:
     origin = (
         "" if not several else f" on rank {concern.rank}" if concern.rank is not None else f" in {concern.snapshot}"
     )
-    made = f"; made at {where}" if concern.site and concern.site.kind != "unknown" else ""
+    made = f"; made at {where}" if concern.site and concern.site.kind != SiteKind.UNKNOWN else ""
     amount, of = bytes_text(concern.bytes), bytes_text(concern.of_bytes)
-    if concern.kind == "out-of-memory":
+    if concern.kind == ConcernKind.OUT_OF_MEMORY:
         alive = bytes_text(concern.alive_bytes)
         return f"out of memory{origin}: {where} asked for {amount} with {alive} alive and {of} of the device free"
-    if concern.kind == "growth":
+    if concern.kind == ConcernKind.GROWTH:
         per_step = bytes_text(concern.per_step)
         kept = f"{concern.steps} steps in a row, {amount} alive at the end"
         return f"{where} keeps {per_step} more each step{origin} ({kept})"
-    if concern.kind == "rank-excess":
+    if concern.kind == ConcernKind.RANK_EXCESS:
         return f"{where} holds {amount} more on rank {concern.rank} than on its peers ({of})"
-    if concern.kind == "pending-frees":
+    if concern.kind == ConcernKind.PENDING_FREES:
         return f"{amount} of dead tensors wait for another stream{origin} (record_stream{made})"
     return f"{amount} of {of} reserved is stuck between live blocks{origin}"
 

@@ -16,7 +16,7 @@ from support.snapshot_building import training
 
 from leakscope.allocator import read_bytes
 from leakscope.allocator.analysis import analyse
-from leakscope.allocator.judging import compare, judge
+from leakscope.allocator.judging import compare, judge_snapshots
 from leakscope.allocator.plain_pickle import BUDGET_PER_BYTE, FREE_BUDGET, load_plain
 from leakscope.errors import Unreadable
 
@@ -111,7 +111,7 @@ def examined(data: bytes) -> bool:
     except Unreadable as refused:
         assert "\n" not in str(refused)
         return False
-    judge([report])
+    judge_snapshots([report])
     compare(report, report)
     return True
 

@@ -12,7 +12,7 @@ from support.snapshot_building import OTHER, TRAIN, annotation, block, event, fr
 
 from leakscope.allocator import examine
 from leakscope.allocator.analysis import analyse
-from leakscope.allocator.judging import judge
+from leakscope.allocator.judging import judge_snapshots
 from leakscope.allocator.sites import site_of
 from leakscope.allocator.snapshot import Frame, Snapshot
 from leakscope.errors import LeakscopeError
@@ -22,13 +22,13 @@ Read = Callable[[Any], Snapshot]
 
 @pytest.fixture
 def verdict_on(read: Read) -> Callable[[Any], Any]:
-    return lambda data: judge([analyse(read(data))])
+    return lambda data: judge_snapshots([analyse(read(data))])
 
 
 def test_what_each_step_leaves_behind_is_a_leak_with_place_and_bytes(verdict_on: Callable[[Any], Any]) -> None:
-    verdict = verdict_on(training(10, keeps=True))
-    (growth,) = verdict.concerns
-    assert (verdict.word, growth.kind, growth.site.where) == ("leaks", "growth", "train.py:12 step")
+    judgement = verdict_on(training(10, keeps=True))
+    (growth,) = judgement.concerns
+    assert (judgement.verdict, growth.kind, growth.site.where) == ("leaks", "growth", "train.py:12 step")
     assert (growth.per_step, growth.steps, growth.bytes) == (2 << 20, 9, 20 << 20)
 
 
@@ -36,15 +36,15 @@ def test_what_each_step_leaves_behind_is_a_leak_with_place_and_bytes(verdict_on:
     "data", [training(10, keeps=False), training(30, keeps=True, capacity=5)], ids=["freed", "ring of 5"]
 )
 def test_memory_that_levels_off_is_clean(verdict_on: Callable[[Any], Any], data: Any) -> None:
-    verdict = verdict_on(data)
-    assert (verdict.word, verdict.concerns) == ("clean", ())
+    judgement = verdict_on(data)
+    assert (judgement.verdict, judgement.concerns) == ("clean", ())
 
 
 def test_three_rises_are_needed(verdict_on: Callable[[Any], Any]) -> None:
-    assert verdict_on(training(4, keeps=True)).word == "leaks"
-    verdict = verdict_on(training(3, keeps=True))
-    assert verdict.word == "inconclusive"
-    assert "2 complete steps" in verdict.why
+    assert verdict_on(training(4, keeps=True)).verdict == "leaks"
+    judgement = verdict_on(training(3, keeps=True))
+    assert judgement.verdict == "inconclusive"
+    assert "2 complete steps" in judgement.why
 
 
 def test_state_made_in_the_first_step_only_is_clean(verdict_on: Callable[[Any], Any]) -> None:
@@ -52,7 +52,7 @@ def test_state_made_in_the_first_step_only_is_clean(verdict_on: Callable[[Any], 
     trace = data["device_traces"][0]
     trace.insert(2, event("alloc", 0x77, 8 << 20, 250, OTHER))
     data["segments"].append(segment(block(0x77, 8 << 20, frames=OTHER)))
-    assert verdict_on(data).word == "clean"
+    assert verdict_on(data).verdict == "clean"
 
 
 def test_small_growth_is_listed_and_makes_no_verdict(read: Read) -> None:
@@ -63,7 +63,7 @@ def test_small_growth_is_listed_and_makes_no_verdict(read: Read) -> None:
         part["blocks"][0]["requested_size"] = 512
     report = analyse(read(data))
     assert [grown.bytes_per_step for grown in report.devices[0].growth.growing] == [512]
-    assert judge([report]).word == "clean"
+    assert judge_snapshots([report]).verdict == "clean"
 
 
 def test_the_first_optimizer_marks_steps_before_other_annotations(read: Read) -> None:
@@ -95,9 +95,9 @@ def test_out_of_memory_comes_first(verdict_on: Callable[[Any], Any]) -> None:
     data["device_traces"][0].append(
         {"action": "oom", "device_free": 5, "size": 1 << 30, "stream": 0, "time_us": 1_760_000_009_900_000}
     )
-    verdict = verdict_on(data)
-    assert [concern.kind for concern in verdict.concerns] == ["out-of-memory", "growth"]
-    assert (verdict.concerns[0].bytes, verdict.concerns[0].alive_bytes) == (1 << 30, 20 << 20)
+    judgement = verdict_on(data)
+    assert [concern.kind for concern in judgement.concerns] == ["out-of-memory", "growth"]
+    assert (judgement.concerns[0].bytes, judgement.concerns[0].alive_bytes) == (1 << 30, 20 << 20)
 
 
 def test_pending_frees_and_fragmentation_are_noticed(read: Read) -> None:
@@ -111,7 +111,7 @@ def test_pending_frees_and_fragmentation_are_noticed(read: Read) -> None:
         100 << 20,
         200 << 20,
     )
-    assert [concern.kind for concern in judge([report]).concerns] == ["pending-frees", "fragmentation"]
+    assert [concern.kind for concern in judge_snapshots([report]).concerns] == ["pending-frees", "fragmentation"]
 
 
 def test_pools_are_told_apart(read: Read) -> None:
@@ -145,7 +145,7 @@ def test_files_are_ranks_and_the_one_that_keeps_more_is_named(tmp_path: Path) ->
     report = examine(files)
     assert [told.rank for told in report.snapshots] == [0, 1, 2]
     assert [told.name for told in report.snapshots] == [f"rank_000{rank}/cuda.pickle" for rank in range(3)]
-    growth, excess = report.verdict.concerns
+    growth, excess = report.judgement.concerns
     assert (growth.kind, growth.rank) == ("growth", 2)
     assert (excess.kind, excess.rank, excess.bytes, excess.of_bytes) == ("rank-excess", 2, 20 << 20, 0)
 
@@ -163,7 +163,7 @@ def test_comparing_joins_places_across_shifted_lines(tmp_path: Path) -> None:
     (change,) = report.comparison.sites
     assert (change.where, change.new_end_bytes - change.base_end_bytes) == ("train.py step", -(20 << 20))
     assert report.comparison.end_bytes == -(20 << 20)
-    assert report.verdict.word == "clean"
+    assert report.judgement.verdict == "clean"
 
 
 def test_comparing_takes_exactly_two(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from leakscope.findings.comm.matching import circle_told, first_to_blame, first_to_fail, gave_up, waiting_circle
 from leakscope.findings.grouping.growth import LEAST_TOTAL_FACTOR
 from leakscope.findings.memory.oom import largest_holder, ranks_out_of_memory
-from leakscope.findings.model import Finding, Findings, Verdict
+from leakscope.findings.model import Finding, Findings
 from leakscope.record.model import Rank, Run
 from leakscope.report.cleaning import cleaned, one_line
 from leakscope.report.wording.ended import ended_text, error_text, is_hung, was_text
@@ -13,6 +13,7 @@ from leakscope.report.wording.held import also_text, cut_name, would_be_freed
 from leakscope.report.wording.numbers import listed_numbers
 from leakscope.report.wording.sections import leaks, library, notes, steps_of
 from leakscope.units import bytes_text
+from leakscope.verdict import Verdict
 
 
 def next_text(run: Run, findings: Findings) -> str:
