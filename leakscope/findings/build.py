@@ -1,71 +1,81 @@
-"""Turns a candidate into a finding: its rule, its cut, its trace, its words."""
+"""Turns a candidate into a finding: its rule, its cut, its trace, its facts."""
 
 from __future__ import annotations
 
 from collections import Counter
 
-from leakscope.findings.comm.operations import hint
+from leakscope.findings.comm.operations import p2p_buffers
 from leakscope.findings.cut.best_cut import best_cut, subject
-from leakscope.findings.facts import Said
 from leakscope.findings.grouping.candidate import Candidate
 from leakscope.findings.grouping.growth import LEAST_TOTAL_FACTOR
-from leakscope.findings.model import Finding, FreedBy, RuleName, Severity, Sighting
+from leakscope.findings.model import Finding, FreedBy, RuleName, Severity, Sighting, Unjudged
 from leakscope.findings.naming.candidate_trace import cycle_of, on_trace, trace_of
 from leakscope.findings.naming.expressions import SEVERAL
 from leakscope.findings.naming.see_also import places
 from leakscope.findings.naming.trace import fingerprint
 from leakscope.findings.ownership.library_cycles import origin_of
-from leakscope.findings.rules import ORDER, step_growth
+from leakscope.findings.rules import facts_of
 from leakscope.graph.model import IMMORTAL
 
+_ABOUT_BUFFERS = (RuleName.P2P_BUFFER, RuleName.DIST_AUTOGRAD_CONTEXT)
+"""Rules whose facts say what sent and received buffers they are about."""
+_PLACES_TOLD = 6
+"""Places where storages were made that a finding names."""
 
-def tell(found: Candidate, min_bytes: int) -> Finding:
+
+def build_finding(candidate: Candidate, min_bytes: int) -> Finding:
     """The finding of one candidate; `min_bytes` a step make it a leak rather than a note."""
-    rule = next(rule for rule in ORDER if rule.applies(found))
-    cut, frees, references = best_cut(found)
-    name = subject(found, references[0]) if references else SEVERAL if found.group.freed else "(no single reference)"
-    group, line = found.group, found.series
-    trace = trace_of(found, cut, frees)
+    return build_with_problems(candidate, min_bytes)[0]
+
+
+def build_with_problems(candidate: Candidate, min_bytes: int) -> tuple[Finding, tuple[Unjudged, ...]]:
+    """The finding of one candidate, and the rules of other packages that could not judge it."""
+    cut, frees, references = best_cut(candidate)
+    group, line = candidate.group, candidate.series
+    written = _subject(candidate, references)
+    known = facts_of(candidate, written)
+    trace = trace_of(candidate, cut, frees)
     total = max(group.bytes, line.total)
-    leak = found.per_step >= min_bytes and (total >= min_bytes * LEAST_TOTAL_FACTOR or found.recreated)
-    settled = rule is step_growth and step_growth.bounded_by(found) is not None
+    large = total >= min_bytes * LEAST_TOTAL_FACTOR or candidate.recreated
+    leak = candidate.per_step >= min_bytes and large and not known.facts.is_bounded
     gc = group.freed > 0
-    return Finding(
-        rule=rule.NAME,
-        facts=Said(
-            title=rule.title(found, name),
-            advice=rule.advice(found, name)
-            + ("" if rule.NAME in (RuleName.P2P_BUFFER, RuleName.DIST_AUTOGRAD_CONTEXT) else hint(found)),
-        ),
-        fingerprint=fingerprint(_fingerprint_parts(found)),
-        severity=Severity.LEAK if leak and not settled else Severity.NOTE,
+    finding = Finding(
+        rule=known.rule.name,
+        facts=known.facts,
+        fingerprint=fingerprint(group.key),
+        severity=Severity.LEAK if leak else Severity.NOTE,
         freed_by=FreedBy.NEVER if group.freed == IMMORTAL else FreedBy.GC if gc else FreedBy.PROGRAM,
         retained_bytes=group.bytes,
-        bytes_per_step=found.per_step,
+        bytes_per_step=candidate.per_step,
         trace=trace,
         cut=cut and on_trace(cut, trace),
-        origin=origin_of(found),
+        origin=origin_of(candidate),
         collections=group.freed if gc else None,
-        made_at=_made_at(found),
-        sightings=tuple(Sighting(found.rank, s, b) for s, b in zip(line.steps, line.bytes, strict=True) if b),
-        see=places(rule.cure(found)) if hasattr(rule, "cure") else (),
-        cycle=cycle_of(found),
+        made_at=_made_at(candidate),
+        sightings=tuple(Sighting(candidate.rank, s, b) for s, b in zip(line.steps, line.bytes, strict=True) if b),
+        see=places(known.facts.see),
+        cycle=cycle_of(candidate),
         count=len(group.storages),
-        host_bytes=_on_host(found),
-        settled=settled,
-        storages={found.rank: group.storages},
+        host_bytes=_on_host(candidate),
+        subject=written,
+        comm_buffers=None if known.rule.name in _ABOUT_BUFFERS else p2p_buffers(candidate),
+        storages={candidate.rank: group.storages},
     )
+    return finding, tuple(Unjudged(broken.name, candidate.rank, broken.why) for broken in known.broken)
 
 
-def _fingerprint_parts(found: Candidate) -> tuple[str, ...]:
-    return found.group.key
+def _subject(candidate: Candidate, references: tuple[int, ...]) -> str:
+    """What is to be cut or holds it, as the user would write it."""
+    if references:
+        return subject(candidate, references[0])
+    return SEVERAL if candidate.group.freed else "(no single reference)"
 
 
-def _on_host(found: Candidate) -> int:
-    graph = found.graph
-    return sum(int(graph.bytes[s]) for s in found.group.storages if s not in graph.device) if graph.device else 0
+def _on_host(candidate: Candidate) -> int:
+    graph = candidate.graph
+    return sum(int(graph.bytes[s]) for s in candidate.group.storages if s not in graph.device) if graph.device else 0
 
 
-def _made_at(found: Candidate) -> tuple[str, ...]:
-    times = Counter(found.made_at)
-    return tuple(sorted(times, key=lambda place: -times[place]))[:6]
+def _made_at(candidate: Candidate) -> tuple[str, ...]:
+    times = Counter(candidate.made_at)
+    return tuple(sorted(times, key=lambda place: -times[place]))[:_PLACES_TOLD]

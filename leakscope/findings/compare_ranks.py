@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from statistics import median
 
-from leakscope.findings.build import tell
+from leakscope.findings.build import build_finding
 from leakscope.findings.categories import HOST, looks_after_steps
 from leakscope.findings.facts import Said
 from leakscope.findings.grouping.candidate import Candidate
@@ -67,7 +67,7 @@ def _holder(run: Run, rank: int) -> Finding | None:
     group = groups[rank][most]
     made = tuple(look.heap.made_at[s] for s in group.storages if s in look.heap.made_at)
     alone = Candidate(rank, look.step, look.heap, group, Series((look.step,), (group.bytes,)), 0.0, False, made_at=made)
-    return tell(alone, run.min_bytes)
+    return build_finding(alone, run.min_bytes)
 
 
 def _last_look(rank: Rank) -> Look | None:

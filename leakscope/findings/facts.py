@@ -5,9 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Facts:
-    """What one rule or producer knows of a finding."""
+    """What one rule knows of a finding; a rule adds what its sentences need."""
+
+    see: str = ""
+    """Slug of the lines in leakscope's own backward that do it right (`# cure: <slug> in <function>`)."""
+    is_bounded: bool = False
+    """What is kept has a bound by design: a note, however it grows."""
 
 
 @dataclass(frozen=True)
@@ -16,6 +21,81 @@ class Said(Facts):
 
     title: str
     advice: str = ""
+
+
+@dataclass(frozen=True)
+class Bounded:
+    """What gains it has a bound that is not reached yet."""
+
+    items: int
+    bound: int
+    full_bytes: int
+    """What it would hold when full."""
+
+
+@dataclass(frozen=True)
+class CameToRest:
+    """The memory counted after the last look did not go on as it grew."""
+
+    step: int
+    """Step of that look."""
+
+
+@dataclass(frozen=True)
+class BufferKind:
+    """Buffers of one place, direction and peer."""
+
+    count: int
+    direction: str
+    """`send`, `recv`, the name of a collective, or `dist_autograd context`."""
+    peer: int | None
+    tag: int
+    issued_at: str
+
+
+@dataclass(frozen=True)
+class CommBuffers:
+    """Buffers of P2P and collective operations among what is kept."""
+
+    count: int
+    bytes: int
+    dead: int
+    """Those of them whose Python tensor is dead while the storage is not."""
+    kinds: tuple[BufferKind, ...]
+    """The commonest first."""
+
+
+@dataclass(frozen=True)
+class Beside:
+    """Memory of another kind that the same cut frees."""
+
+    bytes: int
+    noun: str
+
+
+@dataclass(frozen=True)
+class Upstream:
+    """An issue under which the library's developers know the leak."""
+
+    issue: str
+    """owner/repository#number."""
+    what: str
+    """What the library does, as a clause."""
+    cure: str = ""
+    """What the script can do about it; "" where only the library can."""
+
+
+@dataclass(frozen=True)
+class OpenContextsFacts(Facts):
+    """Contexts that nobody has left."""
+
+    count: int
+    issued_at: tuple[str, ...]
+    """Lines on which the gradients in them were sent."""
+    opened_at: tuple[str, ...] = ()
+    """Lines that opened contexts, of the whole run."""
+    workers: tuple[int, ...] = ()
+    """Ids of the workers that took part."""
 
 
 def in_words(facts: Facts) -> Said:

@@ -8,8 +8,8 @@ from dataclasses import replace
 import numpy as np
 
 from leakscope.findings.cut.best_cut import best_cut
-from leakscope.findings.facts import Said, in_words
 from leakscope.findings.grouping.candidate import Candidate
+from leakscope.findings.merge import merge_findings
 from leakscope.findings.model import Finding, Severity
 from leakscope.graph.model import KINDS, ObjectKind
 from leakscope.graph.retained import freed_without
@@ -57,26 +57,19 @@ def _frees_the_nodes(candidates: Sequence[Candidate], gap: Finding, looks: Seque
 
 
 def _with(finding: Finding, gap: Finding) -> Finding:
-    name = finding.cut.written if finding.cut else "it"
-    beside = {s.step: s.bytes for s in gap.sightings}
-    return replace(
+    """The finding with what the allocator counted beside its tensors."""
+    steps = {sighting.step for sighting in finding.sightings}
+    counted = replace(
         finding,
         severity=Severity.NOTE if finding.settled else Severity.LEAK,
-        facts=_facts(finding, name),
-        retained_bytes=finding.retained_bytes + gap.retained_bytes,
-        bytes_per_step=finding.bytes_per_step + gap.bytes_per_step,
+        retained_bytes=gap.retained_bytes,
+        bytes_per_step=gap.bytes_per_step,
+        count=0,
+        host_bytes=0,
         counted_bytes=gap.retained_bytes,
-        sightings=tuple(replace(s, bytes=s.bytes + beside.get(s.step, 0)) for s in finding.sightings),
-        cut=finding.cut and replace(finding.cut, frees_bytes=finding.cut.frees_bytes + gap.retained_bytes),
+        made_at=(),
+        sightings=tuple(sighting for sighting in gap.sightings if sighting.step in steps),
+        storages={},
+        cut=finding.cut and replace(finding.cut, frees_bytes=gap.retained_bytes),
     )
-
-
-def _facts(finding: Finding, name: str) -> Said:
-    said = in_words(finding.facts)
-    return Said(
-        title=said.title.replace(" gains tensors ", " gains tensors, and the graphs that made them, "),
-        advice=said.advice
-        if finding.settled
-        else f"Keep numbers in {name}, not tensors: x.item(), or x.detach() where the tensor is needed. After backward a tensor still "
-        "has a node for each operation that made it; their memory is the growth that the allocator counts and no tensor owns.",
-    )
+    return replace(merge_findings((finding, counted)), keeps_graphs=True)

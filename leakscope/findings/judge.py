@@ -8,13 +8,12 @@ from dataclasses import replace
 from itertools import pairwise
 from statistics import median
 
-from leakscope.findings.build import tell
+from leakscope.findings.build import build_finding as tell
 from leakscope.findings.categories import categories, summary
 from leakscope.findings.comm.operations import beyond_the_wire, context_findings, wire_findings, with_contexts
 from leakscope.findings.compare_ranks import skew_findings
-from leakscope.findings.facts import in_words
 from leakscope.findings.graph_memory import with_graphs_behind
-from leakscope.findings.grouping.arrays import beside_tensors, told_of_arrays, with_arrays_for_storages
+from leakscope.findings.grouping.arrays import beside_tensors, of_arrays, with_arrays_for_storages
 from leakscope.findings.grouping.bounds import WENT_ON, bound_on, doubted, gaining, is_open, went_on
 from leakscope.findings.grouping.candidate import Candidate
 from leakscope.findings.grouping.groups import Group, group_storages
@@ -25,7 +24,8 @@ from leakscope.findings.memory.device_oom import device_failures_told
 from leakscope.findings.memory.gc_advice import gc_advice
 from leakscope.findings.memory.oom import out_of_memory_told
 from leakscope.findings.memory.unattributed import gap_findings
-from leakscope.findings.merge import as_one, with_one_cut
+from leakscope.findings.merge import merge_by_fingerprint as merge
+from leakscope.findings.merge import merge_findings, with_one_cut
 from leakscope.findings.model import (
     Finding,
     Findings,
@@ -36,7 +36,6 @@ from leakscope.findings.model import (
     Sighting,
     Unjudged,
 )
-from leakscope.findings.over_ranks import merge
 from leakscope.findings.ownership.known_leaks import named_upstream
 from leakscope.findings.ownership.library_retention import kept_by_library
 from leakscope.findings.peak.drag import drag_told
@@ -135,12 +134,12 @@ def _growing(
         told, gaps = with_graphs_behind(told, candidates, gaps, looks)
     leaking = [c for f, c in zip(told, candidates, strict=True) if f.severity == Severity.LEAK]
     alike = with_one_cut(told)
-    told = [as_one([told[place] for place in places]) for places in alike]
+    told = [merge_findings([told[place] for place in places]) for places in alike]
     open_cases = {
         f.fingerprint: doubts[place] for f, places in zip(told, alike, strict=True) for place in places if doubts[place]
     }
     for candidate in _of_arrays(rank, run.warmup):
-        finding = told_of_arrays(tell(candidate, run.min_bytes), rank.number)
+        finding = of_arrays(tell(candidate, run.min_bytes), rank.number)
         if why := _open(finding, candidate):
             open_cases[finding.fingerprint] = why
         told = beside_tensors(told, doubted(finding, candidate))
@@ -247,7 +246,7 @@ def _open(finding: Finding, candidate: Candidate) -> str:
     """Why it cannot be said whether it is a leak; "" where it can."""
     if not is_open(finding, candidate) or finding.origin != Origin.APPLICATION:
         return ""
-    what = finding.cut.written if finding.cut else in_words(finding.facts).title
+    what = finding.cut.written if finding.cut else finding.subject
     return f"too few looks saw {what} grow to tell a leak from a start that came to rest: run more steps"
 
 

@@ -1,47 +1,119 @@
-"""What one cut lets go of is one finding, however differently its parts are held below the cut."""
+"""How do findings become one, over places, ranks and looks?"""
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
-from leakscope.findings.model import Finding, FreedBy, Severity, Sighting
+from leakscope.findings.facts import Said
+from leakscope.findings.model import Cut, Finding, FreedBy, Origin, Severity, Sighting
+from leakscope.findings.naming.trace import any_item
+
+Findings = Sequence[Finding]
 
 
-def with_one_cut(found: Sequence[Finding]) -> list[tuple[int, ...]]:
+def by_weight(finding: Finding) -> tuple[bool, int]:
+    """The key by which findings that become one are ordered: the first lends its words, trace and cut."""
+    return finding.severity != Severity.LEAK, -finding.retained_bytes
+
+
+def with_one_cut(findings: Findings) -> list[tuple[int, ...]]:
     """Positions of the findings of one rank that the same cut mends, the one that tells most first."""
     same: dict[object, list[int]] = defaultdict(list)
-    for place, finding in enumerate(found):
+    for place, finding in enumerate(findings):
         cut = finding.cut
         shared = cut is not None and finding.freed_by == FreedBy.PROGRAM
         same[(cut.reference, cut.where, cut.written, cut.also) if cut is not None and shared else place].append(place)
-    return [
-        tuple(sorted(places, key=lambda p: (found[p].severity != Severity.LEAK, -found[p].retained_bytes)))
-        for places in same.values()
-    ]
+    return [tuple(sorted(places, key=lambda place: by_weight(findings[place]))) for places in same.values()]
 
 
-def as_one(found: Sequence[Finding]) -> Finding:
-    """Findings with one cut as the first of them, with the bytes and storages of all."""
-    first, *others = found
-    if not others or first.cut is None:
+def merge_findings(same: Findings) -> Finding:
+    """Findings that are one: each field as `MERGED` says, all others those of the first by weight."""
+    first = min(same, key=by_weight)
+    if len(same) == 1:
         return first
+    if len({finding.cut.written for finding in same if finding.cut}) > 1:
+        first = _of_any_item(first)
+    merged: dict[str, Any] = {name: merge(same) for name, merge in MERGED.items()}
+    return replace(first, cut=_cut(first.cut, same), **merged)
+
+
+def merge_by_fingerprint(findings: Findings) -> list[Finding]:
+    """One finding for each fingerprint; leaks first, the library's after the application's."""
+    same: dict[str, list[Finding]] = defaultdict(list)
+    for finding in findings:
+        same[finding.fingerprint].append(finding)
+    return sorted(
+        map(merge_findings, same.values()),
+        key=lambda f: (f.severity != Severity.LEAK, f.origin == Origin.LIBRARY, -f.bytes_per_step, -f.retained_bytes),
+    )
+
+
+def _total(field: str) -> Callable[[Findings], Any]:
+    return lambda same: sum(getattr(finding, field) for finding in same)
+
+
+def _fingerprint(same: Findings) -> str:
+    """Of those that weigh most whichever comes first: which is the largest differs from run to run."""
+    worst = min(same, key=by_weight).severity
+    return min(finding.fingerprint for finding in same if finding.severity == worst)
+
+
+def _sightings(same: Findings) -> tuple[Sighting, ...]:
+    """What was seen of all at one look of one rank is one sighting."""
     seen: Counter[tuple[int, int]] = Counter()
-    for finding in found:
-        for sighting in finding.sightings:
-            seen[sighting.rank, sighting.step] += sighting.bytes
-    worst = [f for f in found if f.severity == first.severity]
+    for sighting in (s for finding in same for s in finding.sightings):
+        seen[sighting.rank, sighting.step] += sighting.bytes
+    return tuple(Sighting(rank, step, size) for (rank, step), size in sorted(seen.items()))
+
+
+def _storages(same: Findings) -> Mapping[int, tuple[int, ...]]:
+    ranks = dict.fromkeys(rank for finding in same for rank in finding.storages)
+    return {rank: tuple(s for finding in same for s in finding.storages.get(rank, ())) for rank in ranks}
+
+
+def _made_at(same: Findings) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(place for finding in same for place in finding.made_at))
+
+
+def _cut(cut: Cut | None, same: Findings) -> Cut | None:
+    return cut and replace(cut, frees_bytes=sum(finding.cut.frees_bytes for finding in same if finding.cut))
+
+
+MERGED: Mapping[str, Callable[[Findings], Any]] = {
+    "fingerprint": _fingerprint,
+    "retained_bytes": _total("retained_bytes"),
+    "bytes_per_step": _total("bytes_per_step"),
+    "count": _total("count"),
+    "host_bytes": _total("host_bytes"),
+    "counted_bytes": _total("counted_bytes"),
+    "made_at": _made_at,
+    "sightings": _sightings,
+    "storages": _storages,
+}
+"""How each field of findings that are one is made of theirs; the cut frees what all their cuts free."""
+
+
+def _of_any_item(finding: Finding) -> Finding:
+    """A finding without the numbers of the items in what is to be cut: they differ from rank to rank."""
+    if finding.cut is None:
+        return finding
+    cut, facts = finding.cut, finding.facts
+    general = any_item(cut.written)
+    if isinstance(facts, Said):
+        facts = Said(facts.title.replace(cut.written, general), facts.advice.replace(cut.written, general))
     return replace(
-        first,
-        fingerprint=min(f.fingerprint for f in worst),  # whichever is the largest this time
-        retained_bytes=sum(f.retained_bytes for f in found),
-        bytes_per_step=sum(f.bytes_per_step for f in found),
-        count=sum(f.count for f in found),
-        host_bytes=sum(f.host_bytes for f in found),
-        counted_bytes=sum(f.counted_bytes for f in found),
-        made_at=tuple(dict.fromkeys(place for f in found for place in f.made_at)),
-        sightings=tuple(Sighting(rank, step, size) for (rank, step), size in sorted(seen.items())),
-        cut=replace(first.cut, frees_bytes=sum(f.cut.frees_bytes for f in found if f.cut is not None)),
-        storages={rank: tuple(s for f in found for s in f.storages.get(rank, ())) for rank in first.storages},
+        finding,
+        facts=facts,
+        subject=any_item(finding.subject),
+        trace=tuple(replace(hop, reference=any_item(hop.reference)) for hop in finding.trace),
+        cut=replace(
+            cut,
+            references=tuple(
+                replace(r, name=any_item(r.name), written=any_item(r.written) if k == 0 else r.written)
+                for k, r in enumerate(cut.references)
+            ),
+        ),
     )

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from leakscope.findings.facts import Facts
+from leakscope.findings.facts import Beside, Bounded, CameToRest, CommBuffers, Facts, Upstream
 from leakscope.graph.model import ObjectKind
 from leakscope.verdict import Verdict
 
@@ -155,7 +155,8 @@ class Sighting:
 class Finding:
     """One distinct leak."""
 
-    rule: RuleName
+    rule: str
+    """A `RuleName`, or the name of another package's rule."""
     facts: Facts
     """What its rule knows of it; `report/wording` makes its title and its advice of them."""
     fingerprint: str
@@ -184,8 +185,20 @@ class Finding:
     """Those of the bytes that are in host memory, in a run that uses an accelerator."""
     counted_bytes: int = 0
     """Those of the bytes that the allocator counted beside the storages, of grad nodes."""
-    settled: bool = False
-    """It has a bound or went no further: as it grew at the looks it does not go on for ever."""
+    subject: str = ""
+    """The reference to cut or, where no cut frees anything, what holds it, as the user would write it."""
+    noun: str = "tensor"
+    """What it keeps: `numpy array` where that is no tensor's memory."""
+    settled_by: Bounded | CameToRest | None = None
+    """Why as it grew at the looks it does not go on for ever."""
+    keeps_graphs: bool = False
+    """The growth that the allocator counts beside the tensors is of the graphs that made them."""
+    comm_buffers: CommBuffers | None = None
+    """Sent and received buffers among what a holder of another kind keeps."""
+    beside: tuple[Beside, ...] = ()
+    """Memory of other kinds that the same cut frees; not in the figures."""
+    upstream: Upstream | None = None
+    """The issue under which the library's developers know it, where its facts do not say so."""
     storages: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
     """Rank to the storages' indexes in that rank's last judged look; not written to disk."""
 
@@ -193,6 +206,11 @@ class Finding:
     def cut_position(self) -> int | None:
         """Position on the trace of the hop whose reference is the one to cut; None where the trace does not show it."""
         return self.cut.references[0].trace if self.cut is not None else None
+
+    @property
+    def settled(self) -> bool:
+        """It has a bound or went no further: as it grew at the looks it does not go on for ever."""
+        return self.settled_by is not None or self.facts.is_bounded
 
     @property
     def ranks(self) -> tuple[int, ...]:
@@ -211,7 +229,7 @@ class Finding:
 class Unjudged:
     """A rule that could not be applied, and why."""
 
-    rule: RuleName
+    rule: str
     rank: int
     why: str
 

@@ -7,6 +7,7 @@ from typing import Any
 from urllib.parse import quote
 
 from leakscope.findings.model import Finding, Findings, HopStatus, Origin, RuleName, Severity
+from leakscope.findings.rules import rule_texts
 from leakscope.record.model import Run
 from leakscope.report.cleaning import cleaned
 from leakscope.report.wording import (
@@ -25,22 +26,6 @@ from leakscope.report.wording import (
 )
 
 SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
-
-RULE_TEXTS = {
-    "immortal-cycle": "Tensors held by a cycle through C++ references that gc never frees.",
-    "tensor-cycle": "Tensors that are freed only when gc runs.",
-    "dist-autograd-context": "A distributed autograd context that was left open.",
-    "p2p-buffer": "A send or receive buffer, or its Work, that outlives its step.",
-    "hook-pileup": "Hooks that are registered again each step.",
-    "frame-hold": "Tensors held by the locals of a frame, a generator, an exception or a thread.",
-    "retained-graph": "A small tensor that keeps an autograd graph and its activations.",
-    "view-hold": "A small view that keeps a large storage.",
-    "step-growth": "A live container that gains tensors each step.",
-    "native-hold": "Tensor memory held by native code only.",
-    "late-release": "Memory at the peak that is never used again.",
-    "rank-skew": "One rank keeps what its peers let go.",
-    "allocator": "Memory that the allocator keeps beyond what is in use.",
-}
 
 
 def render(run: Run, findings: Findings) -> str:
@@ -68,9 +53,10 @@ def render(run: Run, findings: Findings) -> str:
 
 
 def _driver(run: Run, rules: list[str]) -> dict[str, Any]:
+    texts = rule_texts()
     driver: dict[str, Any] = {
         "name": "leakscope",
-        "rules": [{"id": rule, "shortDescription": {"text": RULE_TEXTS.get(rule, rule)}} for rule in rules],
+        "rules": [{"id": rule, "shortDescription": {"text": texts.get(rule, rule)}} for rule in rules],
     }
     if run.leakscope:
         driver["version"] = run.leakscope

@@ -10,8 +10,8 @@ import pytest
 from support import examples
 
 from leakscope.findings.model import RuleName
+from leakscope.findings.rules import rule_texts
 from leakscope.report import FORMATS
-from leakscope.report.as_sarif import RULE_TEXTS
 
 
 def sarif(name: str) -> dict[str, Any]:
@@ -63,7 +63,7 @@ def test_sarif_says_which_rank_failed() -> None:
 
 
 def test_every_rule_has_its_sentence() -> None:
-    assert tuple(RULE_TEXTS) == tuple(RuleName)
+    assert tuple(rule_texts()) == tuple(RuleName)
 
 
 @pytest.mark.parametrize(

@@ -81,20 +81,20 @@ def _cut_each(
     wire: Iterable[tuple[Any, Any, str]],
     comm_uses: Mapping[int, CommUse] | None,
 ) -> Answers:
-    from leakscope.findings.build import tell
+    from leakscope.findings.build import build_finding
     from leakscope.findings.cut.best_cut import best_cut
     from leakscope.findings.grouping.bounds import doubted
     from leakscope.findings.judge import candidates_of, judged_looks
-    from leakscope.findings.merge import as_one, with_one_cut
+    from leakscope.findings.merge import merge_findings, with_one_cut
     from leakscope.findings.model import Severity
 
     answers: Answers = {}
     with inspect(step, Occasion.LAST, hidden=hidden, wire=wire, comm_uses=comm_uses) as live:
         earlier = [look for look in judged_looks(rank, run.warmup) if look.step < step]
         candidates = candidates_of(rank, [*earlier, live.look])
-        told = [doubted(tell(found, run.min_bytes), found) for found in candidates]
+        told = [doubted(build_finding(found, run.min_bytes), found) for found in candidates]
         for first, *others in with_one_cut(told):
-            fingerprint = as_one([told[place] for place in (first, *others)]).fingerprint
+            fingerprint = merge_findings([told[place] for place in (first, *others)]).fingerprint
             _, _, references = best_cut(candidates[first])
             held = [candidates[place].group for place in (first, *others) if candidates[place].graph is live.look.heap]
             if candidates[first].graph is not live.look.heap:

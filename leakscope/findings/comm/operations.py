@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from leakscope.findings.facts import Said, in_words
+from leakscope.findings.facts import BufferKind, CommBuffers, OpenContextsFacts, Said
 from leakscope.findings.grouping.candidate import Candidate
+from leakscope.findings.merge import merge_findings
 from leakscope.findings.model import Cut, CutReference, Finding, FreedBy, RuleName, Severity, Sighting
 from leakscope.findings.naming.trace import fingerprint
 from leakscope.graph.model import CommUse, HeapGraph
 from leakscope.record.model import Rank, Run
-from leakscope.units import bytes_text
 
 Row = Mapping[str, Any]
 CONTEXT = "dist_autograd context"
@@ -37,49 +37,30 @@ def buffers_of(graph: HeapGraph, storages: Iterable[int]) -> dict[int, CommUse]:
     return {s: graph.comm_uses[s] for s in storages if s in graph.comm_uses}
 
 
-def told(graph: HeapGraph, storages: Sequence[int]) -> str:
-    """`128 sent to rank 1, tag 0, at train.py:28 step`: the commonest kind of crossing among the storages, and how many more."""
-    kinds: dict[str, int] = defaultdict(int)
-    for crossing in buffers_of(graph, storages).values():
-        kinds[describe(crossing)] += 1
-    if not kinds:
-        return f"{len(storages)} buffers"
-    ordered = sorted(kinds, key=lambda kind: -kinds[kind])
-    more = f", and {len(ordered) - 2} more kinds" if len(ordered) > 2 else ""
-    return "; ".join(f"{kinds[kind]} {kind}" for kind in ordered[:2]) + more
-
-
-def describe(crossing: CommUse) -> str:
-    """`received from rank 0, tag 0, at train.py:41 forward`."""
-    at = f", at {crossing.issued_at}" if crossing.issued_at else ""
-    if crossing.direction == CONTEXT:
-        return f"gradients of a context of worker {crossing.peer}{at}"
-    if crossing.direction not in ("send", "recv"):
-        return f"of {crossing.direction}{at}"
-    verb = "sent to" if crossing.direction == "send" else "received from"
-    peer = "any rank" if crossing.peer is None else f"rank {crossing.peer}"
-    return f"{verb} {peer}{f', tag {crossing.tag}' if crossing.tag else ''}{at}"
-
-
-def hint(found: Candidate) -> str:
-    """One sentence for a holder of another kind that keeps buffers of the wire too; "" where it keeps none."""
-    crossed = {
-        s: c for s, c in buffers_of(found.graph, found.group.storages).items() if c.direction in ("send", "recv")
-    }
-    if not crossed:
-        return ""
-    size = sum(int(found.graph.bytes[s]) for s in crossed)
-    dead = sum(c.tensor_dead for c in crossed.values())
-    weak = (
-        f"; {'their' if dead == len(crossed) else f'{dead} of their'} Python tensors are dead, their storages are not"
-        if dead
-        else ""
+def comm_buffers(graph: HeapGraph, storages: Iterable[int]) -> CommBuffers:
+    """Those of the storages that have been on the wire, by where they crossed; the commonest kind first."""
+    buffers = buffers_of(graph, storages)
+    kinds = Counter(_kind(crossing) for crossing in buffers.values())
+    return CommBuffers(
+        len(buffers),
+        sum(int(graph.bytes[s]) for s in buffers),
+        dead=sum(crossing.tensor_dead for crossing in buffers.values()),
+        kinds=tuple(BufferKind(count, *kind) for kind, count in kinds.most_common()),
     )
-    many = "buffers" if len(crossed) > 1 else "buffer"
-    return (
-        f" Among what it keeps {'are' if len(crossed) > 1 else 'is'} {len(crossed)} {many} of the wire ({bytes_text(size)}: "
-        f"{told(found.graph, list(crossed))}{weak}): this holder is to blame, not the wire."
-    )
+
+
+def _kind(crossing: CommUse) -> tuple[str, int | None, int, str]:
+    """What tells one kind of crossing from another: a collective has no peer, a gradient of a context no tag."""
+    between_two = crossing.direction in ("send", "recv")
+    peer = crossing.peer if between_two or crossing.direction == CONTEXT else None
+    return crossing.direction, peer, (crossing.tag or 0) if between_two else 0, crossing.issued_at
+
+
+def p2p_buffers(candidate: Candidate) -> CommBuffers | None:
+    """The sent and received buffers that a holder of another kind keeps too; None where it keeps none."""
+    buffers = buffers_of(candidate.graph, candidate.group.storages)
+    crossed = [s for s, crossing in buffers.items() if crossing.direction in ("send", "recv")]
+    return comm_buffers(candidate.graph, crossed) if crossed else None
 
 
 def wire_findings(run: Run) -> list[Finding]:
@@ -178,20 +159,18 @@ def with_contexts(found: Sequence[Finding], run: Run) -> list[Finding]:
     places, workers = _opened(run)
     functions = tuple(dict.fromkeys(place.rpartition(" ")[2] for place in places))
     together = [
-        _together([f for f in mine if rank in f.storages], rank)
+        merge_findings([f for f in mine if rank in f.storages])
         for rank in sorted({r for f in mine for r in f.storages})
     ]
-    opened = f"Opened at {', '.join(places[:3])}. " if places else ""
-    known = f"Workers known: {', '.join(map(str, workers))}. " if workers else ""
     told = []
     for finding in together:
         # no single reference: the container lets go of all when the context is left
         where = places[0].rpartition(" ")[0] if places else ""
         cut = Cut((CutReference(CUT, where),), finding.retained_bytes)
         name = fingerprint(("dist-autograd-context", *functions))
-        words = in_words(finding.facts)
-        said = Said(words.title, f"{opened}{known}{words.advice}")
-        told.append(replace(finding, fingerprint=name, cut=cut, facts=said))
+        assert isinstance(finding.facts, OpenContextsFacts)
+        facts = replace(finding.facts, opened_at=tuple(places), workers=tuple(workers))
+        told.append(replace(finding, fingerprint=name, cut=cut, facts=facts))
     return [f for f in found if f not in mine] + told
 
 
@@ -206,26 +185,6 @@ def _opened(run: Run) -> tuple[list[str], list[int]]:
                 if context.get("opened_at"):
                     places[str(context["opened_at"])] = None
     return list(places), sorted(workers)
-
-
-def _together(found: Sequence[Finding], rank: int) -> Finding:
-    """The findings of one rank as one; the largest lends its words."""
-    best = max(found, key=lambda f: f.retained_bytes)
-    seen: dict[int, int] = defaultdict(int)
-    for finding in found:
-        for sighting in finding.sightings:
-            seen[sighting.step] += sighting.bytes
-    return replace(
-        best,
-        severity=Severity.LEAK if any(f.severity == Severity.LEAK for f in found) else Severity.NOTE,
-        retained_bytes=sum(f.retained_bytes for f in found),
-        bytes_per_step=sum(f.bytes_per_step for f in found),
-        count=sum(f.count for f in found),
-        host_bytes=sum(f.host_bytes for f in found),
-        made_at=tuple(dict.fromkeys(m for f in found for m in f.made_at)),
-        sightings=tuple(Sighting(rank, step, size) for step, size in sorted(seen.items())),
-        storages={rank: tuple(s for f in found for s in f.storages.get(rank, ()))},
-    )
 
 
 def beyond_the_wire(gaps: Sequence[Finding], told: Sequence[Finding]) -> list[Finding]:

@@ -7,11 +7,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from leakscope.findings.facts import Said, in_words
+from leakscope.findings.facts import Beside
 from leakscope.findings.model import Finding, FreedBy, Severity
 from leakscope.graph.model import KINDS, HeapGraph, ObjectKind
 from leakscope.record.model import Look, Rank
-from leakscope.units import bytes_text
 
 _ARRAY, _STORAGE, _OTHER = (KINDS.index(kind) for kind in (ObjectKind.ARRAY, ObjectKind.STORAGE, ObjectKind.NATIVE))
 
@@ -35,20 +34,12 @@ def _of_arrays(graph: HeapGraph) -> HeapGraph:
     return replace(graph, kind=kind, bytes=np.where(arrays, graph.size, 0), made_at={}, comm_uses={}, device={})
 
 
-def told_of_arrays(finding: Finding, rank: int) -> Finding:
-    """A finding made by the rules for tensors, in words for arrays; none of its bytes are a storage's."""
-    name = finding.cut.written if finding.cut else ""
-    word = _word(finding)
-
-    def said(text: str) -> str:
-        parts = text.split(name) if name else [text]
-        return name.join(part.replace(" tensor", f" {word}") for part in parts)
-
-    words = in_words(finding.facts)
-    return replace(finding, facts=Said(said(words.title), said(words.advice)), count=0, storages={rank: ()})
+def of_arrays(finding: Finding, rank: int) -> Finding:
+    """A finding made by the rules for tensors as one of arrays: none of its bytes are a storage's."""
+    return replace(finding, noun=_noun(finding), count=0, storages={rank: ()})
 
 
-def _word(finding: Finding) -> str:
+def _noun(finding: Finding) -> str:
     kind = finding.trace[-1].type.rpartition(".")[2]
     return "numpy array" if kind == "ndarray" else f"{kind} object"
 
@@ -66,7 +57,6 @@ def beside_tensors(told: Sequence[Finding], arrays: Finding) -> list[Finding]:
             and finding.freed_by == FreedBy.PROGRAM
             and (finding.severity == Severity.LEAK or arrays.severity == Severity.NOTE)
         ):
-            more = f" {bytes_text(arrays.retained_bytes)} of {_word(arrays)}s go with it."
-            words = in_words(finding.facts)
-            return [*told[:place], replace(finding, facts=Said(words.title, words.advice + more)), *told[place + 1 :]]
+            beside = (*finding.beside, Beside(arrays.retained_bytes, arrays.noun))
+            return [*told[:place], replace(finding, beside=beside), *told[place + 1 :]]
     return [*told, arrays]

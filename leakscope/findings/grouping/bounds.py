@@ -8,14 +8,13 @@ from dataclasses import replace
 from itertools import pairwise
 from statistics import median
 
-from leakscope.findings.facts import Said, in_words
+from leakscope.findings.facts import Bounded, CameToRest
 from leakscope.findings.grouping.candidate import Candidate
 from leakscope.findings.grouping.groups import Group
 from leakscope.findings.grouping.growth import Series
 from leakscope.findings.model import Finding, Severity
 from leakscope.graph.model import HeapGraph, ObjectKind
 from leakscope.record.model import Look, Rank
-from leakscope.units import bytes_text
 
 WENT_ON = 0.4
 """What has grown on as it did adds at least this share of its rate, times the steps, to the counted bytes."""
@@ -30,7 +29,6 @@ _STILL = 6
 """Steps to the end over which memory that has come to rest is seen to be still."""
 _IN_STEP = 0.1
 """Share of its rate by which the counted bytes still rise at a median step once it has."""
-_NONE_GO = " and lets none go"
 
 
 def went_on(rank: Rank, line: Series, rate: float, growing: Sequence[Series] = (), rested: bool = False) -> bool:
@@ -114,25 +112,24 @@ def gaining(at: Mapping[int, tuple[Look, Group]]) -> list[int]:
     return found
 
 
-def bound_on(at: Mapping[int, tuple[Look, Group]], places: Sequence[int]) -> str:
-    """What the container that gains would hold when full, "" where it has no bound, is full already, or is one of ever more
+def bound_on(at: Mapping[int, tuple[Look, Group]], places: Sequence[int]) -> Bounded | None:
+    """What the container that gains would hold when full, None where it has no bound, is full already, or is one of ever more
     itself. `places` are those of `gaining`."""
     *_, before, last = [at[k] for k in sorted(at)] if len(at) > 1 else [None, None]
     if len(places) != 1 or before is None or last is None:
-        return ""
+        return None
     look, group = last
     place = places[0]
     label = look.heap.object(int(look.heap.holder[group.way[place]])).label
     bound = re.search(r", max(?:len|size) (\d+)$", label)
     items = _items_at(look.heap, group.way, place)
     if bound is None or items >= int(bound[1]) <= _items_at(before[0].heap, before[1].way, place):
-        return ""
+        return None
     more = items - _items_at(before[0].heap, before[1].way, place)
     each = (
         (group.bytes - before[1].bytes) / more if more > 0 else group.bytes / items
     )  # one of them may have another holder
-    full = round(each * int(bound[1]))
-    return f"{items} of {bound[1]} items are in it; when it is full it holds {bytes_text(full)}"
+    return Bounded(items, int(bound[1]), full_bytes=round(each * int(bound[1])))
 
 
 def _items_at(graph: HeapGraph, way: Sequence[int], place: int) -> int:
@@ -149,18 +146,9 @@ def doubted(finding: Finding, candidate: Candidate) -> Finding:
     """A note where something speaks against a leak."""
     if candidate.group.freed:
         return finding
-    if candidate.bound:
-        title = in_words(finding.facts).title.replace(_NONE_GO, " up to its bound")
-        return replace(
-            finding,
-            severity=Severity.NOTE,
-            settled=True,
-            facts=Said(title, f"No leak as long as its bound is what you want: {candidate.bound}."),
-        )
-    if candidate.ended:
-        text = f"It grew so until step {candidate.series.steps[-1]}; the memory counted later did not go on with it: it has been emptied since, or is full."
-        title = in_words(finding.facts).title.replace(_NONE_GO, ", but not to the end")
-        return replace(finding, severity=Severity.NOTE, settled=True, facts=Said(title, text))
+    settled_by = candidate.bound or (CameToRest(candidate.series.steps[-1]) if candidate.ended else None)
+    if settled_by is not None:
+        return replace(finding, severity=Severity.NOTE, settled_by=settled_by)
     return finding if candidate.certain else replace(finding, severity=Severity.NOTE)
 
 

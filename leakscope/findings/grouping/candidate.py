@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
+from leakscope.findings.facts import Bounded
 from leakscope.findings.grouping.groups import Group
 from leakscope.findings.grouping.growth import Series
 from leakscope.findings.naming.expressions import along_way, line_along
@@ -41,8 +42,8 @@ class Candidate:
     """The counted bytes of the later steps did not go on as it grew."""
     gaining: int = -1
     """Position on the way of the last container that has gained items; -1 where none was seen to."""
-    bound: str = ""
-    """What the bounded container that gains it would hold when full; "" where there is none."""
+    bound: Bounded | None = None
+    """What the bounded container that gains it would hold when full; None where there is none."""
 
     def written(self, reference: int) -> str:
         """A reference on the way, as its user would write it: `model[1].seen in main()`."""

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from leakscope.findings.facts import Said, in_words
+from leakscope.findings.facts import Upstream
 from leakscope.findings.model import Finding, Hop, Origin, RuleName
 from leakscope.graph.model import ObjectKind
 
@@ -106,18 +106,8 @@ def known_leak(trace: Sequence[Hop], crossed: bool | None = None) -> Known | Non
 
 
 def named_upstream(finding: Finding) -> Finding:
-    """The finding as the library's, with the upstream issue in its advice, where it is known there."""
-    words = in_words(finding.facts)
-    told = finding.origin == Origin.LIBRARY and words.advice.startswith(_OPENING)
-    known = None if told else known_leak(finding.trace)
+    """The finding as the library's, with the upstream issue, where it is known there."""
+    known = None if finding.upstream else known_leak(finding.trace)
     if known is None:
         return finding
-    said = Said(words.title, f"{upstream(known)} {known.cure or words.advice}")
-    return replace(finding, origin=Origin.LIBRARY, facts=said)
-
-
-def upstream(known: Known) -> str:
-    return f"{_OPENING} {known.issue}: {known.said}."
-
-
-_OPENING = "Known upstream,"
+    return replace(finding, origin=Origin.LIBRARY, upstream=Upstream(known.issue, known.said, known.cure))

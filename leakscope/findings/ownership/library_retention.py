@@ -6,13 +6,13 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from leakscope.findings.facts import Said
+from leakscope.findings.facts import Said, Upstream
 from leakscope.findings.grouping.growth import LEAST_LOOKS, Series, series
 from leakscope.findings.model import Cut, CutReference, Finding, FreedBy, Origin, Severity, Sighting
 from leakscope.findings.naming.candidate_trace import on_trace
 from leakscope.findings.naming.expressions import at_holder
 from leakscope.findings.naming.trace import fingerprint
-from leakscope.findings.ownership.known_leaks import KNOWN, TYPES, Known, upstream
+from leakscope.findings.ownership.known_leaks import KNOWN, TYPES, Known
 from leakscope.findings.ownership.library_paths import Hold, Holds, freed_by, holds_of, whole_trace
 from leakscope.graph.model import HeapGraph, ObjectKind, ReferenceKind
 from leakscope.graph.paths import ways_from_roots
@@ -127,6 +127,7 @@ def _finding(rank: Rank, graph: HeapGraph, kept: Kept, line: Series, size: int, 
         trace=trace,
         cut=on_trace(Cut((named,), frees), trace) if frees else None,
         origin=Origin.LIBRARY,
+        upstream=Upstream(known.issue, known.said),
         made_at=tuple(dict.fromkeys(graph.made_at[s] for s in kept.holds if s in graph.made_at))[:6],
         sightings=tuple(Sighting(rank.number, s, b) for s, b in zip(line.steps, line.bytes, strict=True) if b),
         count=count,
@@ -147,8 +148,8 @@ def _course(line: Series) -> str:
 
 
 def advice(graph: HeapGraph, kept: Kept, more: str) -> str:
-    """The upstream issue, who else keeps the same storages, and what the script can do."""
-    parts = [upstream(kept.known)]
+    """Who else keeps the same storages, and what the script can do."""
+    parts = []
     for name, count in sorted(kept.others(graph).items(), key=lambda item: -item[1])[:_OTHERS_SHOWN]:
         whole = "all of it" if count == len(kept.holds) else f"{count} of {len(kept.holds)} storages"
         parts.append(f"Kept by {name} too: {whole}.")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from leakscope.findings.facts import Said
+from leakscope.findings.facts import Said, Upstream
 from leakscope.findings.model import Cut, CutReference, Finding, FreedBy, Origin, RuleName, Severity, Sighting
 from leakscope.findings.naming.candidate_trace import on_trace
 from leakscope.findings.naming.trace import fingerprint
@@ -88,6 +88,7 @@ def _known(peak: PeakOfStep, kept: Kept, idle: Sequence[Idle]) -> Finding:
         trace=trace,
         cut=on_trace(Cut((named,), frees), trace) if frees else None,
         origin=Origin.LIBRARY,
+        upstream=Upstream(known.issue, known.said),
         made_at=_made_at(idle),
         sightings=(Sighting(peak.rank, int(peak.row["step"]), size),),
         count=len(idle),

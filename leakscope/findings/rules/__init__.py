@@ -1,9 +1,13 @@
-"""All rules, in the order in which a group of storages is offered to them."""
+"""All rules, in the order in which a group of storages is offered to them: it belongs to the first that applies."""
 
 from __future__ import annotations
 
-from types import ModuleType
+from collections.abc import Mapping
+from dataclasses import dataclass
 
+from leakscope.findings.facts import Facts
+from leakscope.findings.grouping.candidate import Candidate
+from leakscope.findings.model import RuleName
 from leakscope.findings.rules import (
     dist_autograd_context,
     frame_hold,
@@ -16,17 +20,68 @@ from leakscope.findings.rules import (
     tensor_cycle,
     view_hold,
 )
+from leakscope.findings.rules.rule import BrokenRule, OwnRule, Rule, rules_of_others
 
-ORDER: tuple[ModuleType, ...] = (
-    immortal_cycle,
-    tensor_cycle,
-    dist_autograd_context,
-    p2p_buffer,
-    hook_pileup,
-    frame_hold,
-    retained_graph,
-    view_hold,
-    native_hold,
-    step_growth,
+__all__ = ["OWN_RULES", "BrokenRule", "OwnRule", "Rule", "RuleFacts", "all_rules", "facts_of", "rule_texts"]
+
+OWN_RULES: tuple[OwnRule, ...] = (
+    immortal_cycle.RULE,
+    tensor_cycle.RULE,
+    dist_autograd_context.RULE,
+    p2p_buffer.RULE,
+    hook_pileup.RULE,
+    frame_hold.RULE,
+    retained_graph.RULE,
+    view_hold.RULE,
+    native_hold.RULE,
+    step_growth.RULE,
 )
-"""Each has NAME, applies(candidate), title(candidate, cut), advice(candidate, cut); some have cure(candidate), a slug of `findings.cures` or ""."""
+"""leakscope's own, by their order."""
+
+_OF_OTHER_STAGES = {
+    RuleName.LATE_RELEASE: "Memory at the peak that is never used again.",
+    RuleName.RANK_SKEW: "One rank keeps what its peers let go.",
+    RuleName.ALLOCATOR: "Memory that the allocator keeps beyond what is in use.",
+}
+"""Texts of what is found otherwise than from one group of storages."""
+
+
+@dataclass(frozen=True)
+class RuleFacts:
+    """The rule that a candidate belongs to, and what it knows of it."""
+
+    rule: Rule
+    facts: Facts
+    broken: tuple[BrokenRule, ...]
+    """Rules of other packages that raised when they were asked."""
+
+
+def all_rules() -> tuple[Rule, ...]:
+    """leakscope's own rules and those of other packages, in the order in which they are asked."""
+    return tuple(sorted((*OWN_RULES, *rules_of_others()[0]), key=lambda rule: rule.order))
+
+
+def rule_texts() -> Mapping[str, str]:
+    """Each rule's name and its one sentence."""
+    texts = {rule.name: rule.text for rule in (*OWN_RULES, *rules_of_others()[0])} | _OF_OTHER_STAGES
+    named = [name for name in RuleName if name in texts]
+    return {name: texts[name] for name in dict.fromkeys([*named, *texts])}
+
+
+def facts_of(candidate: Candidate, cut: str) -> RuleFacts:
+    """What the first rule that applies knows of a candidate; `cut` is the reference to cut, as the user would write it."""
+    broken: list[BrokenRule] = []
+    for rule in all_rules():
+        if isinstance(rule, OwnRule):
+            if rule.applies(candidate):
+                return RuleFacts(rule, rule.facts(candidate, cut), tuple(broken))
+            continue
+        try:
+            if rule.applies(candidate):
+                facts = rule.facts(candidate, cut)
+                if not isinstance(facts, Facts):
+                    raise TypeError(f"facts() returned {type(facts).__name__}")
+                return RuleFacts(rule, facts, tuple(broken))
+        except Exception as error:  # noqa: BLE001 - another package's rule must not end the judging
+            broken.append(BrokenRule(rule.name, f"it raised {type(error).__name__}: {error}"))
+    raise AssertionError("step-growth and tensor-cycle apply to whatever is left")

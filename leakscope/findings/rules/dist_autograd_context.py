@@ -3,36 +3,27 @@
 from __future__ import annotations
 
 from leakscope.findings.comm.operations import buffers_of
+from leakscope.findings.facts import OpenContextsFacts
 from leakscope.findings.grouping.candidate import Candidate
 from leakscope.findings.model import RuleName
-from leakscope.graph.model import Object
+from leakscope.findings.rules.rule import OwnRule
 
-NAME = RuleName.DIST_AUTOGRAD_CONTEXT
-
-
-def _context(found: Candidate) -> Object | None:
-    return next((o for o in found.before_tensor if o.name.endswith("DistAutogradContext")), None)
+_CONTEXT = "DistAutogradContext"
 
 
-def applies(found: Candidate) -> bool:
-    return found.group.freed == 0 and _context(found) is not None
+def _applies(candidate: Candidate) -> bool:
+    return candidate.group.freed == 0 and any(o.name.endswith(_CONTEXT) for o in candidate.before_tensor)
 
 
-def _count(found: Candidate) -> int:
-    graph = found.graph
-    return sum(name.endswith("DistAutogradContext") for name in (graph.strings[k] for k in graph.name.tolist()))
-
-
-def title(found: Candidate, cut: str) -> str:
-    opened = dict.fromkeys(c.issued_at for c in buffers_of(found.graph, found.group.storages).values() if c.issued_at)
-    where = f", opened at {', '.join(list(opened)[:3])}" if opened else ""
-    count = _count(found)
-    return f"{count} distributed-autograd context{'s' if count != 1 else ''} (DistAutogradContext) left open{where}"
-
-
-def advice(found: Candidate, cut: str) -> str:
-    return (
-        "Enter the context with `with torch.distributed.autograd.context() as context_id:` around forward, backward and the reading "
-        "of the gradients: leaving it, also by an exception, is the only thing that releases it, on every worker it has talked to. "
-        "It lives in torch's own container in C++; gc neither sees nor frees it."
+def _facts(candidate: Candidate, _cut: str) -> OpenContextsFacts:
+    graph = candidate.graph
+    buffers = buffers_of(graph, candidate.group.storages).values()
+    return OpenContextsFacts(
+        count=sum(name.endswith(_CONTEXT) for name in (graph.strings[k] for k in graph.name.tolist())),
+        issued_at=tuple(dict.fromkeys(c.issued_at for c in buffers if c.issued_at)),
     )
+
+
+RULE = OwnRule(
+    RuleName.DIST_AUTOGRAD_CONTEXT, 30, "A distributed autograd context that was left open.", _applies, _facts
+)

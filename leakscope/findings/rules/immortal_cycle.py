@@ -2,52 +2,76 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from enum import StrEnum
+
+from leakscope.findings.facts import Facts
 from leakscope.findings.grouping.candidate import Candidate
 from leakscope.findings.model import RuleName
-from leakscope.findings.rules.tensor_cycle import through_hook
+from leakscope.findings.rules.rule import OwnRule
+from leakscope.findings.rules.tensor_cycle import HOOKS_REMOVED, cycle_of, through_hook
 from leakscope.graph.model import IMMORTAL, ObjectKind, ReferenceKind
 
-NAME = RuleName.IMMORTAL_CYCLE
+
+class ClosedBy(StrEnum):
+    """What closes an immortal cycle."""
+
+    METADATA = "metadata"
+    GRADIENT = "gradient"
+    """A gradient that has a graph, on its own parameter."""
+    PACK_HOOK = "pack hook"
+    """A pack hook that returns the tensor itself."""
+    HOOK = "hook"
+    OTHER = "other"
 
 
-def applies(found: Candidate) -> bool:
-    return found.group.freed == IMMORTAL
+@dataclass(frozen=True)
+class ImmortalFacts(Facts):
+    """A cycle that gc never frees."""
+
+    closed_by: ClosedBy
+    hidden: tuple[str, str] | None
+    """(name, label of its holder) of the C++ reference that gc does not follow; None where it is a tensor's own to its grad node."""
 
 
-def hidden_by(found: Candidate) -> str:
+def _applies(candidate: Candidate) -> bool:
+    return candidate.group.freed == IMMORTAL
+
+
+def _hidden(candidate: Candidate) -> tuple[str, str] | None:
     """The C++ reference on the cycle that gc does not follow."""
-    cycle = [found.graph.reference(r) for r in (found.group.cycles[0] if found.group.cycles else ())]
-    for kinds in (("hook", "saved"), ("grad graph",)):  # what the user's code put there is named before autograd's own
+    cycle = cycle_of(candidate)
+    # what the user's code put there is named before autograd's own
+    for kinds in ((ReferenceKind.HOOK, ReferenceKind.SAVED), (ReferenceKind.GRAD_GRAPH,)):
         for reference in cycle:
-            holder = found.graph.object(reference.holder)
+            holder = candidate.graph.object(reference.holder)
             if holder.kind == ObjectKind.GRAD_NODE and reference.kind in kinds:
-                return f"{reference.name} of {holder.label}"
-    return ".grad_fn of a tensor that C++ owns too"
+                return reference.name, holder.label
+    return None
 
 
-def cure(found: Candidate) -> str:
-    """A backward that takes its hooks off again closes no cycle through a node's hook."""
-    return "hooks-removed" if through_hook(found) else ""
-
-
-def title(found: Candidate, cut: str) -> str:
-    return f"a cycle through autograd's C++ graph that gc never frees, closed by {cut}"
-
-
-def advice(found: Candidate, cut: str) -> str:
-    cycle = [found.graph.reference(r) for r in (found.group.cycles[0] if found.group.cycles else ())]
-    hidden = hidden_by(found)
+def _closed_by(candidate: Candidate) -> ClosedBy:
+    cycle = cycle_of(candidate)
+    tensors = (ObjectKind.TENSOR, ObjectKind.PARAMETER)
     if any(r.name == "metadata" for r in cycle):
-        todo = "Keep what you need of the tensor (its shape, a detached copy) in the node's metadata, not the tensor itself"
-    elif any(r.name == ".grad" for r in cycle):
-        todo = f"Cut {cut}, or take the gradient with torch.autograd.grad: one made with create_graph=True and stored on its own parameter closes a cycle"
-    elif any(
-        r.kind == ReferenceKind.SAVED and found.graph.object(r.held).kind in (ObjectKind.TENSOR, ObjectKind.PARAMETER)
-        for r in cycle
-    ):
-        todo = "Return t.detach() from the pack hook: a pack hook that returns the tensor itself closes a cycle for every operator that saves its output"
-    elif any(r.kind == ReferenceKind.HOOK for r in cycle):
-        todo = "Let the hook take what it needs through its argument, a detached tensor or a weak reference, or remove its handle after backward"
-    else:
-        todo = f"Cut {cut}"
-    return f"{todo}. gc cannot help: it does not see {hidden}."
+        return ClosedBy.METADATA
+    if any(r.name == ".grad" for r in cycle):
+        return ClosedBy.GRADIENT
+    if any(r.kind == ReferenceKind.SAVED and candidate.graph.object(r.held).kind in tensors for r in cycle):
+        return ClosedBy.PACK_HOOK
+    return ClosedBy.HOOK if any(r.kind == ReferenceKind.HOOK for r in cycle) else ClosedBy.OTHER
+
+
+def _facts(candidate: Candidate, _cut: str) -> ImmortalFacts:
+    # a backward that takes its hooks off again closes no cycle through a node's hook
+    see = HOOKS_REMOVED if through_hook(candidate) else ""
+    return ImmortalFacts(_closed_by(candidate), _hidden(candidate), see=see)
+
+
+RULE = OwnRule(
+    RuleName.IMMORTAL_CYCLE,
+    10,
+    "Tensors held by a cycle through C++ references that gc never frees.",
+    _applies,
+    _facts,
+)

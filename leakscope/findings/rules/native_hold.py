@@ -2,26 +2,33 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
+from leakscope.findings.facts import Facts
 from leakscope.findings.grouping.candidate import Candidate
 from leakscope.findings.model import RuleName
+from leakscope.findings.rules.rule import OwnRule
 from leakscope.graph.model import ObjectKind, RootKind
 
-NAME = RuleName.NATIVE_HOLD
+_KINDS = (ObjectKind.TENSOR, ObjectKind.PARAMETER, ObjectKind.STORAGE, ObjectKind.GRAD_NODE)
 
 
-def applies(found: Candidate) -> bool:
-    start = found.objects[0]
-    return (
-        found.group.freed == 0
-        and start.root == RootKind.NATIVE
-        and start.kind in (ObjectKind.TENSOR, ObjectKind.PARAMETER, ObjectKind.STORAGE, ObjectKind.GRAD_NODE)
-    )
+@dataclass(frozen=True)
+class NativeFacts(Facts):
+    """Something that native code alone holds."""
+
+    label: str
+    unexplained: int
+    """References to it that were found neither in Python nor in autograd."""
 
 
-def title(found: Candidate, cut: str) -> str:
-    return f"{found.objects[0].label} is held by a running call or native code, and no Python object explains it"
+def _applies(candidate: Candidate) -> bool:
+    start = candidate.objects[0]
+    return candidate.group.freed == 0 and start.root == RootKind.NATIVE and start.kind in _KINDS
 
 
-def advice(found: Candidate, cut: str) -> str:
-    count = found.objects[0].unexplained
-    return f"{count} reference{'s' if count != 1 else ''} to it could not be found in Python or autograd: look for handles of asynchronous operations not waited for, an autocast region never left, or a C++ extension that caches it."
+def _facts(candidate: Candidate, _cut: str) -> NativeFacts:
+    return NativeFacts(candidate.objects[0].label, candidate.objects[0].unexplained)
+
+
+RULE = OwnRule(RuleName.NATIVE_HOLD, 90, "Tensor memory held by native code only.", _applies, _facts)

@@ -2,81 +2,125 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from enum import StrEnum
+
+from leakscope.findings.facts import Facts
 from leakscope.findings.grouping.candidate import Candidate
 from leakscope.findings.model import RuleName
 from leakscope.findings.naming.expressions import is_lru_cache
+from leakscope.findings.rules.rule import OwnRule
 from leakscope.graph.model import Object, ObjectKind
 from leakscope.graph.ownership import is_users
 
-NAME = RuleName.STEP_GROWTH
 _OF_OPTIMIZER = (".state", ".param_groups")
+_WEAK_KEYS = ("WeakKeyDictionary", "WeakIdKeyDictionary")
+_DEFAULTS = (".__defaults__", ".__kwdefaults__")
 
 
-def applies(found: Candidate) -> bool:
-    return found.group.freed == 0
+class GrowsIn(StrEnum):
+    """What kind of thing gains tensors: it decides what to do about it."""
+
+    OPTIMIZER_HISTORY = "optimizer history"
+    """The state that an optimizer of a library keeps of one parameter."""
+    SAME_TENSORS = "same tensors"
+    """Nothing is added: the tensors themselves are larger at each look."""
+    CACHE = "cache"
+    """The results of a function under `lru_cache`."""
+    FINALIZER = "finalizer"
+    WEAK_KEYS = "weak keys"
+    OPTIMIZER = "optimizer"
+    """What an optimizer keeps of ever more parameters."""
+    DEFAULT_ARGUMENT = "default argument"
+    QUEUE = "queue"
+    DICT = "dict"
+    CONTAINER = "container"
+    OTHER = "other"
 
 
-def bounded_by(found: Candidate) -> Object | None:
+@dataclass(frozen=True)
+class GrowthFacts(Facts):
+    """Something alive that gains tensors."""
+
+    grows_in: GrowsIn
+    holder: str = ""
+    """Label of the optimizer, or name of the cached function."""
+    tensors: int = 0
+    """How many tensors there were at every look, where none were added."""
+    pauses: bool = False
+    """It did not grow at each look."""
+
+
+def _applies(candidate: Candidate) -> bool:
+    return candidate.group.freed == 0
+
+
+def _bounded_by(candidate: Candidate) -> Object | None:
     """The optimizer of a library in whose state of one parameter it all hangs: its own options bound that.
 
     A state that gains parameters is nobody's plan, nor is what an optimizer of the user's own collects.
     """
-    for place, (obj, reference) in enumerate(zip(found.objects, found.references, strict=False)):
+    for place, (obj, reference) in enumerate(zip(candidate.objects, candidate.references, strict=False)):
         if obj.kind == ObjectKind.OPTIMIZER and not is_users(obj) and reference.name == ".state":
-            entries = found.objects[place + 2 : place + 3]
-            return obj if entries and entries[0].kind == ObjectKind.CONTAINER and found.is_for_all(entries[0]) else None
+            entries = candidate.objects[place + 2 : place + 3]
+            of_one = entries and entries[0].kind == ObjectKind.CONTAINER and candidate.is_for_all(entries[0])
+            return obj if of_one else None
     return None
 
 
-def title(found: Candidate, cut: str) -> str:
-    optimizer = bounded_by(found)
-    if optimizer is not None:
-        return f"the {optimizer.label}'s own state of one parameter grows: {cut}"
-    if found.keeps_its_number == 1:
-        return f"the tensor in {cut} is larger at each look"
-    if found.keeps_its_number:
-        return f"the {found.keeps_its_number} tensors in {cut} are larger at each look"
-    return f"{cut} gains tensors {'every few steps' if found.series.pauses else 'each step'} and lets none go"
-
-
-def _is_of_cache(found: Candidate, grown: Object) -> bool:
+def _is_of_cache(candidate: Candidate, grown: Object) -> bool:
     """Whether a container is an lru_cache, or the dict that one without a bound keeps its results in."""
-    above = found.objects[found.gaining - 1] if found.gaining > 0 else None
+    above = candidate.objects[candidate.gaining - 1] if candidate.gaining > 0 else None
     return is_lru_cache(grown) or above is not None and is_lru_cache(above) and above.label.endswith("maxsize None")
 
 
-def _grows_in_optimizer(found: Candidate) -> bool:
+def _cache(candidate: Candidate) -> Object | None:
+    """The lru_cache whose results grow."""
+    cache = next((o for o in candidate.before_tensor if is_lru_cache(o)), None)
+    grown = candidate.gained
+    return cache if cache is not None and (grown is None or _is_of_cache(candidate, grown)) else None
+
+
+def _grows_in_optimizer(candidate: Candidate) -> bool:
     """Whether what gains lies in what an optimizer keeps, not above it: a list of optimizers is none."""
-    for place, (obj, reference) in enumerate(zip(found.objects, found.references, strict=False)):
+    for place, (obj, reference) in enumerate(zip(candidate.objects, candidate.references, strict=False)):
         if obj.kind == ObjectKind.OPTIMIZER and reference.name in _OF_OPTIMIZER:
-            return place < found.gaining or found.gaining < 0 and found.is_for_all(obj)
+            return place < candidate.gaining or candidate.gaining < 0 and candidate.is_for_all(obj)
     return False
 
 
-def advice(found: Candidate, cut: str) -> str:
-    place = found.container
-    if bounded_by(found) is not None:
-        return "A history that the optimizer keeps by design, up to a bound among its own options (history_size of LBFGS): no leak. Give it a smaller bound where that is too much memory."
-    if found.keeps_its_number:
-        return f"Nothing is added to it: see why {cut} is made larger each step (a torch.cat of all so far, a size that counts the steps), and keep a part of fixed size."
-    grown = found.gained
-    cache = next((o for o in found.before_tensor if is_lru_cache(o)), None)
-    if cache is not None and (grown is None or _is_of_cache(found, grown)):
-        return f"Call {cache.name}.cache_clear() when its results are done with, or bound it with lru_cache(maxsize=...): each step calls it with new arguments, and every result is kept."
-    if any(o.type == "weakref.finalize._Info" for o in found.before_tensor):
-        return "What a weakref.finalize is given lives until its object dies: let those objects go, call the finalizer's detach(), or hand it no tensor."
-    if any(o.type.endswith(("WeakKeyDictionary", "WeakIdKeyDictionary")) for o in found.before_tensor):
-        return f"An entry of {cut} goes when nothing else holds its key: see whether its value does, or who else keeps the keys, and take the entry out when the step is done with it."
-    if _grows_in_optimizer(found):
-        return "An optimizer keeps every parameter that it was ever given, and a state for each: add parameters once (add_param_group), not each step, and make a new optimizer for a new model."
-    shared = [o for o in found.before_tensor if o.kind == ObjectKind.CONTAINER and found.is_for_all(o)]
-    grown = grown or (shared[-1] if shared else None)
-    if ".__defaults__" in cut or ".__kwdefaults__" in cut:
-        return "A default argument is made once, with its function, and kept: give it the default None, and make a new one in the body."
-    if any(o.type == "queue.Queue" for o in found.before_tensor):
-        return f"More is put into {cut} than is taken out: give the queue a bound (queue.Queue(maxsize=...)), so that whoever fills it waits."
+def _grows_in(candidate: Candidate, cut: str) -> GrowsIn:
+    """The kind of a growth that is neither an optimizer's history, nor one of the same tensors, nor a cache's."""
+    types = [o.type for o in candidate.before_tensor]
+    if "weakref.finalize._Info" in types:
+        return GrowsIn.FINALIZER
+    if any(kind.endswith(_WEAK_KEYS) for kind in types):
+        return GrowsIn.WEAK_KEYS
+    if _grows_in_optimizer(candidate):
+        return GrowsIn.OPTIMIZER
+    if any(name in cut for name in _DEFAULTS):
+        return GrowsIn.DEFAULT_ARGUMENT
+    if "queue.Queue" in types:
+        return GrowsIn.QUEUE
+    containers = (o for o in candidate.before_tensor if o.kind == ObjectKind.CONTAINER)
+    shared = [o for o in containers if candidate.is_for_all(o)]
+    grown = candidate.gained or (shared[-1] if shared else None)
     if grown is not None and "dict" in grown.type.lower():
-        return f"Bound {cut} or clear it: each step adds an entry under a new key (an lru_cache(maxsize=...) or one entry per real need)."
-    if place:
-        return f"Empty {cut} when the step is done with it, keep only what is used again, or give it a bound (collections.deque(maxlen=...))."
-    return f"Reset {cut} each step; what it holds is not let go."
+        return GrowsIn.DICT
+    return GrowsIn.CONTAINER if candidate.container else GrowsIn.OTHER
+
+
+def _facts(candidate: Candidate, cut: str) -> GrowthFacts:
+    tensors, pauses = candidate.keeps_its_number, candidate.series.pauses
+    optimizer = _bounded_by(candidate)
+    if optimizer is not None:
+        return GrowthFacts(GrowsIn.OPTIMIZER_HISTORY, optimizer.label, tensors, pauses, is_bounded=True)
+    if tensors:
+        return GrowthFacts(GrowsIn.SAME_TENSORS, "", tensors, pauses)
+    cache = _cache(candidate)
+    if cache is not None:
+        return GrowthFacts(GrowsIn.CACHE, cache.name, pauses=pauses)
+    return GrowthFacts(_grows_in(candidate, cut), pauses=pauses)
+
+
+RULE = OwnRule(RuleName.STEP_GROWTH, 100, "A live container that gains tensors each step.", _applies, _facts)

@@ -2,37 +2,49 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
+from leakscope.findings.facts import Facts
 from leakscope.findings.grouping.candidate import Candidate
 from leakscope.findings.model import RuleName
-from leakscope.graph.model import ReferenceKind
-from leakscope.units import bytes_text
+from leakscope.findings.rules.rule import OwnRule
+from leakscope.graph.model import Object, ReferenceKind
 
-NAME = RuleName.VIEW_HOLD
 _LARGER = 2
+"""A storage of fewer times what is needed of it is no waste to speak of; chosen."""
 
 
-def _sizes(found: Candidate) -> tuple[int, int]:
+@dataclass(frozen=True)
+class ViewFacts(Facts):
+    """What is held spans a small part of its storage."""
+
+    held: str
+    needed_bytes: int
+    storage_bytes: int
+    by_base: bool
+    """It is a view, and holds its base."""
+
+
+def _arrays(candidate: Candidate) -> list[Object]:
+    return [o for o in candidate.before_tensor if o.type.endswith(("ndarray", "memoryview"))]
+
+
+def _sizes(candidate: Candidate) -> tuple[int, int]:
     """(bytes that what is held spans, bytes its storage owns)."""
-    arrays = [o.size for o in found.before_tensor if o.type.endswith(("ndarray", "memoryview")) and o.size >= 0]
-    return min([*arrays, found.objects[found.tensor_at].size]), found.objects[-1].bytes
+    spans = [o.size for o in _arrays(candidate) if o.size >= 0]
+    return min([*spans, candidate.objects[candidate.tensor_at].size]), candidate.objects[-1].bytes
 
 
-def applies(found: Candidate) -> bool:
-    tensor, storage = _sizes(found)
-    only_memory = all(r.kind == ReferenceKind.MEMORY for r in found.references[found.tensor_at :])
-    return found.group.freed == 0 and only_memory and 0 <= tensor * _LARGER <= storage
+def _applies(candidate: Candidate) -> bool:
+    needed, storage = _sizes(candidate)
+    only_memory = all(r.kind == ReferenceKind.MEMORY for r in candidate.references[candidate.tensor_at :])
+    return candidate.group.freed == 0 and only_memory and 0 <= needed * _LARGER <= storage
 
 
-def title(found: Candidate, cut: str) -> str:
-    tensor, storage = _sizes(found)
-    held = next(
-        (o for o in found.before_tensor if o.type.endswith(("ndarray", "memoryview"))), found.objects[found.tensor_at]
-    )
-    return f"{held.label} in {cut} needs {bytes_text(tensor)} and keeps a storage of {bytes_text(storage)}"
+def _facts(candidate: Candidate, _cut: str) -> ViewFacts:
+    needed, storage = _sizes(candidate)
+    held = next(iter(_arrays(candidate)), candidate.objects[candidate.tensor_at])
+    return ViewFacts(held.label, needed, storage, by_base=any(r.name == "._base" for r in candidate.references))
 
 
-def advice(found: Candidate, cut: str) -> str:
-    base = any(r.name == "._base" for r in found.references)
-    if base:
-        return f"Drop the view in {cut}, or keep a .detach().clone() of it: a view holds its base through ._base even when its own .data is replaced."
-    return f"Clone what you keep in {cut} (.detach().clone()): a slice shares the whole storage it was cut from."
+RULE = OwnRule(RuleName.VIEW_HOLD, 80, "A small view that keeps a large storage.", _applies, _facts)

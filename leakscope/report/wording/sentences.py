@@ -5,18 +5,64 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from leakscope.findings.facts import Facts, Said
+from leakscope.findings.facts import OpenContextsFacts, Said
 from leakscope.findings.model import Finding
+from leakscope.findings.rules.frame_hold import CallsFacts, FrameFacts
+from leakscope.findings.rules.hook_pileup import HookFacts
+from leakscope.findings.rules.immortal_cycle import ImmortalFacts
+from leakscope.findings.rules.native_hold import NativeFacts
+from leakscope.findings.rules.p2p_buffer import BufferFacts
+from leakscope.findings.rules.retained_graph import GraphFacts
+from leakscope.findings.rules.step_growth import GrowthFacts
+from leakscope.findings.rules.tensor_cycle import CycleFacts
+from leakscope.findings.rules.view_hold import ViewFacts
+from leakscope.report.wording import comm, cycles, growth, holders
+from leakscope.units import bytes_text
 
-TITLES: Mapping[type[Facts], Callable[[Any], str]] = {Said: lambda said: said.title}
-ADVICE: Mapping[type[Facts], Callable[[Any], str]] = {Said: lambda said: said.advice}
+Sentence = Callable[[Finding, Any], str]
+
+SENTENCES: Mapping[type, tuple[Sentence, Sentence]] = {
+    Said: (lambda _, said: str(said.title), lambda _, said: str(said.advice)),
+    ImmortalFacts: (cycles.immortal_title, cycles.immortal_advice),
+    CycleFacts: (cycles.cycle_title, cycles.cycle_advice),
+    OpenContextsFacts: (comm.contexts_title, comm.contexts_advice),
+    BufferFacts: (comm.buffer_title, comm.buffer_advice),
+    HookFacts: (holders.hook_title, holders.hook_advice),
+    FrameFacts: (holders.frame_title, holders.frame_advice),
+    CallsFacts: (holders.calls_title, holders.calls_advice),
+    GraphFacts: (holders.graph_title, holders.graph_advice),
+    ViewFacts: (holders.view_title, holders.view_advice),
+    NativeFacts: (holders.native_title, holders.native_advice),
+    GrowthFacts: (growth.growth_title, growth.growth_advice),
+}
+"""Facts to the functions that make a title and an advice of them."""
 
 
 def title(finding: Finding) -> str:
     """What leaks, in one line."""
-    return TITLES[type(finding.facts)](finding.facts)
+    return _sentences(finding)[0](finding, finding.facts)
 
 
 def advice(finding: Finding) -> str:
     """What to do about it."""
-    return ADVICE[type(finding.facts)](finding.facts)
+    own = _advice(finding) + "".join(f" {bytes_text(b.bytes)} of {b.noun}s go with it." for b in finding.beside)
+    known = finding.upstream
+    if known is not None:
+        own = f"Known upstream, {known.issue}: {known.what}. {known.cure or own}".rstrip()
+    return comm.opened_text(finding.facts) + own if isinstance(finding.facts, OpenContextsFacts) else own
+
+
+def _advice(finding: Finding) -> str:
+    """What to do about the finding by itself."""
+    if finding.settled_by is not None:
+        return growth.settled_advice(finding.settled_by)
+    if finding.keeps_graphs and not finding.settled:
+        return growth.graphs_advice(finding)
+    buffers = comm.holder_to_blame(finding.comm_buffers) if finding.comm_buffers else ""
+    return _sentences(finding)[1](finding, finding.facts) + buffers
+
+
+def _sentences(finding: Finding) -> tuple[Sentence, Sentence]:
+    """Those for the nearest kind of its facts; of another package's rule that says nothing, its name and what it is about."""
+    kinds = (kind for kind in type(finding.facts).__mro__ if kind in SENTENCES)
+    return next((SENTENCES[kind] for kind in kinds), (lambda f, _: f"{f.rule}: {f.subject}", lambda *_: ""))

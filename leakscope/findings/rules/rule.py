@@ -1,0 +1,82 @@
+"""What is a rule, and which are there?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from importlib.metadata import entry_points
+from typing import Protocol
+
+from leakscope.findings.facts import Facts
+from leakscope.findings.grouping.candidate import Candidate
+from leakscope.findings.model import RuleName
+
+ENTRY_POINTS = "leakscope.rules"
+"""Entry point group in which other packages name their rules."""
+
+
+class Rule(Protocol):
+    """What knows one kind of leak."""
+
+    @property
+    def name(self) -> str:
+        """As findings and reports name it: `step-growth`."""
+
+    @property
+    def order(self) -> float:
+        """A candidate belongs to the first rule that applies, by this number; leakscope's own stand at 10, 20, ... 100."""
+
+    @property
+    def text(self) -> str:
+        """One sentence about the rule, for code hosts (SARIF)."""
+
+    def applies(self, candidate: Candidate) -> bool:
+        """Whether this is what the candidate is."""
+
+    def facts(self, candidate: Candidate, cut: str) -> Facts:
+        """What the sentences about the candidate need; `cut` is the reference to cut, as the user would write it.
+
+        `report/wording` has no sentences for facts of other packages: they return `Said`.
+        """
+
+
+@dataclass(frozen=True)
+class OwnRule:
+    """One of leakscope's own rules."""
+
+    name: RuleName
+    order: float
+    text: str
+    applies: Callable[[Candidate], bool]
+    facts: Callable[[Candidate, str], Facts]
+
+
+@dataclass(frozen=True)
+class BrokenRule:
+    """A rule of another package that could not be loaded or applied, and why."""
+
+    name: str
+    why: str
+
+
+@cache
+def rules_of_others() -> tuple[tuple[Rule, ...], tuple[BrokenRule, ...]]:
+    """The rules that other installed packages name, and those of them that could not be loaded."""
+    loaded: list[Rule] = []
+    broken: list[BrokenRule] = []
+    for entry in sorted(entry_points(group=ENTRY_POINTS), key=lambda e: e.name):
+        try:
+            rule = entry.load()
+            if not (callable(rule.applies) and callable(rule.facts)):
+                raise TypeError("applies and facts must be functions")
+            loaded.append(_checked(rule))
+        except Exception as error:  # noqa: BLE001 - whatever another package's import raises is its own fault
+            broken.append(BrokenRule(entry.name, f"it could not be loaded: {type(error).__name__}: {error}"))
+    return tuple(loaded), tuple(broken)
+
+
+def _checked(rule: Rule) -> Rule:
+    if not (isinstance(rule.name, str) and isinstance(rule.text, str) and isinstance(rule.order, (int, float))):
+        raise TypeError("name and text must be strings, order a number")
+    return rule

@@ -1,0 +1,78 @@
+"""Sentences about what something alive keeps gaining."""
+
+from __future__ import annotations
+
+from leakscope.findings.facts import Bounded, CameToRest
+from leakscope.findings.model import Finding
+from leakscope.findings.rules.step_growth import GrowsIn, GrowthFacts
+from leakscope.units import bytes_text
+
+
+def growth_title(finding: Finding, facts: GrowthFacts) -> str:
+    """`self.losses in Trainer.fit() gains tensors each step and lets none go`."""
+    held, noun = finding.subject, finding.noun
+    if facts.grows_in == GrowsIn.OPTIMIZER_HISTORY:
+        return f"the {facts.holder}'s own state of one parameter grows: {held}"
+    if facts.tensors == 1:
+        return f"the {noun} in {held} is larger at each look"
+    if facts.tensors:
+        return f"the {facts.tensors} {noun}s in {held} are larger at each look"
+    graphs = ", and the graphs that made them," if finding.keeps_graphs else ""
+    pace = "every few steps" if facts.pauses else "each step"
+    return f"{held} gains {noun}s{graphs} {pace}{_end(finding)}"
+
+
+def _end(finding: Finding) -> str:
+    if isinstance(finding.settled_by, Bounded):
+        return " up to its bound"
+    return ", but not to the end" if isinstance(finding.settled_by, CameToRest) else " and lets none go"
+
+
+def growth_advice(finding: Finding, facts: GrowthFacts) -> str:
+    """What lets go of it, by what kind of thing gains it."""
+    held = finding.subject
+    return {
+        GrowsIn.OPTIMIZER_HISTORY: "A history that the optimizer keeps by design, up to a bound among its own options "
+        "(history_size of LBFGS): no leak. Give it a smaller bound where that is too much memory.",
+        GrowsIn.SAME_TENSORS: f"Nothing is added to it: see why {held} is made larger each step (a torch.cat of all so "
+        "far, a size that counts the steps), and keep a part of fixed size.",
+        GrowsIn.CACHE: f"Call {facts.holder}.cache_clear() when its results are done with, or bound it with "
+        "lru_cache(maxsize=...): each step calls it with new arguments, and every result is kept.",
+        GrowsIn.FINALIZER: "What a weakref.finalize is given lives until its object dies: let those objects go, call "
+        f"the finalizer's detach(), or hand it no {finding.noun}.",
+        GrowsIn.WEAK_KEYS: f"An entry of {held} goes when nothing else holds its key: see whether its value does, or "
+        "who else keeps the keys, and take the entry out when the step is done with it.",
+        GrowsIn.OPTIMIZER: "An optimizer keeps every parameter that it was ever given, and a state for each: add "
+        "parameters once (add_param_group), not each step, and make a new optimizer for a new model.",
+        GrowsIn.DEFAULT_ARGUMENT: "A default argument is made once, with its function, and kept: give it the default "
+        "None, and make a new one in the body.",
+        GrowsIn.QUEUE: f"More is put into {held} than is taken out: give the queue a bound (queue.Queue(maxsize=...)), "
+        "so that whoever fills it waits.",
+        GrowsIn.DICT: f"Bound {held} or clear it: each step adds an entry under a new key (an lru_cache(maxsize=...) "
+        "or one entry per real need).",
+        GrowsIn.CONTAINER: f"Empty {held} when the step is done with it, keep only what is used again, or give it a "
+        "bound (collections.deque(maxlen=...)).",
+        GrowsIn.OTHER: f"Reset {held} each step; what it holds is not let go.",
+    }[facts.grows_in]
+
+
+def settled_advice(settled_by: Bounded | CameToRest) -> str:
+    """Why a growth is no leak."""
+    if isinstance(settled_by, Bounded):
+        full = f"when it is full it holds {bytes_text(settled_by.full_bytes)}"
+        items = f"{settled_by.items} of {settled_by.bound} items are in it"
+        return f"No leak as long as its bound is what you want: {items}; {full}."
+    return (
+        f"It grew so until step {settled_by.step}; the memory counted later did not go on with it: it has been emptied "
+        "since, or is full."
+    )
+
+
+def graphs_advice(finding: Finding) -> str:
+    """What to keep instead of tensors that bring their graphs along."""
+    name = finding.cut.written if finding.cut else "it"
+    return (
+        f"Keep numbers in {name}, not tensors: x.item(), or x.detach() where the tensor is needed. After backward a "
+        "tensor still has a node for each operation that made it; their memory is the growth that the allocator counts "
+        "and no tensor owns."
+    )
