@@ -190,7 +190,7 @@ def _of_type(name: str, value: object) -> Any:
         return value
     if kind is Path and isinstance(value, (str, Path)):
         return Path(value)
-    if kind is When:
+    if kind is When and value in list(When):
         return When(str(value))
     if kind is float and type(value) is int:
         return float(value)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -12,7 +11,6 @@ import click
 import pytest
 from leakscope_cli.run import run
 from leakscope_cli.shared import fingerprints_of, suppressions_of
-from support import ROOT
 
 Command = Callable[..., "subprocess.CompletedProcess[str]"]
 Write = Callable[..., Path]
@@ -132,15 +130,6 @@ def test_a_leaking_run_end_to_end(leakscope: Command, script: Write, tmp_path: P
     changed = leakscope("compare", "clean", "leaky")
     assert changed.returncode == 23 and "new: 1" in changed.stdout
     assert leakscope("compare", "leaky", "clean").returncode == 0
-
-
-def test_the_readme_names_only_options_that_exist() -> None:
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    words = set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", readme))
-    from leakscope_cli.report import report
-
-    known = {name for command in (run, report) for p in command.params for name in (*p.opts, *p.secondary_opts)}
-    assert words - known == {"--lr", "--leakscope"}, "--lr is the example script's, --leakscope is pytest's"
 
 
 def test_a_failed_scripts_own_status_is_the_one_written_and_told(
