@@ -30,8 +30,13 @@ class Looks:
     """Takes the looks of one rank; whoever calls holds `lock`."""
 
     def __init__(
-        self, options: Options, folder: RankFolder, counter: Counter, makers: Makers, own: Callable[[], tuple[object, ...]]
-    ) -> None:  # fmt: skip
+        self,
+        options: Options,
+        folder: RankFolder,
+        counter: Counter,
+        makers: Makers,
+        own: Callable[[], tuple[object, ...]],
+    ) -> None:
         self.lock = _thread.allocate_lock()
         self.comm: CommMonitor | None = None
         self.device: DeviceMemory | None = None
@@ -41,7 +46,7 @@ class Looks:
         self._frozen = False
 
     def take(self, step: int, occasion: Occasion, collect: bool) -> float:
-        """One look, and the real gc diff after it where asked; what fails is a note, the script goes on. Gives the seconds."""
+        """One look, and the real gc diff after it where asked; gives the seconds. What fails becomes a note."""
         began = time.perf_counter()
         if not self.limits.room_for_a_look():
             self._folder.note(f"the look at step {step} was left out: {NO_ROOM}")
@@ -49,8 +54,8 @@ class Looks:
         if gc.get_freeze_count() and not self._frozen:
             self._frozen = True
             self._folder.note(
-                f"the script had called gc.freeze() when step {step} was looked at: what was frozen is never collected, "
-                "and garbage among it is not seen"
+                f"the script had called gc.freeze() when step {step} was looked at: what was frozen is never "
+                "collected, and garbage among it is not seen"
             )
         with self._counter.ours():  # outside of the `try`: what an error's frames hold is gone when it is left
             try:
@@ -104,6 +109,6 @@ class Looks:
         self._folder.proved(prove(run, mine, step, known["hidden"], known["wire"], known["comm_uses"]))
 
     def own_objects(self) -> tuple[object, ...]:
-        """leakscope's objects, which no look must show."""
+        """Objects of leakscope's own, which no look must show."""
         comm = () if self.comm is None else self.comm.own_objects()
         return (self, *self.__dict__.values(), self.__dict__, *self._own(), *comm)

@@ -254,12 +254,12 @@ class Recorder:
     # the end
 
     def failed(self, error: BaseException | None) -> None:
-        """The script's main code raised: an allocation that failed is looked at while its traceback's frames are there."""
+        """The script's main code raised: an allocation that failed is looked at while its traceback's frames live."""
         if not self._in_forked_child and not self.lost:
             self._shortages.look_at_uncaught(self.steps, error)
 
     def finish(self, ended: Callable[[int], Ended], look: bool) -> None:
-        """Take a last look if asked to, take everything out, and write how it ended; never raises what a look raises."""
+        """Take a last look if asked to, take everything out, and write how it ended; no look's error comes through."""
         if self._in_forked_child:
             return
         try:

@@ -52,7 +52,7 @@ class Shortages:
             self.look(step, Occasion.MEMORY)
 
     def look_at_device_failure(self, step: int) -> bool:
-        """Memory ran out on the device, on whichever thread: look before the stack unwinds, unless a look is under way."""
+        """Memory ran out on the device, on whichever thread: look before the stack unwinds, unless one is under way."""
         if not self.looks.lock.acquire(blocking=False):
             return False
         try:
@@ -65,7 +65,7 @@ class Shortages:
         return True
 
     def look_at_uncaught(self, step: int, error: BaseException | None) -> None:
-        """Where an allocation that failed ends the script: look while its traceback's frames are there, and wait for the peers."""
+        """A failed allocation ends the script: look while its traceback's frames are there, and wait for the peers."""
         failed = allocation_failure(error)
         if failed is None:
             return

@@ -1,4 +1,4 @@
-"""Functional collectives, as DTensor, FSDP2 and compiled graphs use them: operators that C++ hands to the process group.
+"""Stands in functional collectives, as DTensor, FSDP2 and compiled graphs use them: C++ hands them to the group.
 
 They pass no method of a process group that Python could see. What Python calls is the operator's `_op`, one for the
 packet (`torch.ops._c10d_functional.all_reduce`) and one for its overload (`.default`), which compiled graphs call,
@@ -23,11 +23,16 @@ from leakscope.capture.process.patches import Patches
 _COPYING = ("all_reduce", "all_reduce_coalesced", "broadcast")
 """Operators that send a copy of what they are given; the others send the thing itself."""
 _COLLECTIVES = (
-    *_COPYING, "all_reduce_", "all_reduce_coalesced_", "broadcast_", "all_gather_into_tensor", "all_gather_into_tensor_out",
+    *_COPYING, "all_reduce_", "all_reduce_coalesced_", "broadcast_",
+    "all_gather_into_tensor", "all_gather_into_tensor_out",
     "all_gather_into_tensor_coalesced", "reduce_scatter_tensor", "reduce_scatter_tensor_out",
     "reduce_scatter_tensor_coalesced", "all_to_all_single",
 )  # fmt: skip
 _POINT_TO_POINT = {"isend": "send", "irecv": "recv"}
+_POINT_TO_POINT_ARGUMENTS = 4
+"""Tensor, peer, tag and group: torch hands them by place (torch/csrc/distributed/c10d/Functional.cpp)."""
+_BATCHED_ARGUMENTS = 5
+"""Directions, peers, tags, tensors and group."""
 _AUTOGRAD = ("all_gather_into_tensor", "reduce_scatter_tensor", "all_to_all_single")
 
 Call = Callable[..., Any]
@@ -42,6 +47,7 @@ class RecordedOperator:
         self.called, self.wrapper = called, wrapper
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """As what stood there is called."""
         return self.wrapper(*args, **kwargs)
 
     # an operator's hash is that of its `_op`, and many tables have it as their key
@@ -59,14 +65,14 @@ def install(log: OperationLog, calls: Calls, patches: Patches) -> None:
     """Note what goes through the functional operators."""
     functional: Any = torch.ops._c10d_functional
     for name in _COLLECTIVES:
-        _replace(functional, name, lambda called, name=name: _collective(log, calls, called, name), patches)  # type: ignore[misc]
+        _replace(functional, name, partial(_collective, log, calls, name), patches)
     for name in _POINT_TO_POINT:
-        _replace(functional, name, lambda called, name=name: _point_to_point(log, calls, called, name), patches)  # type: ignore[misc]
-    _replace(functional, "batch_p2p_ops", lambda called: _batched(log, calls, called), patches)
-    _replace(functional, "wait_tensor", lambda called: _waits(log, calls, called), patches)
+        _replace(functional, name, partial(_point_to_point, log, calls, name), patches)
+    _replace(functional, "batch_p2p_ops", partial(_batched, log, calls), patches)
+    _replace(functional, "wait_tensor", partial(_waits, log, calls), patches)
     autograd: Any = torch.ops._c10d_functional_autograd
     for name in _AUTOGRAD:
-        _replace(autograd, name, lambda called, name=name: _collective(log, calls, called, name), patches)  # type: ignore[misc]
+        _replace(autograd, name, partial(_collective, log, calls, name), patches)
 
 
 def unseen() -> str:
@@ -103,7 +109,7 @@ def _replace(namespace: Any, name: str, make: Callable[[Call], Call], patches: P
         patches.replace(operator, "_op", recorded, label=f"{operator}._op")
 
 
-def _collective(log: OperationLog, calls: Calls, called: Call, name: str) -> Call:
+def _collective(log: OperationLog, calls: Calls, name: str, called: Call) -> Call:
     direction, copies, alone = name.rstrip("_").removesuffix("_out"), name in _COPYING, calls.alone(called)
 
     def wrapper(*args: Any, **kwargs: Any) -> Any:
@@ -125,12 +131,12 @@ def _collective(log: OperationLog, calls: Calls, called: Call, name: str) -> Cal
     return wrapper
 
 
-def _point_to_point(log: OperationLog, calls: Calls, called: Call, name: str) -> Call:
+def _point_to_point(log: OperationLog, calls: Calls, name: str, called: Call) -> Call:
     direction, alone = _POINT_TO_POINT[name], calls.alone(called)
 
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         buffers = _real(args[:1])
-        if len(args) != 4 or not buffers or calls.passes():
+        if len(args) != _POINT_TO_POINT_ARGUMENTS or not buffers or calls.passes():
             return called(*args, **kwargs)
         _, peer, tag, group = args
         operation = log.begin(direction, group, peer, tag, buffers, sys._getframe().f_back)
@@ -150,7 +156,7 @@ def _batched(log: OperationLog, calls: Calls, called: Call) -> Call:
     alone = calls.alone(called)
 
     def wrapper(*args: Any, **kwargs: Any) -> Any:
-        if len(args) != 5 or calls.passes() or not all(map(_is_real, args[3])):
+        if len(args) != _BATCHED_ARGUMENTS or calls.passes() or not all(map(_is_real, args[3])):
             return called(*args, **kwargs)
         names, peers, tags, tensors, group = args
         operations = [

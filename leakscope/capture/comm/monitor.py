@@ -38,9 +38,9 @@ class Holdings:
 
 
 class CommMonitor:
-    """Follows what is sent, received and reduced, by weak references alone, from where Python hands it to a process group.
+    """Follows what Python hands to a process group, by weak references alone; torch.distributed has to be there.
 
-    Rows go to `wire.jsonl` of the rank's folder, moments are seconds since it was made; torch.distributed has to be there.
+    Rows go to `wire.jsonl` of the rank's folder; their moments are seconds since the monitor was made.
     """
 
     def __init__(self, folder: RankFolder, patches: Patches) -> None:
@@ -107,7 +107,7 @@ class CommMonitor:
         return self._file.last.words()
 
     def _poll(self) -> None:
-        """See which Works and futures have completed without being waited for; those written in Python are not asked."""
+        """See which Works and futures have completed without a wait for them; those written in Python are not asked."""
         log = self._log
         asked = torch._C._distributed_c10d.Work.is_completed
         pending = [h for h in list(log.works.values()) if _is_pending(h.operations)]
@@ -128,7 +128,7 @@ class CommMonitor:
     # for a look
 
     def holds(self) -> Holdings:
-        """(owner, what it holds in C++, name of the reference), for one `capture.heap.look`; let go of it afterwards."""
+        """(owner, what it holds in C++, name of the reference), for one look at the heap; to be let go of after it."""
         return Holdings(self._log, self._contexts)
 
     def last_uses(self) -> dict[int, CommUse]:
@@ -139,7 +139,7 @@ class CommMonitor:
         return found | {address: mark.operation.comm_use() for address, mark in alive}
 
     def own_objects(self) -> tuple[object, ...]:
-        """leakscope's objects, which no look must show."""
+        """Objects of leakscope's own, which no look must show."""
         parts = (self, self._log, self._calls, *(() if self._contexts is None else (self._contexts,)))
         return (*parts, *(part.__dict__ for part in parts))
 

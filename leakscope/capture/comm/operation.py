@@ -97,10 +97,11 @@ class Operation:
         """One line of `wire.jsonl`; moments are seconds since `zero`."""
         channel = self.channel
         row = {
-            "id": self.id, "direction": channel.direction, "peer": channel.peer, "tag": channel.tag, "group": channel.group,
-            "bytes": self.bytes, "shape": list(self.shape), "dtype": str(self.dtype).removeprefix("torch."),
-            "buffers": self.buffers, "step": self.step, "microbatch": self.microbatch, "nth": self.nth,
-            "issued_at": self.lines[0], "issued": _since(zero, self.issued), **self.ends(zero),
+            "id": self.id, "direction": channel.direction, "peer": channel.peer, "tag": channel.tag,
+            "group": channel.group, "bytes": self.bytes, "shape": list(self.shape),
+            "dtype": str(self.dtype).removeprefix("torch."), "buffers": self.buffers, "step": self.step,
+            "microbatch": self.microbatch, "nth": self.nth, "issued_at": self.lines[0],
+            "issued": _since(zero, self.issued), **self.ends(zero),
         }  # fmt: skip
         if self.lines[1]:
             row["called_from"] = self.lines[1]

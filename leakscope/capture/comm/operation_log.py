@@ -76,7 +76,7 @@ class OperationLog(WeakTracker):
             else:
                 channel.microbatch += 1
             channel.nth += 1
-            # much is written out from here to `waited`: with the caches cold after a step's work each call costs a microsecond
+            # much is written out from here to `waited`: with the caches cold after a step each call costs a microsecond
             lines = users_lines(frame)
             operation = Operation(next(self._numbers), channel, step, lines)
             if buffers:
@@ -189,7 +189,7 @@ class OperationLog(WeakTracker):
         self.last.update(operations[-1], WAITED)
 
     def ask(self, handle: WorkRef, work: Any) -> None:
-        """A wait for this Work has returned: who answered a receive from anybody, and what does a collective's result hold?"""
+        """A wait for this Work has returned: who answered a receive from anybody, what holds a collective's result?"""
         first = handle.operations[0]
         if first.channel.direction == "recv":
             self._came_from(first, work)
@@ -230,7 +230,7 @@ class OperationLog(WeakTracker):
     # looks, steps, the end
 
     def holds(self) -> Iterator[tuple[Any, Any, str]]:
-        """(Work or future, tensor, name) for each buffer that one alive keeps in C++, once for each reference it took."""
+        """(Work or future, tensor, name) for each buffer that one alive keeps in C++, once for each reference taken."""
         self.settle()
         handles: list[WorkRef | FutureRef] = [*self.works.values(), *self.futures.values()]
         for handle in handles:

@@ -6,6 +6,7 @@ import sys
 import types
 from _thread import get_ident
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -28,6 +29,9 @@ _ONE_LIST = ("allreduce", "broadcast", "reduce")
 """Those of them that have all their tensors in the first argument."""
 _POINT_TO_POINT = {"send": "send", "recv": "recv", "recv_anysource": "recv"}
 
+_BY_PLACE = 4
+"""Arguments of a send or receive that torch.distributed hands by place: group, tensors, peer and tag."""
+
 Call = Callable[..., Any]
 
 
@@ -43,6 +47,7 @@ class Calls:
         self._waits = Waits(log)
 
     def install(self) -> None:
+        """Wrap the classes of torch.distributed; those written in Python follow when they are first used."""
         from torch._C import _distributed_c10d as c10d
 
         # The classes are wrapped, not torch.distributed.isend: P2POp refuses any other function ("Invalid op"),
@@ -64,9 +69,9 @@ class Calls:
 
     def _wrap_group(self, kind: type) -> None:
         for name in vars(kind).keys() & _POINT_TO_POINT.keys():
-            self._patches.wrap(kind, name, lambda called, name=name: self._point_to_point(called, name))  # type: ignore[misc]
+            self._patches.wrap(kind, name, partial(self._point_to_point, name))
         for name in vars(kind).keys() & set(COLLECTIVES):
-            self._patches.wrap(kind, name, lambda called, name=name: self._collective(called, name))  # type: ignore[misc]
+            self._patches.wrap(kind, name, partial(self._collective, name))
         for name, wrapper in (("_start_coalescing", self._start), ("_end_coalescing", self._end)):
             if name in vars(kind):
                 self._patches.wrap(kind, name, wrapper)
@@ -108,9 +113,15 @@ class Calls:
                 self._patches.wrap(kind, name, self._waits.wait)
             return
         for name in own.intersection(_POINT_TO_POINT):
-            self._patches.wrap(kind, name, lambda called, name=name: self._point_to_point(self.alone(called), name))  # type: ignore[misc]
+            self._patches.wrap(kind, name, partial(self._point_to_point_of_own, name))
         for name in own.intersection(COLLECTIVES):
-            self._patches.wrap(kind, name, lambda called, name=name: self._collective(self.alone(called), name))  # type: ignore[misc]
+            self._patches.wrap(kind, name, partial(self._collective_of_own, name))
+
+    def _point_to_point_of_own(self, name: str, called: Call) -> Call:
+        return self._point_to_point(name, self.alone(called))
+
+    def _collective_of_own(self, name: str, called: Call) -> Call:
+        return self._collective(name, self.alone(called))
 
     def alone(self, called: Call) -> Call:
         """The same call; what it passes on to a group below is not noted again."""
@@ -130,7 +141,7 @@ class Calls:
 
     # operations
 
-    def _point_to_point(self, called: Call, name: str) -> Call:
+    def _point_to_point(self, name: str, called: Call) -> Call:
         begin, issued, refused = self._log.begin, self._log.issued, self._log.refused
         inside, forked = self.inside, self._in_forked_child
         direction, anybody = _POINT_TO_POINT[name], name == "recv_anysource"
@@ -140,7 +151,7 @@ class Calls:
         def wrapper(*args: Any, **kwargs: Any) -> Any:
             if forked or (inside and get_ident() in inside):
                 return called(*args, **kwargs)
-            if len(args) == 4 and not anybody:
+            if len(args) == _BY_PLACE and not anybody:
                 group, tensors, other, tag = args
             else:
                 group, tensors = args[0], argument(args, kwargs, 1, "tensors", ())
@@ -164,7 +175,7 @@ class Calls:
 
         return wrapper
 
-    def _collective(self, called: Call, name: str) -> Call:
+    def _collective(self, name: str, called: Call) -> Call:
         begin, issued, refused = self._log.begin, self._log.issued, self._log.refused
         inside, forked = self.inside, self._in_forked_child
         direction, alone, plain = name.strip("_"), name in _ONE_LIST, PLAIN

@@ -16,7 +16,10 @@ from leakscope.graph.model import CommUse
 from leakscope.record.folder import RankFolder
 
 _WORKER_BITS = 48
-"""A context's id is the opening worker's id in the upper 16 bits and a count below (torch/csrc/distributed/autograd/context/container.h)."""
+"""A context's id is the opening worker's id above these bits and a count in them.
+
+From torch/csrc/distributed/autograd/context/container.h.
+"""
 _MAX_MISSES = 2000
 """Numbers in a row without an open context after which a worker's are taken to be all found."""
 _MAX_TOLD = 16
@@ -100,7 +103,7 @@ class ContextWatch:
         return found
 
     def holds(self, kept: list[Any]) -> Iterator[tuple[Any, Any, str]]:
-        """(context, what it holds in C++, name of the reference), for a look; the contexts' Python objects go into `kept`."""
+        """(context, what it holds in C++, name of the reference), for a look; contexts themselves go to `kept`."""
         for number in self._open_numbers():
             context, gradients = _retrieve(number)
             if context is None:

@@ -28,7 +28,7 @@ Moments = defaultdict["DeathRef", float]
 
 
 class DeathRef(weakref.ref):  # type: ignore[type-arg]
-    """A weak reference that is a key by itself; that of Python has the hash of its object, which a dead tensor lacks."""
+    """A weak reference that is a key by itself; Python's has the hash of its object, which a dead tensor lacks."""
 
     __slots__ = ("address",)
     __hash__ = object.__hash__
@@ -146,7 +146,7 @@ class WeakTracker:
         self.futures[handle.address] = handle
 
     def settle(self) -> None:
-        """Enter the waits and the deaths since the last time; goes before every question what has become of an operation."""
+        """Enter the waits and deaths since the last time; goes before every question what became of an operation."""
         died_at, storages = self._moments, self.storages
         with self._settling:
             while self.waits:

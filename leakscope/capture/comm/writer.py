@@ -71,8 +71,14 @@ def text_of(channel: Channel, issued_at: str, size: int) -> tuple[Callable[..., 
     known = channel.texts.get((issued_at, size))
     if known is not None:
         return known
-    told = {"direction": channel.direction, "peer": channel.peer, "tag": channel.tag, "bytes": size, "group": channel.group,
-            "issued_at": issued_at}  # fmt: skip
+    told = {
+        "direction": channel.direction,
+        "peer": channel.peer,
+        "tag": channel.tag,
+        "bytes": size,
+        "group": channel.group,
+        "issued_at": issued_at,
+    }
     if len(channel.texts) > _MAX_TEXTS:
         channel.texts.clear()
     text = json.dumps(told).encode()
@@ -93,7 +99,7 @@ class CommFile:
         self.last = LastOperationFile(folder.path / NAME, zero)
 
     def amend(self, operation: Operation) -> None:
-        """Something happened to an operation whose line is on disk; called from finalizers, so nothing is written here."""
+        """Something happened to an operation whose line is on disk; called from finalizers, so it is written later."""
         self._amended.append(operation)
 
     def step_ended(self, step: int) -> None:

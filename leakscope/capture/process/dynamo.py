@@ -1,4 +1,4 @@
-"""Keeps torch.compile out of leakscope's own functions: it would trace what stands in the script's calls, and break on it."""
+"""Keeps torch.compile out of leakscope's functions: it would trace what wraps the script's calls, and break on it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Is this a process forked from the one that is recorded? A wrapper asks on every call, and a process's number is a system call."""
+"""Is this a process forked from the one that is recorded?
+
+Wrappers ask on every call, and asking for the number of the process would be a system call.
+"""
 
 from __future__ import annotations
 

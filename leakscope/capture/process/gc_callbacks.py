@@ -12,12 +12,14 @@ from leakscope.capture.process.forks import in_forked_child
 from leakscope.capture.process.patches import Patches
 from leakscope.record.model import Collection
 
-_KEPT = 64
+_OLDEST = 2
+"""The generation of a full collection (gc.get_count)."""
+_MAX_COLLECTIONS = 64
 """Most collections told of one step; the full ones and those that freed most stay."""
 
 
 def freezing() -> dict[str, float] | None:
-    """Seconds of a full collection with every object in it and with every object left out; None where the script freezes itself.
+    """Seconds of a full collection with all objects in it and with all left out; None where the script itself freezes.
 
     Changes the program: only where a real gc diff is taken, after it.
     """
@@ -34,7 +36,7 @@ def freezing() -> dict[str, float] | None:
     return {"full_seconds": seconds[0], "frozen_seconds": seconds[1]}
 
 
-_WEIGHTS = 4000
+_MAX_WEIGHTS = 4000
 """Objects kept to be let go of: the first look leaves 3,000 behind in caches and modules, later ones about 50."""
 
 
@@ -49,21 +51,22 @@ class CollectionWatch:
         self.over = False
         """Nothing more is to be noted."""
         self._own_blocks = 0
-        self._weights: list[dict[Any, Any]] = [{} for _ in range(_WEIGHTS)]
+        self._weights: list[dict[Any, Any]] = [{} for _ in range(_MAX_WEIGHTS)]
 
     def __call__(self, phase: str, info: Mapping[str, Any]) -> None:
+        """As `gc.callbacks` calls it: `start` or `stop`, and what the collection found."""
         if self.over or self._own_blocks or self._in_forked_child:
             return
         if phase == "start":
-            # collecting begins with setting the count to 0 (Modules/gcmodule.c, gc_collect_main): these weigh nothing now
-            self._weights += [{} for _ in range(_WEIGHTS - len(self._weights))]
+            # collecting begins with setting the count to 0 (gcmodule.c, gc_collect_main): these weigh nothing now
+            self._weights += [{} for _ in range(_MAX_WEIGHTS - len(self._weights))]
             self._began = (time.perf_counter(), self._counted())
             return
         if self._began is None:
             return
         (began, before), self._began = self._began, None
         generation, collected = int(info["generation"]), int(info["collected"])
-        if generation < 2 and collected == 0:
+        if generation < _OLDEST and collected == 0:
             return
         after = self._counted()
         freed = None if before is None or after is None else max(0, before - after)
@@ -95,14 +98,16 @@ class CollectionWatch:
         """
         while self._weights and gc.get_count()[0] > young:
             self._weights.pop()
-        while len(self._weights) < 2 * _WEIGHTS and gc.get_count()[0] < young:
+        while len(self._weights) < 2 * _MAX_WEIGHTS and gc.get_count()[0] < young:
             self._weights.append({})
 
     def taken(self) -> tuple[Collection, ...]:
         """The collections since the last call."""
         seen, self._seen = self._seen, []
-        if len(seen) > _KEPT:
-            weightiest = sorted(seen, key=lambda c: (c.generation == 2, c.freed_bytes or 0), reverse=True)[:_KEPT]
+        if len(seen) > _MAX_COLLECTIONS:
+            weightiest = sorted(seen, key=lambda c: (c.generation == _OLDEST, c.freed_bytes or 0), reverse=True)[
+                :_MAX_COLLECTIONS
+            ]
             seen = [c for c in seen if c in weightiest]
         return tuple(seen)
 

@@ -33,6 +33,8 @@ class AfterImport(importlib.abc.MetaPathFinder):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
+        """Ask the other finders for the module that is waited for, and stand between it and its loader."""
+        del path, target
         if fullname != self._name or self._asking:
             return None
         self._asking = True

@@ -43,7 +43,7 @@ class Patches:
         return part
 
     def add(self, name: str, take_out: Callable[[], object]) -> None:
-        """Note something that was put in, as a callback; where `take_out` answers False it cannot go yet and stays noted."""
+        """Note something that was put in, as a callback; what answers False to `take_out` cannot go yet and stays."""
         self._entries.append(Patch(name, take_out))
 
     def replace(self, owner: Any, name: str, value: object, label: str = "") -> None:
@@ -68,7 +68,7 @@ class Patches:
         self.replace(owner, name, functools.wraps(called, updated=())(make(called)))
 
     def call_before(self, owner: Any, name: str, before: Callable[..., object]) -> None:
-        """Call `before` with the same arguments ahead of the function or method `owner.name`; results are not touched."""
+        """Call `before` with the same arguments ahead of the function or method `owner.name`, whose results stay."""
 
         def make(called: Callable[..., Any]) -> Callable[..., Any]:
             def wrapper(*args: Any, **kwargs: Any) -> Any:

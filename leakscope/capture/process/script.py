@@ -72,7 +72,7 @@ def execute(code: CodeType, main: ModuleType) -> tuple[End, BaseException | None
     leakscope's holds it: a look would take that for a holder of all that the error's frames hold.
     """
     try:
-        exec(code, main.__dict__)  # noqa: S102 - running the user's script is the purpose
+        exec(code, main.__dict__)
     except SystemExit as error:
         status = _status(error.code)
         return End(EndKind.EXITED if status else EndKind.FINISHED, status), error
@@ -132,6 +132,7 @@ def trimmed_excepthook() -> Callable[..., object]:
     shown = sys.excepthook
 
     def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> object:
+        del trace
         trim(error)
         return shown(kind, error, error.__traceback__)
 

@@ -1,4 +1,4 @@
-"""How does a run end after N steps, on every rank, when only some of them own an optimizer and some swallow the stop?"""
+"""How does a run end after N steps on every rank, where only some own an optimizer and some swallow the stop?"""
 
 from __future__ import annotations
 

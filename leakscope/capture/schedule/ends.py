@@ -41,7 +41,7 @@ class Ends:
         self.rank_state.update(activity=Activity.ENDED, ended=time.time())
 
     def leave(self, steps: int, written: bool) -> None:
-        """End the process of a rank that is stuck or swallows the stop; `written` where how it ended is on disk already."""
+        """End the process of a rank that is stuck or swallows the stop; `written` where its end is on disk already."""
         try:
             if not written:
                 self.folder.ended(Ended(EndKind.STOPPED, 0, steps))

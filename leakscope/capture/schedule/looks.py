@@ -19,10 +19,10 @@ _MAX_CALLED = 6
 
 @dataclass
 class Schedule:
-    """Decides on looks: the first ones whatever they cost, later ones as the budget allows or risen memory calls for them.
+    """Decides on looks: first ones whatever they cost, later ones as the budget allows or risen memory calls for them.
 
-    A leak once in an epoch must be seen to go on in a run of a minute as well. Such a look is taken one step after the memory
-    has risen: at the step itself all that varies from step to step would be seen at its highest.
+    A leak once in an epoch must be seen to go on in a run of a minute as well. Such a look is taken one step after the
+    memory has risen: at the step itself all that varies from step to step would be seen at its highest.
     """
 
     warmup: int

@@ -27,9 +27,14 @@ class Peers:
     """
 
     def __init__(
-        self, file: RankStateFile, schedule: Schedule, options: Options, look: Callable[[int], None], answer: Callable[[int], None]
-    ) -> None:  # fmt: skip
-        """`look(step)` looks at this rank for a step of its peers, `answer(rank)` for an allocation that failed on a rank."""
+        self,
+        file: RankStateFile,
+        schedule: Schedule,
+        options: Options,
+        look: Callable[[int], None],
+        answer: Callable[[int], None],
+    ) -> None:
+        """`look(step)` looks at this rank for its peers' step, `answer(rank)` for an allocation that failed there."""
         self._file, self._schedule, self._look, self._answer = file, schedule, look, answer
         self._rank = options.rank
         self._steps = options.steps
@@ -60,7 +65,7 @@ class Peers:
         return any(state.activity == Activity.LOOKING for state in self._file.states())
 
     def wait_at_last_step(self) -> None:
-        """Hold this rank at its last step until its peers have reached theirs, but never for long: they may need it to go on."""
+        """Hold this rank at its last step until its peers have reached theirs, briefly: they may need it to go on."""
         deadline = time.monotonic() + _LAST_STEP_TIMEOUT_S
         while not self._arrived() and (time.monotonic() < deadline or self.somebody_looks()):
             time.sleep(_WAITING_INTERVAL_S)
@@ -96,7 +101,7 @@ class Peers:
             self.answer_if_one_failed()
 
     def wait_for_answers(self) -> None:
-        """Hold this rank, whose allocation failed, until its peers were looked at: once it ends, the launcher ends them."""
+        """Hold this rank, whose allocation failed, until its peers were looked at: the launcher ends them with it."""
         deadline = time.monotonic() + _ANSWER_TIMEOUT_S
         while not self._answered() and (time.monotonic() < deadline or self.somebody_looks()):
             time.sleep(_WAITING_INTERVAL_S)

@@ -50,7 +50,7 @@ class RankStateFile:
 
     @property
     def mine(self) -> RankState:
-        """This rank's own, as it was written last."""
+        """What this rank says, as it was written last."""
         return self._mine
 
     def update(

@@ -11,11 +11,14 @@ from typing import Any
 from leakscope.capture.heap.referents import instance_dict
 
 MAX_CALLS_IN_A_STEP = 8
-"""Calls of one optimizer without one of the clock's, after which it is the clock: a GAN's critic may step several times in a step."""
+"""Calls of one optimizer without one of the clock's, after which it is the clock.
+
+A GAN's critic may step several times in a step.
+"""
 
 
 class StepClock:
-    """A step goes from one call to the next of one optimizer instance: the first that steps, until it is gone or silent."""
+    """A step goes from one call to the next of one optimizer: the first that steps, until it is gone or silent."""
 
     def __init__(self) -> None:
         self._clock: _Met | None = None
@@ -42,8 +45,8 @@ class StepClock:
         clock = None if self._clock is None else self._clock()
         if clock is None or clock is optimizer or met.count > MAX_CALLS_IN_A_STEP:
             return True
-        # One per epoch, or one after the warm-up's. Those of the other parameters, one each, belong to the running step;
-        # and so does one that was here before: two that train the same parameters may both step at every step.
+        # One per epoch, or one after the warm-up's. Those of the other parameters, one each, belong to the running
+        # step; and so does one that was here before: two that train the same parameters may both step at every step.
         return new and _trains(optimizer, _first_parameter(clock))
 
     def _forget(self, met: _Met) -> None:
@@ -62,7 +65,7 @@ class _Met(weakref.ref[Any]):
 
 
 def _in_another_step() -> bool:
-    """Whether the optimizer was called by another one's step, or by that of its own subclass: both run torch's hooks."""
+    """Whether the optimizer was called by another's step, or by that of its own subclass: both run torch's hooks."""
     frame: FrameType | None = sys._getframe(1)
     calls = 0
     while frame is not None:
