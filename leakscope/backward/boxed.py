@@ -33,7 +33,7 @@ def empty(values: Any) -> None:
             continue
         pending.extend(value.values() if isinstance(value, Mapping) else value)
         if isinstance(value, (list, dict)):
-            value.clear()  # cure: boxed-lists in stage_backward
+            value.clear()  # see also: boxed-lists in stage_backward
 
 
 class Delivery:
@@ -56,7 +56,7 @@ class Delivery:
     def close(self) -> None:
         """Take the hooks out; their gradients go with them where the engine never came that far."""
         while self._handles:
-            self._handles.pop().remove()  # cure: hooks-removed in stage_backward
+            self._handles.pop().remove()  # see also: hooks-removed in stage_backward
 
 
 def _hand_over(box: list[torch.Tensor]) -> Any:

@@ -63,7 +63,7 @@ def output_edges(outputs: Any) -> Any:
     root: list[Any] = [outputs]
     pending: list[tuple[Any, Any]] = [(root, 0)]
     rebuilt: list[tuple[Any, Any, type]] = []
-    while pending:  # cure: no-recursive-closure in output_edges
+    while pending:  # see also: no-recursive-closure in output_edges
         container, key = pending.pop()
         value = container[key]
         if isinstance(value, GradientEdge):
@@ -90,7 +90,7 @@ def _edge(tensor: torch.Tensor) -> OutputEdge | None:
     if not tensor.requires_grad:
         return None
     with torch.enable_grad():
-        node = tensor.view_as(tensor).grad_fn  # cure: gradient-edges in output_edges
+        node = tensor.view_as(tensor).grad_fn  # see also: gradient-edges in output_edges
     assert node is not None
     return OutputEdge(node, 0)
 

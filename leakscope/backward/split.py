@@ -133,7 +133,7 @@ def _weight_pass(weights: list[torch.Tensor], param_groups: list[ParamGroup], re
     wanted = {id(weight) for weight in weights}
     pending = param_groups[::-1]
     if boxed:
-        param_groups.clear()  # cure: boxed-lists in stage_backward_weight
+        param_groups.clear()  # see also: boxed-lists in stage_backward_weight
     clamped = [group for group in pending if group.get("clamped", len(group.get("intermediates", ())) > 1)]
     if clamped:
         pending = [group for group in pending if not any(group is one for one in clamped)]
@@ -148,7 +148,7 @@ def _weight_pass(weights: list[torch.Tensor], param_groups: list[ParamGroup], re
 def _take(group: ParamGroup) -> tuple[list[Node], list[Grads], list[list[Edge] | None]]:
     """Take what keeps the graph alive out of a group, so that it dies with the engine call."""
     grads = group.pop("grads")
-    intermediates = group.pop("intermediates")  # cure: intermediates-released in stage_backward_weight
+    intermediates = group.pop("intermediates")  # see also: intermediates-released in stage_backward_weight
     return intermediates, grads, group.pop("exits", None) or [None] * len(intermediates)
 
 
@@ -275,7 +275,7 @@ def _accumulate(
         torch.autograd.backward(starts, grads, retain_graph=retain_graph, inputs=targets)
     finally:
         for handle in handles:
-            handle.remove()  # cure: hooks-removed in stage_backward_weight
+            handle.remove()  # see also: hooks-removed in stage_backward_weight
 
 
 def _answer(caught: Grads) -> Any:

@@ -124,8 +124,8 @@ def test_the_lines_that_cure_are_marked() -> None:
     marked: dict[str, list[str]] = {}
     for path in FOLDER.glob("*.py"):
         for line in path.read_text().splitlines():
-            if "# cure: " in line:
-                slug, _, function = line.split("# cure: ")[1].strip().partition(" in ")
+            if "# see also: " in line:
+                slug, _, function = line.split("# see also: ")[1].strip().partition(" in ")
                 assert function in backward.__all__
                 marked.setdefault(slug, []).append(path.name)
     assert set(marked) == {

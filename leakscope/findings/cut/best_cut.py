@@ -10,7 +10,7 @@ from leakscope.findings.cut.multi_cut import ENOUGH_SHARE, minimal_cut
 from leakscope.findings.grouping.candidate import Candidate
 from leakscope.findings.grouping.groups import HOOKS, holds_itself
 from leakscope.findings.model import Cut, CutReference
-from leakscope.findings.naming.expressions import at_holder
+from leakscope.findings.naming.expressions import as_part_of_holder
 from leakscope.findings.naming.trace import generic, grouping
 from leakscope.graph.model import REFERENCE_KINDS, HeapGraph, ObjectKind, ReferenceKind
 from leakscope.graph.paths import Ways, ways_from, ways_from_roots
@@ -248,4 +248,4 @@ def subject(found: Candidate, reference: int) -> str:
     """The reference as the user would write it."""
     if found.group.freed == 0:
         return found.written(reference)
-    return at_holder(found.graph, reference)
+    return as_part_of_holder(found.graph, reference)

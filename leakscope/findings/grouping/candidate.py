@@ -10,7 +10,7 @@ from functools import cached_property
 from leakscope.findings.facts import Bounded
 from leakscope.findings.grouping.groups import Group
 from leakscope.findings.grouping.growth import Series
-from leakscope.findings.naming.expressions import along_way, line_along
+from leakscope.findings.naming.expressions import as_expression, line_of
 from leakscope.findings.naming.trace import OF_TENSORS, generic, passes_through
 from leakscope.graph.model import HeapGraph, Object, ObjectKind, Reference
 from leakscope.graph.paths import ways_from_roots
@@ -47,11 +47,11 @@ class Candidate:
 
     def written(self, reference: int) -> str:
         """A reference on the way, as its user would write it: `model[1].seen in main()`."""
-        return along_way(self.graph, self.group.way, reference, self.one_of_its_kind)
+        return as_expression(self.graph, self.group.way, reference, self.one_of_its_kind)
 
     def line(self, reference: int) -> str:
         """The line that a reference on the way is told with."""
-        return line_along(self.graph, self.group.way, reference)
+        return line_of(self.graph, self.group.way, reference)
 
     def name(self, reference: int) -> str:
         """A reference's own name: `.seen`, `[i]` where it is one of many items, `[1]` where all hangs on that item."""

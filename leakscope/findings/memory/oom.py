@@ -8,7 +8,7 @@ from typing import Any
 
 from leakscope.findings.compare_ranks import is_model
 from leakscope.findings.grouping.groups import Group, group_storages
-from leakscope.findings.naming.expressions import along_way
+from leakscope.findings.naming.expressions import as_expression
 from leakscope.findings.naming.trace import generic
 from leakscope.graph.model import HeapGraph, ObjectKind
 from leakscope.record.kinds import Occasion
@@ -155,7 +155,7 @@ def _named(graph: HeapGraph, group: Group) -> tuple[str, str]:
     way = _down_to_holder(graph, group.way[frames[-1] :] if frames else group.way)
     if not way:
         return graph.object(group.start).label, ""
-    said = along_way(graph, way, way[-1])
+    said = as_expression(graph, way, way[-1])
     if not frames:
         return said, ""
     local = graph.reference(way[0])

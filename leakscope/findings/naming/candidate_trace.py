@@ -1,4 +1,4 @@
-"""The way to a candidate's storage, object by object; for a cycle once around, then down to the memory."""
+"""What holds a candidate's storage, object by object; for a cycle once around, then down to the memory."""
 
 from __future__ import annotations
 
@@ -9,29 +9,37 @@ from leakscope.findings.model import Cut, CutReference, CycleReference, Hop
 from leakscope.findings.naming.trace import generic, hops
 
 
-def trace_of(found: Candidate, cut: Cut | None, frees: dict[int, int]) -> tuple[Hop, ...]:
-    graph, group = found.graph, found.group
-    if group.freed == 0:
-        instances = cut.references[0].indexes if cut else ()
-        place = next((k + 1 for k, r in enumerate(group.way) if r in instances), found.tensor_at)
-        kept = (
-            "only the references to cut together keep it"
-            if cut and cut.also
-            else "only the cut reference keeps it"
-            if cut
-            else "held by more than what is listed here"
-        )
-        return hops(
-            graph, group.start, group.way, place, frees, ("held on the way from a root", kept), found.one_of_its_kind
-        )
-    reasons = ("", "no root leads here: the cycle keeps itself")
-    around = group.cycles[0] if group.cycles else ()
-    start = int(graph.holder[around[0]]) if around else group.start
-    told = hops(graph, start, around, 0, frees, reasons)
+def trace_of(candidate: Candidate, cut: Cut | None, frees: dict[int, int]) -> tuple[Hop, ...]:
+    """From the root, or once around the cycle, down to the typical storage.
+
+    `frees` maps references to the bytes their cut would free; what lies below the cut is leaked.
+    """
+    return _from_root(candidate, cut, frees) if candidate.group.freed == 0 else _from_cycle(candidate, frees)
+
+
+def _from_root(candidate: Candidate, cut: Cut | None, frees: dict[int, int]) -> tuple[Hop, ...]:
+    group = candidate.group
+    instances = cut.references[0].indexes if cut else ()
+    leaked_from = next((k + 1 for k, r in enumerate(group.way) if r in instances), candidate.tensor_at)
+    if cut is None:
+        kept = "held by more than what is listed here"
+    elif cut.also:
+        kept = "only the references to cut together keep it"
+    else:
+        kept = "only the cut reference keeps it"
+    reasons = ("held on the way from a root", kept)
+    return hops(candidate.graph, group.start, group.way, leaked_from, frees, reasons, candidate.one_of_its_kind)
+
+
+def _from_cycle(candidate: Candidate, frees: dict[int, int]) -> tuple[Hop, ...]:
+    graph, group = candidate.graph, candidate.group
+    cycle = group.cycles[0] if group.cycles else ()
+    start = int(graph.holder[cycle[0]]) if cycle else group.start
+    around = hops(graph, start, cycle, 0, frees, ("", "no root leads here: the cycle keeps itself"))
     down = hops(graph, group.start, group.way, 0, frees, ("", "held by the cycle"))
-    on_cycle = {int(graph.held[r]) for r in around}
-    storage_in_reach = group.start in on_cycle and (len(group.way) <= 1 or len(around) == 1)
-    return told[:-1] + down if storage_in_reach and around and group.start == start else told + down
+    on_cycle = {int(graph.held[r]) for r in cycle}
+    storage_in_reach = group.start in on_cycle and (len(group.way) <= 1 or len(cycle) == 1)
+    return around[:-1] + down if storage_in_reach and cycle and group.start == start else around + down
 
 
 def on_trace(cut: Cut, trace: tuple[Hop, ...]) -> Cut:
@@ -44,10 +52,10 @@ def on_trace(cut: Cut, trace: tuple[Hop, ...]) -> Cut:
     return replace(cut, references=tuple(replace(r, trace=position(r)) for r in cut.references))
 
 
-def cycle_of(found: Candidate) -> tuple[CycleReference, ...]:
+def cycle_of(candidate: Candidate) -> tuple[CycleReference, ...]:
     """The references of the candidate's smallest cycle; none where nothing holds itself."""
-    graph = found.graph
-    around = [graph.reference(r) for r in (found.group.cycles[0] if found.group.cycles else ())]
+    graph = candidate.graph
+    around = [graph.reference(r) for r in (candidate.group.cycles[0] if candidate.group.cycles else ())]
     return tuple(
         CycleReference(
             graph.object(r.holder).label, generic(r.name), graph.object(r.held).label, r.holder, r.index, r.held

@@ -13,6 +13,8 @@ SEVERAL = "more than one reference"
 _WEAK_DICTS = ("weakref.WeakKeyDictionary", "weakref.WeakValueDictionary", "torch.utils.weak.WeakIdKeyDictionary")
 """Dicts behind a `.data` that nobody writes."""
 _DEFAULTS = (".__defaults__", ".__kwdefaults__")
+_DEPTH_OF_LOCAL = 2
+"""References from a threading.local down to one of its attributes, the two dicts between them."""
 _INSTANCES = (
     ObjectKind.INSTANCE,
     ObjectKind.NN_MODULE,
@@ -31,66 +33,83 @@ _PLAIN = (
 )
 
 
-def along_way(graph: HeapGraph, way: Sequence[int], last: int, one: Collection[int] = ()) -> str:
-    """The way from a root down to the reference `last`, as an expression; its end alone where it is no code.
+def as_expression(graph: HeapGraph, path: Sequence[int], last: int, single: Collection[int] = ()) -> str:
+    """The path from a root down to the reference `last`, as its user would write it; its end alone where it is no code.
 
-    Items are `[i]`, but for the references `one`: there the finding is about one item alone.
+    Items are `[i]`, but for the references `single`: there the finding is about one item alone.
     """
-    upto = list(way[: list(way).index(last) + 1]) if last in way else [last]
-    upto, text = upto[(inner := _inner(graph, upto)) :], "self" if inner else ""
-    root = graph.object(int(graph.holder[upto[0]]))
-    for place, reference in enumerate(upto):
+    above = _down_to(path, last)
+    inner = _inner(graph, above)
+    above, text = above[inner:], "self" if inner else ""
+    root = graph.object(int(graph.holder[above[0]]))
+    for place, reference in enumerate(above):
         r = graph.reference(reference)
-        known = _of_python(graph, upto, place)
-        if known is not None and (known or reference != last):
-            text += known
+        of_python = _of_python(graph, above, place)
+        if of_python is not None and (of_python or reference != last):
+            text += of_python
             continue
         if r.kind not in _PLAIN or r.name.startswith((".__", ".tb_", "key ", "(unn")) or not _is_code(r.name):
-            return at_holder(graph, last, one)
+            return as_part_of_holder(graph, last, single)
         if r.kind in (ReferenceKind.CLOSURE, ReferenceKind.LOCAL) and text:
-            return f"{generic(r.name)} of {_in(text, root)}" if reference == last else at_holder(graph, last, one)
+            if reference != last:
+                return as_part_of_holder(graph, last, single)
+            return f"{generic(r.name)} of {_in(text, root)}"
         if not (r.name == ".data" and graph.object(r.holder).type in _WEAK_DICTS):
-            text += (r.name if reference in one else generic(r.name)).removeprefix("local ").removeprefix("closure ")
-    return (
-        _in(text, root)
-        if inner or root.kind in (ObjectKind.FRAME, ObjectKind.NAMESPACE)
-        else at_holder(graph, last, one)
-    )
+            name = r.name if reference in single else generic(r.name)
+            text += name.removeprefix("local ").removeprefix("closure ")
+    if inner or root.kind in (ObjectKind.FRAME, ObjectKind.NAMESPACE):
+        return _in(text, root)
+    return as_part_of_holder(graph, last, single)
 
 
-def _of_python(graph: HeapGraph, way: Sequence[int], place: int) -> str | None:
-    """A reference inside an object of Python's own as it is written there, None elsewhere: the defaults of a function, the
-    attributes of a threading.local, which keeps a dict for each thread in a dict (CPython Modules/_threadmodule.c).
+def _down_to(path: Sequence[int], last: int) -> list[int]:
+    """The path down to the reference `last`; that alone where it is not on the path."""
+    return list(path[: list(path).index(last) + 1]) if last in path else [last]
+
+
+def _of_python(graph: HeapGraph, path: Sequence[int], place: int) -> str | None:
+    """A reference inside an object of Python's own as it is written there, None elsewhere.
+
+    Those are the defaults of a function, and the attributes of a threading.local, which keeps a dict for each thread
+    in a dict (CPython Modules/_threadmodule.c).
     """
-    r, *above = [graph.reference(way[k]) for k in range(place, max(place - 3, -1), -1)]
-    if r.name in _DEFAULTS or any(one.name == _DEFAULTS[0] for one in above[:1]):
+    nearest = [graph.reference(path[k]) for k in range(place, max(place - 1 - _DEPTH_OF_LOCAL, -1), -1)]
+    r = nearest[0]
+    if r.name in _DEFAULTS or any(above.name == _DEFAULTS[0] for above in nearest[1:2]):
         return r.name
-    local = next((k for k, one in enumerate((r, *above)) if graph.object(one.holder).type == "_thread._local"), None)
-    attribute = local == 2 and r.name.startswith("['")
-    return None if local is None else f".{r.name[2:-2]}" if attribute else "" if local < 2 else None
+    of_local = (k for k, above in enumerate(nearest) if graph.object(above.holder).type == "_thread._local")
+    depth = next(of_local, None)
+    if depth is None:
+        return None
+    if depth < _DEPTH_OF_LOCAL:
+        return ""
+    return f".{r.name[2:-2]}" if r.name.startswith("['") else None
 
 
-def line_along(graph: HeapGraph, way: Sequence[int], last: int) -> str:
-    """The line of a reference, else of its holder; inside an object that is written as `self`, of the nearest one above it too."""
-    upto = list(way[: list(way).index(last) + 1]) if last in way else [last]
+def line_of(graph: HeapGraph, path: Sequence[int], last: int) -> str:
+    """The line of a reference, else of its holder, else of what stands above where it is written with that.
+
+    That is the nearest line above it in an object that is written as `self`, and a function's for its defaults.
+    """
+    above = _down_to(path, last)
     r = graph.reference(last)
     lines = [r.where, graph.object(r.holder).where]
     lines += [
-        graph.object(graph.reference(k).holder).where for k in upto[-2:-1] if graph.reference(k).name in _DEFAULTS
+        graph.object(graph.reference(k).holder).where for k in above[-2:-1] if graph.reference(k).name in _DEFAULTS
     ]
-    if inner := _inner(graph, upto):
-        lines += [graph.reference(above).where for above in reversed(upto[inner:])]
+    if inner := _inner(graph, above):
+        lines += [graph.reference(k).where for k in reversed(above[inner:])]
     return next(filter(None, lines), "")
 
 
-def _inner(graph: HeapGraph, way: Sequence[int]) -> int:
-    """Position on a way from which its user would write it as `self. ...`, 0 for the root.
+def _inner(graph: HeapGraph, path: Sequence[int]) -> int:
+    """Position on a path from which its user would write it as `self. ...`, 0 for the root.
 
     It is the last object of a class of the user's, where a private attribute of an object that is not the user's leads
     there: `trainer._strategy._module.seen`.
     """
     inner, private = 0, False
-    for place, reference in enumerate(way):
+    for place, reference in enumerate(path):
         r = graph.reference(reference)
         holder = graph.object(r.holder)
         users = is_users(holder)
@@ -112,7 +131,7 @@ def _is_code(name: str) -> bool:
     return name.startswith((".", "[", "local ", "closure "))
 
 
-def at_holder(graph: HeapGraph, reference: int, one: Collection[int] = ()) -> str:
+def as_part_of_holder(graph: HeapGraph, reference: int, single: Collection[int] = ()) -> str:
     """One reference with its holder: `.activated of FastTanhBackward`, `closure act of mask_by_activation()`."""
     r = graph.reference(reference)
     holder, held = graph.object(r.holder), graph.object(r.held)
@@ -129,7 +148,7 @@ def at_holder(graph: HeapGraph, reference: int, one: Collection[int] = ()) -> st
         if holder.kind in (ObjectKind.FUNCTION, ObjectKind.FRAME, ObjectKind.GENERATOR)
         else holder.label
     )
-    return f"{r.name if reference in one else generic(r.name)} of {owner}"
+    return f"{r.name if reference in single else generic(r.name)} of {owner}"
 
 
 def is_lru_cache(obj: Object) -> bool:

@@ -6,22 +6,22 @@ from functools import lru_cache
 from pathlib import Path
 
 _BACKWARD = Path(__file__).resolve().parents[2] / "backward"
-
-
-@lru_cache(maxsize=1)
-def _all() -> dict[str, tuple[str, ...]]:
-    found: dict[str, list[str]] = {}
-    for path in sorted(_BACKWARD.glob("*.py")):
-        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
-            _, _, mark = line.partition("# cure: ")
-            slug, _, function = mark.strip().partition(" in ")
-            if slug:
-                found.setdefault(slug, []).append(
-                    f"leakscope.backward.{function} (leakscope/backward/{path.name}:{number})"
-                )
-    return {slug: tuple(places) for slug, places in found.items()}
+_MARK = "# see also: "
+"""Opens a comment in that source: `# see also: <slug> in <function>`."""
 
 
 def places(slug: str) -> tuple[str, ...]:
-    """`leakscope.backward.stage_backward_weight (leakscope/backward/split.py:88)` for a mark `# cure: <slug> in <function>`."""
-    return _all().get(slug, ())
+    """`leakscope.backward.stage_backward (leakscope/backward/full.py:88)` for each line marked with this slug."""
+    return _marked_lines().get(slug, ())
+
+
+@lru_cache(maxsize=1)
+def _marked_lines() -> dict[str, tuple[str, ...]]:
+    marked: dict[str, list[str]] = {}
+    for path in sorted(_BACKWARD.glob("*.py")):
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+            slug, _, function = line.partition(_MARK)[2].strip().partition(" in ")
+            if slug:
+                place = f"leakscope.backward.{function} (leakscope/backward/{path.name}:{number})"
+                marked.setdefault(slug, []).append(place)
+    return {slug: tuple(lines) for slug, lines in marked.items()}

@@ -4,14 +4,27 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 from leakscope.findings.model import Hop, HopStatus
 from leakscope.graph.model import HeapGraph, ObjectKind, ReferenceKind, RootKind
 
 _TENSORS = (ObjectKind.TENSOR, ObjectKind.PARAMETER)
-OF_TENSORS = (*_TENSORS, "grad node", "storage")
+OF_TENSORS = (*_TENSORS, ObjectKind.GRAD_NODE, ObjectKind.STORAGE)
+"""Kinds of what a tensor is made of and what made it."""
+_REPEATED = 3
+"""Parts of a key in which the next one is looked for: a linked list repeats `.next`, one of dicts three references."""
+
+
+_ROOT_REASONS: Mapping[str, str] = {
+    RootKind.FRAME: "the function is still running",
+    RootKind.MODULE: "a module's namespace lives as long as the program",
+    RootKind.THREAD: "the thread is still running",
+    RootKind.NATIVE: "held by a running call or native code",
+    RootKind.INTERPRETER: "held by the interpreter",
+}
+"""Why a root is alive."""
 
 
 def generic(name: str) -> str:
@@ -32,7 +45,7 @@ def grouping(name: str) -> str:
 
 
 def passes_through(graph: HeapGraph, reference: int) -> bool:
-    """Whether a way goes through a tensor as through any instance: by an attribute that is no tensor, a list it carries."""
+    """Whether a path goes through a tensor as through any instance: by an attribute that is no tensor."""
     r = graph.reference(reference)
     return (
         r.kind == ReferenceKind.ATTRIBUTE
@@ -41,36 +54,35 @@ def passes_through(graph: HeapGraph, reference: int) -> bool:
     )
 
 
-def key_of(graph: HeapGraph, start: int, way: Sequence[int], names: bool = False) -> tuple[str, ...]:
-    """What holds a storage, up to the last container on the way: the same for every item of one container.
+def key_of(graph: HeapGraph, start: int, path: Sequence[int], names: bool = False) -> tuple[str, ...]:
+    """What holds a storage, up to the last container on the path: the same for every item of one container.
 
     Where no container holds it, up to the first tensor. Runs that repeat themselves (a linked list, a chain of
     graphs) count once.
     """
-    kinds = [graph.object(int(graph.holder[reference])).kind for reference in way]
-    before = next(
-        (k for k, kind in enumerate(kinds) if kind in _TENSORS and not passes_through(graph, way[k])), len(kinds)
-    )
-    items = [k for k in range(before) if kinds[k] == "container"]
-    parts = [_who(graph, start) + _native_type(graph, start)]
-    for reference in way[: items[-1] + 1 if items else before]:
+    kinds = [graph.object(int(graph.holder[reference])).kind for reference in path]
+    tensors = (k for k, kind in enumerate(kinds) if kind in _TENSORS and not passes_through(graph, path[k]))
+    before = next(tensors, len(kinds))
+    items = [k for k in range(before) if kinds[k] == ObjectKind.CONTAINER]
+    parts = [_kind_and_name(graph, start) + _native_type(graph, start)]
+    for reference in path[: items[-1] + 1 if items else before]:
         r = graph.reference(reference)
-        step = f"{generic(r.name) if names else grouping(r.name)} {_who(graph, r.held)}"
-        if step not in parts[-3:]:
-            parts.append(step)
+        part = f"{generic(r.name) if names else grouping(r.name)} {_kind_and_name(graph, r.held)}"
+        if part not in parts[-_REPEATED:]:
+            parts.append(part)
     return tuple(parts)
 
 
-def _who(graph: HeapGraph, index: int) -> str:
-    found = graph.object(index)
-    return "tensor" if found.kind in _TENSORS else f"{found.kind}:{found.name}"
+def _kind_and_name(graph: HeapGraph, index: int) -> str:
+    obj = graph.object(index)
+    return "tensor" if obj.kind in _TENSORS else f"{obj.kind}:{obj.name}"
 
 
 def _native_type(graph: HeapGraph, start: int) -> str:
-    """` float32`, the one thing known for good of a tensor that native code holds: its size may change from run to run."""
-    found = graph.object(start)
-    held = found.root == RootKind.NATIVE and found.kind in _TENSORS
-    return f" {found.label.split()[-1].partition('[')[0]}" if held and "[" in found.label else ""
+    """` float32`, the one thing known for good of a tensor that native code holds: its size changes from run to run."""
+    obj = graph.object(start)
+    held = obj.root == RootKind.NATIVE and obj.kind in _TENSORS
+    return f" {obj.label.split()[-1].partition('[')[0]}" if held and "[" in obj.label else ""
 
 
 def fingerprint(parts: Sequence[str]) -> str:
@@ -81,72 +93,58 @@ def fingerprint(parts: Sequence[str]) -> str:
 def hops(
     graph: HeapGraph,
     start: int,
-    way: Sequence[int],
+    path: Sequence[int],
     leaked_from: int,
     frees: dict[int, int],
     reasons: tuple[str, str],
-    one: Collection[int] = (),
+    single: Collection[int] = (),
 ) -> tuple[Hop, ...]:
-    """The objects along a way; from position `leaked_from` on they are leaked.
+    """The objects along a path; from position `leaked_from` on they are leaked.
 
     `frees` maps references to the bytes their cut would free; `reasons` say why the objects before and after
-    that position have their status. Items are `[i]`, but for the references `one`.
+    that position have their status. Items are `[i]`, but for the references `single`.
     """
-    found: list[Hop] = []
-    indexes = [start, *(int(graph.held[r]) for r in way)]
+    hops_of_path: list[Hop] = []
+    indexes = [start, *(int(graph.held[r]) for r in path)]
     for place, index in enumerate(indexes):
         obj = graph.object(index)
-        reference = int(way[place]) if place < len(way) else -1
-        name = graph.reference(reference).name if reference >= 0 else ""
         leaked = place >= leaked_from
-        where = obj.where or (graph.reference(reference).where if reference >= 0 else "")
-        found.append(
-            Hop(
-                object=obj.label,
-                type=obj.type,
-                kind=obj.kind,
-                where=graph.reference(reference).where or where if reference >= 0 else where,
-                status=HopStatus.LEAKED if leaked else HopStatus.EXPECTED,
-                reference=name if reference in one else generic(name),
-                reason=reasons[1] if leaked else _root_reason(obj.root) or reasons[0],
-                frees_bytes=frees.get(reference),
-                index=index,
-                references=(reference,) if reference >= 0 else (),
+        status = HopStatus.LEAKED if leaked else HopStatus.EXPECTED
+        reason = reasons[1] if leaked else _ROOT_REASONS.get(obj.root, "") or reasons[0]
+        hop = Hop(obj.label, obj.type, obj.kind, obj.where, status, "", reason, index=index)
+        if place < len(path):
+            r = graph.reference(int(path[place]))
+            hop = replace(
+                hop,
+                where=r.where or obj.where,
+                reference=r.name if r.index in single else generic(r.name),
+                frees_bytes=frees.get(r.index),
+                references=(r.index,),
             )
-        )
-    return _shortened(found)
+        hops_of_path.append(hop)
+    return _shortened(hops_of_path)
 
 
-def _root_reason(root: str) -> str:
-    return {
-        "frame": "the function is still running",
-        "module": "a module's namespace lives as long as the program",
-        "thread": "the thread is still running",
-        "native": "held by a running call or native code",
-        "interpreter": "held by the interpreter",
-    }.get(root, "")
-
-
-def _shortened(found: list[Hop]) -> tuple[Hop, ...]:
+def _shortened(whole: Sequence[Hop]) -> tuple[Hop, ...]:
     """A walk through many grad nodes is told as one hop."""
-    result: list[Hop] = []
+    shortened: list[Hop] = []
     skipped: list[int] = []
-    for hop in found:
+    for hop in whole:
         if (
-            result
-            and result[-1].kind == ObjectKind.GRAD_NODE
+            shortened
+            and shortened[-1].kind == ObjectKind.GRAD_NODE
             and hop.kind == ObjectKind.GRAD_NODE
             and hop.reference.startswith(".next_functions")
         ):
             skipped += hop.references
             continue
-        if skipped and result:
-            last = result[-1]
-            result[-1] = replace(
+        if skipped:
+            last = shortened[-1]
+            shortened[-1] = replace(
                 last,
                 reference=f".next_functions ... {len(skipped)} grad nodes on",
                 references=(*last.references, *skipped),
             )
             skipped = []
-        result.append(hop)
-    return tuple(result)
+        shortened.append(hop)
+    return tuple(shortened)

@@ -10,7 +10,7 @@ from leakscope.findings.facts import Said, Upstream
 from leakscope.findings.grouping.growth import LEAST_LOOKS, Series, series
 from leakscope.findings.model import Cut, CutReference, Finding, FreedBy, Origin, Severity, Sighting
 from leakscope.findings.naming.candidate_trace import on_trace
-from leakscope.findings.naming.expressions import at_holder
+from leakscope.findings.naming.expressions import as_part_of_holder
 from leakscope.findings.naming.trace import fingerprint
 from leakscope.findings.ownership.known_leaks import KNOWN, TYPES, Known
 from leakscope.findings.ownership.library_paths import Hold, Holds, freed_by, holds_of, whole_trace
@@ -72,7 +72,7 @@ def _said(graph: HeapGraph, reference: int) -> str:
     r = graph.reference(reference)
     holder = graph.object(r.holder)
     in_function = r.kind == ReferenceKind.LOCAL and holder.kind in (ObjectKind.FRAME, ObjectKind.GENERATOR)
-    return f"{r.name.removeprefix('local ')} in {holder.name}()" if in_function else at_holder(graph, reference)
+    return f"{r.name.removeprefix('local ')} in {holder.name}()" if in_function else as_part_of_holder(graph, reference)
 
 
 def kept_by_library(rank: Rank, looks: Sequence[Look], told: Sequence[Finding], min_bytes: int) -> dict[str, Finding]:

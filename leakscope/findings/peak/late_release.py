@@ -10,7 +10,7 @@ import numpy as np
 from leakscope.findings.facts import Said
 from leakscope.findings.model import Cut, CutReference, Finding, FreedBy, Hop, Severity, Sighting, Unjudged
 from leakscope.findings.naming.candidate_trace import on_trace
-from leakscope.findings.naming.expressions import along_way
+from leakscope.findings.naming.expressions import as_expression
 from leakscope.findings.naming.see_also import places
 from leakscope.findings.naming.trace import fingerprint, generic, hops
 from leakscope.findings.peak.idle import Idle, PeakOfStep, arguments_cut, frees_mostly_idle, peak_of
@@ -126,7 +126,7 @@ def _where(graph: HeapGraph, ways: Ways, reference: int) -> str:
 
 def _spoken(graph: HeapGraph, ways: Ways, reference: int) -> str:
     way = [*ways.to(graph, int(graph.holder[reference])), reference]
-    return along_way(graph, way, reference)
+    return as_expression(graph, way, reference)
 
 
 def _finding(

@@ -8,7 +8,7 @@ import pytest
 from support.pipelining_heaps import KIB, Heap, peak_rank, storages
 
 from leakscope.findings.model import Finding
-from leakscope.findings.naming.expressions import along_way, line_along
+from leakscope.findings.naming.expressions import as_expression, line_of
 from leakscope.findings.peak.idle import peak_of
 from leakscope.findings.peak.late_release import late_release_findings
 from leakscope.graph.paths import ways_from_roots
@@ -114,7 +114,7 @@ def private(outer: str, root: str = "") -> tuple[str, str]:
     heap.refer("seen", "[0]", heap.tensor("input"), "item")
     graph = heap.graph()
     way = ways_from_roots(graph).to(graph, heap.objects["seen"].index)
-    return along_way(graph, way, way[-1]), line_along(graph, way, way[-1])
+    return as_expression(graph, way, way[-1]), line_of(graph, way, way[-1])
 
 
 def test_past_a_librarys_private_attribute_the_users_class_says_self() -> None:
