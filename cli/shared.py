@@ -51,7 +51,7 @@ def read_and_judge(
 ) -> tuple[Run, Findings]:
     """The run recorded in a folder, and what is wrong with it."""
     from leakscope.findings import judge
-    from leakscope.record.folder import read_run
+    from leakscope.record.reading import read_run
 
     run = read_run(folder, snapshots=True)
     return run, judge(run, suppress=suppress, baseline=baseline, leak_exit_code=leak_exit_code)

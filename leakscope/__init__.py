@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from leakscope.errors import LaunchFailed, LeakscopeError, Unreadable
     from leakscope.findings import Finding, Findings, judge
     from leakscope.profiler import LeaksFound, Profiler, check, watch
-    from leakscope.record.folder import read_run
     from leakscope.record.model import Run
+    from leakscope.record.reading import read_run
 
 __version__ = "0.1.0"
 
@@ -50,7 +50,7 @@ _MODULE_OF = {
     "Unreadable": "leakscope.errors",
     "check": "leakscope.profiler",
     "judge": "leakscope.findings",
-    "read_run": "leakscope.record.folder",
+    "read_run": "leakscope.record.reading",
     "watch": "leakscope.profiler",
 }
 """Public name to where it is defined; imported when it is first asked for, so that `import leakscope` is quick."""

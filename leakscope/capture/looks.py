@@ -20,8 +20,9 @@ from leakscope.capture.host.limits import HostLimits
 from leakscope.capture.lifetimes.allocation_sites import Makers
 from leakscope.capture.process.gc_callbacks import freezing
 from leakscope.options import Options
-from leakscope.record.folder import RankFolder, read_run
+from leakscope.record.folder import RankFolder
 from leakscope.record.kinds import Occasion
+from leakscope.record.reading import read_run
 
 NO_ROOM = "it would have come too near to the memory that the host lets this process have"
 
@@ -76,7 +77,7 @@ class Looks:
             self._folder.gc_diff(real_diff(predicted, watched))
             measured = freezing()
             if measured is not None:
-                self._folder.append("gc_freeze", measured)
+                self._folder.append(measured)
 
     @contextmanager
     def inspect(self, step: int, occasion: Occasion) -> Iterator[Live]:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 import torch
 
@@ -20,6 +19,7 @@ from leakscope.capture.schedule.peers import Peers
 from leakscope.capture.schedule.rank_state import Activity, RankStateFile
 from leakscope.record.folder import RankFolder
 from leakscope.record.kinds import Occasion
+from leakscope.record.rows.host import AllocationFailure, LimitNear, PeerOutOfMemory
 
 
 @dataclass(eq=False)
@@ -42,13 +42,13 @@ class Shortages:
         if near is None:
             return
         with self.collections.not_listening():
-            self._tell({"kind": "near", "step": step, "inside": inside, **asdict(near)})
+            self.folder.append(LimitNear(step, inside, near.limit, near.limit_bytes, near.used_bytes))
             self.look(step, Occasion.MEMORY)
 
     def look_for_peer(self, step: int, failing: int) -> None:
         """An allocation has failed on another rank, which waits for this one to be looked at."""
         with self.collections.not_listening():
-            self._tell({"kind": "peer", "step": step, "of": failing})
+            self.folder.append(PeerOutOfMemory(step, of=failing))
             self.look(step, Occasion.MEMORY)
 
     def look_at_device_failure(self, step: int) -> bool:
@@ -73,12 +73,9 @@ class Shortages:
         # no room to tell of it, on disk or here: the script's own error is what counts
         with suppress(OSError, MemoryError):
             self.rank_state.update(failed=True)
-            self.folder.append("out_of_memory", {"step": step, "time": time.time(), **failed})
+            self.folder.append(AllocationFailure(step=step, time=time.time(), **failed))
             if type(error) is not torch.OutOfMemoryError or not self.failures.looked_at_last(step):
                 with more_room():
                     self.look(step, Occasion.MEMORY)
             self.rank_state.update(answered=True)
             self.peers.wait_for_answers()
-
-    def _tell(self, row: dict[str, Any]) -> None:
-        self.folder.append("short_of_memory", row)

@@ -44,7 +44,7 @@ class WatchedSteps:
             if told.look is not None:
                 self._folder.look(told.look)
             for row in told.rows:
-                self._folder.append("lifetimes", row)
+                self._folder.append(row)
 
     def leave(self) -> None:
         """Watch no more."""

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from leakscope.findings.model import Finding, Origin, RuleName, Severity, Unjudged
 from leakscope.record.kinds import EndKind, Occasion
-from leakscope.record.model import HUNG, Run
+from leakscope.record.model import Run
 from leakscope.units import bytes_text
 from leakscope.verdict import Verdict
 
@@ -33,7 +33,7 @@ def verdict_of(
             "no step was seen: no torch optimizer stepped; mark steps with leakscope.Profiler, or see what was alive at the end",
         )
     for rank in run.ranks:
-        how = "was killed" if rank.ended.how == EndKind.KILLED else "hung" if rank.ended.error.startswith(HUNG) else ""
+        how = "was killed" if rank.ended.how == EndKind.KILLED else "hung" if rank.ended.how == EndKind.HUNG else ""
         if how:
             steps = rank.ended.steps
             return (

@@ -6,13 +6,16 @@ import json
 import signal
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from leakscope.record.folder import read_run, read_stack, write_json, write_run
+from leakscope.record.ends import as_written, ended_file, ended_to_json
+from leakscope.record.folder import write_json, write_run
 from leakscope.record.kinds import EndKind
 from leakscope.record.model import Ended
+from leakscope.record.reading import read_run
+from leakscope.record.stacks import read_stack
 
 LAUNCHER = -1
 """In place of a rank's number: the launcher itself, which a signal ended."""
@@ -64,7 +67,7 @@ def collect_outcome(folder: Path, codes: Mapping[int, int], only: int | None = N
         ended = replace(ended, log=log if (folder / log).exists() else "", stack=stack)
         if ended != rank.ended:
             path.mkdir(exist_ok=True)
-            write_json(path / "ended.json", asdict(ended))
+            write_json(ended_file(path), ended_to_json(ended))
         if ended.status and ended.how != EndKind.LOST and only in (None, rank.number):
             failures.append((is_secondary_failure(ended), times[rank.number] or time.time(), rank.number, ended))
     merge_run_metadata(folder)
@@ -73,7 +76,7 @@ def collect_outcome(folder: Path, codes: Mapping[int, int], only: int | None = N
     if not failures:
         return Outcome(0)
     *_, number, ended = min(failures, key=lambda failure: failure[:3])
-    return Outcome(ended.status, number, ended.error, ended.log)
+    return Outcome(ended.status, number, as_written(ended).error, ended.log)
 
 
 def _true_end(ended: Ended, code: int | None, steps: int) -> Ended:

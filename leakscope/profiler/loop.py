@@ -104,8 +104,8 @@ class Profiler:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         from leakscope.findings import judge
-        from leakscope.record.folder import read_run
         from leakscope.record.model import Ended
+        from leakscope.record.reading import read_run
         from leakscope.report import write
 
         assert self._recorder is not None

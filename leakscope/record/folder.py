@@ -1,4 +1,4 @@
-"""The folder of a run on disk: written step by step, readable after a kill."""
+"""How is a run written? Step by step, so that what is there can be read after a kill."""
 
 from __future__ import annotations
 
@@ -8,22 +8,17 @@ import re
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import Any, TextIO
 
-from leakscope.errors import LeakscopeError, Unreadable
-from leakscope.graph.model import from_json, to_json
-from leakscope.record.kinds import EndKind, Occasion
-from leakscope.record.last_operation import NAME as WIRE_LAST
-from leakscope.record.last_operation import unpack
-from leakscope.record.model import Collection, Ended, GcDiff, Look, Rank, Run, Step
-
-if TYPE_CHECKING:
-    from leakscope.allocator.figures import SnapshotReport
+from leakscope.errors import LeakscopeError
+from leakscope.graph.model import to_json
+from leakscope.record.ends import ended_file, ended_to_json
+from leakscope.record.kinds import Occasion
+from leakscope.record.model import Ended, GcDiff, Look, Step
+from leakscope.record.rows.row import Row, to_line
 
 FORMAT = 1
 """Number of the folder's format; a newer one is refused."""
-MOST_ANALYSED = 16
-"""Ranks whose allocator snapshots are analysed for a report; `leakscope snapshot` reads those of all."""
 
 
 class RankFolder:
@@ -34,7 +29,11 @@ class RankFolder:
         self.path.mkdir(parents=True, exist_ok=True)
         self._open: dict[str, TextIO] = {}
 
-    def append(self, stem: str, line: Mapping[str, Any]) -> None:
+    def append(self, row: Row) -> None:
+        """Add a row to the file of its kind."""
+        self.append_line(row.FILE, to_line(row))
+
+    def append_line(self, stem: str, line: Mapping[str, Any]) -> None:
         """Add one line to `<stem>.jsonl` and flush it."""
         stream = self._open.get(stem)
         if stream is None:
@@ -43,9 +42,11 @@ class RankFolder:
         stream.flush()
 
     def step(self, step: Step) -> None:
-        self.append("steps", asdict(step))
+        """Add the counters of a step that has ended."""
+        self.append_line("steps", asdict(step))
 
     def look(self, look: Look) -> None:
+        """Write a look, named after its step and occasion."""
         name = (
             f"heap_step_{look.step:06d}.json"
             if look.occasion == Occasion.STEP
@@ -54,18 +55,23 @@ class RankFolder:
         write_json(self.path / name, _look_to_json(look))
 
     def ended(self, ended: Ended) -> None:
-        write_json(self.path / "ended.json", asdict(ended))
+        """Write how the rank ended, over what was written of that before."""
+        write_json(ended_file(self.path), ended_to_json(ended))
 
     def gc_diff(self, diff: GcDiff) -> None:
+        """Write what collecting freed."""
         write_json(self.path / "gc_diff.json", asdict(diff))
 
     def proved(self, proved: Mapping[str, int | str]) -> None:
+        """Write what the cuts that were made in a forked copy freed, by fingerprint."""
         write_json(self.path / "proved.json", dict(proved))
 
     def note(self, text: str) -> None:
-        self.append("notes", {"note": text})
+        """Add a sentence that the reader should know."""
+        self.append_line("notes", {"note": text})
 
     def close(self) -> None:
+        """Close the files that lines were added to."""
         for stream in self._open.values():
             stream.close()
         self._open.clear()
@@ -89,156 +95,9 @@ def write_run(folder: Path, data: Mapping[str, Any]) -> None:
     write_json(folder / "run.json", {"format": FORMAT, **data})
 
 
-def read_run(folder: Path, snapshots: bool = False) -> Run:
-    """The run that is recorded in a folder.
-
-    >>> from pathlib import Path
-    >>> import leakscope
-    >>> run = leakscope.read_run(Path("sample_runs/p2p_pipeline/none"))
-    >>> len(run.ranks), len(run.ranks[0].steps), str(run.ranks[0].ended.how)
-    (2, 12, 'stopped')
-
-    Args:
-        folder: the one that was given with `--output`; it holds `run.json`.
-        snapshots: analyse the allocator snapshots in it as well, which takes about a second each.
-
-    Raises:
-        Unreadable: it is no run, is damaged beyond a cut-off last line, or is of a newer format.
-
-    """
-    data = _read_json(folder / "run.json", f"{folder} is not a leakscope run: it has no readable run.json")
-    if not isinstance(data, dict) or not isinstance(data.get("format"), int):
-        raise Unreadable(f"{folder} is not a leakscope run: run.json names no format")
-    if data["format"] > FORMAT:
-        raise Unreadable(
-            f"{folder} was recorded by a newer leakscope (format {data['format']}, this one reads up to {FORMAT}); upgrade leakscope"
-        )
-    try:
-        expected = int(data["ranks"])
-        numbers = sorted(int(p.name[5:]) for p in folder.iterdir() if re.fullmatch(r"rank_\d{4,}", p.name))
-        missing = [n for n in range(expected) if n not in numbers]
-        ranks = tuple(
-            _read_rank(folder, n, snapshots and place < MOST_ANALYSED) for place, n in enumerate(numbers)
-        ) + tuple(_lost(n) for n in missing)
-        return Run(
-            command=tuple(data["command"]),
-            ranks=tuple(sorted(ranks, key=lambda rank: rank.number)),
-            expected_ranks=expected,
-            device=str(data.get("device", "cpu")),
-            torch=str(data.get("torch", "")),
-            leakscope=str(data.get("leakscope", "")),
-            folder=str(folder),
-            warmup=int(data.get("warmup", 2)),
-            min_bytes=int(data.get("min_bytes", 64 * 1024)),
-            options=dict(data.get("options", {})),
-            sources={name: tuple(lines) for name, lines in data.get("sources", {}).items()},
-        )
-    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
-        raise Unreadable(f"{folder} is a damaged leakscope run: {error}") from None
-
-
-def _lost(number: int) -> Rank:
-    return Rank(number, (), (), Ended(EndKind.LOST, 1, 0), notes=("nothing was recorded for this rank",))
-
-
-def _read_rank(folder: Path, number: int, snapshots: bool) -> Rank:
-    path = folder / f"rank_{number:04d}"
-    notes: list[str] = []
-    lines = {p.stem: _read_lines(p, notes) for p in sorted(path.glob("*.jsonl"))}
-    last = path / WIRE_LAST
-    if last.exists():
-        try:
-            lines["wire_last"] = unpack(last.read_bytes())
-        except ValueError as error:
-            notes.append(f"what the rank did last on the wire cannot be told: {error}")
-    steps = tuple(_step_from_json(line) for line in lines.pop("steps", ()))
-    looks = sorted(
-        (_read_look(p) for p in path.glob("heap_*.json")), key=lambda look: (look.step, look.occasion != Occasion.STEP)
-    )
-    notes += [str(line["note"]) for line in lines.pop("notes", ())]
-    ended_file = path / "ended.json"
-    if ended_file.exists():
-        ended = _read_json(ended_file, f"{ended_file} cannot be read")
-        rank_ended = Ended(**{**ended, "stack": tuple(ended.get("stack", ()))})
-    else:
-        rank_ended = Ended(EndKind.LOST, 1, len(steps), error="the rank left no word of how it ended")
-    diff_file = path / "gc_diff.json"
-    diff = _read_json(diff_file, f"{diff_file} cannot be read") if diff_file.exists() else None
-    proved_file = path / "proved.json"
-    analysed, problems = _snapshots(path, number) if snapshots else ((), ())
-    notes += problems
-    return Rank(
-        number=number,
-        steps=steps,
-        looks=tuple(looks),
-        ended=rank_ended,
-        gc_diff=None
-        if diff is None
-        else GcDiff(tuple(diff["freed_bytes"]), diff["collections"], tuple(diff["seconds"]), diff["predicted_bytes"]),
-        notes=tuple(notes),
-        proved=_read_json(proved_file, f"{proved_file} cannot be read") if proved_file.exists() else {},
-        extras={stem: tuple(rows) for stem, rows in lines.items()},
-        snapshots=analysed,
-    )
-
-
-def _snapshots(path: Path, number: int) -> tuple[tuple[SnapshotReport, ...], tuple[str, ...]]:
-    from leakscope.allocator.of_rank import snapshots_in
-
-    return snapshots_in(path, number)
-
-
-def _read_lines(path: Path, notes: list[str]) -> list[Mapping[str, Any]]:
-    rows = []
-    text = path.read_text(encoding="utf-8", errors="replace")
-    for line in text.splitlines():
-        try:
-            rows.append(json.loads(line))
-        except ValueError:
-            if line != text.splitlines()[-1]:
-                raise ValueError(f"{path.name} has a damaged line") from None
-            notes.append(f"the last line of {path.name} was cut off when the rank died and is left out")
-    return rows
-
-
-def _step_from_json(data: Mapping[str, Any]) -> Step:
-    return Step(**{**data, "collections": tuple(Collection(**c) for c in data.get("collections", ()))})
-
-
 def _look_to_json(look: Look) -> dict[str, Any]:
     data = {name: getattr(look, name) for name in look.__dataclass_fields__ if name != "heap"}
     return {**data, "types": dict(look.types), "unjudged": list(look.unjudged), "heap": to_json(look.heap)}
-
-
-def _read_look(path: Path) -> Look:
-    data = _read_json(path, f"{path} cannot be read")
-    return Look(**{**data, "heap": from_json(data["heap"]), "unjudged": tuple(data["unjudged"])})
-
-
-def _read_json(path: Path, problem: str) -> Any:
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        raise Unreadable(problem) from None
-
-
-def read_stack(path: Path) -> tuple[str, ...]:
-    """The stack that faulthandler wrote when the rank was told to end, the innermost call last; () where there is none.
-
-    Of several threads the one that the signal met is taken, else the main thread, which faulthandler lists last.
-    """
-    if not path.is_file():
-        return ()
-    sections = re.split(
-        r"^(?:Current thread|Thread) .*\n", path.read_text(encoding="utf-8", errors="replace"), flags=re.MULTILINE
-    )
-    stacks = [re.findall(r"^  File .*", section, flags=re.MULTILINE) for section in sections[1:]]
-    told = [
-        [line for line in reversed(stack) if "/leakscope/capture/" not in line and "<frozen " not in line]
-        for stack in stacks
-    ]
-    running = [stack for stack in told if any("/lib/python" not in line for line in stack)]
-    return ("Stack when it was told to end (most recent call last):", *running[-1]) if running else ()
 
 
 def prepare_folder(folder: Path, force: bool) -> None:

@@ -1,4 +1,4 @@
-"""Why a look was taken and how a rank ended: the words of a record, importable before torch and numpy are."""
+"""Why was a look taken, how did a rank end, what is a row about? Words that code decides by, importable without torch and numpy."""
 
 from __future__ import annotations
 
@@ -32,8 +32,48 @@ class EndKind(StrEnum):
     STOPPED = "stopped"
     """By leakscope, at the end of a --steps run."""
     RAISED = "raised"
+    HUNG = "hung"
+    """Ended by `--hang-timeout`; it raised nothing."""
     EXITED = "exited"
     KILLED = "killed"
     """By a signal."""
     LOST = "lost"
     """It left no word."""
+
+
+class Direction(StrEnum):
+    """What a P2P operation does; a collective is named as torch names it."""
+
+    SEND = "send"
+    RECV = "recv"
+
+
+class OperationState(StrEnum):
+    """What a rank was doing with its last operation."""
+
+    ISSUED = "issued"
+    WAITS = "waits"
+    WAITED = "waited"
+    FAILED = "failed"
+
+
+class Phase(StrEnum):
+    """The part of a step in which a tensor operation ran."""
+
+    FORWARD = "forward"
+    BACKWARD = "backward"
+    OPTIMIZER = "optimizer"
+    NONE = ""
+    """No operation of the watched steps."""
+
+
+class RowTag(StrEnum):
+    """Tells the rows of one file apart."""
+
+    STEP = "step"
+    IDLE = "idle"
+    ALIKE = "alike"
+    DRAG = "drag"
+    UNJUDGED = "unjudged"
+    NEAR = "near"
+    PEER = "peer"

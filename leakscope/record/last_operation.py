@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable
+
+from leakscope.record.rows.comm import FinalOperation
+from leakscope.record.rows.row import from_json
 
 NAME = "wire_last.bin"
 SIZE = 2048
@@ -27,8 +29,8 @@ def packer(text: bytes) -> Callable[..., None]:
     return struct.Struct(f"{_HEAD.format}{min(len(text), SIZE - _HEAD.size)}s").pack_into
 
 
-def unpack(data: bytes) -> list[Mapping[str, Any]]:
-    """The one row of `wire_last.bin`, as `Rank.extras` has it; none before the first operation.
+def unpack(data: bytes) -> FinalOperation | None:
+    """The operation that `wire_last.bin` tells of; None before the first.
 
     Raises ValueError for what is no such file, or was being written at the very moment when the rank was killed.
     """
@@ -36,12 +38,18 @@ def unpack(data: bytes) -> list[Mapping[str, Any]]:
         raise ValueError(f"{NAME} has {len(data)} bytes, not {SIZE}")
     state, number, nth, step, microbatch, issued, length = _HEAD.unpack_from(data)
     if number == 0 or length > SIZE - _HEAD.size:
-        return []
-    told = json.loads(data[_HEAD.size : _HEAD.size + length])
-    if not isinstance(told, dict):
+        return None
+    rest = json.loads(data[_HEAD.size : _HEAD.size + length])
+    if not isinstance(rest, dict):
         raise ValueError(f"{NAME} is damaged")  # noqa: TRY004 - of the data, not of an argument
-    numbers = {"id": number, "nth": nth, "step": step, "microbatch": microbatch, "issued": round(issued, 6)}
     word = state.rstrip(b"\0 ")
-    return [
-        {"state": word.removesuffix(_NEWEST).rstrip().decode(), "newest": word.endswith(_NEWEST), **numbers, **told}
-    ]
+    head = {
+        "state": word.removesuffix(_NEWEST).rstrip().decode(),
+        "newest": word.endswith(_NEWEST),
+        "id": number,
+        "nth": nth,
+        "step": step,
+        "microbatch": microbatch,
+        "issued": round(issued, 6),
+    }
+    return from_json(FinalOperation, {**rest, **head})

@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 from leakscope.graph.model import HeapGraph
 from leakscope.record.kinds import EndKind, Occasion
+from leakscope.record.rows.comm import CommOperation, ContextsAtStep, FinalOperation
+from leakscope.record.rows.device import DeviceBlocks, DeviceFailure, DeviceStep
+from leakscope.record.rows.host import AllocationFailure, GcFreeze, MemoryShortage
+from leakscope.record.rows.lifetimes import LifetimeRow
 
 if TYPE_CHECKING:
     from leakscope.allocator.figures import SnapshotReport
-
-HUNG = "hung: "
-"""Begins the error of a rank that `--hang-timeout` has ended; it raised nothing."""
 
 
 @dataclass(frozen=True)
@@ -113,10 +114,39 @@ class Rank:
     """What the reader should know: a dropped line, processes not seen, no step."""
     proved: Mapping[str, int | str] = field(default_factory=dict)
     """Fingerprint to the bytes a forked cut really freed, or to the reason why it was not tried."""
-    extras: Mapping[str, tuple[Mapping[str, Any], ...]] = field(default_factory=dict)
-    """Lines of further files by their stem, e.g. `wire`, `contexts`, `lifetimes`, for the rules that read them."""
+    operations: tuple[CommOperation, ...] = ()
+    """P2P and collective operations in the order of issue: those of the first steps, then the late and the last ones."""
+    final_operation: FinalOperation | None = None
+    """What it did last, right even after SIGKILL."""
+    final_operation_known: bool = False
+    """Whether that was written and could be read: where it is None then, the rank issued no operation."""
+    contexts: tuple[ContextsAtStep, ...] = ()
+    """Distributed-autograd contexts, for each step after which one was open or had just been closed."""
+    lifetimes: tuple[LifetimeRow, ...] = ()
+    """Of the storages of a watched step, or why they were not watched."""
+    device_steps: tuple[DeviceStep, ...] = ()
+    """The accelerator's counters at steps."""
+    device_blocks: tuple[DeviceBlocks, ...] = ()
+    """The accelerator's blocks at looks."""
+    device_failures: tuple[DeviceFailure, ...] = ()
+    """Each time the device's memory ran out, caught or not."""
+    allocation_failures: tuple[AllocationFailure, ...] = ()
+    """Those that ended the script."""
+    memory_shortages: tuple[MemoryShortage, ...] = ()
+    """Limits of the host that came near, and looks taken because a peer ran out of memory."""
+    gc_freezes: tuple[GcFreeze, ...] = ()
+    """What gc.freeze() would save, where the gc diff was taken."""
     snapshots: tuple[SnapshotReport, ...] = ()
     """What the rank's newest allocator snapshots say, where `read_run` was asked for them."""
+
+
+ROWS = frozenset(
+    (
+        "operations", "final_operation", "contexts", "lifetimes", "device_steps", "device_blocks", "device_failures",
+        "allocation_failures", "memory_shortages", "gc_freezes",
+    )
+)  # fmt: skip
+"""Fields of a rank that hold rows of its files: many, and their text is as the run wrote it."""
 
 
 @dataclass(frozen=True)

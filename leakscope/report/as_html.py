@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from leakscope.findings.comm.operations import wire_rows
 from leakscope.findings.memory.oom import ranks_out_of_memory
 from leakscope.findings.model import Finding, Findings, Hop
 from leakscope.record.kinds import Occasion
@@ -135,7 +134,7 @@ def _ranks(run: Run, findings: Findings) -> list[ToldRank]:
 def _rank(run: Run, rank: Rank, story: RankStory) -> ToldRank:
     by_step = story.summary.categories_by_step
     looks = {look.step: look for look in rank.looks if look.occasion in (Occasion.STEP, Occasion.LAST)}
-    wire = timeline(wire_rows(rank))
+    wire = timeline(rank.operations)
     return ToldRank(
         story=story,
         memory=_safe(memory_plot(rank, _absolute(run))),

@@ -7,6 +7,7 @@ from dataclasses import asdict
 from typing import Any
 
 from leakscope.findings.model import Cut, Finding, Findings, Hop, RankSummary
+from leakscope.record.ends import as_written
 from leakscope.record.model import Run
 from leakscope.report.wording import advice, steps_of, title
 
@@ -46,7 +47,11 @@ def _run(run: Run) -> dict[str, Any]:
         "device": run.device or None,
         "torch": run.torch or None,
         "ended": {
-            str(rank.number): {"how": rank.ended.how, "status": rank.ended.status, "steps": rank.ended.steps}
+            str(rank.number): {
+                "how": as_written(rank.ended).how,
+                "status": rank.ended.status,
+                "steps": rank.ended.steps,
+            }
             for rank in run.ranks
         },
     }

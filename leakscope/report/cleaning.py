@@ -8,7 +8,7 @@ from dataclasses import fields, is_dataclass, replace
 from typing import Any, TypeVar
 
 from leakscope.graph.model import HeapGraph
-from leakscope.record.model import Step
+from leakscope.record.model import ROWS, Rank, Step
 
 T = TypeVar("T")
 
@@ -20,7 +20,7 @@ def cleaned(value: T) -> T:
     """The same data with every character that no terminal or XML file should see written as an escape.
 
     Line feeds and tabs stay. What may be long and is not printed is passed on as it is: heap graphs, steps (which
-    hold no text), and the lines of further files (`Rank.extras`), which their reader cleans.
+    hold no text), and the rows of a rank (`record.model.ROWS`), which their reader cleans.
     """
     return _cleaned(value)  # type: ignore[no-any-return]
 
@@ -33,8 +33,9 @@ def _cleaned(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {_cleaned(key): _cleaned(item) for key, item in value.items()}
     if is_dataclass(value) and not isinstance(value, (HeapGraph, Step, type)):
-        told = [f.name for f in fields(value) if f.name != "extras"]
-        return replace(value, **{name: _cleaned(getattr(value, name)) for name in told})
+        left = ROWS if isinstance(value, Rank) else frozenset()
+        names = [f.name for f in fields(value) if f.name not in left]
+        return replace(value, **{name: _cleaned(getattr(value, name)) for name in names})
     return value
 
 

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from html import escape
-from typing import Any
 
+from leakscope.record.rows.comm import CommOperation
 from leakscope.report.cleaning import cleaned, one_line
 from leakscope.units import bytes_text, seconds_text
 
 STEPS_SHOWN = 2
 ROWS_SHOWN = 80
 _LEFT, _WIDTH, _ROW, _TOP = 250.0, 980.0, 20.0, 30.0
-
-Row = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -30,41 +28,44 @@ class Timeline:
     """Operations of the shown steps whose storage was alive when the run ended."""
 
 
-def timeline(rows: Sequence[Row]) -> Timeline | None:
+def timeline(operations: Sequence[CommOperation]) -> Timeline | None:
     """The operations of at most two steps, microbatch by microbatch; None where none was timed.
 
     The steps shown are the last but one and the one before it, as the last is cut short by the end of the run.
     """
-    timed = [row for row in rows if _time(row, "issued") is not None]
-    numbers = sorted({_whole(row, "step") for row in timed})
+    timed = [operation for operation in operations if math.isfinite(operation.issued)]
+    numbers = sorted({row.step for row in timed})
     if not numbers:
         return None
     steps = tuple(numbers[-STEPS_SHOWN - 1 : -1] if len(numbers) > STEPS_SHOWN else numbers)
-    chosen = sorted((row for row in timed if _whole(row, "step") in steps), key=_order)
+    chosen = sorted((row for row in timed if row.step in steps), key=_order)
     shown = cleaned(chosen[:ROWS_SHOWN])
-    start = min(_issued(row) for row in shown)
+    start = min(row.issued for row in shown)
     end = _end(timed, shown, steps)
-    alive = sum(_time(row, "storage_died") is None for row in chosen)
+    alive = sum(_moment(row.storage_died) is None for row in chosen)
     return Timeline(_svg(shown, start, end), steps, len(chosen) - len(shown), alive)
 
 
-def _order(row: Row) -> tuple[int, int, float]:
-    return _whole(row, "step"), _whole(row, "microbatch"), _issued(row)
+def _order(row: CommOperation) -> tuple[int, int, float]:
+    return row.step, row.microbatch, row.issued
 
 
-def _end(timed: Sequence[Row], shown: Sequence[Row], steps: Sequence[int]) -> float:
+def _end(timed: Sequence[CommOperation], shown: Sequence[CommOperation], steps: Sequence[int]) -> float:
     """Right edge: the last event shown, but not far beyond the step after the last one shown."""
-    start = min(_issued(row) for row in shown)
-    names = ("issued", "waited", "completed", "tensor_died", "storage_died")
-    events = [_time(row, name) for row in shown for name in names]
+    start = min(row.issued for row in shown)
+    events = [
+        _moment(moment)
+        for row in shown
+        for moment in (row.issued, row.waited, row.completed, row.tensor_died, row.storage_died)
+    ]
     last = max(event for event in events if event is not None)
-    later = [_issued(row) for row in timed if _whole(row, "step") > steps[-1]]
-    issued = max(_issued(row) for row in shown)
+    later = [row.issued for row in timed if row.step > steps[-1]]
+    issued = max(row.issued for row in shown)
     limit = max(min(later), issued) + 0.15 * (min(later) - start) if later else last
     return max(min(last, limit), start + 1e-6)
 
 
-def _svg(rows: Sequence[Row], start: float, end: float) -> str:
+def _svg(rows: Sequence[CommOperation], start: float, end: float) -> str:
     scale = (_WIDTH - _LEFT - 20) / (end - start)
 
     def across(moment: float) -> float:
@@ -84,7 +85,7 @@ def _svg(rows: Sequence[Row], start: float, end: float) -> str:
         parts.append(f'<text class="{kind}" x="{x + shift:.1f}" y="13">{label}</text>')
     group: tuple[int, int] | None = None
     for row, y in zip(rows, places, strict=True):
-        this = _whole(row, "step"), _whole(row, "microbatch")
+        this = row.step, row.microbatch
         if this != group:
             title = f"step {this[0]}, microbatch {this[1]}"
             parts.append(f'<text class="group" x="0" y="{y - 8:.1f}">{title}</text>')
@@ -94,12 +95,12 @@ def _svg(rows: Sequence[Row], start: float, end: float) -> str:
     return "".join(parts) + "</svg>"
 
 
-def _places(rows: Sequence[Row]) -> list[float]:
+def _places(rows: Sequence[CommOperation]) -> list[float]:
     """Top of each row; a new microbatch leaves room for its heading."""
     places: list[float] = []
     y, group = _TOP, None
     for row in rows:
-        this = _whole(row, "step"), _whole(row, "microbatch")
+        this = row.step, row.microbatch
         if this != group:
             y += 22.0
             group = this
@@ -108,10 +109,10 @@ def _places(rows: Sequence[Row]) -> list[float]:
     return places
 
 
-def _bars(row: Row, y: float, end: float, across: Any) -> str:
-    issued = _issued(row)
-    completed, waited = _time(row, "completed"), _time(row, "waited")
-    tensor, storage = _time(row, "tensor_died"), _time(row, "storage_died")
+def _bars(row: CommOperation, y: float, end: float, across: Callable[[float], float]) -> str:
+    issued = row.issued
+    completed, waited = _moment(row.completed), _moment(row.waited)
+    tensor, storage = _moment(row.tensor_died), _moment(row.storage_died)
     gone = end if storage is None else storage
     python = min(gone, end if tensor is None else tensor)
     done = min(gone, waited if completed is None and waited is not None else end if completed is None else completed)
@@ -131,43 +132,30 @@ def _bars(row: Row, y: float, end: float, across: Any) -> str:
     return "".join(parts) + "</g>"
 
 
-def _label(row: Row) -> str:
-    peer = row.get("source") if row.get("peer") is None else row["peer"]  # of a receive from anybody: who sent it
-    direction = one_line(str(row.get("direction", "?")))[:12]
+def _label(row: CommOperation) -> str:
+    peer = row.source if row.peer is None else row.peer  # of a receive from anybody: who sent it
+    direction = one_line(row.direction)[:12]
     towards = "" if peer is None else f" {'from' if direction.startswith(('recv', 'irecv')) else 'to'} {peer}"[:10]
-    tag = f" tag {row['tag']}"[:12] if row.get("tag") not in (None, "") else ""
-    return f"{direction}{towards}{tag}  {bytes_text(_time(row, 'bytes'))}"
+    tag = "" if row.tag is None else f" tag {row.tag}"[:12]
+    return f"{direction}{towards}{tag}  {bytes_text(row.bytes)}"
 
 
-def _told(row: Row) -> str:
-    shape = row.get("shape")
-    sizes = ", ".join(str(size) for size in shape) if isinstance(shape, (list, tuple)) else ""
-    moments = []
-    for name, said in (
-        ("waited", "waited for"),
-        ("completed", "completed"),
-        ("tensor_died", "Python tensor died"),
-        ("storage_died", "storage died"),
-    ):
-        moment = _time(row, name)
-        moments.append(f"{said}: {'not seen' if moment is None else '+' + seconds_text(moment - _issued(row))}")
-    issued = f"issued at {row.get('issued_at') or 'unknown place'}, {seconds_text(_issued(row))} into the run"
-    return "\n".join([f"{_label(row)} {row.get('dtype', '')}[{sizes}] group {row.get('group', '')}", issued, *moments])
+def _told(row: CommOperation) -> str:
+    sizes = ", ".join(map(str, row.shape))
+    events = (
+        ("waited for", row.waited),
+        ("completed", row.completed),
+        ("Python tensor died", row.tensor_died),
+        ("storage died", row.storage_died),
+    )
+    moments = [f"{event}: {_after(_moment(moment), row.issued)}" for event, moment in events]
+    issued = f"issued at {row.issued_at or 'unknown place'}, {seconds_text(row.issued)} into the run"
+    return "\n".join([f"{_label(row)} {row.dtype}[{sizes}] group {row.group}", issued, *moments])
 
 
-def _issued(row: Row) -> float:
-    moment = _time(row, "issued")
-    assert moment is not None
-    return moment
+def _after(moment: float | None, issued: float) -> str:
+    return "not seen" if moment is None else f"+{seconds_text(moment - issued)}"
 
 
-def _time(row: Row, name: str) -> float | None:
-    value = row.get(name)
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
-        return None
-    return float(value)
-
-
-def _whole(row: Row, name: str) -> int:
-    value = row.get(name)
-    return value if isinstance(value, int) else 0
+def _moment(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None

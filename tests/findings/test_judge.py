@@ -11,6 +11,7 @@ from support.heap_text import heap_from
 from leakscope.findings.grouping.groups import group_storages
 from leakscope.findings.grouping.growth import series
 from leakscope.findings.judge import _with_proof, judge
+from leakscope.record.kinds import EndKind
 from leakscope.record.model import Collection, Ended, Look, Rank, Run, Step
 from leakscope.report.wording import advice, held_text, title
 
@@ -108,7 +109,7 @@ def test_a_rank_that_was_killed_is_no_clean_run() -> None:
 
 
 def test_a_run_that_hung_is_no_clean_run() -> None:
-    one = replace(rank(0, [losses(1)] * 4), ended=Ended("raised", 124, 1, "hung: nothing happened on the wire for 8 s"))
+    one = replace(rank(0, [losses(1)] * 4), ended=Ended(EndKind.HUNG, 124, 1, "nothing happened on the wire for 8 s"))
     found = judge(run(one, rank(1, [losses(1)] * 4)))
     assert (found.verdict, found.why) == ("inconclusive", "rank 0 hung after 1 step; nothing grew until then")
 

@@ -15,8 +15,8 @@ import pytest
 from leakscope.errors import Unreadable
 from leakscope.launch import Outcome, launch
 from leakscope.options import Options
-from leakscope.record.folder import read_run
 from leakscope.record.model import Rank
+from leakscope.record.reading import read_run
 
 pytestmark = pytest.mark.process
 

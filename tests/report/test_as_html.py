@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from support import ROOT, examples
 
+from leakscope.record.kinds import EndKind
 from leakscope.record.model import Ended
 from leakscope.report import FORMATS
 
@@ -116,9 +117,7 @@ def test_a_note_that_holds_nothing_names_no_holder() -> None:
 
 
 def test_a_rank_that_hung_has_raised_nothing() -> None:
-    page_of = Page(
-        FORMATS["html"](*examples.failed_as(Ended("raised", 124, 8, error="hung: nothing happened for 8 s")))
-    )
+    page_of = Page(FORMATS["html"](*examples.failed_as(Ended(EndKind.HUNG, 124, 8, error="nothing happened for 8 s"))))
     words = " ".join(" ".join(page_of.words).split())
     assert "Rank 0 hung after 8 steps nothing happened for 8 s" in words and "raised" not in words
 

@@ -11,6 +11,7 @@ import pytest
 from support import examples
 
 from leakscope.findings.model import CutReference, Sighting
+from leakscope.record.kinds import EndKind
 from leakscope.record.model import Ended, Rank, Step
 from leakscope.report import FORMATS
 from leakscope.report.as_text import WIDTH
@@ -115,7 +116,7 @@ def test_an_error_that_only_repeats_the_end_is_left_out() -> None:
 
 def test_a_rank_that_hung_has_raised_nothing() -> None:
     text = FORMATS["text"](
-        *examples.failed_as(Ended("raised", 124, 8, error="hung: nothing happened on the wire for 8 s; last recv"))
+        *examples.failed_as(Ended(EndKind.HUNG, 124, 8, error="nothing happened on the wire for 8 s; last recv"))
     )
     assert "it hung after 8 steps: nothing happened on the wire for 8 s; last recv." in " ".join(text.split())
     assert "! rank 0 hung after 8 steps\n    error: nothing happened on the wire" in text and "raised" not in text

@@ -14,6 +14,7 @@ from leakscope.findings.memory.oom import largest_holder
 from leakscope.findings.model import Finding, Findings, Sighting
 from leakscope.graph.model import KINDS
 from leakscope.record.model import Ended, Look, Rank, Run
+from leakscope.record.rows.host import AllocationFailure
 from leakscope.report import FORMATS
 from leakscope.report.wording import next_text
 
@@ -45,9 +46,7 @@ def look(step: int, occasion: str, cache: int, weight: int = 2) -> Look:
 def run_out(weight: int = 2, cache: int = 7) -> Run:
     """Rank 1 fails to allocate in its seventh step, and rank 0 of the wire that it left."""
     ended = Ended("raised", 1, 6, error="RuntimeError: can't allocate memory")
-    failed = {
-        "out_of_memory": ({"step": 6, "time": 5.0, "at": "train.py:9 main", "wanted_bytes": 512 * MIB, "error": "No."},)
-    }
+    failed = AllocationFailure(step=6, time=5.0, error="No.", wanted_bytes=512 * MIB, at="train.py:9 main")
     ranks = (
         Rank(0, examples.steps(7, MIB, 0), (look(3, "step", 0), look(5, "step", 0)), Ended("raised", 1, 7)),
         Rank(
@@ -55,7 +54,7 @@ def run_out(weight: int = 2, cache: int = 7) -> Run:
             examples.steps(6, MIB, 0),
             (look(3, "step", 3, weight), look(5, "step", 5, weight), look(6, "memory", cache, weight)),
             ended,
-            extras=failed,
+            allocation_failures=(failed,),
         ),
     )
     return examples.run(*ranks)

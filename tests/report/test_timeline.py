@@ -62,6 +62,6 @@ def test_what_finds_no_room_is_counted() -> None:
 
 
 def test_hostile_rows_stay_text() -> None:
-    drawn = timeline(examples.hostile()[0].ranks[0].extras["wire"])
+    drawn = timeline(examples.hostile()[0].ranks[0].operations)
     assert drawn is not None and "<img" not in drawn.svg
     ElementTree.fromstring(drawn.svg)

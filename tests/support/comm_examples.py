@@ -6,7 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from leakscope.record.kinds import EndKind
 from leakscope.record.model import Ended, Rank, Run
+from support.recorded_rows import rows
 
 
 @dataclass(frozen=True)
@@ -17,10 +19,8 @@ class Pair:
     lines: tuple[list[dict[str, Any]], list[dict[str, Any]]]
 
 
-def rank_with(number: int, ended: Ended | None = None, **extras: Sequence[Mapping[str, Any]]) -> Rank:
-    return Rank(
-        number, (), (), ended or Ended("finished", 0, 3), extras={name: tuple(rows) for name, rows in extras.items()}
-    )
+def rank_with(number: int, ended: Ended | None = None, **files: Sequence[Mapping[str, Any]]) -> Rank:
+    return Rank(number, (), (), ended or Ended(EndKind.FINISHED, 0, 3), **rows(**files))
 
 
 def run_of(*ranks: Rank) -> Run:
@@ -30,6 +30,6 @@ def run_of(*ranks: Rank) -> Run:
 def row(number: int, direction: str, peer: int | None, nth: int, **more: Any) -> dict[str, Any]:
     return {
         "id": number, "direction": direction, "peer": peer, "tag": 0, "group": "default", "bytes": 1024, "shape": [256],
-        "dtype": "float32", "step": nth, "microbatch": 0, "nth": nth, "issued_at": f"train.py:{10 + number} exchange",
+        "dtype": "float32", "buffers": 1, "step": nth, "microbatch": 0, "nth": nth, "issued_at": f"train.py:{10 + number} exchange",
         "issued": float(number), "waited": None, "completed": None, "tensor_died": None, "storage_died": None, **more,
     }  # fmt: skip

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -20,6 +19,7 @@ from leakscope.findings.model import (
 )
 from leakscope.graph.model import build
 from leakscope.record.model import Collection, Ended, GcDiff, Look, Rank, Run, Step
+from leakscope.record.rows.comm import CommOperation
 
 KIB = 1024
 MIB = 1024 * 1024
@@ -63,7 +63,7 @@ def rank(
     count: int = 12,
     growth: int = 256 * KIB,
     ended: Ended | None = None,
-    extras: Mapping[str, tuple[Mapping[str, Any], ...]] | None = None,
+    operations: tuple[CommOperation, ...] = (),
     notes: tuple[str, ...] = (),
 ) -> Rank:
     looked = tuple(look(s, 4 * MIB + growth * s, 200 * MIB + growth * s) for s in (3, 5, 9, 11) if s <= count)
@@ -75,7 +75,7 @@ def rank(
         ended=ended or Ended("stopped", 0, count, log=f"logs/rank_{number}.log"),
         gc_diff=diff if count >= 12 and growth else None,
         notes=notes,
-        extras=extras or {},
+        operations=operations,
     )
 
 
@@ -247,38 +247,41 @@ def summary(number: int, leaked: int) -> RankSummary:
     )
 
 
-def wire(step_count: int = 4, microbatches: int = 4, late: bool = True) -> tuple[dict[str, Any], ...]:
-    rows = []
+def wire(step_count: int = 4, microbatches: int = 4, late: bool = True) -> tuple[CommOperation, ...]:
+    operations: list[CommOperation] = []
     for step in range(1, step_count + 1):
         for microbatch in range(microbatches):
             for direction, offset in (("recv", 0.0), ("send", 0.004)):
                 issued = step * 0.1 + microbatch * 0.012 + offset
-                rows.append(
-                    {
-                        "direction": direction,
-                        "peer": 1,
-                        "tag": microbatch,
-                        "group": "default",
-                        "bytes": 64 * KIB,
-                        "dtype": "float32",
-                        "shape": [128, 128],
-                        "step": step,
-                        "microbatch": microbatch,
-                        "issued_at": "train.py:88 forward_step",
-                        "issued": issued,
-                        "waited": issued + 0.002,
-                        "completed": issued + 0.003,
-                        "tensor_died": issued + 0.006,
-                        "storage_died": None if late and direction == "send" else issued + 0.02,
-                    }
+                operations.append(
+                    CommOperation(
+                        id=len(operations) + 1,
+                        nth=len(operations) + 1,
+                        buffers=1,
+                        direction=direction,
+                        peer=1,
+                        tag=microbatch,
+                        group="default",
+                        bytes=64 * KIB,
+                        dtype="float32",
+                        shape=(128, 128),
+                        step=step,
+                        microbatch=microbatch,
+                        issued_at="train.py:88 forward_step",
+                        issued=issued,
+                        waited=issued + 0.002,
+                        completed=issued + 0.003,
+                        tensor_died=issued + 0.006,
+                        storage_died=None if late and direction == "send" else issued + 0.02,
+                    )
                 )
-    return tuple(rows)
+    return tuple(operations)
 
 
 def leaking() -> tuple[Run, Findings]:
     """Two ranks, a tensor cycle on both, a list that grows on rank 0, a library leak and a note."""
     told = (cycle_finding(), growth_finding(), library_finding(), note_finding())
-    return run(rank(0, extras={"wire": wire()}), rank(1)), Findings(
+    return run(rank(0, operations=wire()), rank(1)), Findings(
         verdict="leaks",
         why="2 distinct leaks hold 3.00 MiB and grow by 256.00 KiB a step.",
         exit_status=23,
@@ -385,15 +388,15 @@ def hostile() -> tuple[Run, Findings]:
         see=(bad,),
         cycle=(CycleReference(bad, bad, "b", 0, 10, 1), CycleReference("b", bad, bad, 1, 12, 0)),
     )
-    words = dict.fromkeys(("issued_at", "group", "dtype", "direction", "tag"), bad + "\x1b\u202e")
-    rows = tuple({**row, **words} for row in wire(2, 2))
+    words: dict[str, Any] = dict.fromkeys(("issued_at", "group", "dtype", "direction", "tag"), bad + "\x1b\u202e")
+    operations = tuple(replace(operation, **words) for operation in wire(2, 2))
     only = Rank(
         0,
         steps(12, MIB, KIB),
         (look(3, MIB, MIB, (bad,)),),
         Ended("raised", 1, 12, error=bad + "\x00\x1b[2J", stack=(bad,), log=bad),
         notes=(bad,),
-        extras={"wire": rows},
+        operations=operations,
     )
     categories = {bad: MIB, "leaked": KIB}
     told = Findings(

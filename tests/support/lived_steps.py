@@ -14,6 +14,7 @@ from leakscope.capture.process.patches import Patches
 from leakscope.findings.model import Finding, Unjudged
 from leakscope.findings.peak.late_release import PeakOfStep, late_release_findings, late_release_unjudged, peak_of
 from leakscope.record.model import Ended, Rank
+from leakscope.record.rows.lifetimes import WatchedStep
 
 KIB = 1024
 
@@ -28,8 +29,8 @@ class Lived:
     unjudged: tuple[Unjudged, ...]
 
     @property
-    def step(self) -> dict[str, Any]:
-        return dict(next(row for row in self.rank.extras["lifetimes"] if row["kind"] == "step"))
+    def step(self) -> WatchedStep:
+        return next(row for row in self.rank.lifetimes if isinstance(row, WatchedStep))
 
     @property
     def avoidable(self) -> int:
@@ -60,7 +61,7 @@ def watched(step: Callable[[], object], times: int = 8, min_bytes: int = 0) -> L
         watch.leave()
         watch.forget()
         patches.take_out()
-    rank = Rank(0, (), tuple(looks), Ended("finished", 0, times), extras={"lifetimes": tuple(rows)})
+    rank = Rank(0, (), tuple(looks), Ended("finished", 0, times), lifetimes=tuple(rows))
     found = late_release_findings(rank, min_bytes, leak_share=0.001)  # what other tests keep alive is in the peak
     return Lived(rank, peak_of(rank), tuple(found), tuple(late_release_unjudged(rank)))
 

@@ -6,7 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from leakscope.graph.model import CommUse, HeapGraph, Object, Reference, build
+from leakscope.record.kinds import EndKind, Occasion, Phase
 from leakscope.record.model import Ended, Look, Rank
+from leakscope.record.rows.lifetimes import IdleStorage, WatchedStep
 
 KIB = 1024
 STAGE = "torch.distributed.pipelining.stage.PipelineStage"
@@ -92,17 +94,41 @@ def with_receive_buffers(count: int, crossed: bool = True, type: str = STAGE, in
 
 
 def peak_rank(graph: HeapGraph, idle: Sequence[int], backward: bool = False) -> Rank:
-    step = {"kind": "step", "step": 5, "start_bytes": 0, "peak_bytes": 4096 * KIB, "peak_operation": 9,
-            "peak_at": "train.py:10 train (aten::mm)", "peak_phase": "backward", "backward_follows": backward,
-            "curve": [[9, 4096 * KIB]], "arguments": []}  # fmt: skip
-    rows = [
-        {"kind": "idle", "storage": s, "bytes": int(graph.bytes[s]), "made_at": "train.py:5 forward", "last_use_at": "",
-         "last": 1, "died": 99, "last_phase": "forward", "one_statement": False}
-        for s in idle
-    ]  # fmt: skip
-    return Rank(
-        0, (), (Look(5, "peak", graph, None, 0),), Ended("finished", 0, 10), extras={"lifetimes": (step, *rows)}
+    step = WatchedStep(
+        step=5,
+        device="cpu",
+        operations=100,
+        start_bytes=0,
+        peak_bytes=4096 * KIB,
+        peak_operation=9,
+        peak_at="train.py:10 train (aten::mm)",
+        peak_phase=Phase.BACKWARD,
+        backward_follows=backward,
+        unseen_bytes=0,
+        arguments=(),
+        curve=((9, 4096 * KIB),),
+        storages=0,
+        lag_byte_seconds=0.0,
+        use_byte_seconds=0.0,
+        drag_byte_seconds=0.0,
     )
+    rows = [
+        IdleStorage(
+            storage=s,
+            bytes=int(graph.bytes[s]),
+            made_at="train.py:5 forward",
+            module="",
+            phase=Phase.FORWARD,
+            last_use_at="",
+            last_phase=Phase.FORWARD,
+            drag_byte_seconds=0.0,
+            last=1,
+            died=99,
+        )
+        for s in idle
+    ]
+    look = Look(5, Occasion.PEAK, graph, None, 0)
+    return Rank(0, (), (look,), Ended(EndKind.FINISHED, 0, 10), lifetimes=(step, *rows))
 
 
 def storages(heap: Heap, *names: str) -> list[int]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -14,6 +13,7 @@ from leakscope.capture.process.patches import Patches
 from leakscope.capture.source.user_frames import users_line
 from leakscope.graph.model import CommUse
 from leakscope.record.folder import RankFolder
+from leakscope.record.rows.comm import ContextsAtStep, OpenContext
 
 _WORKER_BITS = 48
 """A context's id is the opening worker's id above these bits and a count in them.
@@ -25,20 +25,6 @@ _MAX_MISSES = 2000
 _MAX_TOLD = 16
 """Contexts told of one by one in a row on disk; the row counts them all."""
 DIRECTION = "dist_autograd context"
-
-
-@dataclass(frozen=True)
-class OpenContext:
-    """A context that this worker's container still holds, as plain data."""
-
-    id: int
-    opened_at: str
-    """Line of the user's that entered it; "" where another worker did."""
-    step: int | None
-    workers: tuple[int, ...]
-    """Ids of the other workers that it has talked to."""
-    gradients: int
-    bytes: int
 
 
 class ContextWatch:
@@ -75,17 +61,8 @@ class ContextWatch:
         if said != (0, 0) or said != self._said:
             self._said = said
             found = self.open_contexts()
-            self._folder.append(
-                "contexts",
-                {
-                    "step": step, "open": said[0], "backward_passes": said[1], "bytes": sum(c.bytes for c in found),
-                    "contexts": [
-                        {"id": c.id, "opened_at": c.opened_at, "step": c.step, "workers": list(c.workers),
-                         "gradients": c.gradients, "bytes": c.bytes}
-                        for c in found[:_MAX_TOLD]
-                    ],
-                },
-            )  # fmt: skip
+            size = sum(context.bytes for context in found)
+            self._folder.append(ContextsAtStep(step, *said, size, tuple(found[:_MAX_TOLD])))
         for number in [n for n in self._opened if not _is_open(n)]:
             self._opened.pop(number, None)
         self.step = step + 1

@@ -13,7 +13,9 @@ from typing import Any
 
 from leakscope.capture.comm.operation import Channel, Operation
 from leakscope.record.folder import RankFolder
+from leakscope.record.kinds import Direction
 from leakscope.record.last_operation import NAME, SIZE, packer, unpack
+from leakscope.record.rows.comm import CommOperation
 
 FULL_STEPS = 16
 """Steps whose operations are all written; a long run keeps what is late, and its last steps."""
@@ -50,14 +52,13 @@ class LastOperationFile:
 
     def words(self) -> str:
         """`recv from rank 0, tag 3, at train.py:40 forward: waits`."""
-        rows = unpack(bytes(self.map))
-        if not rows:
+        last = unpack(bytes(self.map))
+        if last is None:
             return ""
-        told = rows[0]
-        peer = "" if told["peer"] is None else f" {'to' if told['direction'] == 'send' else 'from'} rank {told['peer']}"
-        at = f", at {told['issued_at']}" if told["issued_at"] else ""
-        tag = f", tag {told['tag']}" if told["tag"] else ""
-        return f"{told['direction']}{peer}{tag}{at}: {told['state']}"
+        peer = "" if last.peer is None else f" {'to' if last.direction == Direction.SEND else 'from'} rank {last.peer}"
+        at = f", at {last.issued_at}" if last.issued_at else ""
+        tag = f", tag {last.tag}" if last.tag else ""
+        return f"{last.direction}{peer}{tag}{at}: {last.state}"
 
     def close(self) -> None:
         """Leave the file as it is; another thread that still waits goes on telling nobody."""
@@ -144,10 +145,10 @@ class CommFile:
     def _write(self, operation: Operation) -> None:
         if not operation.written:
             operation.written = True
-            self._folder.append("wire", operation.row(self._zero))
+            self._folder.append_line(CommOperation.FILE, operation.row(self._zero))
 
     def _write_amended(self) -> None:
         amended, self._amended = self._amended, []
         rows: dict[int, dict[str, Any]] = {o.id: {"id": o.id, **o.ends(self._zero)} for o in amended}
         for row in rows.values():
-            self._folder.append("wire", row)
+            self._folder.append_line(CommOperation.FILE, row)

@@ -8,6 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from leakscope.record.rows.device import DeviceFigures
+
 Call = Callable[..., Any]
 
 _OBSERVE = ("_{kind}_attach_out_of_memory_observer", "_attach_out_of_memory_observer", "attach_out_of_memory_observer")
@@ -150,32 +152,13 @@ def _accepted(call: Call | None, arguments: Mapping[str, Any]) -> dict[str, Any]
     return {name: value for name, value in arguments.items() if name in known}
 
 
-@dataclass(frozen=True)
-class Figures:
-    """One device's counters."""
-
-    device: int
-    allocated: int
-    active: int
-    """Allocated, or dead and waited for by another stream."""
-    reserved: int
-    peak: int
-    """The highest `allocated` since somebody reset it."""
-    stuck: int
-    """Reserved and unused in segments that something live keeps."""
-    retries: int
-    """Times the allocator had to give back its cache and ask the driver again."""
-    failures: int
-    """Times memory ran out."""
-
-
-def figures(device: int, stats: Mapping[str, Any]) -> Figures:
+def figures(device: int, stats: Mapping[str, Any]) -> DeviceFigures:
     """One device's counters out of the allocator's nested dictionaries; what is missing is 0."""
 
     def bytes_of(name: str, which: str = "current") -> int:
         return int(stats.get(name, {}).get("all", {}).get(which, 0))
 
-    return Figures(
+    return DeviceFigures(
         device=device,
         allocated=bytes_of("allocated_bytes"),
         active=bytes_of("active_bytes"),
@@ -187,7 +170,7 @@ def figures(device: int, stats: Mapping[str, Any]) -> Figures:
     )
 
 
-def read_figures(accelerator: Accelerator) -> tuple[Figures, ...] | None:
+def read_figures(accelerator: Accelerator) -> tuple[DeviceFigures, ...] | None:
     """Counters of every device that this process has memory on or had; None where nothing can be asked.
 
     Pluggable allocators count nothing and say so by an error (c10/cuda/CUDAPluggableAllocator.cpp, getDeviceStats).

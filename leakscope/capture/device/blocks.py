@@ -16,6 +16,7 @@ from leakscope.capture.heap.raw_types import mro
 from leakscope.capture.heap.storages import StorageBase, TensorBase, device_of, tensor_over
 from leakscope.capture.source.user_source import at, is_ours, is_users
 from leakscope.record.model import Look
+from leakscope.record.rows.device import DeviceBlocks, Elsewhere, LayoutAtLook
 
 _NATIVE = "no Python frames (autograd or another native thread)"
 _UNRECORDED = "not recorded"
@@ -63,7 +64,7 @@ class OneLook:
         recorded: bool,
         snapshot: Callable[[], Snapshot | None],
         outside: Callable[[int], tuple[int, int] | None],
-        write: Callable[[Look, dict[str, Any]], None],
+        write: Callable[[Look, DeviceBlocks], None],
     ) -> None:
         self._kind, self._recorded = kind, recorded
         self._read, self._outside, self._write = snapshot, outside, write
@@ -95,24 +96,23 @@ class OneLook:
         if self._snapshot is not None and self._joined is not None:
             self._write(look, self._row(look, self._snapshot, self._joined, places))
 
-    def _row(self, look: Look, snapshot: Snapshot, joined: Joined, places: Mapping[int, int]) -> dict[str, Any]:
+    def _row(self, look: Look, snapshot: Snapshot, joined: Joined, places: Mapping[int, int]) -> DeviceBlocks:
         """One line of `device_blocks.jsonl`: indexes and bytes, no addresses."""
         blocks, chosen = snapshot.blocks, joined.blocks
         used, number = np.unique(blocks.stack[chosen], return_inverse=True)
         device_of = np.array([segment.device for segment in snapshot.segments], np.int64)
-        return {
-            "step": look.step,
-            "occasion": look.occasion,
-            "kind": self._kind,
-            "storage": [places.get(self._storages[s], -1) if s >= 0 else -1 for s in joined.storage.tolist()],
-            "bytes": blocks.size[chosen].tolist(),
-            "device": device_of[blocks.segment[chosen]].tolist(),
-            "pending": np.flatnonzero(blocks.state[chosen] == PENDING_FREE).tolist(),
-            "made_at": number.tolist(),
-            "sites": [self._sites[stack] for stack in used.tolist()],
-            "layout": [{**asdict(layout), "driver": self._outside(layout.device)} for layout in layouts(snapshot)],
-            "elsewhere": {
-                "storages": len(joined.unplaced),
-                "bytes": sum(self._placed[k].bytes for k in joined.unplaced.tolist()),
-            },
-        }
+        return DeviceBlocks(
+            step=look.step,
+            occasion=look.occasion,
+            kind=self._kind,
+            storage=tuple(places.get(self._storages[s], -1) if s >= 0 else -1 for s in joined.storage.tolist()),
+            bytes=tuple(blocks.size[chosen].tolist()),
+            device=tuple(device_of[blocks.segment[chosen]].tolist()),
+            pending=tuple(np.flatnonzero(blocks.state[chosen] == PENDING_FREE).tolist()),
+            made_at=tuple(number.tolist()),
+            sites=tuple(self._sites[stack] for stack in used.tolist()),
+            layout=tuple(
+                LayoutAtLook(**asdict(layout), driver=self._outside(layout.device)) for layout in layouts(snapshot)
+            ),
+            elsewhere=Elsewhere(len(joined.unplaced), sum(self._placed[k].bytes for k in joined.unplaced.tolist())),
+        )

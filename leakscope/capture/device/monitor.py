@@ -5,10 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import replace
 from typing import Any
 
-from leakscope.allocator.joining import layouts
+from leakscope.allocator.joining import DeviceLayout, layouts
 from leakscope.allocator.reading import read_segments
 from leakscope.allocator.snapshot import Snapshot
 from leakscope.capture.device.accelerator import Accelerator, find, read_figures
@@ -22,6 +22,7 @@ from leakscope.capture.process.patches import Patches
 from leakscope.errors import LeakscopeError
 from leakscope.record.folder import RankFolder
 from leakscope.record.model import Look
+from leakscope.record.rows.device import DeviceBlocks, DeviceStep
 
 _SHARE = 0.25
 """Share of the looks' budget that reading the allocator's layout between looks may take."""
@@ -77,18 +78,18 @@ class DeviceMemory:
             history.device_in_use()
         with still():  # the dictionaries that torch makes must not set off the program's gc
             counted = read_figures(device) or ()
-            row: dict[str, Any] = {"step": number, "kind": device.kind, "devices": [asdict(f) for f in counted]}
+            layout = None
             if counted and device.segments is not None and history.is_ours() and self._spent <= self._share * elapsed:
-                row["layout"] = self._layout(device.segments)
+                layout = self._layout(device.segments)
         if counted:
-            self._folder.append("device", row)
+            self._folder.append(DeviceStep(number, device.kind, tuple(counted), layout))
 
-    def _layout(self, segments: Callable[[], Any]) -> list[dict[str, Any]]:
+    def _layout(self, segments: Callable[[], Any]) -> tuple[DeviceLayout, ...]:
         began = time.perf_counter()
         try:
-            return [asdict(layout) for layout in layouts(read_segments(list(segments())))]
+            return layouts(read_segments(list(segments())))
         except (LeakscopeError, RuntimeError):  # told at the next look
-            return []
+            return ()
         finally:
             self._spent += time.perf_counter() - began
 
@@ -110,10 +111,10 @@ class DeviceMemory:
                 self._tell(f"the allocator's blocks could not be read: {error}")
                 return None
 
-        def write(look: Look, row: dict[str, Any]) -> None:
-            row["file"] = self._write_file(seen, look)
+        def write(look: Look, row: DeviceBlocks) -> None:
+            row = replace(row, file=self._write_file(seen, look))
             seen.let_go()
-            self._folder.append("device_blocks", row)
+            self._folder.append(row)
 
         return OneLook(device.kind, True, snapshot, lambda index: self._outside(device, index), write)
 

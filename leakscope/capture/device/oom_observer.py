@@ -7,13 +7,12 @@ import threading
 import time
 import weakref
 from collections.abc import Callable
-from dataclasses import asdict
-from typing import Any
 
 from leakscope.capture.device.accelerator import Accelerator, read_figures
 from leakscope.capture.process.forks import in_forked_child
 from leakscope.capture.source.user_frames import users_line, waiting
 from leakscope.record.folder import RankFolder
+from leakscope.record.rows.device import DeviceFailure
 
 MOST_LOOKS = 3
 """Failures looked at whatever that costs; a library that tries one size after the other fails often and quietly."""
@@ -69,21 +68,24 @@ class Failures:
 
     def _tell(self, device: int, wanted: int, limit: int, free: int) -> None:
         step = self.steps()
-        row: dict[str, Any] = {
-            "step": step,
-            "kind": self.kind,
-            "device": device,
-            "wanted_bytes": wanted,
-            "limit_bytes": limit,
-            "free_bytes": free,
-            "at": self._place(),
-        }
+        at, counted = self._place(), None
         if self._accelerator is not None:
-            counted = [f for f in read_figures(self._accelerator) or () if f.device == device]
-            row["counted"] = asdict(counted[0]) if counted else None
-        row["looked"] = self._look()
-        self._last = (step, row["looked"])
-        self._folder.append("device_out_of_memory", row)
+            counted = next((f for f in read_figures(self._accelerator) or () if f.device == device), None)
+        looked = self._look()
+        self._last = (step, looked)
+        self._folder.append(
+            DeviceFailure(
+                step=step,
+                kind=self.kind,
+                device=device,
+                wanted_bytes=wanted,
+                limit_bytes=limit,
+                free_bytes=free,
+                at=at,
+                counted=counted,
+                looked=looked,
+            )
+        )
 
     def _look(self) -> bool:
         began = time.perf_counter()

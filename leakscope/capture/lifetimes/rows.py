@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from leakscope.capture.lifetimes.table import GONE, Key, Record, Table
+from leakscope.record.kinds import Phase
+from leakscope.record.rows.lifetimes import AlikeStorage, DraggedStorage, IdleStorage, LifetimeRow, WatchedStep
 
 MOST_ROWS = 2000
 """Storages told of at most, the largest drags first."""
@@ -31,7 +33,7 @@ class Peak:
     """(function, argument) of the user's calls that ran then."""
 
 
-def rows_of(table: Table, second: int, peak: Peak, step: int) -> Iterator[dict[str, Any]]:
+def rows_of(table: Table, second: int, peak: Peak, step: int) -> Iterator[LifetimeRow]:
     """One row for the step, then rows for the storages that were not used again at its peak, then for the largest drags.
 
     `second` is the number of the second step's first operation. What is alive at both ends of the second step is
@@ -43,50 +45,40 @@ def rows_of(table: Table, second: int, peak: Peak, step: int) -> Iterator[dict[s
     floor = peak.live - sum(record.at_peak for record in idle)
     first = [r for r in table.records if 0 <= r.born < second and r.died < GONE and r.bytes]
     drags = sorted(first, key=lambda r: -_drag(table, r))[:_TOLD_DRAGS]
-    yield {
-        "kind": "step",
-        "step": step,
-        "device": str(table.device),
-        "operations": len(table.operations) - second,
-        "start_bytes": peak.start,
-        "peak_bytes": peak.live if peak.operation >= 0 else peak.start,
-        "peak_operation": peak.operation,
-        "peak_at": table.operations[at].where() if peak.operation >= 0 else "",
-        "peak_phase": table.operations[at].phase if peak.operation >= 0 else "",
-        "backward_follows": any(o.phase == "backward" for o in table.operations[at + 1 :]),
-        "unseen_bytes": peak.unseen,
-        "arguments": peak.arguments,
-        "curve": [point for point in points if point[1] >= floor],
-        "storages": len(first),
-        "lag_byte_seconds": sum(_lag(table, r) for r in first),
-        "use_byte_seconds": sum(_use(table, r) for r in first),
-        "drag_byte_seconds": sum(_drag(table, r) for r in first),
-    }
+    yield WatchedStep(
+        step=step,
+        device=str(table.device),
+        operations=len(table.operations) - second,
+        start_bytes=peak.start,
+        peak_bytes=peak.live if peak.operation >= 0 else peak.start,
+        peak_operation=peak.operation,
+        peak_at=table.operations[at].where() if peak.operation >= 0 else "",
+        peak_phase=table.operations[at].phase if peak.operation >= 0 else Phase.NONE,
+        backward_follows=any(o.phase == Phase.BACKWARD for o in table.operations[at + 1 :]),
+        unseen_bytes=peak.unseen,
+        arguments=tuple(peak.arguments),
+        curve=tuple(point for point in points if point[1] >= floor),
+        storages=len(first),
+        lag_byte_seconds=sum(_lag(table, r) for r in first),
+        use_byte_seconds=sum(_use(table, r) for r in first),
+        drag_byte_seconds=sum(_drag(table, r) for r in first),
+    )
     like = {(r.born, r.ordinal): r for r in table.records if 0 <= r.born < second}
     for record in sorted(idle, key=lambda r: -r.at_peak)[:MOST_ROWS]:
         twin = like.get((record.born - second, record.ordinal), record)
         same = _one_statement(table, record.last, at)
-        yield {
-            "kind": "idle",
-            **_row(table, record, twin),
-            "one_statement": same,
-            "last": record.last - second,
-            "died": _died(record, twin, second),
-        }
+        life = _life(table, record, twin)
+        yield IdleStorage(**life, last=record.last - second, died=_died(record, twin, second), one_statement=same)
     told = {id(record) for record in idle}
     sites = {_site(table, record) for record in idle}
     for record in table.records:
         if id(record) not in told and _site(table, record) in sites and (record.born >= second or record.died < GONE):
             twin = like.get((record.born - second, record.ordinal), record)
-            if _died(record, twin, second) > 0:
-                yield {
-                    "kind": "alike",
-                    **_row(table, record, twin),
-                    "last": record.last - second,
-                    "died": _died(record, twin, second),
-                }
+            died = _died(record, twin, second)
+            if died > 0:
+                yield AlikeStorage(**_life(table, record, twin), last=record.last - second, died=died)
     for record in drags:
-        yield {"kind": "drag", **_row(table, record, record), "last": record.last, "died": record.died}
+        yield DraggedStorage(**_life(table, record, record), last=record.last, died=record.died)
 
 
 def _idle_at(table: Table, second: int, operation: int) -> list[Record]:
@@ -115,7 +107,8 @@ def _site(table: Table, record: Record) -> tuple[object, ...]:
     return tuple((o.code, o.line, o.name, o.node) for o in found)
 
 
-def _row(table: Table, record: Record, twin: Record) -> dict[str, Any]:
+def _life(table: Table, record: Record, twin: Record) -> dict[str, Any]:
+    """What is told of every storage."""
     operations = table.operations
     made = operations[record.born] if record.born >= 0 else None
     last = operations[record.last] if record.last >= 0 else None
@@ -124,9 +117,9 @@ def _row(table: Table, record: Record, twin: Record) -> dict[str, Any]:
         "bytes": record.at_peak if record.at_peak >= 0 else record.bytes,
         "made_at": made.where() if made else "",
         "module": made.module if made else "",
-        "phase": made.phase if made else "",
+        "phase": made.phase if made else Phase.NONE,
         "last_use_at": last.where() if last and record.last != record.born else "",
-        "last_phase": last.phase if last else "",
+        "last_phase": last.phase if last else Phase.NONE,
         "drag_byte_seconds": _drag(table, twin),
     }
 

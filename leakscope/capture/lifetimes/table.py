@@ -16,6 +16,7 @@ import torch
 from leakscope.capture.heap.raw_types import mro
 from leakscope.capture.heap.storages import StorageBase, TensorBase, storage_of
 from leakscope.capture.source.user_source import at
+from leakscope.record.kinds import Phase
 
 Key = tuple[int, int]
 """(operation in its step, how many storages that operation had made before): the same in every step that does the same."""
@@ -91,7 +92,7 @@ class Operation(NamedTuple):
     code: CodeType | None
     """The user's code that asked for it, and the line in it."""
     line: int
-    phase: str
+    phase: Phase
     """forward, backward or optimizer."""
     node: str
     """The grad node that ran it."""

@@ -6,7 +6,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
@@ -25,8 +25,9 @@ from leakscope.capture.process.forks import in_forked_child
 from leakscope.capture.process.patches import Patches
 from leakscope.capture.source.user_frames import arguments_of_running_calls, waiting
 from leakscope.capture.source.user_source import is_users
-from leakscope.record.kinds import Occasion
+from leakscope.record.kinds import Occasion, Phase
 from leakscope.record.model import Look
+from leakscope.record.rows.lifetimes import LifetimeRow, LifetimesUnjudged
 
 _AUTOGRAD = os.path.dirname(torch.autograd.__file__) + os.sep
 _ARGUMENT_ALONE = 3
@@ -42,14 +43,14 @@ Inspect = Callable[[int, Occasion], AbstractContextManager[Live]]
 class Told:
     """What two watched steps showed, as plain data."""
 
-    rows: tuple[Mapping[str, Any], ...]
-    """For `RankFolder.append("lifetimes", row)`: one for the step, then one for each storage; or why there are none."""
+    rows: tuple[LifetimeRow, ...]
+    """For `RankFolder.append`: one for the step, then one for each storage; or why there are none."""
     look: Look | None = None
     """The heap at the peak."""
 
 
 def _untold(step: int, why: str) -> Told:
-    return Told(({"kind": "unjudged", "step": step, "why": why},))
+    return Told((LifetimesUnjudged(step, why),))
 
 
 class Watch:
@@ -215,7 +216,7 @@ class Watch:
             name = self._names[id(func)] = name_of(func)
             if "resize" in name or str(func.name()).endswith("out"):
                 self._resizing.add(name)
-        phase = "backward" if node is not None else "optimizer" if self._optimizing else "forward"
+        phase = Phase.BACKWARD if node is not None else Phase.OPTIMIZER if self._optimizing else Phase.FORWARD
         called, module = "" if node is None else node.name(), self._modules.path
         number = -1 if node is None else node._sequence_nr()
         if frame is None:

@@ -11,6 +11,7 @@ from typing import Any
 from leakscope.capture.process.forks import in_forked_child
 from leakscope.capture.process.patches import Patches
 from leakscope.record.model import Collection
+from leakscope.record.rows.host import GcFreeze
 
 _OLDEST = 2
 """The generation of a full collection (gc.get_count)."""
@@ -18,7 +19,7 @@ _MAX_COLLECTIONS = 64
 """Most collections told of one step; the full ones and those that freed most stay."""
 
 
-def freezing() -> dict[str, float] | None:
+def freezing() -> GcFreeze | None:
     """Seconds of a full collection with all objects in it and with all left out; None where the script itself freezes.
 
     Changes the program: only where a real gc diff is taken, after it.
@@ -33,7 +34,7 @@ def freezing() -> dict[str, float] | None:
         gc.collect()
         seconds.append(time.perf_counter() - began)
     gc.unfreeze()
-    return {"full_seconds": seconds[0], "frozen_seconds": seconds[1]}
+    return GcFreeze(full_seconds=seconds[0], frozen_seconds=seconds[1])
 
 
 _MAX_WEIGHTS = 4000

@@ -13,7 +13,7 @@ from leakscope.capture.process.watchdog import leave_now
 from leakscope.capture.schedule.rank_state import Activity, RankStateFile
 from leakscope.record.folder import RankFolder, write_json
 from leakscope.record.kinds import EndKind
-from leakscope.record.model import HUNG, Ended
+from leakscope.record.model import Ended
 
 HANG_STATUS = 124
 """Exit status of a rank that `--hang-timeout` has ended, as of `timeout`."""
@@ -52,8 +52,8 @@ class Ends:
 
     def leave_hung(self, steps: int, timeout_s: float, last_words: str, thread: int) -> None:
         """End the process of a rank whose comm operations have stood still; `thread` is the one whose stack is told."""
-        why = f"{HUNG}nothing happened on the wire for {timeout_s:g} s; last {last_words or 'nothing at all'}"
-        self.folder.ended(Ended(EndKind.RAISED, HANG_STATUS, steps, why, stack_of_thread(thread)))
+        why = f"nothing happened on the wire for {timeout_s:g} s; last {last_words or 'nothing at all'}"
+        self.folder.ended(Ended(EndKind.HUNG, HANG_STATUS, steps, why, stack_of_thread(thread)))
         self.rank_state.update(activity=Activity.ENDED, ended=time.time())
         leave_now(HANG_STATUS)
 

@@ -9,22 +9,29 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
 
-from leakscope.findings.comm.operations import wire_rows
-from leakscope.record.kinds import EndKind
+from leakscope.record.kinds import Direction, EndKind, OperationState
 from leakscope.record.model import Rank, Run
+from leakscope.record.rows.comm import FinalOperation, IssuedOperation
 
-Row = Mapping[str, Any]
-Channel = tuple[str, str, Any, Any]
+Channel = tuple[str, str, int | None, int | None]
 """(group, direction, peer, tag)."""
-_WELL = ("finished", "stopped")
-_POINT_TO_POINT = {"send": "recv", "recv": "send"}
+_WELL = (EndKind.FINISHED, EndKind.STOPPED)
+_ANSWERED_BY: Mapping[str, Direction] = {Direction.SEND: Direction.RECV, Direction.RECV: Direction.SEND}
+"""P2P operations, each with what the other side does."""
 _GAVE_UP = (124, 130)
 """Statuses of ranks that `--hang-timeout` or Ctrl-C ended: no rank failed before the others."""
 _TERMINATED = 128 + signal.SIGTERM
 """Status of a rank that the launcher is taken to have ended because a peer had failed."""
 _MOST_TOLD = 4
+_NOT_OVER = (OperationState.WAITS, OperationState.ISSUED)
+_DOING = {
+    OperationState.ISSUED: "issued, not waited for",
+    OperationState.WAITS: "still waiting",
+    OperationState.WAITED: "done",
+    OperationState.FAILED: "failed",
+}
+_SUSPECT_FIRST: Mapping[EndKind, int] = {EndKind.KILLED: 0, EndKind.RAISED: 1, EndKind.HUNG: 1, EndKind.EXITED: 1}
 
 
 @dataclass(frozen=True)
@@ -38,9 +45,9 @@ class Unmatched:
     group: str
     missing: int
     """How many they are at least, from the first on."""
-    first: Row
+    first: IssuedOperation
     """The first of them that is on record."""
-    answer: Row | None
+    answer: FinalOperation | None
     """The last operation of the rank that should have answered; None where it had none."""
 
 
@@ -48,7 +55,7 @@ class Unmatched:
 class _Book:
     """What one rank issued, as far as it is on record; what lies between is counted, not known."""
 
-    rows: Mapping[Channel, Sequence[Row]]
+    issued: Mapping[Channel, Sequence[IssuedOperation]]
     ids: Sequence[int]
     newest: int | None
     """Id of the last operation it issued, on record or not; None where that is not known."""
@@ -57,13 +64,13 @@ class _Book:
 
     def at_least(self, channel: Channel) -> int:
         """Operations of a channel that the rank certainly issued."""
-        return _last_of(self.rows.get(channel, ()))[1]
+        return _last_of(self.issued.get(channel, ()))[1]
 
     def at_most(self, channel: Channel) -> float:
         """Operations of a channel that it can have issued: what is not on record is of this one unless it must be of another."""
         if self.newest is None:
             return math.inf
-        number, nth = _last_of(self.rows.get(channel, ()))
+        number, nth = _last_of(self.issued.get(channel, ()))
         hidden = self._hidden(number, self.newest + 1)
         if hidden:
             later = [gap for gap in self.gaps if gap[0] != channel and gap[2] > number]
@@ -75,45 +82,42 @@ class _Book:
         return max(0, before - after - 1 - max(0, bisect_left(self.ids, before) - bisect_right(self.ids, after)))
 
 
-def _last_of(rows: Sequence[Row]) -> tuple[int, int]:
-    return (int(rows[-1]["id"]), int(rows[-1]["nth"])) if rows else (0, 0)
+def _last_of(operations: Sequence[IssuedOperation]) -> tuple[int, int]:
+    return (operations[-1].id, operations[-1].nth) if operations else (0, 0)
 
 
 def _book(rank: Rank) -> _Book:
-    last = last_operation(rank)
-    found = {
-        int(row["id"]): row for row in (*([last] if last else []), *wire_rows(rank)) if "id" in row and "nth" in row
-    }
-    rows: dict[Channel, list[Row]] = defaultdict(list)
-    for number in sorted(found):
-        rows[_channel(found[number])].append(found[number])
+    last = rank.final_operation
+    by_id: dict[int, IssuedOperation] = {} if last is None else {last.id: last}
+    by_id.update({operation.id: operation for operation in rank.operations})
+    issued: dict[Channel, list[IssuedOperation]] = defaultdict(list)
+    for number in sorted(by_id):
+        issued[_channel(by_id[number])].append(by_id[number])
     gaps = []
-    for channel, ordered in rows.items():
-        places = [(0, 0), *((int(row["id"]), int(row["nth"])) for row in ordered)]
+    for channel, ordered in issued.items():
+        places = [(0, 0), *((operation.id, operation.nth) for operation in ordered)]
         gaps += [(channel, a, b, n - m - 1) for (a, m), (b, n) in pairwise(places) if n - m > 1]
-    return _Book(dict(rows), sorted(found), max(found, default=0) if _all_told(rank, last) else None, gaps)
+    return _Book(dict(issued), sorted(by_id), max(by_id, default=0) if _all_told(rank) else None, gaps)
 
 
-def _channel(row: Row) -> Channel:
-    return str(row.get("group")), str(row.get("direction")), row.get("peer"), row.get("tag")
+def _channel(operation: IssuedOperation) -> Channel:
+    return operation.group, operation.direction, operation.peer, operation.tag
 
 
-def _all_told(rank: Rank, last: Row | None) -> bool:
+def _all_told(rank: Rank) -> bool:
     """Whether a rank issued nothing after the latest operation that is on record."""
-    ended = rank.ended
-    if last is None and "wire_last" in rank.extras and not wire_rows(rank):
+    ended, last = rank.ended, rank.final_operation
+    if last is None and rank.final_operation_known and not rank.operations:
         return True
-    if last is not None and last.get("newest"):
+    if last is not None and last.newest:
         return True
     if ended.status in _GAVE_UP:  # what it was in the middle of is written, what was over before the step may not be
-        return last is not None and int(last.get("step", 0)) > ended.steps
-    return ended.how in (EndKind.FINISHED, EndKind.RAISED) and (ended.how == EndKind.RAISED or not ended.error)
+        return last is not None and last.step > ended.steps
+    return ended.how in (EndKind.RAISED, EndKind.HUNG) or (ended.how == EndKind.FINISHED and not ended.error)
 
 
-def last_operation(rank: Rank) -> Row | None:
-    """What a rank did last on the wire, with its `state`: issued, waits, waited or failed."""
-    rows = [row for row in rank.extras.get("wire_last", ()) if "direction" in row]
-    return {**rows[-1], "state": str(rows[-1].get("state", "")).strip()} if rows else None
+def _state(rank: Rank) -> OperationState | None:
+    return None if rank.final_operation is None else rank.final_operation.state
 
 
 def unmatched(run: Run) -> tuple[Unmatched, ...]:
@@ -123,22 +127,22 @@ def unmatched(run: Run) -> tuple[Unmatched, ...]:
     on record. A rank that receives from anybody leaves its channels unjudged.
     """
     books = {rank.number: _book(rank) for rank in run.ranks}
-    last = {rank.number: last_operation(rank) for rank in run.ranks}
+    last = {rank.number: rank.final_operation for rank in run.ranks}
     anybody = {
-        (group, number, tag) for number, book in books.items() for group, _, peer, tag in book.rows if peer is None
+        (group, number, tag) for number, book in books.items() for group, _, peer, tag in book.issued if peer is None
     }
     found = []
     for number, book in books.items():
-        for (group, direction, peer, tag), rows in book.rows.items():
-            receiver = peer if direction == "send" else number
-            if direction not in _POINT_TO_POINT or peer not in books or (group, receiver, tag) in anybody:
+        for (group, direction, peer, tag), operations in book.issued.items():
+            receiver = peer if direction == Direction.SEND else number
+            if peer is None or direction not in _ANSWERED_BY or peer not in books or (group, receiver, tag) in anybody:
                 continue
-            answered = books[peer].at_most((group, _POINT_TO_POINT[direction], number, tag))
-            lost = [row for row in rows if int(row["nth"]) > answered]
+            answered = books[peer].at_most((group, _ANSWERED_BY[direction], number, tag))
+            lost = [operation for operation in operations if operation.nth > answered]
             if lost:
-                missing = int(lost[-1]["nth"]) - int(lost[0]["nth"]) + 1
-                found.append(Unmatched(number, direction, peer, int(tag or 0), group, missing, lost[0], last[peer]))
-    return tuple(sorted(found, key=lambda u: (float(u.first.get("issued", 0.0)), u.rank)))
+                missing = lost[-1].nth - lost[0].nth + 1
+                found.append(Unmatched(number, direction, peer, tag or 0, group, missing, lost[0], last[peer]))
+    return tuple(sorted(found, key=lambda u: (u.first.issued, u.rank)))
 
 
 def wire_notes(run: Run) -> Mapping[int, tuple[str, ...]]:
@@ -147,16 +151,15 @@ def wire_notes(run: Run) -> Mapping[int, tuple[str, ...]]:
         return {}
     notes: dict[int, list[str]] = defaultdict(list)
     for rank in run.ranks:
-        last = last_operation(rank)
-        if last is not None:
-            notes[rank.number].append(f"last on the wire: {_told(last)}")
-    for number, (row, missing) in absent(run).items():
+        if rank.final_operation is not None:
+            notes[rank.number].append(f"last on the wire: {_told(rank.final_operation)}")
+    for number, (operation, missing) in absent(run).items():
         who = f"rank{'s' if len(missing) > 1 else ''} {', '.join(map(str, missing))}"
         notes[number].append(
-            f"in {row.get('direction')} #{row.get('nth')} of group {row.get('group')}, to which {who} never came"
+            f"in {operation.direction} #{operation.nth} of group {operation.group}, to which {who} never came"
         )
     for lost in unmatched(run):
-        verb = "received" if lost.direction == "send" else "sent"
+        verb = "received" if lost.direction == Direction.SEND else "sent"
         more = f" and {lost.missing - 1} after it" if lost.missing > 1 else ""
         answer = (
             "which did nothing on the wire"
@@ -168,26 +171,25 @@ def wire_notes(run: Run) -> Mapping[int, tuple[str, ...]]:
     return {number: tuple(said) for number, said in notes.items()}
 
 
-def _told(row: Row, state: bool = True) -> str:
+def _told(operation: IssuedOperation, state: bool = True) -> str:
     """`recv #12 from rank 0, tag 3 (step 4, microbatch 1, at train.py:40 forward), still waiting`."""
-    direction, peer, tag = str(row.get("direction")), row.get("peer"), row.get("tag")
+    direction, peer = operation.direction, operation.peer
     towards = (
         ""
-        if direction not in _POINT_TO_POINT
+        if direction not in _ANSWERED_BY
         else " from any rank"
         if peer is None
-        else f" {'to' if direction == 'send' else 'from'} rank {peer}"
+        else f" {'to' if direction == Direction.SEND else 'from'} rank {peer}"
     )
-    tagged = f", tag {tag}" if tag else ""
-    at = f", at {row['issued_at']}" if row.get("issued_at") else ""
-    text = f"{direction} #{row.get('nth')}{towards}{tagged} (step {row.get('step')}, microbatch {row.get('microbatch')}{at})"
-    if not state:
-        return text
-    doing = {"issued": "issued, not waited for", "waits": "still waiting", "waited": "done", "failed": "failed"}
-    return f"{text}, {doing.get(str(row.get('state')), 'state unknown')}"
+    tagged = f", tag {operation.tag}" if operation.tag else ""
+    at = f", at {operation.issued_at}" if operation.issued_at else ""
+    text = (
+        f"{direction} #{operation.nth}{towards}{tagged} (step {operation.step}, microbatch {operation.microbatch}{at})"
+    )
+    return f"{text}, {_DOING[operation.state]}" if state and isinstance(operation, FinalOperation) else text
 
 
-def absent(run: Run) -> dict[int, tuple[Row, tuple[int, ...]]]:
+def absent(run: Run) -> dict[int, tuple[FinalOperation, tuple[int, ...]]]:
     """Ranks whose last operation is a collective that has not returned, each with it and the ranks that have not come to it.
 
     A group is known by the ranks that have used it, the default one has them all.
@@ -195,17 +197,17 @@ def absent(run: Run) -> dict[int, tuple[Row, tuple[int, ...]]]:
     books = {rank.number: _book(rank) for rank in run.ranks}
     members: dict[str, set[int]] = defaultdict(set)
     for number, book in books.items():
-        for group, *_ in book.rows:
+        for group, *_ in book.issued:
             members[group].add(number)
     found = {}
     for rank in run.ranks:
-        row = last_operation(rank)
-        if row is None or row.get("direction") in _POINT_TO_POINT or row["state"] not in ("waits", "issued"):
+        last = rank.final_operation
+        if last is None or last.direction in _ANSWERED_BY or last.state not in _NOT_OVER:
             continue
-        channel, nth = _channel(row), int(row.get("nth", 0))
-        missing = tuple(m for m in sorted(members[channel[0]]) if books[m].at_most(channel) < nth)
+        channel = _channel(last)
+        missing = tuple(m for m in sorted(members[channel[0]]) if books[m].at_most(channel) < last.nth)
         if missing:
-            found[rank.number] = (row, missing)
+            found[rank.number] = (last, missing)
     return found
 
 
@@ -214,7 +216,7 @@ def first_to_blame(run: Run) -> int | None:
     wait for each other; None where that says nothing.
     """
     owed = [u.peer for u in unmatched(run)] + [number for _, missing in absent(run).values() for number in missing]
-    waiting = {rank.number for rank in run.ranks if (last_operation(rank) or {}).get("state") == "waits"}
+    waiting = {rank.number for rank in run.ranks if _state(rank) == OperationState.WAITS}
     free = [number for number in owed if number not in waiting]
     return next(iter(free or waiting_circle(run)), None)
 
@@ -242,39 +244,29 @@ def gave_up(rank: Rank) -> bool:
 
 
 def _suspicion(rank: Rank) -> tuple[int, int, int]:
-    ran_out = bool(rank.extras.get("out_of_memory"))
-    lost_its_peer = (
-        not ran_out and rank.ended.how == EndKind.RAISED and (last_operation(rank) or {}).get("state") == "failed"
-    )
+    ran_out = bool(rank.allocation_failures)
+    raised = rank.ended.how in (EndKind.RAISED, EndKind.HUNG)
+    lost_its_peer = not ran_out and raised and _state(rank) == OperationState.FAILED
     terminated = rank.ended.how == EndKind.KILLED and rank.ended.status == _TERMINATED
-    order = (
-        3
-        if terminated
-        else 2
-        if lost_its_peer
-        else 0
-        if ran_out
-        else {"killed": 0, "raised": 1, "exited": 1}.get(rank.ended.how, 4)
-    )
+    order = 3 if terminated else 2 if lost_its_peer else 0 if ran_out else _SUSPECT_FIRST.get(rank.ended.how, 4)
     return order, rank.ended.steps, rank.number
 
 
 def waiting_circle(run: Run) -> tuple[int, ...]:
     """Ranks that wait for each other, so that none of them can go on; a rank that waits for one of them is not among them."""
     books = {rank.number: _book(rank) for rank in run.ranks}
-    waits_for = {number: missing for number, (row, missing) in absent(run).items() if row["state"] == "waits"}
+    waits_for = {
+        number: missing for number, (last, missing) in absent(run).items() if last.state == OperationState.WAITS
+    }
     for rank in run.ranks:
-        row = last_operation(rank)
-        if (
-            row is None
-            or row["state"] != "waits"
-            or row["direction"] not in _POINT_TO_POINT
-            or row.get("peer") not in books
-        ):
+        last = rank.final_operation
+        if last is None or last.state != OperationState.WAITS or last.direction not in _ANSWERED_BY:
             continue
-        other = (str(row.get("group")), _POINT_TO_POINT[row["direction"]], rank.number, row.get("tag"))
-        if books[row["peer"]].at_least(other) < int(row["nth"]):
-            waits_for[rank.number] = (row["peer"],)
+        if last.peer is None or last.peer not in books:
+            continue
+        answer = (last.group, _ANSWERED_BY[last.direction], rank.number, last.tag)
+        if books[last.peer].at_least(answer) < last.nth:
+            waits_for[rank.number] = (last.peer,)
     for start in sorted(waits_for):
         reached = _reached(waits_for, start)
         if start in reached:
@@ -296,8 +288,8 @@ def _reached(waits_for: Mapping[int, Sequence[int]], start: int) -> set[int]:
 def circle_told(run: Run, circle: Sequence[int]) -> str:
     """`rank 1 in recv #2 from rank 2 (step 2, microbatch 0, at train.py:40 forward), rank 2 in ...`."""
     told = [
-        f"rank {r.number} in {_told(row, state=False)}"
-        for r in run.ranks
-        if r.number in circle and (row := last_operation(r))
+        f"rank {rank.number} in {_told(rank.final_operation, state=False)}"
+        for rank in run.ranks
+        if rank.number in circle and rank.final_operation is not None
     ]
     return ", ".join(told[:_MOST_TOLD]) + (f" and {len(told) - _MOST_TOLD} more" if len(told) > _MOST_TOLD else "")

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import Any
 
 from leakscope.findings.facts import BufferKind, CommBuffers, OpenContextsFacts, Said
 from leakscope.findings.grouping.candidate import Candidate
@@ -13,23 +12,17 @@ from leakscope.findings.merge import merge_findings
 from leakscope.findings.model import Cut, CutReference, Finding, FreedBy, RuleName, Severity, Sighting
 from leakscope.findings.naming.trace import fingerprint
 from leakscope.graph.model import CommUse, HeapGraph
-from leakscope.record.model import Rank, Run
+from leakscope.record.kinds import Direction
+from leakscope.record.model import Run
+from leakscope.record.rows.comm import CommOperation, ContextsAtStep
 
-Row = Mapping[str, Any]
 CONTEXT = "dist_autograd context"
 """Direction of a crossing that is a gradient in a distributed-autograd context."""
 CUT = "the open context"
+_BARRIERS = ("barrier", "monitored_barrier")
+"""Collectives without a buffer: nothing is lost when their Work is dropped."""
 _SIGHTINGS_A_RANK = 20
 """The latest steps at which a rank dropped Works; earlier ones are in the count alone."""
-
-
-def wire_rows(rank: Rank) -> tuple[Row, ...]:
-    """The operations of a rank in the order of issue; later lines of `wire.jsonl` complete earlier ones by their `id`."""
-    found: dict[Any, dict[str, Any]] = {}
-    for place, row in enumerate(rank.extras.get("wire", ())):
-        found.setdefault(row.get("id", ("line", place)), {}).update(row)
-    whole = [row for row in found.values() if "issued" in row]
-    return tuple(sorted(whole, key=lambda row: float(row["issued"])))
 
 
 def buffers_of(graph: HeapGraph, storages: Iterable[int]) -> dict[int, CommUse]:
@@ -51,7 +44,7 @@ def comm_buffers(graph: HeapGraph, storages: Iterable[int]) -> CommBuffers:
 
 def _kind(crossing: CommUse) -> tuple[str, int | None, int, str]:
     """What tells one kind of crossing from another: a collective has no peer, a gradient of a context no tag."""
-    between_two = crossing.direction in ("send", "recv")
+    between_two = crossing.direction in (Direction.SEND, Direction.RECV)
     peer = crossing.peer if between_two or crossing.direction == CONTEXT else None
     return crossing.direction, peer, (crossing.tag or 0) if between_two else 0, crossing.issued_at
 
@@ -59,23 +52,23 @@ def _kind(crossing: CommUse) -> tuple[str, int | None, int, str]:
 def p2p_buffers(candidate: Candidate) -> CommBuffers | None:
     """The sent and received buffers that a holder of another kind keeps too; None where it keeps none."""
     buffers = buffers_of(candidate.graph, candidate.group.storages)
-    crossed = [s for s, crossing in buffers.items() if crossing.direction in ("send", "recv")]
+    crossed = [s for s, crossing in buffers.items() if crossing.direction in (Direction.SEND, Direction.RECV)]
     return comm_buffers(candidate.graph, crossed) if crossed else None
 
 
 def wire_findings(run: Run) -> list[Finding]:
     """Notes on Works that were dropped before anybody waited for them; what they kept alive is told from the heap."""
-    dropped: dict[tuple[str, str], list[tuple[int, Row]]] = defaultdict(list)
+    dropped: dict[tuple[str, str], list[tuple[int, CommOperation]]] = defaultdict(list)
     for rank in run.ranks:
-        for row in wire_rows(rank):
-            if row.get("dropped") and row.get("direction") not in ("barrier", "monitored_barrier"):
-                dropped[str(row.get("direction")), str(row.get("issued_at"))].append((rank.number, row))
-    return [_dropped(direction, where, rows) for (direction, where), rows in sorted(dropped.items())]
+        for operation in rank.operations:
+            if operation.dropped and operation.direction not in _BARRIERS:
+                dropped[operation.direction, operation.issued_at].append((rank.number, operation))
+    return [_dropped(direction, where, operations) for (direction, where), operations in sorted(dropped.items())]
 
 
-def _dropped(direction: str, where: str, rows: Sequence[tuple[int, Row]]) -> Finding:
+def _dropped(direction: str, where: str, operations: Sequence[tuple[int, CommOperation]]) -> Finding:
     at = f" issued at {where}" if where else ""
-    count = len(rows)
+    count = len(operations)
     return Finding(
         rule=RuleName.P2P_BUFFER,
         facts=Said(
@@ -92,15 +85,15 @@ def _dropped(direction: str, where: str, rows: Sequence[tuple[int, Row]]) -> Fin
         bytes_per_step=0.0,
         trace=(),
         cut=None,
-        sightings=tuple(_sightings(rows)),
+        sightings=tuple(_sightings(operations)),
         count=count,
     )
 
 
-def _sightings(rows: Sequence[tuple[int, Row]]) -> list[Sighting]:
+def _sightings(operations: Sequence[tuple[int, CommOperation]]) -> list[Sighting]:
     seen: dict[tuple[int, int], int] = defaultdict(int)
-    for rank, row in rows:
-        seen[rank, int(row.get("step", 0))] += int(row.get("bytes", 0))
+    for rank, operation in operations:
+        seen[rank, operation.step] += operation.bytes
     of_rank: dict[int, list[Sighting]] = defaultdict(list)
     for (rank, step), size in sorted(seen.items()):
         of_rank[rank].append(Sighting(rank, step, size))
@@ -111,43 +104,43 @@ def context_findings(run: Run) -> list[Finding]:
     """Notes on contexts and backward passes that stay open without keeping memory that a look could see."""
     found = []
     for rank in run.ranks:
-        rows = rank.extras.get("contexts", ())
-        last = rows[-1] if rows else {}
-        passes = int(last.get("backward_passes", 0))
-        if passes and len(rows) > 1 and int(rows[-2].get("backward_passes", 0)):
-            found.append(_open_passes(rank.number, passes, last))
-        if int(last.get("open", 0)) and not int(last.get("bytes", 0)) and _never_closed(rows):
+        if not rank.contexts:
+            continue
+        last = rank.contexts[-1]
+        if last.backward_passes and len(rank.contexts) > 1 and rank.contexts[-2].backward_passes:
+            found.append(_open_passes(rank.number, last.backward_passes, last))
+        if last.open and not last.bytes and _never_closed(rank.contexts):
             found.append(_empty_contexts(rank.number, last))
     return found
 
 
-def _never_closed(rows: Sequence[Row]) -> bool:
+def _never_closed(rows: Sequence[ContextsAtStep]) -> bool:
     """More contexts open at each of the last three lines."""
-    counts = [int(row.get("open", 0)) for row in rows[-3:]]
+    counts = [row.open for row in rows[-3:]]
     return len(counts) == 3 and counts[0] < counts[1] < counts[2]
 
 
-def _open_passes(rank: int, passes: int, row: Row) -> Finding:
+def _open_passes(rank: int, passes: int, row: ContextsAtStep) -> Finding:
     return _context_note(
         ("backward",), rank, row, f"{passes} distributed backward pass{'es' if passes > 1 else ''} still running after the step",
         "A distributed backward that has failed must leave no pass behind; look at the workers' logs for the rank that never answered.",
     )  # fmt: skip
 
 
-def _empty_contexts(rank: int, row: Row) -> Finding:
-    where = dict.fromkeys(str(c["opened_at"]) for c in row.get("contexts", ()) if c.get("opened_at"))
+def _empty_contexts(rank: int, row: ContextsAtStep) -> Finding:
+    where = dict.fromkeys(context.opened_at for context in row.contexts if context.opened_at)
     at = f", opened at {', '.join(list(where)[:3])}" if where else ""
     return _context_note(
-        ("empty",), rank, row, f"{row.get('open')} distributed-autograd contexts left open, without gradients{at}",
+        ("empty",), rank, row, f"{row.open} distributed-autograd contexts left open, without gradients{at}",
         "Leave each context (`with torch.distributed.autograd.context()`): it is released on no worker before.",
     )  # fmt: skip
 
 
-def _context_note(parts: tuple[str, ...], rank: int, row: Row, title: str, advice: str) -> Finding:
+def _context_note(parts: tuple[str, ...], rank: int, row: ContextsAtStep, title: str, advice: str) -> Finding:
     return Finding(
         rule=RuleName.DIST_AUTOGRAD_CONTEXT, facts=Said(title=title, advice=advice), fingerprint=fingerprint(("dist-autograd-context", *parts)), severity=Severity.NOTE,
-        freed_by=FreedBy.PROGRAM, retained_bytes=int(row.get("bytes", 0)), bytes_per_step=0.0, trace=(), cut=None, 
-        sightings=(Sighting(rank, int(row.get("step", 0)), int(row.get("bytes", 0))),), count=int(row.get("open", 0)),
+        freed_by=FreedBy.PROGRAM, retained_bytes=row.bytes, bytes_per_step=0.0, trace=(), cut=None, 
+        sightings=(Sighting(rank, row.step, row.bytes),), count=row.open,
     )  # fmt: skip
 
 
@@ -179,11 +172,10 @@ def _opened(run: Run) -> tuple[list[str], list[int]]:
     places: dict[str, None] = {}
     workers: set[int] = set()
     for rank in run.ranks:
-        for row in rank.extras.get("contexts", ()):
-            for context in row.get("contexts", ()):
-                workers.update(int(worker) for worker in context.get("workers", ()))
-                if context.get("opened_at"):
-                    places[str(context["opened_at"])] = None
+        for context in (context for row in rank.contexts for context in row.contexts):
+            workers.update(context.workers)
+            if context.opened_at:
+                places[context.opened_at] = None
     return list(places), sorted(workers)
 
 

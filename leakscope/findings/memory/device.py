@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +13,7 @@ from leakscope.findings.grouping.growth import series
 from leakscope.findings.model import Finding, FreedBy, RuleName, Severity, Sighting
 from leakscope.findings.naming.trace import fingerprint
 from leakscope.record.model import Look, Rank
+from leakscope.record.rows.device import DeviceBlocks, LayoutAtLook
 from leakscope.units import bytes_text
 
 _MOST_SITES = 6
@@ -61,47 +62,47 @@ def device_looks(rank: Rank) -> tuple[DeviceLook, ...]:
     """Every device at every joined look, in order."""
     looks = {(look.step, look.occasion): look for look in rank.looks}
     found = []
-    for row in rank.extras.get("device_blocks", ()):
-        look = looks.get((row["step"], row["occasion"]))
+    for row in rank.device_blocks:
+        look = looks.get((row.step, row.occasion))
         if look is not None:
-            found += [_device(row, layout, look) for layout in row["layout"]]
+            found += [_device(row, layout, look) for layout in row.layout]
     return tuple(found)
 
 
-def _device(row: Mapping[str, Any], layout: Mapping[str, Any], look: Look) -> DeviceLook:
-    mine = np.asarray(row["device"], np.int64) == layout["device"]
-    size, storage = np.asarray(row["bytes"], np.int64), np.asarray(row["storage"], np.int64)
+def _device(row: DeviceBlocks, layout: LayoutAtLook, look: Look) -> DeviceLook:
+    mine = np.asarray(row.device, np.int64) == layout.device
+    size, storage = np.asarray(row.bytes, np.int64), np.asarray(row.storage, np.int64)
     pending = np.zeros(len(size), bool)
-    pending[np.asarray(row["pending"], np.int64)] = True
+    pending[np.asarray(row.pending, np.int64)] = True
     known = mine & (storage >= 0)
     dead = np.zeros(len(size), bool)
     dead[known] = look.heap.freed[storage[known]] != 0
     native = mine & ~known & ~pending
-    driver = layout["driver"]
+    driver = layout.driver
     return DeviceLook(
-        step=row["step"],
-        occasion=row["occasion"],
-        kind=row["kind"],
-        device=layout["device"],
-        reserved=layout["reserved"],
-        active=layout["active"],
+        step=row.step,
+        occasion=row.occasion,
+        kind=row.kind,
+        device=layout.device,
+        reserved=layout.reserved,
+        active=layout.active,
         held=int(size[known & ~dead].sum()),
         waiting=int(size[dead].sum()),
         native=int(size[native].sum()),
         pending=int(size[mine & pending].sum()),
-        rounding=layout["rounding"],
-        stuck=layout["stuck"],
-        private=layout["private"],
-        outside=None if driver is None else max(driver[1] - driver[0] - layout["reserved"], 0),
+        rounding=layout.rounding,
+        stuck=layout.stuck,
+        private=layout.private,
+        outside=None if driver is None else max(driver[1] - driver[0] - layout.reserved, 0),
         sites=_by_site(row, native),
         pending_sites=_by_site(row, mine & pending),
     )
 
 
-def _by_site(row: Mapping[str, Any], chosen: np.ndarray[Any, np.dtype[np.bool_]]) -> tuple[NativeSite, ...]:
+def _by_site(row: DeviceBlocks, chosen: np.ndarray[Any, np.dtype[np.bool_]]) -> tuple[NativeSite, ...]:
     sizes: dict[str, list[int]] = {}
     for index in np.flatnonzero(chosen).tolist():
-        sizes.setdefault(row["sites"][row["made_at"][index]], []).append(row["bytes"][index])
+        sizes.setdefault(row.sites[row.made_at[index]], []).append(row.bytes[index])
     sites = (NativeSite(where, sum(found), len(found)) for where, found in sizes.items())
     return tuple(sorted(sites, key=lambda site: (-site.bytes, site.where)))
 

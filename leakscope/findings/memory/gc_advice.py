@@ -105,10 +105,10 @@ def _freeze(rank: Rank, own: Sequence[tuple[int, Collection]]) -> list[str]:
         f"a full collection takes {seconds_text(once)}{share}; {min(first, last):,} of its {last:,} objects are there since step "
         f"{looks[0].step}, and gc.freeze() after warm-up leaves those out"
     )
-    measured = rank.extras.get("gc_freeze", ())
+    measured = rank.gc_freezes
     if not measured:
         return [f"{text}; what that saves was not measured (--steps N or --gc-diff always does)."]
-    whole, frozen = (float(measured[-1][name]) for name in ("full_seconds", "frozen_seconds"))
+    whole, frozen = (measured[-1].full_seconds, measured[-1].frozen_seconds)
     left = frozen + max(whole - frozen, 0.0) * max(last - first, 0) / last
     ends = f"{seconds_text(whole)} with every object in it, {seconds_text(frozen)} with every object frozen"
     return [f"{text}: about {seconds_text(left)} instead (measured: {ends})."]

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 from leakscope.findings.compare_ranks import is_model
 from leakscope.findings.grouping.groups import Group, group_storages
@@ -13,6 +12,7 @@ from leakscope.findings.naming.trace import generic
 from leakscope.graph.model import HeapGraph, ObjectKind
 from leakscope.record.kinds import Occasion
 from leakscope.record.model import Look, Rank, Run
+from leakscope.record.rows.host import LimitNear, PeerOutOfMemory
 from leakscope.units import bytes_text
 
 MOST_HOLDERS = 8
@@ -35,13 +35,13 @@ class Holder:
 
 def ranks_out_of_memory(run: Run) -> tuple[Rank, ...]:
     """The ranks that a failed allocation ended, the first to fail first."""
-    failed = [rank for rank in run.ranks if rank.extras.get("out_of_memory")]
+    failed = [rank for rank in run.ranks if rank.allocation_failures]
     return tuple(sorted(failed, key=lambda rank: (_failed_at(rank), rank.number)))
 
 
 def largest_holder(rank: Rank) -> Holder | None:
     """The largest holder when a rank's allocation failed; None where it was not looked at, or is nothing that a user lets go of."""
-    step = rank.extras["out_of_memory"][-1]["step"]
+    step = rank.allocation_failures[-1].step
     look = _look_at(rank, step) or _look_at(rank, step, "oom")
     if look is None:
         return None
@@ -72,48 +72,44 @@ def out_of_memory_told(run: Run) -> tuple[str, ...]:
 
 
 def _failed_at(rank: Rank) -> float:
-    return min((float(row.get("time", 0.0)) for row in rank.extras.get("out_of_memory", ())), default=float("inf"))
+    return min((row.time for row in rank.allocation_failures), default=float("inf"))
 
 
 def _of_failure(rank: Rank) -> Iterator[str]:
-    rows = rank.extras.get("out_of_memory", ())
+    rows = rank.allocation_failures
     for row in rows:
-        wanted = row.get("wanted_bytes")
-        many = f": {bytes_text(wanted)} were wanted" if wanted is not None else ""
-        yield f"out of memory in step {row['step'] + 1} at {row.get('at') or 'an unknown line'}{many}. {row['error']}"
-    look = _look_at(rank, rows[-1]["step"]) if rows else None
+        many = f": {bytes_text(row.wanted_bytes)} were wanted" if row.wanted_bytes is not None else ""
+        yield f"out of memory in step {row.step + 1} at {row.at or 'an unknown line'}{many}. {row.error}"
+    look = _look_at(rank, rows[-1].step) if rows else None
     if look is not None:
         yield from holders_told(look, True)
-    elif rows and rank.extras.get("short_of_memory"):
+    elif rows and rank.memory_shortages:
         yield "there was no room to look at what was alive when the allocation failed; what is told below was seen before."
 
 
 def _of_peer(rank: Rank) -> Iterator[str]:
     """What a rank held when the allocation of another had failed."""
     rows = _peers_rows(rank)
-    look = _look_at(rank, rows[-1]["step"]) if rows and not rank.extras.get("out_of_memory") else None
+    look = _look_at(rank, rows[-1].step) if rows and not rank.allocation_failures else None
     if look is not None:
-        yield from _held(look, f"when rank {rows[-1]['of']}'s allocation failed", PEERS_HOLDERS)
+        yield from _held(look, f"when rank {rows[-1].of}'s allocation failed", PEERS_HOLDERS)
 
 
 def _of_limit(rank: Rank) -> Iterator[str]:
     """A limit that came near; who held the memory then, where no look later in the same step says more."""
-    later = {row["step"] for row in (*rank.extras.get("out_of_memory", ()), *_peers_rows(rank))}
-    for row in rank.extras.get("short_of_memory", ()):
-        if row["kind"] == "near":
+    later = {row.step for row in rank.allocation_failures} | {row.step for row in _peers_rows(rank)}
+    for row in rank.memory_shortages:
+        if isinstance(row, LimitNear):
             # a look later in the same step has taken the place of this one
-            when = f"in step {row['step'] + 1}" if row["inside"] else f"after step {row['step']}"
-            yield (
-                f"{when}, {bytes_text(row['used_bytes'])} of {row['limit']} of "
-                f"{bytes_text(row['limit_bytes'])} were in use."
-            )
-            look = None if row["step"] in later else _look_at(rank, row["step"])
+            when = f"in step {row.step + 1}" if row.inside else f"after step {row.step}"
+            yield (f"{when}, {bytes_text(row.used_bytes)} of {row.limit} of {bytes_text(row.limit_bytes)} were in use.")
+            look = None if row.step in later else _look_at(rank, row.step)
             if look is not None:
                 yield from holders_told(look, False)
 
 
-def _peers_rows(rank: Rank) -> list[Mapping[str, Any]]:
-    return [row for row in rank.extras.get("short_of_memory", ()) if row["kind"] == "peer"]
+def _peers_rows(rank: Rank) -> list[PeerOutOfMemory]:
+    return [row for row in rank.memory_shortages if isinstance(row, PeerOutOfMemory)]
 
 
 def _look_at(rank: Rank, step: int, occasion: str = "memory") -> Look | None:

@@ -31,8 +31,8 @@ def drag_told(run: Run) -> tuple[str, ...]:
 
 
 def _of_rank(peak: PeakOfStep) -> Iterator[str]:
-    row = peak.row
-    lag, use, drag = (float(row[f"{name}_byte_seconds"]) for name in ("lag", "use", "drag"))
+    step = peak.step
+    lag, use, drag = step.lag_byte_seconds, step.use_byte_seconds, step.drag_byte_seconds
     whole = lag + use + drag
     if whole > 0:
         parts = [
@@ -40,19 +40,19 @@ def _of_rank(peak: PeakOfStep) -> Iterator[str]:
             for name, part in (("lag", lag), ("use", use), ("drag", drag))
         ]
         yield (
-            f"the {row['storages']} storages that the step before step {row['step']} made and let go were alive for {bytes_text(whole)}·s: "
+            f"the {step.storages} storages that the step before step {step.step} made and let go were alive for {bytes_text(whole)}·s: "
             f"{', '.join(parts)}; lag is before the first use, drag after the last."
         )
-    idle = sum(int(one.row["bytes"]) for one in peak.idle)
-    at = f" at {row['peak_at']}" if row["peak_at"] else ""
-    on = "" if row.get("device", "cpu") == "cpu" else f" on {row['device']}"
-    text = f"the peak of step {row['step']}{on} was {bytes_text(row['peak_bytes'])}{at}; {bytes_text(idle)} of it were not used again"
-    shares = {who: sum(int(one.row["bytes"]) for one in peak.held_by(who)) for who in _WHO}
+    idle = sum(storage.row.bytes for storage in peak.idle)
+    at = f" at {step.peak_at}" if step.peak_at else ""
+    on = "" if step.device == "cpu" else f" on {step.device}"
+    text = f"the peak of step {step.step}{on} was {bytes_text(step.peak_bytes)}{at}; {bytes_text(idle)} of it were not used again"
+    shares = {who: sum(storage.row.bytes for storage in peak.held_by(who)) for who in _WHO}
     named = [f"{bytes_text(size)} {_WHO[who]}" for who, size in shares.items() if size]
-    unseen = int(row.get("unseen_bytes", 0))
+    unseen = step.unseen_bytes
     beside = (
         f" Beside it {bytes_text(unseen)} were alive that other threads or native code had made unseen."
-        if unseen > _WORTH_A_WORD * row["peak_bytes"]
+        if unseen > _WORTH_A_WORD * step.peak_bytes
         else ""
     )
     yield f"{text}{': ' if named else ''}{', '.join(named)}.{beside}"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
@@ -12,17 +11,16 @@ from leakscope.findings.ownership.holders import Holders, holders_of
 from leakscope.graph.model import HeapGraph, Ints, ObjectKind
 from leakscope.graph.ownership import Reach, users_side
 from leakscope.graph.retained import freed_storages
-from leakscope.record.kinds import Occasion
+from leakscope.record.kinds import Occasion, Phase
 from leakscope.record.model import Rank
-
-Row = Mapping[str, Any]
+from leakscope.record.rows.lifetimes import AlikeStorage, IdleStorage, StorageLife, WatchedStep
 
 
 @dataclass(frozen=True)
 class Idle:
     """One storage that was alive at the peak and is not used again."""
 
-    row: Row
+    row: IdleStorage
     grips: Holders
     by: str
     """Who could let go: user, library, gradient (zero_grad), wire (a Work) or autograd (a backward still to come)."""
@@ -33,25 +31,26 @@ class PeakOfStep:
     """The watched step of one rank: its figures, the heap at its peak, and what was idle then."""
 
     rank: int
-    row: Row
+    step: WatchedStep
     graph: HeapGraph
     idle: tuple[Idle, ...]
-    rows: tuple[Row, ...]
+    rows: tuple[StorageLife, ...]
     """All storages of the step that were made and last used where an idle one was; those that are idle for about as long
     are held in the same way, and the same mended line lets go of them."""
 
     @property
     def rise(self) -> int:
         """Bytes of the peak above what was alive when the step began."""
-        return int(self.row["peak_bytes"]) - int(self.row["start_bytes"])
+        return self.step.peak_bytes - self.step.start_bytes
 
     def held_by(self, who: str) -> list[Idle]:
+        """What is idle and one of those of `Idle.by` could let go of."""
         return [idle for idle in self.idle if idle.by == who]
 
     @property
     def avoidable_bytes(self) -> int:
         """Bytes at the peak that nothing uses again and that the user's code could have let go."""
-        return sum(int(idle.row["bytes"]) for idle in self.held_by("user"))
+        return sum(idle.row.bytes for idle in self.held_by("user"))
 
     def fall(self, idle: Sequence[Idle]) -> int:
         """By how much the step's peak falls when these are released after their last use: another moment may be the peak then."""
@@ -60,31 +59,29 @@ class PeakOfStep:
             spans[_site(one.row)] = min(_span(one.row), spans.get(_site(one.row), _span(one.row)))
         rows = [row for row in self.rows if _site(row) in spans and 2 * _span(row) >= spans[_site(row)]]
         heights = [
-            live - sum(int(r["bytes"]) for r in rows if r["last"] < number < r["died"])
-            for number, live in self.row["curve"]
+            live - sum(row.bytes for row in rows if row.last < number < row.died) for number, live in self.step.curve
         ]
-        return int(self.row["peak_bytes"]) - max(heights, default=int(self.row["peak_bytes"]))
+        return self.step.peak_bytes - max(heights, default=self.step.peak_bytes)
 
 
 def peak_of(rank: Rank) -> PeakOfStep | None:
     """What the lifetimes of one rank's watched step show; None where none was watched to its end."""
-    rows = rank.extras.get("lifetimes", ())
-    step = next((row for row in rows if row["kind"] == "step"), None)
+    step = next((row for row in rank.lifetimes if isinstance(row, WatchedStep)), None)
     if step is None:
         return None
-    look = next((look for look in rank.looks if look.occasion == Occasion.PEAK and look.step == step["step"]), None)
+    look = next((look for look in rank.looks if look.occasion == Occasion.PEAK and look.step == step.step), None)
     if look is None:
         return None
     graph, users = look.heap, users_side(look.heap)
     lying = [
         row
-        for row in rows
-        if row["kind"] == "idle" and 0 <= row["storage"] < len(graph) and graph.freed[row["storage"]] == 0
+        for row in rank.lifetimes
+        if isinstance(row, IdleStorage) and 0 <= row.storage < len(graph) and graph.freed[row.storage] == 0
     ]
     reached: dict[int, Reach] = {}
-    grips = _settled(graph, {row["storage"]: holders_of(graph, row["storage"], users, reached) for row in lying})
-    idle = [Idle(row, grips[row["storage"]], _who(graph, grips[row["storage"]], row, step)) for row in lying]
-    alike = tuple(row for row in rows if row["kind"] in ("idle", "alike"))
+    grips = _settled(graph, {row.storage: holders_of(graph, row.storage, users, reached) for row in lying})
+    idle = [Idle(row, grips[row.storage], _who(graph, grips[row.storage], row, step)) for row in lying]
+    alike = tuple(row for row in rank.lifetimes if isinstance(row, (IdleStorage, AlikeStorage)))
     return PeakOfStep(rank.number, step, graph, tuple(idle), alike)
 
 
@@ -114,16 +111,16 @@ def frees_mostly_idle(graph: HeapGraph, gone: Ints, storage: int, idle: Collecti
     return storage in gone and 2 * spent >= int(graph.bytes[gone].sum())
 
 
-def _span(row: Row) -> int:
+def _span(row: StorageLife) -> int:
     """Operations from the last use to the death."""
-    return int(row["died"]) - int(row["last"])
+    return row.died - row.last
 
 
-def _site(row: Row) -> tuple[str, str]:
-    return str(row["made_at"]), str(row["last_use_at"])
+def _site(row: StorageLife) -> tuple[str, str]:
+    return row.made_at, row.last_use_at
 
 
-def _who(graph: HeapGraph, grips: Holders, row: Row, step: Row) -> str:
+def _who(graph: HeapGraph, grips: Holders, row: IdleStorage, step: WatchedStep) -> str:
     if grips.gradient:
         return "gradient"
     if grips.native or grips.library or grips.inside or not (grips.users or grips.work):
@@ -132,14 +129,14 @@ def _who(graph: HeapGraph, grips: Holders, row: Row, step: Row) -> str:
         return "wire"
     if grips.packed and not arguments_cut(graph, step, grips.users):
         return "library"
-    if grips.saved and step["backward_follows"] and row["last_phase"] != "backward":
+    if grips.saved and step.backward_follows and row.last_phase != Phase.BACKWARD:
         return "autograd"
     return "user"
 
 
-def arguments_cut(graph: HeapGraph, step: Row, cuts: Sequence[int]) -> list[str]:
+def arguments_cut(graph: HeapGraph, step: WatchedStep, cuts: Sequence[int]) -> list[str]:
     """Cuts that are arguments of calls that ran at the peak."""
-    running = {(str(function), str(name)) for function, name in step["arguments"]}
+    running = set(step.arguments)
     found = []
     for cut in cuts:
         r = graph.reference(cut)

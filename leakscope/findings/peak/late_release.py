@@ -20,6 +20,7 @@ from leakscope.graph.paths import Ways, ways_from_roots
 from leakscope.graph.reach import reachable
 from leakscope.graph.retained import freed_storages
 from leakscope.record.model import Rank
+from leakscope.record.rows.lifetimes import LifetimesUnjudged
 from leakscope.units import bytes_text
 
 LEAK_SHARE = 0.2
@@ -40,14 +41,13 @@ def late_release_findings(
     peak = peak_of(rank)
     if peak is None:
         return []
-    least = max(_LEAK_FACTOR * min_bytes, leak_share * int(peak.row["peak_bytes"]), 1)
+    least = max(_LEAK_FACTOR * min_bytes, leak_share * peak.step.peak_bytes, 1)
     return _users_findings(peak, min_bytes, least) + others_findings(peak, min_bytes, told)
 
 
 def late_release_unjudged(rank: Rank) -> list[Unjudged]:
     """Why this rank's lifetimes could not be told, where they could not."""
-    rows = rank.extras.get("lifetimes", ())
-    return [Unjudged(NAME, rank.number, str(row["why"])) for row in rows if row["kind"] == "unjudged"]
+    return [Unjudged(NAME, rank.number, row.why) for row in rank.lifetimes if isinstance(row, LifetimesUnjudged)]
 
 
 def avoidable_peak_bytes(rank: Rank) -> int | None:
@@ -60,7 +60,7 @@ def _users_findings(peak: PeakOfStep, min_bytes: int, least: float) -> list[Find
     graph = peak.graph
     ways = ways_from_roots(graph)
     idle = peak.held_by("user")
-    storages = frozenset(int(i.row["storage"]) for i in idle)
+    storages = frozenset(i.row.storage for i in idle)
     groups: dict[str, list[tuple[Idle, tuple[int, ...]]]] = defaultdict(list)
     climbed: dict[int, int] = {}
     for one in idle:
@@ -99,7 +99,7 @@ def _of_one_object(graph: HeapGraph, cuts: list[int], one: Idle, idle: frozenset
     for holder in [h for h, count in times.items() if count > 1 and not graph.root[h] and len(graph.into(h)) == 1]:
         instead = [*graph.into(holder).tolist(), *(c for c in cuts if graph.holder[c] != holder)]
         gone = freed_storages(graph, np.asarray([*instead, *one.grips.packed], dtype=np.int64))
-        if frees_mostly_idle(graph, gone, int(one.row["storage"]), idle):
+        if frees_mostly_idle(graph, gone, one.row.storage, idle):
             cuts = list(dict.fromkeys(instead))
     return cuts
 
@@ -134,24 +134,24 @@ def _finding(
 ) -> Finding:  # fmt: skip
     """A leak from `least` bytes on, else a note."""
     graph = peak.graph
-    size = sum(int(one.row["bytes"]) for one, _ in members)
+    size = sum(one.row.bytes for one, _ in members)
     # what the running statement itself used a moment ago, as `logits` in loss.backward(), every plain script holds: a note
-    passing = sum(int(one.row["bytes"]) for one, _ in members if one.row.get("one_statement"))
+    passing = sum(one.row.bytes for one, _ in members if one.row.one_statement)
     fall = peak.fall([one for one, _ in members])
-    members = sorted(members, key=lambda m: -int(m[0].row["bytes"]))
+    members = sorted(members, key=lambda m: -m[0].row.bytes)
     cuts = list(dict.fromkeys(c for _, more in members for c in more))
     spoken = list(dict.fromkeys(_spoken(graph, ways, c) for c in cuts))
     where = _where(graph, ways, cuts[0])
     packed = {r for one, _ in members for r in one.grips.packed}
     gone = freed_storages(graph, np.asarray([*cuts, *packed], dtype=np.int64))
-    frees = int(graph.bytes[[s for s in gone.tolist() if s in {m[0].row["storage"] for m in members}]].sum())
+    frees = int(graph.bytes[[s for s in gone.tolist() if s in {m[0].row.storage for m in members}]].sum())
     names = _together(spoken)
-    made = list(dict.fromkeys(str(one.row["made_at"]) for one, _ in members if one.row["made_at"]))
+    made = list(dict.fromkeys(one.row.made_at for one, _ in members if one.row.made_at))
     trace = _trace(
         graph,
         ways,
         cuts[0],
-        int(members[0][0].row["storage"]),
+        members[0][0].row.storage,
         frees if len(cuts) == 1 else _frees_alone(graph, members, cuts[0]),
     )
     named = CutReference(
@@ -176,15 +176,15 @@ def _finding(
         trace=trace,
         cut=on_trace(cut, trace) if len(spoken) == 1 else cut,
         made_at=tuple(made[:6]),
-        sightings=(Sighting(peak.rank, int(peak.row["step"]), size),),
-        see=places("boxed-lists") if arguments_cut(graph, peak.row, cuts) else (),
+        sightings=(Sighting(peak.rank, peak.step.step, size),),
+        see=places("boxed-lists") if arguments_cut(graph, peak.step, cuts) else (),
         count=len(members),
     )
 
 
 def _frees_alone(graph: HeapGraph, members: Sequence[tuple[Idle, tuple[int, ...]]], cut: int) -> int:
     """What this cut frees of the memory that lies idle, without the others."""
-    idle = {int(one.row["storage"]) for one, _ in members}
+    idle = {one.row.storage for one, _ in members}
     return int(
         graph.bytes[[s for s in freed_storages(graph, np.asarray([cut], dtype=np.int64)).tolist() if s in idle]].sum()
     )
@@ -231,10 +231,10 @@ def _trace(graph: HeapGraph, ways: Ways, cut: int, storage: int, frees: int) -> 
 
 
 def _advice(peak: PeakOfStep, idle: Sequence[Idle], cuts: Sequence[int], names: str, fall: int) -> str:
-    last = next((str(one.row["last_use_at"]) for one in idle if one.row["last_use_at"]), "")
+    last = next((one.row.last_use_at for one in idle if one.row.last_use_at), "")
     used = f"last used at {last}" if last else "not used in the step at all"
-    text = f"Let go of {names} after the last use, or move that part into a function of its own. The largest was {used}; the peak is at {peak.row['peak_at']}. The step's peak would fall by {bytes_text(fall)}."
-    arguments = arguments_cut(peak.graph, peak.row, cuts)
+    text = f"Let go of {names} after the last use, or move that part into a function of its own. The largest was {used}; the peak is at {peak.step.peak_at}. The step's peak would fall by {bytes_text(fall)}."
+    arguments = arguments_cut(peak.graph, peak.step, cuts)
     if arguments:
         boxed = ", ".join(arguments)
         text += (

@@ -12,6 +12,7 @@ from leakscope.findings.ownership.library_paths import whole_trace
 from leakscope.findings.ownership.library_retention import Kept, advice, by_holder
 from leakscope.findings.peak.idle import Idle, PeakOfStep
 from leakscope.graph.paths import ways_from_roots
+from leakscope.record.kinds import Phase
 from leakscope.units import bytes_text
 
 NAME = RuleName.LATE_RELEASE
@@ -42,7 +43,7 @@ _SAID = {
 
 def others_findings(peak: PeakOfStep, min_bytes: int, told: Collection[str]) -> list[Finding]:
     """Notes: one for each holder of a library that is known, but for those `told` already, then one for each other sort."""
-    by_storage = {int(idle.row["storage"]): idle for idle in peak.held_by("library")}
+    by_storage = {idle.row.storage: idle for idle in peak.held_by("library")}
     kept = by_holder(peak.graph, list(by_storage), alone=True)
     found = []
     for one in kept:
@@ -51,8 +52,8 @@ def others_findings(peak: PeakOfStep, min_bytes: int, told: Collection[str]) -> 
             found.append(_known(peak, one, idle))
     named = {storage for one in kept for storage in one.holds}
     for who in _SAID:
-        idle = [one for one in peak.held_by(who) if int(one.row["storage"]) not in named]
-        if who == "gradient" and peak.row["peak_phase"] == "optimizer":
+        idle = [one for one in peak.held_by(who) if one.row.storage not in named]
+        if who == "gradient" and peak.step.peak_phase == Phase.OPTIMIZER:
             continue  # the optimizer itself still holds them: no zero_grad could come before
         if _bytes(idle) >= max(_WORTH_FACTOR * min_bytes, _WORTH_SHARE * peak.rise, 1):
             found.append(_unknown(peak, who, idle))
@@ -60,11 +61,11 @@ def others_findings(peak: PeakOfStep, min_bytes: int, told: Collection[str]) -> 
 
 
 def _bytes(idle: Sequence[Idle]) -> int:
-    return sum(int(one.row["bytes"]) for one in idle)
+    return sum(one.row.bytes for one in idle)
 
 
 def _made_at(idle: Sequence[Idle]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(str(one.row["made_at"]) for one in idle if one.row["made_at"]))[:6]
+    return tuple(dict.fromkeys(one.row.made_at for one in idle if one.row.made_at))[:6]
 
 
 def _known(peak: PeakOfStep, kept: Kept, idle: Sequence[Idle]) -> Finding:
@@ -78,7 +79,7 @@ def _known(peak: PeakOfStep, kept: Kept, idle: Sequence[Idle]) -> Finding:
         rule=NAME,
         facts=Said(
             title=f"kept by torch's {known.holder} through the step's peak, and not used again: {bytes_text(size)}",
-            advice=advice(graph, kept, f"The step's peak is at {peak.row['peak_at']}."),
+            advice=advice(graph, kept, f"The step's peak is at {peak.step.peak_at}."),
         ),
         fingerprint=fingerprint(("kept by library at the peak", known.holder)),
         severity=Severity.NOTE,
@@ -90,7 +91,7 @@ def _known(peak: PeakOfStep, kept: Kept, idle: Sequence[Idle]) -> Finding:
         origin=Origin.LIBRARY,
         upstream=Upstream(known.issue, known.said),
         made_at=_made_at(idle),
-        sightings=(Sighting(peak.rank, int(peak.row["step"]), size),),
+        sightings=(Sighting(peak.rank, peak.step.step, size),),
         count=len(idle),
     )
 
@@ -110,6 +111,6 @@ def _unknown(peak: PeakOfStep, who: str, idle: Sequence[Idle]) -> Finding:
         cut=None,
         origin=Origin.LIBRARY if who == "library" else Origin.APPLICATION,
         made_at=_made_at(idle),
-        sightings=(Sighting(peak.rank, int(peak.row["step"]), size),),
+        sightings=(Sighting(peak.rank, peak.step.step, size),),
         count=len(idle),
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 
 from leakscope.record.kinds import EndKind
-from leakscope.record.model import HUNG, Rank, Run
+from leakscope.record.model import Rank, Run
 from leakscope.report.wording.numbers import listed_numbers, plural
 
 
@@ -41,7 +41,7 @@ def ended_text(rank: Rank) -> str:
 
 def is_hung(rank: Rank) -> bool:
     """Whether nothing happened any more on a rank that had not ended."""
-    return rank.ended.error.startswith(HUNG)
+    return rank.ended.how == EndKind.HUNG
 
 
 def hung_text(run: Run) -> str:
@@ -52,7 +52,7 @@ def hung_text(run: Run) -> str:
             hung.setdefault(ended_text(rank), []).append(rank)
     told = []
     for ended, ranks in hung.items():
-        why = ranks[0].ended.error.removeprefix(HUNG).partition(";")[0]
+        why = ranks[0].ended.error.partition(";")[0]
         told.append(
             f"rank{'s' if len(ranks) > 1 else ''} {listed_numbers(tuple(rank.number for rank in ranks))} {ended}: {why}"
         )
@@ -61,11 +61,11 @@ def hung_text(run: Run) -> str:
 
 def error_text(ended: str, error: str) -> str:
     """An error without what `ended` (an `ended_text`) says already; "" where that is all of it."""
-    return "" if ended.startswith(error) else error.removeprefix(HUNG if ended.startswith("hung ") else "")
+    return "" if ended.startswith(error) else error
 
 
 def ended_badly(rank: Rank) -> bool:
-    return rank.ended.how in (EndKind.RAISED, EndKind.KILLED, EndKind.LOST) or (
+    return rank.ended.how in (EndKind.RAISED, EndKind.HUNG, EndKind.KILLED, EndKind.LOST) or (
         rank.ended.how == EndKind.EXITED and rank.ended.status != 0
     )
 

@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 from support.comm_examples import Pair, rank_with
 
-from leakscope.findings.comm.operations import wire_rows
+from leakscope.record.rows.row import to_json
 
 
 def rows(pair: Pair, rank: int, part: str) -> list[dict[str, Any]]:
     """What a rank wrote of one part, without the barrier that ends it."""
     step = pair.answers[rank]["parts"].index(part) + 1
-    found = [dict(row) for row in wire_rows(rank_with(rank, wire=pair.lines[rank])) if row["step"] == step]
+    found = [to_json(o) for o in rank_with(rank, wire=pair.lines[rank]).operations if o.step == step]
     assert found.pop()["direction"] == "barrier"
     return found
 

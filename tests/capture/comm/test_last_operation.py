@@ -17,8 +17,10 @@ from leakscope.capture.comm.operation import Channel, Operation
 from leakscope.capture.comm.operation_log import OperationLog
 from leakscope.capture.comm.weak_tracking import DeathRef, StorageRef, TensorRef, moments
 from leakscope.capture.comm.writer import CommFile, LastOperationFile
-from leakscope.record.folder import RankFolder, read_run, write_run
+from leakscope.record.folder import RankFolder, write_run
 from leakscope.record.last_operation import NAME, SIZE, WAITED, unpack
+from leakscope.record.reading import read_run
+from leakscope.record.rows.row import to_json
 
 NO_ROW = (struct.pack("<8s4qdI", b"waits", 1, 1, 1, 1, 0.5, 4) + b"null").ljust(SIZE, b"\0")
 
@@ -36,16 +38,16 @@ def test_what_was_said_last_is_read_back(
 ) -> None:
     path = tmp_path_factory.mktemp("last") / NAME
     last = LastOperationFile(path, 1.0)
-    assert unpack(path.read_bytes()) == []
+    assert unpack(path.read_bytes()) is None
     last.update(
         operation(Channel("send", peer, tag, "default"), 3, "a longer line than the next: train.py:1 forward"), WAITED
     )
     last.update(operation(Channel("send", peer, tag, "default"), 4, line), WAITED)
-    rows = unpack(path.read_bytes())
+    told = unpack(path.read_bytes())
     last.close()
-    told = {"direction": "send", "peer": peer, "tag": tag, "bytes": 4096, "group": "default", "issued_at": line}
+    rest = {"direction": "send", "peer": peer, "tag": tag, "bytes": 4096, "group": "default", "issued_at": line}
     numbers = {"state": "waited", "newest": False, "id": 4, "nth": 7, "step": 5, "microbatch": 2, "issued": 0.25}
-    assert rows == [{**numbers, **told}] or (rows == [] and len(line) > 200)
+    assert (to_json(told) == {**numbers, **rest}) if told is not None else len(line) > 200
     last.update(
         operation(Channel("send", peer, tag, "default"), 5, line), WAITED
     )  # another thread that waits on is not disturbed
@@ -61,8 +63,9 @@ def test_the_newest_operation_is_marked_until_another_is_told_of(tmp_path: Path)
         return issued
 
     def told() -> tuple[int, str, bool]:
-        (row,) = unpack((tmp_path / "rank_0000" / NAME).read_bytes())
-        return row["id"], row["state"], row["newest"]
+        last = unpack((tmp_path / "rank_0000" / NAME).read_bytes())
+        assert last is not None
+        return last.id, last.state, last.newest
 
     sent, received = issue("send"), issue("recv")
     assert told() == (2, "issued", True)
@@ -82,7 +85,7 @@ def test_a_file_left_half_written_costs_a_note_at_most(tmp_path: Path, left: byt
     (tmp_path / "rank_0000").mkdir()
     (tmp_path / "rank_0000" / NAME).write_bytes(left)
     (rank,) = read_run(tmp_path).ranks
-    assert not rank.extras.get("wire_last")
+    assert rank.final_operation is None
     assert not rank.notes or "what the rank did last on the wire cannot be told" in rank.notes[0]
 
 

@@ -6,11 +6,11 @@ from typing import Any
 
 from support.comm_examples import Pair, rank_with
 
-from leakscope.findings.comm.operations import wire_rows
+from leakscope.record.rows.row import to_json
 
 
 def rows(pair: Pair, rank: int) -> list[dict[str, Any]]:
-    return [dict(row) for row in wire_rows(rank_with(rank, wire=pair.lines[rank]))]
+    return [to_json(operation) for operation in rank_with(rank, wire=pair.lines[rank]).operations]
 
 
 def test_no_buffer_lives_longer_and_nothing_computes_differently(watched: Pair, unwatched: Pair) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from leakscope.record.folder import read_run
+from leakscope.record.reading import read_run
 
 Command = Callable[..., "subprocess.CompletedProcess[str]"]
 Write = Callable[..., Path]
@@ -101,9 +101,9 @@ def test_memory_that_runs_out_is_told_with_its_holders_and_the_script_fails_as_e
     assert [look.occasion for look in rank.looks if look.occasion in ("oom", "memory")] == ["oom", "oom"], (
         "one for each, no more"
     )
-    rows = rank.extras["device_out_of_memory"]
-    assert [(row["step"], row["looked"]) for row in rows] == [(4, True), (10, True)]
-    assert rows[1]["at"].endswith(" run_out")
+    rows = rank.device_failures
+    assert [(row.step, row.looked) for row in rows] == [(4, True), (10, True)]
+    assert rows[1].at.endswith(" run_out")
     text = " ".join(told.stdout.split())
     assert "4.00 GiB were wanted on standin:0" in text
     assert "1.00 MiB in 1 storage: activation in train(), train.py" in text, "before the stack unwinds"
@@ -115,4 +115,4 @@ def test_never_leaves_the_allocator_alone(run_folder: Path, leakscope: Command) 
     assert "recording: False []" in told.stdout
     assert not list((run_folder / "rank_0000").glob("*.pickle"))
     (rank,) = read_run(run_folder).ranks
-    assert "device_blocks" not in rank.extras and rank.steps[-1].counted_bytes == 11 * (2 << 20)
+    assert rank.device_blocks == () and rank.steps[-1].counted_bytes == 11 * (2 << 20)

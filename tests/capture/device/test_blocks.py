@@ -19,8 +19,9 @@ from leakscope.capture.device.monitor import is_kept
 from leakscope.capture.heap.look import look
 from leakscope.capture.lifetimes import dispatch_mode as dispatching
 from leakscope.findings.memory.device import DeviceLook, device_looks
-from leakscope.record.folder import read_run, write_run
+from leakscope.record.folder import write_run
 from leakscope.record.model import Ended, Rank
+from leakscope.record.reading import read_run
 
 Make = Callable[..., OnStandIn]
 FAR = 0x7F00_0000_0000

@@ -20,8 +20,10 @@ from support import SAMPLES
 from support.device_kinds import Kind
 
 from leakscope.findings.memory.device import DeviceLook, device_looks
-from leakscope.record.folder import read_run
 from leakscope.record.model import Rank
+from leakscope.record.reading import read_run
+from leakscope.record.rows.device import Elsewhere
+from leakscope.record.rows.lifetimes import WatchedStep
 
 pytestmark = pytest.mark.process
 
@@ -165,7 +167,7 @@ def test_a_script_that_records_keeps_its_history_as_without_leakscope(train: Tra
     assert int(events.split()[0]) > 100 and events.split()[1] == "0", "leakscope has taken none in it"
     rank = recorded(folder)
     assert any("records memory history itself" in note for note in rank.notes)
-    joined = [row["step"] for row in rank.extras.get("device_blocks", ())]
+    joined = [row.step for row in rank.device_blocks]
     assert joined == []
 
 
@@ -185,16 +187,14 @@ def test_every_active_byte_of_a_training_step_is_accounted_for(train: Train, dev
     assert looks and adds_up(device_looks(rank))
     for look in looks:
         heap = next(seen.heap for seen in rank.looks if (seen.step, seen.occasion) == (look.step, look.occasion))
-        row = next(r for r in rank.extras["device_blocks"] if (r["step"], r["occasion"]) == (look.step, look.occasion))
+        row = next(r for r in rank.device_blocks if (r.step, r.occasion) == (look.step, look.occasion))
         parameters = 4 * (512 * 512 * 2 + 512 * 2)
         assert look.held >= 3 * parameters + look.step * 256 * 512 * 4, "parameters, two moments, and what is kept"
-        (counters,) = [r for r in rank.extras["device"] if r["step"] == look.step]
-        assert [figures["active"] for figures in counters["devices"]] == [look.active], (
-            "nothing was allocated in between"
-        )
-        named = [storage for storage in row["storage"] if storage >= 0]
+        (counters,) = [r for r in rank.device_steps if r.step == look.step]
+        assert [figures.active for figures in counters.devices] == [look.active], "nothing was allocated in between"
+        named = [storage for storage in row.storage if storage >= 0]
         assert len(named) == len(set(named)) and all(heap.object(k).kind == "storage" for k in named)
-        assert row["elsewhere"] == {"storages": 0, "bytes": 0}
+        assert row.elsewhere == Elsewhere(storages=0, bytes=0)
         # the workspaces of cuBLAS, one a thread and up to 32 MiB, are the only memory of this script that no tensor has
         assert look.native <= 256 << 20 and look.outside is not None and look.outside > 0
     told_findings = json.loads((folder / "findings.json").read_text())["findings"]
@@ -235,9 +235,9 @@ def test_memory_of_the_host_is_neither_counted_nor_blamed_for_the_devices_peak(
             rounded = 512 * len(look.heap.device)
             assert look.counted_on == device.name and look.counted_bytes is not None
             assert 0 <= look.counted_bytes - look.explained_bytes <= rounded + WORKSPACES
-    (watched,) = [row for row in rank.extras["lifetimes"] if row["kind"] == "step"]
+    (watched,) = [row for row in rank.lifetimes if isinstance(row, WatchedStep)]
     peak = max(step.peak_bytes or 0 for step in rank.steps)
-    assert 0 <= peak - watched["peak_bytes"] <= (1 << 16) + WORKSPACES, "each block is rounded up"
+    assert 0 <= peak - watched.peak_bytes <= (1 << 16) + WORKSPACES, "each block is rounded up"
     findings = json.loads((tmp_path / "run" / "findings.json").read_text())["findings"]
     (leak,) = [finding for finding in findings if finding["severity"] == "leak"]
     assert leak["rule"] == "step-growth" and leak["bytes_per_step"] == 128 * 256 * 4
@@ -311,7 +311,7 @@ def test_an_allocator_that_counts_nothing_ends_no_recording(train: Train) -> Non
     told, folder = train(env={"PYTORCH_CARD_ALLOC_CONF": "backend:pluggable"}, inside="kept.append(hidden.detach())")
     assert told.returncode == 23 and "Traceback" not in told.stderr, told.stderr
     rank = recorded(folder)
-    assert len(rank.steps) == 12 and "device" not in rank.extras
+    assert len(rank.steps) == 12 and rank.device_steps == ()
 
 
 @pytest.mark.parametrize("watched", ["--lifetimes", "--no-lifetimes"])
@@ -335,14 +335,9 @@ def test_memory_that_runs_out_is_recorded_before_the_stack_unwinds(train: Train,
     assert told.returncode == 1 and "OutOfMemoryError" in told.stderr
     rank = recorded(folder)
     assert [look.occasion for look in rank.looks if look.occasion in ("oom", "memory")] == ["oom"]
-    (row,) = rank.extras["device_out_of_memory"]
-    assert (
-        row["wanted_bytes"] == 1 << 30
-        and row["looked"]
-        and row["at"].startswith("train.py:")
-        and row["at"].endswith(" forward")
-    )
-    assert (folder / "rank_0000" / f"{device.name}_oom_{row['step']:06d}.pickle").exists()
+    (row,) = rank.device_failures
+    assert row.wanted_bytes == 1 << 30 and row.looked and row.at.startswith("train.py:") and row.at.endswith(" forward")
+    assert (folder / "rank_0000" / f"{device.name}_oom_{row.step:06d}.pickle").exists()
     text = " ".join(told.stdout.split())
     assert "64.00 MiB in 1 storage: ballast in forward(), train.py" in text
     (seen,) = rank.snapshots[0].devices
@@ -364,8 +359,8 @@ def test_memory_that_runs_out_in_backward_is_recorded_on_autograds_thread(train:
     )
     told, folder = train("--no-lifetimes", before=before, inside="hidden = Greedy.apply(hidden)")
     assert told.returncode == 1 and "OutOfMemoryError" in told.stderr, told.stderr
-    (row,) = recorded(folder).extras["device_out_of_memory"]
-    assert row["looked"] and row["at"].startswith("train.py:") and row["at"].endswith(" backward")
+    (row,) = recorded(folder).device_failures
+    assert row.looked and row.at.startswith("train.py:") and row.at.endswith(" backward")
 
 
 def test_a_script_that_halves_its_batch_is_no_failure(train: Train) -> None:
@@ -429,12 +424,12 @@ def test_two_devices_of_one_process_are_told_apart(
     looks = [look for look in device_looks(rank) if look.occasion == "step"]
     assert {look.device for look in looks} == {0, 1} and adds_up(looks)
     assert f"tensor memory on {device.name}:1" in told.stdout
-    (watched,) = [row for row in rank.extras["lifetimes"] if row["kind"] == "step"]
-    assert watched["device"] == f"{device.name}:1", "the fuller one"
+    (watched,) = [row for row in rank.lifetimes if isinstance(row, WatchedStep)]
+    assert watched.device == f"{device.name}:1", "the fuller one"
     (peak,) = [look for look in rank.looks if look.occasion == "peak"]
-    held = sum(int(peak.heap.bytes[s]) for s, on in peak.heap.device.items() if on == watched["device"])
-    assert 0 <= watched["peak_bytes"] - held <= 1 << 20, "what runs at the peak is seen by the allocator alone"
-    assert watched["peak_bytes"] <= int(said(told, "peak")[0])
+    held = sum(int(peak.heap.bytes[s]) for s, on in peak.heap.device.items() if on == watched.device)
+    assert 0 <= watched.peak_bytes - held <= 1 << 20, "what runs at the peak is seen by the allocator alone"
+    assert watched.peak_bytes <= int(said(told, "peak")[0])
 
 
 PIPELINE = SAMPLES / "p2p_pipeline" / "train.py"

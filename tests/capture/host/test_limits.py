@@ -14,7 +14,7 @@ import pytest
 
 from leakscope.capture.host.limits import ControlGroup, HostLimits, control_groups
 from leakscope.findings import judge
-from leakscope.record.folder import read_run
+from leakscope.record.reading import read_run
 
 MIB = 1 << 20
 Command = Callable[..., "subprocess.CompletedProcess[str]"]
@@ -54,20 +54,20 @@ def test_a_limit_that_comes_near_is_told_before_an_allocation_fails(
     assert recorded.returncode == 1
     assert "you tried to allocate 33554432 bytes" in recorded.stderr
     (rank,) = read_run(tmp_path / "run").ranks
-    (near,) = rank.extras["short_of_memory"]
-    (failed,) = rank.extras["out_of_memory"]
-    assert near["limit"] == f"the process's {name}"
-    assert 0.75 * near["limit_bytes"] <= near["used_bytes"] <= near["limit_bytes"]
-    assert 5 < near["step"] < failed["step"]
-    assert [look.step for look in rank.looks if look.occasion == "memory"] == [near["step"], failed["step"]]
+    (near,) = rank.memory_shortages
+    (failed,) = rank.allocation_failures
+    assert near.limit == f"the process's {name}"
+    assert 0.75 * near.limit_bytes <= near.used_bytes <= near.limit_bytes
+    assert 5 < near.step < failed.step
+    assert [look.step for look in rank.looks if look.occasion == "memory"] == [near.step, failed.step]
     told = judge(read_run(tmp_path / "run")).out_of_memory
     (text,) = [text for text in told if name in text]
-    when = f"in step {near['step'] + 1}" if near["inside"] else f"after step {near['step']}"
+    when = f"in step {near.step + 1}" if near.inside else f"after step {near.step}"
     assert text.startswith(f"Rank 0: {when}, ")
     held = [text for text in told if ": kept" in text]
     sizes = [int(re.findall(r"in (\d+) storages", text)[0]) for text in held]
-    assert sizes[0] == failed["step"] - 1, "as many storages as the list held, the failure first"
-    assert sizes[1] in ((near["step"] - 1, near["step"]) if near["inside"] else (near["step"] - 1,))
+    assert sizes[0] == failed.step - 1, "as many storages as the list held, the failure first"
+    assert sizes[1] in ((near.step - 1, near.step) if near.inside else (near.step - 1,))
 
 
 INSIDE = """
@@ -104,8 +104,8 @@ def test_a_limit_that_comes_near_in_the_middle_of_a_step_is_told(
     """No step ends any more: whoever fills the memory is seen from aside."""
     assert leakscope("run", "-q", "-o", "run", "--no-lifetimes", script(INSIDE)).returncode == 0
     (rank,) = read_run(tmp_path / "run").ranks
-    (near,) = rank.extras["short_of_memory"]
-    assert (near["step"], near["inside"]) == (2, True)
+    (near,) = rank.memory_shortages
+    assert (near.step, near.inside) == (2, True)
     text, _, holder = judge(read_run(tmp_path / "run")).out_of_memory[:3]
     assert text.startswith("Rank 0: in step 3, ")
     assert ": kept" in holder and 2 <= int(re.findall(r"in (\d+) storages", holder)[0]) < 60
@@ -117,7 +117,7 @@ def test_far_from_every_limit_nothing_is_said(
     assert leakscope(
         "run", "-q", "-o", "run", "--steps", "6", "--no-lifetimes", script(GROWING), "none"
     ).returncode in (0, 23)
-    assert "short_of_memory" not in read_run(tmp_path / "run").ranks[0].extras
+    assert read_run(tmp_path / "run").ranks[0].memory_shortages == ()
 
 
 @pytest.fixture
@@ -156,13 +156,13 @@ def test_the_limit_of_a_real_control_group_comes_near(
     )
     assert done.returncode == 137, done.stderr
     (rank,) = read_run(tmp_path / "run").ranks
-    (near,) = rank.extras["short_of_memory"]
-    assert len(rank.steps) >= near["step"] + 3, "the look was not what the kernel ended it for"
-    assert [look.step for look in rank.looks if look.occasion == "memory"] == [near["step"]]
-    assert all(look.step <= near["step"] for look in rank.looks), "no look where there is no room for one"
-    assert near["limit"] == "its control group's memory limit"
-    assert near["limit_bytes"] == 1024 * MIB
-    assert 0.75 * 1024 * MIB <= near["used_bytes"] <= 1024 * MIB
+    (near,) = rank.memory_shortages
+    assert len(rank.steps) >= near.step + 3, "the look was not what the kernel ended it for"
+    assert [look.step for look in rank.looks if look.occasion == "memory"] == [near.step]
+    assert all(look.step <= near.step for look in rank.looks), "no look where there is no room for one"
+    assert near.limit == "its control group's memory limit"
+    assert near.limit_bytes == 1024 * MIB
+    assert 0.75 * 1024 * MIB <= near.used_bytes <= 1024 * MIB
 
 
 def kernel(folder: Path, files: dict[str, str]) -> Path:

@@ -11,7 +11,7 @@ import pytest
 
 from leakscope.capture.host.errors import failure
 from leakscope.findings import judge
-from leakscope.record.folder import read_run
+from leakscope.record.reading import read_run
 from leakscope.report import FORMATS
 
 SCRIPT = """
@@ -47,7 +47,7 @@ def test_an_uncaught_failure_is_told_with_its_holders(
     assert recorded.returncode == plain.returncode == 1
     assert plain.stderr.splitlines()[-1] in recorded.stderr
     run = read_run(tmp_path / "run")
-    assert "lifetimes" not in run.ranks[0].extras, "--no-lifetimes"
+    assert run.ranks[0].lifetimes == (), "--no-lifetimes"
     told = judge(run).out_of_memory
     assert "out of memory in step 3 at train.py:10 forward: 4096.00 TiB were wanted" in told[0]
     assert "4.00 MiB in 1 storage: hidden in forward(), train.py:8" in told[2]
@@ -200,6 +200,6 @@ def test_a_peer_that_never_waits_is_looked_at_at_the_end_of_its_step(
 ) -> None:
     assert leakscope("run", "-q", "-o", "run", "--ranks", "2", "--no-lifetimes", script(ALONE)).returncode == 1
     (rank, _) = read_run(tmp_path / "run").ranks
-    (row,) = rank.extras["short_of_memory"]
-    assert (row["kind"], row["of"]) == ("peer", 1)
-    assert [look.step for look in rank.looks if look.occasion == "memory"] == [row["step"]]
+    (row,) = rank.memory_shortages
+    assert (row.kind, row.of) == ("peer", 1)
+    assert [look.step for look in rank.looks if look.occasion == "memory"] == [row.step]

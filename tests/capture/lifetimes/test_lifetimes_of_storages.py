@@ -36,7 +36,7 @@ def scratch() -> None:
 
 def idle_bytes(lived: Lived) -> list[int]:
     assert lived.peak is not None, lived.unjudged
-    return [int(one.row["bytes"]) for one in lived.peak.idle if one.row["bytes"] >= BIG]
+    return [one.row.bytes for one in lived.peak.idle if one.row.bytes >= BIG]
 
 
 def test_a_view_uses_its_storage() -> None:
@@ -247,7 +247,7 @@ def test_tensors_made_in_another_thread_are_met_when_used() -> None:
 
     lived = watched(step)
     assert lived.unjudged == ()
-    assert lived.step["peak_bytes"] - lived.step["start_bytes"] >= REST
+    assert lived.step.peak_bytes - lived.step.start_bytes >= REST
 
 
 def test_what_lives_through_the_step_is_nobodys_drag() -> None:
@@ -294,7 +294,7 @@ def test_what_only_a_library_holds_is_not_the_users() -> None:
 
     lived = watched(step)
     assert lived.avoidable < KIB
-    assert [one.by for one in lived.peak.idle if one.row["bytes"] >= BIG] == ["library"]  # type: ignore[union-attr]
+    assert [one.by for one in lived.peak.idle if one.row.bytes >= BIG] == ["library"]  # type: ignore[union-attr]
     assert lived.leaks == []
 
 
@@ -346,7 +346,7 @@ def test_the_module_path_and_the_phase_are_told() -> None:
 
     lived = watched(step)
     assert lived.peak is not None
-    told = [one.row for one in lived.peak.idle if one.row["module"] == "Sequential.1.0"]
+    told = [one.row for one in lived.peak.idle if one.row.module == "Sequential.1.0"]
     assert told and told[0]["phase"] == "forward"
     assert "(aten::relu)" in told[0]["made_at"]
 
@@ -427,7 +427,7 @@ def test_nothing_is_kept_alive() -> None:
         tensor.sum()
         scratch()
 
-    assert watched(step).step["peak_bytes"] - watched(step).step["start_bytes"] == measured_peak(step)
+    assert watched(step).step.peak_bytes - watched(step).step.start_bytes == measured_peak(step)
 
 
 def test_what_the_running_backward_has_just_used_is_a_note() -> None:
@@ -453,7 +453,7 @@ def test_numpy_uses_what_it_was_handed_for_as_long_as_it_lives() -> None:
 
     lived = watched(step)
     assert idle_bytes(lived) == []
-    assert lived.step["peak_bytes"] - lived.step["start_bytes"] == BIG + REST
+    assert lived.step.peak_bytes - lived.step.start_bytes == BIG + REST
 
 
 def test_numpy_after_the_peak_is_a_use() -> None:
@@ -491,7 +491,7 @@ def test_a_storage_shrunk_to_nothing_is_let_go() -> None:
 
     lived = watched(step)
     assert idle_bytes(lived) == []
-    assert lived.step["peak_bytes"] - lived.step["start_bytes"] == REST == measured_peak(step)
+    assert lived.step.peak_bytes - lived.step.start_bytes == REST == measured_peak(step)
 
 
 def test_a_storage_shrunk_after_the_peak_counts_in_full_there() -> None:
@@ -502,7 +502,7 @@ def test_a_storage_shrunk_after_the_peak_counts_in_full_there() -> None:
         tensor.untyped_storage().resize_(0)
 
     lived = watched(step)
-    assert lived.step["peak_bytes"] - lived.step["start_bytes"] == BIG + REST
+    assert lived.step.peak_bytes - lived.step.start_bytes == BIG + REST
     assert idle_bytes(lived) == [], "letting go of it is a use: nobody else did anything with it in between"
 
 
@@ -514,7 +514,7 @@ def test_a_storage_that_grows_by_itself_is_in_the_peak() -> None:
         tensor.sum()
 
     lived = watched(step)
-    assert lived.step["peak_bytes"] - lived.step["start_bytes"] == BIG + REST
+    assert lived.step.peak_bytes - lived.step.start_bytes == BIG + REST
     assert idle_bytes(lived) == []
 
 
@@ -537,7 +537,7 @@ def test_a_birth_in_another_thread_is_idle_like_any_other() -> None:
         made.clear()
 
     lived = watched(step)
-    assert lived.step["peak_bytes"] - lived.step["start_bytes"] == BIG + REST
+    assert lived.step.peak_bytes - lived.step.start_bytes == BIG + REST
     assert idle_bytes(lived) == [BIG]
 
 
@@ -559,7 +559,7 @@ def test_backward_of_a_checkpoint_makes_its_tensors_again(reentrant: bool) -> No
     assert lived.unjudged == ()
     assert idle_bytes(lived) == []
     # the random state that checkpoint keeps is made in C++, past the dispatcher: two of 5056 bytes
-    assert measured_peak(step) - 2 * 5056 <= lived.step["peak_bytes"] - lived.step["start_bytes"] <= measured_peak(step)
+    assert measured_peak(step) - 2 * 5056 <= lived.step.peak_bytes - lived.step.start_bytes <= measured_peak(step)
 
 
 class Twofold(torch.Tensor):

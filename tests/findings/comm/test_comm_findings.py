@@ -19,11 +19,12 @@ from leakscope.findings.comm.matching import (
     waiting_circle,
     wire_notes,
 )
-from leakscope.findings.comm.operations import context_findings, wire_findings, wire_rows
+from leakscope.findings.comm.operations import context_findings, wire_findings
 from leakscope.findings.compare_ranks import skew_findings
 from leakscope.findings.facts import Said
 from leakscope.findings.model import Finding, Findings, Hop, RankSummary, Sighting
 from leakscope.findings.ownership.known_leaks import known_leak
+from leakscope.record.kinds import Direction, EndKind, OperationState
 from leakscope.record.model import Ended, Rank
 from leakscope.report import FORMATS
 from leakscope.report.wording import hung_text, next_text, title
@@ -32,14 +33,13 @@ KILLED = Ended("killed", 137, 2, error="killed by SIGKILL")
 
 
 def test_later_lines_complete_earlier_ones() -> None:
-    found = wire_rows(
-        rank_with(0, wire=[row(1, "send", 1, 1), {"id": 1, "waited": 1.5, "storage_died": 2.0}, row(2, "send", 1, 2)])
-    )
-    assert [r["id"] for r in found] == [1, 2] and found[0]["waited"] == 1.5 and found[0]["direction"] == "send"
+    lines = [row(1, "send", 1, 1), {"id": 1, "waited": 1.5, "storage_died": 2.0}, row(2, "send", 1, 2)]
+    first, second = rank_with(0, wire=lines).operations
+    assert (first.id, first.waited, first.direction, second.id) == (1, 1.5, Direction.SEND, 2)
 
 
 def test_a_completion_without_its_operation_is_left_out() -> None:
-    assert wire_rows(rank_with(0, wire=[{"id": 7, "waited": 1.0}])) == ()
+    assert rank_with(0, wire=[{"id": 7, "waited": 1.0}]).operations == ()
 
 
 def test_dropped_works_are_one_note_for_each_line() -> None:
@@ -77,7 +77,7 @@ def test_a_send_without_its_receive_is_named_with_the_peers_last_operation() -> 
         rank_with(1, wire=[row(1, "recv", 0, 1)], wire_last=[last]),
     )
     (lost,) = unmatched(run)
-    assert (lost.rank, lost.direction, lost.peer, lost.missing) == (0, "send", 1, 1) and lost.first["id"] == 2
+    assert (lost.rank, lost.direction, lost.peer, lost.missing) == (0, "send", 1, 1) and lost.first.id == 2
     last_said, never = wire_notes(run)[0]
     assert (
         last_said
@@ -98,7 +98,8 @@ def test_a_collective_that_a_rank_never_came_to_is_named() -> None:
         rank_with(1, hung, wire_last=[done]),
         rank_with(2, hung, wire_last=[waits]),
     )
-    assert absent(run) == {0: ({**waits, "state": "waits"}, (1,)), 2: ({**waits, "state": "waits"}, (1,))}
+    assert absent(run) == {number: (run.ranks[number].final_operation, (1,)) for number in (0, 2)}
+    assert run.ranks[0].final_operation is not None and run.ranks[0].final_operation.state == OperationState.WAITS
     assert "in allreduce #3 of group default, to which rank 1 never came" in wire_notes(run)[0]
     assert first_to_blame(run) == 1 and first_to_fail(run) is run.ranks[1]
 
@@ -119,7 +120,7 @@ def test_what_a_log_does_not_reach_is_unknown_and_not_missing() -> None:
     killed = rank_with(1, KILLED, wire=receiver[:2], wire_last=[{**receiver[5], "state": "waited", "newest": True}])
     failed = {**sender[6], "state": "failed", "newest": True}
     run = run_of(rank_with(0, KILLED, wire=sender[:2], wire_last=[failed]), killed)
-    assert [(u.rank, u.direction, u.first["nth"], u.missing) for u in unmatched(run)] == [(0, "send", 4, 1)]
+    assert [(u.rank, u.direction, u.first.nth, u.missing) for u in unmatched(run)] == [(0, "send", 4, 1)]
     (_, never) = wire_notes(run)[0]
     assert "never received by rank 1: send #4" in never and "after it" not in never
 
@@ -132,7 +133,7 @@ def test_operations_after_one_that_was_waited_for_late_are_unknown() -> None:
     late, newest = ({**log[place], "state": "waited", "newest": place == 3} for place in (1, 3))
     assert unmatched(run_of(waits, rank_with(1, KILLED, wire=log, wire_last=[late]))) == ()
     (lost,) = unmatched(run_of(waits, rank_with(1, KILLED, wire=log, wire_last=[newest])))
-    assert (lost.first["nth"], lost.missing) == (2, 1)
+    assert (lost.first.nth, lost.missing) == (2, 1)
 
 
 def test_a_collective_that_a_rank_may_have_come_to_is_not_told_as_missed() -> None:
@@ -144,7 +145,7 @@ def test_a_collective_that_a_rank_may_have_come_to_is_not_told_as_missed() -> No
     )
 
 
-HUNG = Ended("raised", 124, 7, error="hung: nothing happened on the wire for 8 s; last recv", log="logs/rank.log")
+HUNG = Ended(EndKind.HUNG, 124, 7, error="nothing happened on the wire for 8 s; last recv", log="logs/rank.log")
 
 
 def waiting(number: int, direction: str, peer: int | None, nth: int, ended: Ended = HUNG) -> Rank:
@@ -186,7 +187,8 @@ def test_a_rank_in_a_collective_waits_for_those_that_are_not_in_it() -> None:
     """And not for good for one of them that receives from anybody."""
     used = ({**row(1, "allreduce", None, 1), "tag": None},)
     stuck = [
-        replace(r, extras={**r.extras, "wire": used}) for r in (waiting(1, "recv", 2, 9), waiting(3, "recv", None, 9))
+        replace(r, operations=rank_with(0, wire=used).operations)
+        for r in (waiting(1, "recv", 2, 9), waiting(3, "recv", None, 9))
     ]
     run = run_of(waiting(0, "allreduce", None, 3), stuck[0], waiting(2, "allreduce", None, 3), stuck[1])
     assert waiting_circle(run) == (1, 2)

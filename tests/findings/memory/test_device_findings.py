@@ -11,14 +11,17 @@ from typing import Any
 
 import pytest
 from support.fake_device import block, segment
+from support.recorded_rows import rows
 
 from leakscope.capture.device import counters as device
-from leakscope.capture.device.accelerator import Figures
 from leakscope.findings import judge
 from leakscope.findings.model import Finding
 from leakscope.graph.model import HeapGraph, Object, build
-from leakscope.record.folder import read_run, write_run
+from leakscope.record.folder import write_run
 from leakscope.record.model import Ended, Look, Rank, Run, Step
+from leakscope.record.reading import read_run
+from leakscope.record.rows.device import DeviceFigures
+from leakscope.record.rows.host import AllocationFailure
 from leakscope.report import FORMATS
 from leakscope.report.wording import advice, title
 
@@ -27,7 +30,7 @@ GIB = 1 << 30
 
 
 def test_a_device_that_was_emptied_is_still_what_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    full = Figures(0, 5 * MIB, 5 * MIB, 6 * MIB, 5 * MIB, 0, 0, 0)
+    full = DeviceFigures(0, 5 * MIB, 5 * MIB, 6 * MIB, 5 * MIB, 0, 0, 0)
     answers: Iterator[Any] = iter([(), (full,), (), None, (full,)])
     monkeypatch.setattr(device, "find", lambda: SimpleNamespace(kind="cuda"))
     monkeypatch.setattr(device, "read_figures", lambda found: next(answers))
@@ -73,11 +76,10 @@ def failure(step: int, looked: bool = False, at: str = "train.py:41 forward") ->
 STEPS = (3, 5, 7, 9)
 
 
-def rank(rows: list[dict[str, Any]] | None = None, **extras: Any) -> Rank:
+def rank(blocks_at: list[dict[str, Any]] | None = None, **files: Any) -> Rank:
     looks = tuple(Look(step, "step", heap(), 8 * MIB, 8 * MIB) for step in STEPS)
     steps = tuple(Step(k, 0.1, 8 * MIB, None) for k in range(1, 10))
-    told = {name: tuple(lines) for name, lines in extras.items()}
-    return Rank(0, steps, looks, Ended("finished", 0, 9), extras={"device_blocks": tuple(rows or ()), **told})
+    return Rank(0, steps, looks, Ended("finished", 0, 9), **rows(device_blocks=blocks_at or (), **files))
 
 
 def run_of(one: Rank) -> Run:
@@ -103,7 +105,7 @@ def test_a_gap_is_not_guessed_where_the_blocks_are_known() -> None:
     grown = rank([blocks(step, native=MIB) for step in STEPS])
     looks = tuple(replace(look, counted_bytes=look.step * 100 * MIB) for look in grown.looks)
     assert of_rule(replace(grown, looks=looks), "native-hold") == []
-    assert of_rule(replace(grown, looks=looks, extras={}), "native-hold") != []
+    assert of_rule(replace(grown, looks=looks, device_blocks=()), "native-hold") != []
 
 
 NOTES = {
@@ -175,8 +177,8 @@ def test_the_failure_that_ended_the_script_opens_the_report_and_one_that_was_cau
 
 def test_an_error_of_the_hosts_is_not_laid_to_a_failure_that_was_caught_steps_before() -> None:
     dead = ended_by_memory()
-    ends = ({"step": 9, "error": "DefaultCPUAllocator: can't allocate memory", "wanted_bytes": 1, "at": ""},)
-    told = judge(run_of(replace(dead, extras={**dead.extras, "out_of_memory": ends})))
+    end = AllocationFailure(step=9, error="DefaultCPUAllocator: can't allocate memory", wanted_bytes=1)
+    told = judge(run_of(replace(dead, allocation_failures=(end,))))
     assert not any("cuda:0" in text for text in told.out_of_memory)
     (caught,) = [finding for finding in told.findings if finding.rule == "allocator"]
     assert "ran out 2 times" in title(caught)
@@ -184,9 +186,7 @@ def test_an_error_of_the_hosts_is_not_laid_to_a_failure_that_was_caught_steps_be
 
 def test_a_look_at_a_failure_that_was_caught_is_no_failure() -> None:
     one = ended_by_memory()
-    went_on = replace(
-        one, ended=Ended("finished", 0, 9), extras={k: v for k, v in one.extras.items() if k != "out_of_memory"}
-    )
+    went_on = replace(one, ended=Ended("finished", 0, 9), allocation_failures=())
     assert judge(run_of(went_on)).out_of_memory == ()
 
 

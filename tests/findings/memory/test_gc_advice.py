@@ -11,6 +11,7 @@ from leakscope.findings.memory.gc_advice import gc_advice
 from leakscope.findings.model import Cut, CutReference, Finding
 from leakscope.graph.model import build
 from leakscope.record.model import Collection, Ended, GcDiff, Look, Rank, Run, Step
+from leakscope.record.rows.host import GcFreeze
 
 MIB = 1 << 20
 
@@ -63,8 +64,8 @@ def test_the_programs_own_collections_are_added_up() -> None:
 
 def test_what_freezing_saves_is_what_was_measured() -> None:
     rank = rank_of((Collection(2, 0.05, 100, MIB),), objects=(300_000, 400_000))
-    measured = {"full_seconds": 0.042, "frozen_seconds": 0.002}
-    text = said(replace(rank, extras={"gc_freeze": (measured,)}))
+    measured = GcFreeze(full_seconds=0.042, frozen_seconds=0.002)
+    text = said(replace(rank, gc_freezes=(measured,)))
     assert "about 12.0 ms instead (measured: 42.0 ms with every object in it, 2.0 ms with every object frozen)" in text
 
 
@@ -73,7 +74,7 @@ def test_freezing_is_measured_and_undone() -> None:
     kept = [[number] for number in range(300_000)]
     measured = freezing()
     assert measured is not None and kept
-    assert measured["frozen_seconds"] < measured["full_seconds"] / 3
+    assert measured.frozen_seconds < measured.full_seconds / 3
     assert (gc.get_freeze_count(), gc.isenabled()) == before == (0, gc.isenabled())
 
 

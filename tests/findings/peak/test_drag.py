@@ -12,14 +12,16 @@ from leakscope.capture.lifetimes.rows import Peak, rows_of
 from leakscope.capture.lifetimes.table import GONE, Operation, Record, Table
 from leakscope.findings import judge
 from leakscope.findings.peak.drag import drag_told
+from leakscope.record.kinds import Phase
 from leakscope.record.model import Run
+from leakscope.record.rows.lifetimes import WatchedStep
 from leakscope.report import FORMATS
 
 
 def table_of(*records: Record) -> Table:
     """Operations at 0, 1, 2, ... seconds; the second step begins at the fifth."""
     table = Table()
-    table.operations = [Operation("aten::op", None, 0, "forward", "", "", float(number)) for number in range(10)]
+    table.operations = [Operation("aten::op", None, 0, Phase.FORWARD, "", "", float(number)) for number in range(10)]
     table.records = list(records)
     return table
 
@@ -32,10 +34,11 @@ def test_lag_use_and_drag_are_counted_in_byte_seconds() -> None:
     )
     kept = Record(4, 1000, born=2, ordinal=0, first=3, last=3, died=GONE, born_seconds=2.0)
     step = next(rows_of(table_of(used, never, native, kept), 5, Peak(-1, 0, 0), 3))
-    assert step["storages"] == 3, "what still lives has no end to count to"
-    assert step["lag_byte_seconds"] == 100 * 1 + 10 * 2 + 1 * 2
-    assert step["use_byte_seconds"] == 100 * 2 + 10 * 0 + 1 * 2
-    assert step["drag_byte_seconds"] == pytest.approx(100 * 1.5 + 10 * 2)
+    assert isinstance(step, WatchedStep)
+    assert step.storages == 3, "what still lives has no end to count to"
+    assert step.lag_byte_seconds == 100 * 1 + 10 * 2 + 1 * 2
+    assert step.use_byte_seconds == 100 * 2 + 10 * 0 + 1 * 2
+    assert step.drag_byte_seconds == pytest.approx(100 * 1.5 + 10 * 2)
 
 
 def test_the_report_tells_drag_and_the_idle_part_of_the_peak_in_every_form() -> None:

@@ -1,0 +1,25 @@
+"""Where was a rank when it was told to end?"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+
+def read_stack(path: Path) -> tuple[str, ...]:
+    """The stack that faulthandler wrote when the rank was told to end, the innermost call last; () where there is none.
+
+    Of several threads the one that the signal met is taken, else the main thread, which faulthandler lists last.
+    """
+    if not path.is_file():
+        return ()
+    sections = re.split(
+        r"^(?:Current thread|Thread) .*\n", path.read_text(encoding="utf-8", errors="replace"), flags=re.MULTILINE
+    )
+    stacks = [re.findall(r"^  File .*", section, flags=re.MULTILINE) for section in sections[1:]]
+    told = [
+        [line for line in reversed(stack) if "/leakscope/capture/" not in line and "<frozen " not in line]
+        for stack in stacks
+    ]
+    running = [stack for stack in told if any("/lib/python" not in line for line in stack)]
+    return ("Stack when it was told to end (most recent call last):", *running[-1]) if running else ()
