@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from support import TESTS
 from support.global_state import changes, global_state
+from support.recorded_runs import Runs
 
 pytest_plugins = ["pytester"]
 
@@ -106,6 +107,12 @@ def script(tmp_path: Path) -> Callable[[str], Path]:
         return path
 
     return write
+
+
+@pytest.fixture(scope="session")
+def runs(tmp_path_factory: pytest.TempPathFactory, starts_processes: None) -> Runs:
+    """Recorded runs that tests share."""
+    return Runs(lambda: tmp_path_factory.mktemp("recorded"))
 
 
 @pytest.fixture

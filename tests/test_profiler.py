@@ -1,4 +1,4 @@
-"""The doorways for Python code: a leaking block fails with its trace, a clean one passes."""
+"""The API for Python code: a leaking block fails with its trace, a clean one passes."""
 
 from __future__ import annotations
 

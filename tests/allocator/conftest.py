@@ -1,4 +1,4 @@
-"""What the tests of the allocator room share."""
+"""What the tests of the allocator package share."""
 
 from __future__ import annotations
 

@@ -105,7 +105,7 @@ def test_weights_under_no_grad_and_weights_left_out() -> None:
 
 
 @pytest.mark.process
-def test_the_room_imports_nothing_of_leakscope() -> None:
+def test_the_package_imports_nothing_of_leakscope() -> None:
     for path in FOLDER.glob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
             names = []

@@ -44,7 +44,7 @@ def look(step: int, occasion: str, cache: int, weight: int = 2) -> Look:
 
 
 def run_out(weight: int = 2, cache: int = 7) -> Run:
-    """Rank 1 fails to allocate in its seventh step, and rank 0 of the wire that it left."""
+    """Rank 1 fails to allocate in its seventh step, and rank 0 of the peer that is gone."""
     ended = Ended("raised", 1, 6, error="RuntimeError: can't allocate memory")
     failed = AllocationFailure(step=6, time=5.0, error="No.", wanted_bytes=512 * MIB, at="train.py:9 main")
     ranks = (

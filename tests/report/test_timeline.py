@@ -1,4 +1,4 @@
-"""Is lateness on the wire seen?"""
+"""Are late messages seen?"""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ def bars(svg: str, kind: str) -> list[tuple[float, float]]:
 
 
 def test_two_steps_before_the_last_are_shown() -> None:
-    drawn = timeline(examples.wire(step_count=6))
+    drawn = timeline(examples.comm_operations(step_count=6))
     assert drawn is not None and drawn.steps == (4, 5)
     assert "step 4, microbatch 0" in drawn.svg and "step 6" not in drawn.svg
 
 
 def test_a_short_run_is_shown_whole() -> None:
-    drawn = timeline(examples.wire(step_count=1))
+    drawn = timeline(examples.comm_operations(step_count=1))
     assert drawn is not None and drawn.steps == (1,)
 
 
 def test_bars_follow_one_another_in_proportion() -> None:
-    drawn = timeline(examples.wire(step_count=1, microbatches=1, late=False))
+    drawn = timeline(examples.comm_operations(step_count=1, microbatches=1, late=False))
     assert drawn is not None and drawn.alive == 0
     (flight, _), (held, _), (ghost, _) = (bars(drawn.svg, kind) for kind in ("flight", "held", "ghost"))
     assert abs(flight[0] + flight[1] - held[0]) < 0.2 and abs(held[0] + held[1] - ghost[0]) < 0.2
@@ -40,7 +40,7 @@ def test_bars_follow_one_another_in_proportion() -> None:
 
 
 def test_a_buffer_that_never_dies_runs_to_the_edge_with_an_arrow() -> None:
-    drawn = timeline(examples.wire(step_count=1, microbatches=1, late=True))
+    drawn = timeline(examples.comm_operations(step_count=1, microbatches=1, late=True))
     assert drawn is not None and drawn.alive == 1
     assert len(re.findall('<polygon class="on"', drawn.svg)) == 1
 
@@ -57,7 +57,7 @@ def test_no_rows_no_timeline() -> None:
 
 
 def test_what_finds_no_room_is_counted() -> None:
-    drawn = timeline(examples.wire(step_count=1, microbatches=100))
+    drawn = timeline(examples.comm_operations(step_count=1, microbatches=100))
     assert drawn is not None and drawn.left_out == 200 - ROWS_SHOWN
 
 

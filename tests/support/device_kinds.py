@@ -1,4 +1,4 @@
-"""The devices that the tests of a whole run meet: CUDA where there is one, and a card of our own in host memory."""
+"""The devices that tests of a whole run meet: CUDA where there is one, and a fake device of our own in host memory."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ import torch
 from torch.utils import cpp_extension
 
 SOURCES = Path(__file__).parent / "fake_backend"
-_ENTRY = "[torch.backends]\ncard = torch_card:autoload\n"
-_METADATA = "Metadata-Version: 2.1\nName: torch-card\nVersion: 1.0\n"
+_ENTRY = "[torch.backends]\nfake = fake_backend:autoload\n"
+_METADATA = "Metadata-Version: 2.1\nName: fake-backend\nVersion: 1.0\n"
 
 
 @dataclass(frozen=True)
@@ -35,32 +35,32 @@ class Kind:
 CUDA = Kind("cuda", "torch._C._cuda_isHistoryEnabled()", {"PYTORCH_CUDA_ALLOC_CONF": "backend:cudaMallocAsync"})
 
 
-def card(folder: Path) -> Kind:
-    """Compiles the card (half a minute) and lays it into `folder` as if it were installed; skips without a compiler."""
+def fake(folder: Path) -> Kind:
+    """Compiles the fake device (half a minute) and lays it into `folder` as if installed; skips without a compiler."""
     compiler = shutil.which(os.environ.get("CXX", "c++"))
     headers = Path(sysconfig.get_paths()["include"])
     if compiler is None or not (headers / "Python.h").exists():
         pytest.skip("no C++ compiler, or no headers of Python, to build a device with")
-    package = folder / "torch_card"
+    package = folder / "fake_backend"
     shutil.copytree(SOURCES, package, ignore=shutil.ignore_patterns("*.cpp", "__pycache__"))
     includes = [f"-isystem{path}" for path in [*cpp_extension.include_paths(), str(headers)]]
     libraries = [flag for path in cpp_extension.library_paths() for flag in (f"-L{path}", f"-Wl,-rpath,{path}")]
     command = [
         compiler, "-shared", "-fPIC", "-std=c++20", "-O1", "-DTORCH_EXTENSION_NAME=_C",
         "-DTORCH_API_INCLUDE_EXTENSION_H",
-        *includes, str(SOURCES / "card.cpp"), "-o", str(package / "_C.so"),
+        *includes, str(SOURCES / "backend.cpp"), "-o", str(package / "_C.so"),
         *libraries, "-lc10", "-ltorch_cpu", "-ltorch", "-ltorch_python",
     ]  # fmt: skip
     built = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
     assert built.returncode == 0, built.stderr[-4000:]
-    information = folder / "torch_card-1.0.dist-info"
+    information = folder / "fake_backend-1.0.dist-info"
     information.mkdir()
     (information / "METADATA").write_text(_METADATA)
     (information / "entry_points.txt").write_text(_ENTRY)
     return Kind(
-        "card",
-        "torch.card.memory._C._card_isHistoryEnabled()",
-        {"PYTORCH_CARD_ALLOC_CONF": "backend:plain"},
+        "fake",
+        "torch.fake.memory._C._fake_isHistoryEnabled()",
+        {"PYTORCH_FAKE_ALLOC_CONF": "backend:plain"},
         {"PYTHONPATH": os.pathsep.join(filter(None, (str(folder), os.environ.get("PYTHONPATH"))))},
     )
 

@@ -247,7 +247,7 @@ def summary(number: int, leaked: int) -> RankSummary:
     )
 
 
-def wire(step_count: int = 4, microbatches: int = 4, late: bool = True) -> tuple[CommOperation, ...]:
+def comm_operations(step_count: int = 4, microbatches: int = 4, late: bool = True) -> tuple[CommOperation, ...]:
     operations: list[CommOperation] = []
     for step in range(1, step_count + 1):
         for microbatch in range(microbatches):
@@ -339,7 +339,7 @@ def failed_as(ended: Ended) -> tuple[Run, Findings]:
 
 
 def of_a_dropped_work() -> tuple[Run, Findings]:
-    """A note on what happened on the wire: it keeps no memory."""
+    """A note on what happened between ranks: it keeps no memory."""
     note = Finding(
         rule="p2p-buffer",
         facts=Said(title="the Work of 116 send operations was dropped", advice="Keep the Work."),
@@ -389,7 +389,7 @@ def hostile() -> tuple[Run, Findings]:
         cycle=(CycleReference(bad, bad, "b", 0, 10, 1), CycleReference("b", bad, bad, 1, 12, 0)),
     )
     words: dict[str, Any] = dict.fromkeys(("issued_at", "group", "dtype", "direction", "tag"), bad + "\x1b\u202e")
-    operations = tuple(replace(operation, **words) for operation in wire(2, 2))
+    operations = tuple(replace(operation, **words) for operation in comm_operations(2, 2))
     only = Rank(
         0,
         steps(12, MIB, KIB),

@@ -36,7 +36,7 @@ class State:
 
 def device_module(state: State, cheap: bool = True) -> ModuleType:
     """The module; `cheap` gives it torch 2.11's listing of segments without events."""
-    module, memory = ModuleType("standin"), ModuleType("standin.memory")
+    module, memory = ModuleType("fakedevice"), ModuleType("fakedevice.memory")
     module.memory = memory  # type: ignore[attr-defined]
     module._queued_calls = queue = []  # type: ignore[attr-defined,var-annotated]
 

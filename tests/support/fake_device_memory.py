@@ -1,4 +1,4 @@
-"""A rank's device memory over the stand-in."""
+"""A rank's device memory over a fake device."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def of_tensors(tensors: Iterable[torch.Tensor], *more: dict[str, Any], frames: A
     return sorted([*made, *more], key=lambda s: s["address"])
 
 
-class OnStandIn:
+class FakeDeviceMemory:
     """A rank's device memory over a fake device, whose blocks lie where CPU tensors do: look and join are real."""
 
     def __init__(self, folder: Path, wanted: str = "auto", cheap: bool = True) -> None:

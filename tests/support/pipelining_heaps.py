@@ -86,7 +86,7 @@ class Heap:
 def with_receive_buffers(count: int, crossed: bool = True, type: str = STAGE, info: str = RECV_INFO) -> Heap:
     heap = Heap()
     heap.stage(type)
-    if not crossed:  # the wire was watched: something else has crossed
+    if not crossed:  # operations were watched: something else was sent
         heap.tensor("elsewhere")
         heap.refer("train", "local elsewhere", "elsewhere", "local")
     heap.by_microbatch("args_recv_info", [heap.tensor(f"buffer {k}", crossed=crossed) for k in range(count)], info)

@@ -1,6 +1,6 @@
 """Run by the tests as two processes: every way to send, receive, reduce and wait, a step for each; answers as JSON.
 
-python every_way.py RANK STORE FOLDER WATCHED
+python all_operations.py RANK STORE FOLDER WATCHED
 """
 
 from __future__ import annotations
@@ -240,7 +240,7 @@ if __name__ == "__main__":
         from leakscope.record.folder import RankFolder
 
         written = RankFolder(folder, rank)
-        wire = CommMonitor(written, Patches())
+        monitor = CommMonitor(written, Patches())
     dist.init_process_group("gloo", store=dist.FileStore(store, 2), rank=rank, world_size=2)
     pair = dist.new_group([0, 1])
     for number, do in enumerate(PARTS, 1):
@@ -248,9 +248,9 @@ if __name__ == "__main__":
         do()
         dist.barrier()
         if watched:
-            wire.step_ended(number)
+            monitor.step_ended(number)
     if watched:
-        wire.remove()
+        monitor.remove()
         written.close()
     print(json.dumps({"deaths": deaths, "sums": sums, "problems": problems, "parts": [do.__name__ for do in PARTS]}))
     dist.destroy_process_group()

@@ -33,13 +33,13 @@ def watched(tmp_path_factory: pytest.TempPathFactory, starts_processes: None) ->
 
 
 @pytest.fixture(scope="session")
-def every_way(tmp_path_factory: pytest.TempPathFactory, starts_processes: None) -> Pair:
-    return _pair(tmp_path_factory.mktemp("every_way"), "watched", "all_operations.py")
+def all_operations(tmp_path_factory: pytest.TempPathFactory, starts_processes: None) -> Pair:
+    return _pair(tmp_path_factory.mktemp("all_operations"), "watched", "all_operations.py")
 
 
 @pytest.fixture(scope="session")
-def every_way_unwatched(tmp_path_factory: pytest.TempPathFactory, starts_processes: None) -> Pair:
-    return _pair(tmp_path_factory.mktemp("every_way_unwatched"), "unwatched", "all_operations.py")
+def all_operations_unwatched(tmp_path_factory: pytest.TempPathFactory, starts_processes: None) -> Pair:
+    return _pair(tmp_path_factory.mktemp("all_operations_unwatched"), "unwatched", "all_operations.py")
 
 
 @pytest.fixture(scope="session")

@@ -22,11 +22,13 @@ def short(row: dict[str, Any], *names: str) -> tuple[Any, ...]:
     return tuple(row[name] for name in names)
 
 
-def test_everything_dies_in_the_same_order_and_computes_the_same(every_way: Pair, every_way_unwatched: Pair) -> None:
+def test_everything_dies_in_the_same_order_and_computes_the_same(
+    all_operations: Pair, all_operations_unwatched: Pair
+) -> None:
     for rank in (0, 1):
-        assert every_way.answers[rank] == every_way_unwatched.answers[rank]
-        assert every_way.answers[rank]["problems"] == []
-        assert sum(name.startswith("storage") for name in every_way.answers[rank]["deaths"]) >= 25
+        assert all_operations.answers[rank] == all_operations_unwatched.answers[rank]
+        assert all_operations.answers[rank]["problems"] == []
+        assert sum(name.startswith("storage") for name in all_operations.answers[rank]["deaths"]) >= 25
 
 
 @pytest.mark.parametrize(
@@ -36,21 +38,21 @@ def test_everything_dies_in_the_same_order_and_computes_the_same(every_way: Pair
         "directly",
     ],
 )  # fmt: skip
-def test_issue_wait_and_deaths_stand_in_their_order(every_way: Pair, part: str) -> None:
+def test_issue_wait_and_deaths_stand_in_their_order(all_operations: Pair, part: str) -> None:
     for rank in (0, 1):
-        for row in rows(every_way, rank, part):
+        for row in rows(all_operations, rank, part):
             assert row["issued"] <= row["completed"] <= row["storage_died"], row
             assert row["issued"] <= row["tensor_died"] <= row["storage_died"], row
             assert row["work_died"] is not None and "dropped" not in row and "failed" not in row, row
 
 
-def test_what_two_ranks_say_of_one_message(every_way: Pair) -> None:
+def test_what_two_ranks_say_of_one_message(all_operations: Pair) -> None:
     for part, tag, size, shape in (
         ("send_and_recv", 1, 16, [4]),
         ("with_works", 2, 16, [4]),
         ("batched", 3, 24, [2, 3]),
     ):
-        sent, received = (rows(every_way, rank, part) for rank in (0, 1))
+        sent, received = (rows(all_operations, rank, part) for rank in (0, 1))
         for rank, row in ((0, sent[0]), (1, received[-1])):
             assert short(row, "direction", "peer") == (("send", "recv")[rank], 1 - rank)
             assert short(row, "tag", "bytes", "shape", "dtype", "group", "microbatch", "nth") == (
@@ -62,46 +64,46 @@ def test_what_two_ranks_say_of_one_message(every_way: Pair) -> None:
                 0,
                 1,
             )
-            assert "every_way.py:" in row["issued_at"] and row["issued_at"].endswith(f" {part}")
+            assert "all_operations.py:" in row["issued_at"] and row["issued_at"].endswith(f" {part}")
             assert row["called_from"].endswith(" <module>")
 
 
-def test_a_work_keeps_a_buffer_that_the_script_has_let_go_of(every_way: Pair) -> None:
+def test_a_work_keeps_a_buffer_that_the_script_has_let_go_of(all_operations: Pair) -> None:
     for rank in (0, 1):
-        (row,) = rows(every_way, rank, "with_works")
+        (row,) = rows(all_operations, rank, "with_works")
         assert row["waited"] < row["tensor_died"] and row["waited"] < row["work_died"]
 
 
-def test_a_batch_is_written_one_by_one(every_way: Pair) -> None:
+def test_a_batch_is_written_one_by_one(all_operations: Pair) -> None:
     for rank in (0, 1):
-        assert [short(row, "direction", "peer", "tag") for row in rows(every_way, rank, "batched")] == [
+        assert [short(row, "direction", "peer", "tag") for row in rows(all_operations, rank, "batched")] == [
             ("send", 1 - rank, 3), ("recv", 1 - rank, 3),
         ]  # fmt: skip
 
 
-def test_a_reused_buffer_counts_its_microbatches_and_dies_once(every_way: Pair) -> None:
+def test_a_reused_buffer_counts_its_microbatches_and_dies_once(all_operations: Pair) -> None:
     for rank in (0, 1):
-        found = rows(every_way, rank, "reused")
+        found = rows(all_operations, rank, "reused")
         assert [short(row, "microbatch", "nth") for row in found] == [(0, 1), (1, 2), (2, 3)]
         assert [row["storage_died"] is not None for row in found] == [False, False, True]
         assert [row["reused"] for row in found[:2]] == [row["issued"] for row in found[1:]]
 
 
-def test_ranks_of_a_group_are_told_as_ranks_of_the_world(every_way: Pair) -> None:
+def test_ranks_of_a_group_are_told_as_ranks_of_the_world(all_operations: Pair) -> None:
     for rank in (0, 1):
-        found = rows(every_way, rank, "of_a_pair")
+        found = rows(all_operations, rank, "of_a_pair")
         assert [short(row, "peer", "tag") for row in found] == [(1 - rank, 5), (1 - rank, 0)]
         assert {row["group"] for row in found} != {"default"} and len({row["group"] for row in found}) == 1
 
 
-def test_a_receive_from_anybody_says_whose_it_was(every_way: Pair) -> None:
-    (row,) = rows(every_way, 1, "from_anybody")
+def test_a_receive_from_anybody_says_whose_it_was(all_operations: Pair) -> None:
+    (row,) = rows(all_operations, 1, "from_anybody")
     assert short(row, "direction", "peer", "source", "tag") == ("recv", None, 0, 6)
 
 
-def test_objects_are_seen_as_the_tensors_they_become(every_way: Pair) -> None:
+def test_objects_are_seen_as_the_tensors_they_become(all_operations: Pair) -> None:
     for rank in (0, 1):
-        found = [row["direction"] for row in rows(every_way, rank, "objects")]
+        found = [row["direction"] for row in rows(all_operations, rank, "objects")]
         assert (
             found
             == [("send", "recv")[rank]] * 2
@@ -112,9 +114,9 @@ def test_objects_are_seen_as_the_tensors_they_become(every_way: Pair) -> None:
         )
 
 
-def test_collectives_tell_all_their_bytes(every_way: Pair) -> None:
+def test_collectives_tell_all_their_bytes(all_operations: Pair) -> None:
     for rank in (0, 1):
-        found = [short(row, "direction", "bytes", "buffers") for row in rows(every_way, rank, "collectives")]
+        found = [short(row, "direction", "bytes", "buffers") for row in rows(all_operations, rank, "collectives")]
         root = ((48, 3), (16, 1))[rank]
         assert found == [
             ("allreduce", 16, 1), ("broadcast", 16, 1), ("reduce", 16, 1), ("allgather", 48, 3),
@@ -122,38 +124,39 @@ def test_collectives_tell_all_their_bytes(every_way: Pair) -> None:
             ("all_to_all_single", 32, 2), ("gather", *root), ("scatter", *root),
         ]  # fmt: skip
         assert all(
-            row["peer"] is None and row["tag"] is None and row["waited"] for row in rows(every_way, rank, "collectives")
+            row["peer"] is None and row["tag"] is None and row["waited"]
+            for row in rows(all_operations, rank, "collectives")
         )
 
 
-def test_barriers_are_seen_until_they_are_passed(every_way: Pair) -> None:
+def test_barriers_are_seen_until_they_are_passed(all_operations: Pair) -> None:
     for rank in (0, 1):
-        assert [(row["direction"], row["waited"] is not None) for row in rows(every_way, rank, "barriers")] == [
+        assert [(row["direction"], row["waited"] is not None) for row in rows(all_operations, rank, "barriers")] == [
             ("monitored_barrier", True), ("barrier", True),
         ]  # fmt: skip
 
 
-def test_a_work_that_was_asked_until_it_was_done_was_not_dropped(every_way: Pair) -> None:
+def test_a_work_that_was_asked_until_it_was_done_was_not_dropped(all_operations: Pair) -> None:
     for rank in (0, 1):
-        (row,) = rows(every_way, rank, "until_completed")
+        (row,) = rows(all_operations, rank, "until_completed")
         assert row["waited"] is None and row["completed"] < row["work_died"] and "dropped" not in row
 
 
-def test_a_future_waits_for_its_work(every_way: Pair) -> None:
+def test_a_future_waits_for_its_work(all_operations: Pair) -> None:
     for rank in (0, 1):
-        for row in rows(every_way, rank, "by_future"):
+        for row in rows(all_operations, rank, "by_future"):
             assert row["work_died"] < row["waited"] and "dropped" not in row
 
 
-def test_a_coalesced_collective_is_one_operation_with_all_its_buffers(every_way: Pair) -> None:
+def test_a_coalesced_collective_is_one_operation_with_all_its_buffers(all_operations: Pair) -> None:
     for rank in (0, 1):
-        (row,) = rows(every_way, rank, "coalesced")
+        (row,) = rows(all_operations, rank, "coalesced")
         assert short(row, "direction", "bytes", "buffers") == ("allreduce_coalesced", 32, 2)
 
 
-def test_functional_operators_are_seen(every_way: Pair) -> None:
+def test_functional_operators_are_seen(all_operations: Pair) -> None:
     for rank in (0, 1):
-        total, gathered, *crossed = rows(every_way, rank, "functional")
+        total, gathered, *crossed = rows(all_operations, rank, "functional")
         assert short(total, "direction", "bytes", "group") == ("all_reduce", 16, "default")
         assert short(gathered, "direction", "bytes", "buffers") == ("all_gather_into_tensor", 48, 2)
         name = ("send", "recv")[rank]
@@ -165,7 +168,7 @@ def test_functional_operators_are_seen(every_way: Pair) -> None:
         assert total["waited"] < total["storage_died"]
 
 
-def test_a_functional_collective_that_nobody_waits_for_never_dies(every_way: Pair) -> None:
+def test_a_functional_collective_that_nobody_waits_for_never_dies(all_operations: Pair) -> None:
     for rank in (0, 1):
-        (row,) = rows(every_way, rank, "never_waited")
+        (row,) = rows(all_operations, rank, "never_waited")
         assert row["waited"] is None and row["storage_died"] is None

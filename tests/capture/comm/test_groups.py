@@ -15,7 +15,7 @@ import torch.distributed as dist
 import torch.distributed._functional_collectives as functions
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
-from leakscope.capture.comm import functional_collectives as wire_functional
+from leakscope.capture.comm import functional_collectives
 from leakscope.capture.comm.monitor import CommMonitor
 from leakscope.capture.comm.writer import FULL_STEPS
 from leakscope.capture.process.patches import Patches
@@ -96,7 +96,7 @@ def test_every_operation_of_a_group_is_late_while_its_work_lives(seen: Seen) -> 
     assert all(row["storage_died"] is not None for row in rows)
 
 
-def test_a_batch_of_tensors_without_memory_was_never_on_the_wire(seen: Seen) -> None:
+def test_a_batch_of_tensors_without_memory_was_never_sent(seen: Seen) -> None:
     """As tracing hands them in."""
     group = dist.distributed_c10d._get_default_group().group_name
     torch.ops._c10d_functional.batch_p2p_ops(["isend"], [0], [0], [torch.ones(3, device="meta")], group)
@@ -226,11 +226,11 @@ class Refusing(dist.ProcessGroup):
         super().__init__(1, 4)
 
     def send(self, *arguments: Any) -> Any:
-        raise ValueError("no wire")
+        raise ValueError("no link")
 
 
 def test_an_operation_that_raises_is_written_and_raises(seen: Seen) -> None:
-    with pytest.raises(ValueError, match="no wire"):
+    with pytest.raises(ValueError, match="no link"):
         Refusing().send([torch.ones(2)], 2, 5)
     (row,) = seen.rows()
     assert row["failed"] == "ValueError" and row["peer"] == 2 and row["waited"] is None
@@ -334,11 +334,11 @@ def test_compiled_code_that_cannot_be_seen_is_told(seen: Seen, tmp_path: Path, m
 
     monkeypatch.setitem(torch._dynamo.utils.counters, "frames", {"total": 1})
     monkeypatch.setattr(torch._inductor.config, "cpp_wrapper", True)
-    assert wire_functional.unseen() == (
+    assert functional_collectives.unseen() == (
         "torch.compile was set to a C++ wrapper: what compiled code sent, received and reduced is not on record"
     )
     monkeypatch.setattr(torch._inductor.config, "cpp_wrapper", False)
-    assert wire_functional.unseen() == ""
+    assert functional_collectives.unseen() == ""
 
 
 def test_a_sparse_tensor_goes_through_and_its_bytes_are_those_of_its_parts(seen: Seen) -> None:
@@ -359,7 +359,7 @@ def test_a_call_that_cannot_be_noted_is_made_all_the_same(seen: Seen, tmp_path: 
     assert note == "calls on the wire that could not be noted: 1, the last for TypeError: unhashable type: 'list'"
 
 
-def test_tensors_that_went_over_the_wire_can_be_swapped(seen: Seen) -> None:
+def test_tensors_that_were_sent_can_be_swapped(seen: Seen) -> None:
     here, there = torch.ones(3), torch.zeros(3)
     dist.isend(here, 0).wait()
     dist.all_reduce(there)

@@ -23,7 +23,7 @@ if watched:
 
     written = RankFolder(folder, rank)
     before = dict(vars(torch._C._distributed_c10d.ProcessGroup)), dict(vars(torch._C._distributed_c10d.Work))
-    wire = CommMonitor(written, Patches())
+    monitor = CommMonitor(written, Patches())
 dist.init_process_group("gloo", store=dist.FileStore(store, 2), rank=rank, world_size=2)
 pair = dist.new_group([1, 0])
 other = 1 - rank
@@ -111,10 +111,10 @@ for number, part in enumerate((synchronous, kept_work, batched, of_objects, dire
     part()
     dist.barrier()
     if watched:
-        wire.step_ended(number)
+        monitor.step_ended(number)
 answer = {"alive": alive, "sums": sums}
 if watched:
-    wire.remove()
+    monitor.remove()
     after = dict(vars(torch._C._distributed_c10d.ProcessGroup)), dict(vars(torch._C._distributed_c10d.Work))
     answer["as found"] = before == after
     written.close()

@@ -8,20 +8,20 @@ from typing import Any
 
 import pytest
 from support import device_kinds as kinds
-from support.fake_device_memory import OnStandIn
+from support.fake_device_memory import FakeDeviceMemory
 
 
 @pytest.fixture
-def standing_in(tmp_path: Path) -> Callable[..., OnStandIn]:
-    def make(**known: Any) -> OnStandIn:
-        return OnStandIn(tmp_path, **known)
+def fake_device(tmp_path: Path) -> Callable[..., FakeDeviceMemory]:
+    def make(**known: Any) -> FakeDeviceMemory:
+        return FakeDeviceMemory(tmp_path, **known)
 
     return make
 
 
-@pytest.fixture(scope="session", params=[pytest.param("cuda", marks=pytest.mark.device), "card"])
+@pytest.fixture(scope="session", params=[pytest.param("cuda", marks=pytest.mark.device), "fake"])
 def device(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, starts_processes: None
 ) -> kinds.Kind:
     """Each kind of device in turn."""
-    return kinds.cuda() if request.param == "cuda" else kinds.card(tmp_path_factory.mktemp("card"))
+    return kinds.cuda() if request.param == "cuda" else kinds.fake(tmp_path_factory.mktemp("fake"))

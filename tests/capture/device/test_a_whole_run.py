@@ -26,9 +26,9 @@ SCRIPT = """
     torch.set_num_threads(1)
     state = State()
     backend = device_module(state)
-    sys.modules["torch_standin"] = types.SimpleNamespace(_C=natives(state, "standin"))
-    torch.utils.rename_privateuse1_backend("standin")
-    torch._register_device_module("standin", backend)
+    sys.modules["torch_fakedevice"] = types.SimpleNamespace(_C=natives(state, "fakedevice"))
+    torch.utils.rename_privateuse1_backend("fakedevice")
+    torch._register_device_module("fakedevice", backend)
 
     def allocate(step):
         state.snapshot["segments"].append(segment(block(0x7000_0000 + (step << 24), 2 << 20, frames=TRAIN)))
@@ -38,7 +38,7 @@ SCRIPT = """
     def run_out():
         for observer in state.observers:
             observer(0, 4 << 30, 80 << 30, 1 << 20)
-        raise torch.OutOfMemoryError("standin out of memory. Tried to allocate 4.00 GiB.")
+        raise torch.OutOfMemoryError("fakedevice out of memory. Tried to allocate 4.00 GiB.")
 
     def train(step):
         if step == 1:
@@ -78,17 +78,20 @@ def test_a_registered_backend_is_recorded_joined_and_told(run_folder: Path, leak
     assert "recording: True ['all']" in told.stdout, "switched off after the script's main code, not before"
     run = read_run(run_folder, snapshots=True)
     (rank,) = run.ranks
-    assert run.device == "standin" and rank.steps[-1].counted_bytes == 11 * (2 << 20)
+    assert run.device == "fakedevice" and rank.steps[-1].counted_bytes == 11 * (2 << 20)
     names = sorted(path.name for path in (run_folder / "rank_0000").glob("*.pickle"))
-    looks = [f"standin_step_{step:06d}.pickle" for step in (3, 5, 7, 9)]
-    assert names == sorted(["standin_oom_000004.pickle", *looks, "standin_end_000012.pickle"])
-    assert [report.name for report in rank.snapshots] == ["standin_oom_000004.pickle", "standin_end_000012.pickle"]
+    looks = [f"fakedevice_step_{step:06d}.pickle" for step in (3, 5, 7, 9)]
+    assert names == sorted(["fakedevice_oom_000004.pickle", *looks, "fakedevice_end_000012.pickle"])
+    assert [report.name for report in rank.snapshots] == [
+        "fakedevice_oom_000004.pickle",
+        "fakedevice_end_000012.pickle",
+    ]
     assert rank.snapshots[1].devices[0].live_bytes == 11 * (2 << 20)
     findings = json.loads((run_folder / "findings.json").read_text())["findings"]
     (native,) = [finding for finding in findings if finding["rule"] == "native-hold"]
     assert native["made_at"] == ["train.py:41 forward"] and native["bytes_per_step"] == 2 << 20
     assert [f["severity"] for f in findings if f["rule"] == "allocator"] == ["note"], "a failure that was caught"
-    assert "Device memory" in told.stdout and "standin:0" in told.stdout
+    assert "Device memory" in told.stdout and "fakedevice:0" in told.stdout
     assert "Device memory" in (run_folder / "report.html").read_text()
 
 
@@ -105,9 +108,9 @@ def test_memory_that_runs_out_is_told_with_its_holders_and_the_script_fails_as_e
     assert [(row.step, row.looked) for row in rows] == [(4, True), (10, True)]
     assert rows[1].at.endswith(" run_out")
     text = " ".join(told.stdout.split())
-    assert "4.00 GiB were wanted on standin:0" in text
+    assert "4.00 GiB were wanted on fakedevice:0" in text
     assert "1.00 MiB in 1 storage: activation in train(), train.py" in text, "before the stack unwinds"
-    assert (run_folder / "rank_0000" / "standin_oom_000010.pickle").exists()
+    assert (run_folder / "rank_0000" / "fakedevice_oom_000010.pickle").exists()
 
 
 def test_never_leaves_the_allocator_alone(run_folder: Path, leakscope: Command) -> None:

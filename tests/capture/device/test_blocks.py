@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 from support.fake_device import AUTOGRAD, block, segment
-from support.fake_device_memory import OnStandIn, of_tensors
+from support.fake_device_memory import FakeDeviceMemory, of_tensors
 
 from leakscope.allocator.snapshot import Frame
 from leakscope.capture.device.blocks import made_where
@@ -23,12 +23,12 @@ from leakscope.record.folder import write_run
 from leakscope.record.model import Ended, Rank
 from leakscope.record.reading import read_run
 
-Make = Callable[..., OnStandIn]
+Make = Callable[..., FakeDeviceMemory]
 FAR = 0x7F00_0000_0000
 HELD, GARBAGE = 1 << 20, 3 << 20
 
 
-def told(at: OnStandIn, path: Path) -> tuple[DeviceLook, ...]:
+def told(at: FakeDeviceMemory, path: Path) -> tuple[DeviceLook, ...]:
     at.folder.close()
     write_run(path, {"command": ["train.py"], "ranks": 1})
     return device_looks(read_run(path).ranks[0])
@@ -47,11 +47,11 @@ def in_garbage() -> torch.Tensor:
 
 @pytest.mark.parametrize("cheap", [True, False], ids=["segments alone", "whole snapshots only"])
 def test_active_bytes_are_held_for_gc_native_or_pending(
-    standing_in: Make, tmp_path: Path, kept: list[torch.Tensor], cheap: bool
+    fake_device: Make, tmp_path: Path, kept: list[torch.Tensor], cheap: bool
 ) -> None:
     gc.disable()
     try:
-        at = standing_in(cheap=cheap)
+        at = fake_device(cheap=cheap)
         at.module.use()
         at.state.snapshot["segments"] = of_tensors(
             [*kept, in_garbage()],
@@ -78,9 +78,9 @@ def test_active_bytes_are_held_for_gc_native_or_pending(
 
 
 def test_the_line_of_the_file_holds_indexes_and_no_address(
-    standing_in: Make, tmp_path: Path, kept: list[torch.Tensor]
+    fake_device: Make, tmp_path: Path, kept: list[torch.Tensor]
 ) -> None:
-    at = standing_in()
+    at = fake_device()
     at.module.use()
     at.state.snapshot["segments"] = of_tensors(kept)
     seen = at.look(3)
@@ -94,13 +94,13 @@ def test_the_line_of_the_file_holds_indexes_and_no_address(
     }
 
 
-def test_a_storage_that_only_a_part_is_left_of_lies_where_it_begins(standing_in: Make, tmp_path: Path) -> None:
+def test_a_storage_that_only_a_part_is_left_of_lies_where_it_begins(fake_device: Make, tmp_path: Path) -> None:
     parts = [
         torch.ones(4096)[1024:].data,
         torch.ones(64, 64)[3:].t().data,
         torch.ones(4096)[2048:2048].data,
     ]  # no base left
-    at = standing_in()
+    at = fake_device()
     at.module.use()
     at.state.snapshot["segments"] = of_tensors(parts)
     seen = at.look(3)
@@ -110,9 +110,9 @@ def test_a_storage_that_only_a_part_is_left_of_lies_where_it_begins(standing_in:
     assert made == ["train.py:41 forward"] * 3
 
 
-def test_a_lazy_clone_is_joined_and_stays_lazy(standing_in: Make, kept: list[torch.Tensor]) -> None:
+def test_a_lazy_clone_is_joined_and_stays_lazy(fake_device: Make, kept: list[torch.Tensor]) -> None:
     clone = torch._lazy_clone(kept[0])
-    at = standing_in()
+    at = fake_device()
     at.module.use()
     at.state.snapshot["segments"] = of_tensors(kept[1:], segment(block(torch._C._data_address(clone), HELD)))
     at.look(3)
@@ -120,9 +120,9 @@ def test_a_lazy_clone_is_joined_and_stays_lazy(standing_in: Make, kept: list[tor
 
 
 def test_nothing_is_joined_for_a_script_that_records_itself(
-    standing_in: Make, tmp_path: Path, kept: list[torch.Tensor]
+    fake_device: Make, tmp_path: Path, kept: list[torch.Tensor]
 ) -> None:
-    at = standing_in(wanted="always")
+    at = fake_device(wanted="always")
     at.module.use()
     at.module.memory._record_memory_history()
     at.look(3)
@@ -134,8 +134,8 @@ def test_nothing_is_joined_for_a_script_that_records_itself(
     assert not (tmp_path / "rank_0000" / "device_blocks.jsonl").exists()
 
 
-def test_files_are_kept_where_something_was_found_and_few(standing_in: Make, tmp_path: Path) -> None:
-    at = standing_in()
+def test_files_are_kept_where_something_was_found_and_few(fake_device: Make, tmp_path: Path) -> None:
+    at = fake_device()
     at.module.use()
     gc.collect()
     for step, counted in ((3, 10 << 20), (5, 10 << 20), (7, 10 << 20)):
@@ -149,23 +149,23 @@ def test_files_are_kept_where_something_was_found_and_few(standing_in: Make, tmp
         assert pickle.load(stream) == at.state.snapshot
 
 
-def test_always_keeps_a_file_of_every_look_and_never_none(standing_in: Make, tmp_path: Path) -> None:
-    at = standing_in(wanted="always")
+def test_always_keeps_a_file_of_every_look_and_never_none(fake_device: Make, tmp_path: Path) -> None:
+    at = fake_device(wanted="always")
     at.module.use()
     at.look(3), at.look(3, "last")
     assert sorted(p.name for p in tmp_path.glob("rank_0000/*.pickle")) == [
         "cpu_last_000003.pickle",
         "cpu_step_000003.pickle",
     ]
-    never = OnStandIn(tmp_path / "never", wanted="never")
+    never = FakeDeviceMemory(tmp_path / "never", wanted="never")
     never.module.use()
     never.look(3), never.memory.step(3, 1.0)
     assert not list(tmp_path.glob("never/rank_0000/*.pickle"))
     assert [call for call, _ in never.state.calls] == []
 
 
-def test_each_step_has_a_line_of_counters_and_the_layout_while_it_is_cheap(standing_in: Make, tmp_path: Path) -> None:
-    at = standing_in()
+def test_each_step_has_a_line_of_counters_and_the_layout_while_it_is_cheap(fake_device: Make, tmp_path: Path) -> None:
+    at = fake_device()
     at.memory.step(1, 1.0)
     at.module.use()
     at.state.snapshot["segments"] = [segment(block(FAR, 4096), block(FAR + 4096, 1024, "active_pending_free"))]
@@ -180,8 +180,8 @@ def test_each_step_has_a_line_of_counters_and_the_layout_while_it_is_cheap(stand
     assert at.state.called("mem_get_info") == 0, "asking the driver makes a context"
 
 
-def test_reading_sets_off_no_collection_of_the_programs(standing_in: Make) -> None:
-    at = standing_in(wanted="always")
+def test_reading_sets_off_no_collection_of_the_programs(fake_device: Make) -> None:
+    at = fake_device(wanted="always")
     at.module.use()
     at.state.snapshot["segments"] = [segment(block(FAR + k, 1)) for k in range(20_000)]
     at.state.snapshot["device_traces"] = [
@@ -212,8 +212,8 @@ def test_a_long_run_keeps_ever_fewer_lines() -> None:
 
 
 @pytest.mark.parametrize("cheap", [True, False], ids=["segments alone", "whole snapshots only"])
-def test_nothing_of_a_snapshot_is_kept_once_it_is_written(standing_in: Make, cheap: bool) -> None:
-    at = standing_in(wanted="always", cheap=cheap)
+def test_nothing_of_a_snapshot_is_kept_once_it_is_written(fake_device: Make, cheap: bool) -> None:
+    at = fake_device(wanted="always", cheap=cheap)
     at.module.use()
     mark = f"known by this {cheap}"
     at.state.snapshot[mark] = 1

@@ -16,7 +16,7 @@ from leakscope.capture.process.patches import Patches
 
 
 class Attached:
-    """A history over the stand-in, with the notes it made."""
+    """A history over a fake device, with the notes it made."""
 
     def __init__(self, wanted: bool = True, **known: object) -> None:
         self.state = State(**known)  # type: ignore[arg-type]

@@ -1,8 +1,8 @@
 """On a device: recorded, joined, let alone, out of memory, and what all of it costs.
 
-The device is CUDA's where there is one, and the card in host memory (torch_card/), which is loaded as other makers'
-backends are. Each runs a script of its own under the command, as nothing that touches a device may stay in the tests'
-process.
+The device is CUDA's where there is one, and the fake device in host memory (support/fake_backend), which is loaded as
+other makers' backends are. Each runs a script under the command, as nothing that touches a device may stay in the
+tests' process.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import pytest
 import torch
 from support import SAMPLES
 from support.device_kinds import Kind
+from support.recorded_runs import Runs
 
 from leakscope.findings.memory.device import DeviceLook, device_looks
 from leakscope.record.model import Rank
@@ -72,22 +73,16 @@ def written(device: Kind, before: str = "", inside: str = "", after: str = "") -
 
 
 @pytest.fixture
-def train(
-    script: Write, leakscope: Command, tmp_path: Path, device: Kind
-) -> Callable[..., tuple[subprocess.CompletedProcess[str], Path]]:
+def train(runs: Runs, device: Kind) -> Callable[..., tuple[subprocess.CompletedProcess[str], Path]]:
     """Runs the training under the command; gives what it said and the run's folder."""
 
     def run(
-        *options: str,
-        before: str = "",
-        inside: str = "",
-        after: str = "",
-        env: Mapping[str, str] | None = None,
-        name: str = "run",
+        *options: str, before: str = "", inside: str = "", after: str = "", env: Mapping[str, str] | None = None
     ) -> tuple[subprocess.CompletedProcess[str], Path]:
-        script(written(device, before, inside, after))
-        environment = {**device.env, **(env or {})}
-        return leakscope("run", *options, "-o", name, "train.py", timeout=300, env=environment), tmp_path / name
+        recorded = runs.recorded(
+            written(device, before, inside, after), *options, env=tuple({**device.env, **(env or {})}.items())
+        )
+        return recorded.done, recorded.folder
 
     return run
 
@@ -118,7 +113,7 @@ def recorded(folder: Path) -> Rank:
 
 
 def test_history_is_on_while_the_script_uses_the_device_and_off_afterwards(train: Train) -> None:
-    told, folder = train("--snapshot", "always")
+    told, folder = train("--snapshot", "always", "--lifetimes")
     assert said(told, "used by import") == ["False"]
     assert said(told, "recording in use") == ["True"]
     assert said(told, "recording at exit") == ["False"]
@@ -306,9 +301,9 @@ def test_what_backward_makes_is_told_with_the_line_that_waits_for_it(train: Trai
     assert any("<module> (aten::" in place and place.endswith("Backward0)") for place in leak["made_at"])
 
 
-@pytest.mark.parametrize("device", ["card"], indirect=True)
+@pytest.mark.parametrize("device", ["fake"], indirect=True)
 def test_an_allocator_that_counts_nothing_ends_no_recording(train: Train) -> None:
-    told, folder = train(env={"PYTORCH_CARD_ALLOC_CONF": "backend:pluggable"}, inside="kept.append(hidden.detach())")
+    told, folder = train(env={"PYTORCH_FAKE_ALLOC_CONF": "backend:pluggable"}, inside="kept.append(hidden.detach())")
     assert told.returncode == 23 and "Traceback" not in told.stderr, told.stderr
     rank = recorded(folder)
     assert len(rank.steps) == 12 and rank.device_steps == ()
@@ -316,10 +311,10 @@ def test_an_allocator_that_counts_nothing_ends_no_recording(train: Train) -> Non
 
 @pytest.mark.parametrize("watched", ["--lifetimes", "--no-lifetimes"])
 def test_losses_and_peaks_are_what_they_are_without_leakscope(
-    train: Train, tmp_path: Path, device: Kind, watched: str
+    train: Train, runs: Runs, device: Kind, watched: str
 ) -> None:
     told, _ = train("--snapshot", "always", watched)
-    plain = without_leakscope(tmp_path / "train.py", device)
+    plain = runs.plain(written(device), env=tuple(device.env.items()))
     assert said(told, "loss") == said(plain, "loss") and len(said(plain, "loss")) == 12
     assert said(told, "peak") == said(plain, "peak")
 

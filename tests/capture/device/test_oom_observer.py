@@ -12,40 +12,40 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.fake_device_memory import OnStandIn
+from support.fake_device_memory import FakeDeviceMemory
 
 from leakscope.capture.device.oom_observer import MOST_LOOKS
 
-Make = Callable[..., OnStandIn]
+Make = Callable[..., FakeDeviceMemory]
 
 
 @pytest.fixture
-def at(standing_in: Make) -> OnStandIn:
-    made = standing_in()
+def at(fake_device: Make) -> FakeDeviceMemory:
+    made = fake_device()
     made.module.use()
     return made
 
 
-def rows(at: OnStandIn, path: Path) -> list[dict[str, Any]]:
+def rows(at: FakeDeviceMemory, path: Path) -> list[dict[str, Any]]:
     at.folder.close()
     return [json.loads(line) for line in (path / "rank_0000" / "device_out_of_memory.jsonl").read_text().splitlines()]
 
 
-def run_out(at: OnStandIn, wanted: int = 2 << 30) -> None:
+def run_out(at: FakeDeviceMemory, wanted: int = 2 << 30) -> None:
     """What torch does: every observer is called, and then the error is raised."""
     for observer in at.state.observers:
         observer(0, wanted, 80 << 30, 1 << 20)
 
 
-def test_one_observer_is_attached_with_the_first_use(standing_in: Make) -> None:
-    at = standing_in()
+def test_one_observer_is_attached_with_the_first_use(fake_device: Make) -> None:
+    at = fake_device()
     assert at.state.observers == [], "before the device is in use older torch segfaults (pytorch#107330)"
     at.module.use()
     at.module.use()
     assert len(at.state.observers) == 1
 
 
-def test_a_failure_is_noted_with_figures_place_and_look(at: OnStandIn, tmp_path: Path) -> None:
+def test_a_failure_is_noted_with_figures_place_and_look(at: FakeDeviceMemory, tmp_path: Path) -> None:
     asked: list[int] = []
     at.memory.failures.look = lambda: bool(asked.append(1)) or True
     at.memory.failures.steps = lambda: 4
@@ -64,7 +64,7 @@ def test_a_failure_is_noted_with_figures_place_and_look(at: OnStandIn, tmp_path:
 
 
 def test_a_failure_seen_from_a_thread_without_the_users_lines_names_the_one_that_waits(
-    at: OnStandIn, tmp_path: Path
+    at: FakeDeviceMemory, tmp_path: Path
 ) -> None:
     import threading
 
@@ -78,7 +78,7 @@ def test_a_failure_seen_from_a_thread_without_the_users_lines_names_the_one_that
     assert row["at"].endswith("names_the_one_that_waits")
 
 
-def test_what_the_look_raises_is_a_note_and_reaches_nobody(at: OnStandIn, tmp_path: Path) -> None:
+def test_what_the_look_raises_is_a_note_and_reaches_nobody(at: FakeDeviceMemory, tmp_path: Path) -> None:
     def breaks() -> bool:
         raise RuntimeError("no memory for that either")
 
@@ -89,13 +89,13 @@ def test_what_the_look_raises_is_a_note_and_reaches_nobody(at: OnStandIn, tmp_pa
     assert "was not recorded: RuntimeError: no memory for that either" in notes
 
 
-def test_a_failure_while_one_is_looked_at_is_passed_by(at: OnStandIn, tmp_path: Path) -> None:
+def test_a_failure_while_one_is_looked_at_is_passed_by(at: FakeDeviceMemory, tmp_path: Path) -> None:
     at.memory.failures.look = lambda: run_out(at) is None
     run_out(at)
     assert len(rows(at, tmp_path)) == 1
 
 
-def test_a_loop_that_fails_often_is_looked_at_a_few_times(at: OnStandIn, tmp_path: Path) -> None:
+def test_a_loop_that_fails_often_is_looked_at_a_few_times(at: FakeDeviceMemory, tmp_path: Path) -> None:
     asked: list[int] = []
 
     def look() -> bool:
@@ -110,8 +110,8 @@ def test_a_loop_that_fails_often_is_looked_at_a_few_times(at: OnStandIn, tmp_pat
     assert not at.memory.failures.looked_at_last(0), "the last one has no look of its own"
 
 
-def test_after_the_end_and_after_leakscope_is_gone_the_observer_does_nothing(standing_in: Make, tmp_path: Path) -> None:
-    at = standing_in()
+def test_after_the_end_and_after_leakscope_is_gone_the_observer_does_nothing(fake_device: Make, tmp_path: Path) -> None:
+    at = fake_device()
     at.module.use()
     (observer,) = at.state.observers
     at.patches.take_out()
@@ -126,7 +126,7 @@ def test_after_the_end_and_after_leakscope_is_gone_the_observer_does_nothing(sta
 
 
 @pytest.mark.process
-def test_a_forked_child_says_nothing(at: OnStandIn, tmp_path: Path) -> None:
+def test_a_forked_child_says_nothing(at: FakeDeviceMemory, tmp_path: Path) -> None:
     sys.stdout.flush()
     child = os.fork()
     if child == 0:

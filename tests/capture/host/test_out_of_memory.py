@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from support.recorded_runs import RecordedRun, Runs
 
 from leakscope.capture.host.errors import failure
 from leakscope.findings import judge
@@ -38,15 +39,16 @@ SCRIPT = """
 """
 
 
-def test_an_uncaught_failure_is_told_with_its_holders(
-    script: Callable[[str], Path], leakscope: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path
-) -> None:
-    path = script(SCRIPT)
-    recorded = leakscope("run", "-q", "-o", "run", "--no-lifetimes", path)
-    plain = subprocess.run([sys.executable, path], capture_output=True, text=True, check=False)
-    assert recorded.returncode == plain.returncode == 1
-    assert plain.stderr.splitlines()[-1] in recorded.stderr
-    run = read_run(tmp_path / "run")
+@pytest.fixture(scope="session")
+def failed(runs: Runs) -> RecordedRun:
+    return runs.recorded(SCRIPT, "-q", "--no-lifetimes")
+
+
+def test_an_uncaught_failure_is_told_with_its_holders(failed: RecordedRun, runs: Runs) -> None:
+    plain = runs.plain(SCRIPT)
+    assert failed.done.returncode == plain.returncode == 1
+    assert plain.stderr.splitlines()[-1] in failed.done.stderr
+    run = read_run(failed.folder)
     assert run.ranks[0].lifetimes == (), "--no-lifetimes"
     told = judge(run).out_of_memory
     assert "out of memory in step 3 at train.py:10 forward: 4096.00 TiB were wanted" in told[0]
@@ -56,11 +58,8 @@ def test_an_uncaught_failure_is_told_with_its_holders(
     assert text.index("out of memory in step 3") < text.index("Ranks")
 
 
-def test_what_an_error_keeps_is_not_held_by_leakscope(
-    script: Callable[[str], Path], leakscope: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path
-) -> None:
-    leakscope("run", "-q", "-o", "run", "--no-lifetimes", script(SCRIPT))
-    (look,) = [look for look in read_run(tmp_path / "run").ranks[0].looks if look.occasion == "memory"]
+def test_what_an_error_keeps_is_not_held_by_leakscope(failed: RecordedRun) -> None:
+    (look,) = [look for look in read_run(failed.folder).ranks[0].looks if look.occasion == "memory"]
     frames = {look.heap.object(k).label: look.heap.object(k).where for k in look.heap.of_kind("frame").tolist()}
     assert set(frames) == {"frame of main", "frame of forward"} and all(
         w.startswith("train.py:") for w in frames.values()
@@ -177,7 +176,7 @@ def test_the_peers_of_a_failing_rank_are_looked_at_too(
     recorded = leakscope("run", "-q", "-o", "run", "--ranks", "2", "--no-lifetimes", script(TWO))
     assert recorded.returncode == 1
     run = read_run(tmp_path / "run")
-    assert run.ranks[0].ended.how in ("killed", "raised"), "by the launcher, or of the wire that rank 1 left"
+    assert run.ranks[0].ended.how in ("killed", "raised"), "by the launcher, or of the peer that is gone"
     told = judge(run).out_of_memory
     assert "Rank 1: out of memory in step 3 at train.py:14 train: 4096.00 TiB were wanted" in told[0]
     assert "4.00 MiB in 1 storage: mine in train(), train.py:12" in told[2]

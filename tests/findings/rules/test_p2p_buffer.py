@@ -1,4 +1,4 @@
-"""Which buffers of the wire are told as kept past their step?"""
+"""Which send and receive buffers are told as kept past their step?"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`torch.card.memory`: what torch/cuda/memory.py calls the same."""
+"""`torch.fake.memory`: what torch/cuda/memory.py calls the same."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 from typing import Any
 
 import torch
-from torch_card import _C
+from fake_backend import _C
 
 _OTHER_PROCESSES = 1 << 30
 
@@ -24,15 +24,15 @@ def _record_memory_history(
 ) -> None:
     _refused("recordHistory", "plain", "pluggable")
     if enabled is not None:
-        from torch_card import card
+        from fake_backend import device
 
-        card.use()
+        device.use()
     _C.record(enabled is not None, max_entries)
 
 
 def _refused(call: str, *backends: str) -> None:
     """As torch's other allocators refuse: CUDAMallocAsyncAllocator.cpp history, CUDAPluggableAllocator.cpp all."""
-    if os.environ.get("PYTORCH_CARD_ALLOC_CONF", "").removeprefix("backend:") in backends:
+    if os.environ.get("PYTORCH_FAKE_ALLOC_CONF", "").removeprefix("backend:") in backends:
         raise RuntimeError(f"this allocator does not yet support {call}")
 
 
@@ -72,6 +72,6 @@ def max_memory_reserved(device: Any = None) -> int:
 
 
 def mem_get_info(device: Any = None) -> tuple[int, int]:
-    from torch_card.card import TOTAL
+    from fake_backend.device import TOTAL
 
     return TOTAL - int(_C.counters(index_of(device))[2]) - _OTHER_PROCESSES, TOTAL

@@ -33,7 +33,7 @@ namespace {
 namespace py = pybind11;
 using Stack = std::shared_ptr<torch::CapturedTraceback>;
 
-constexpr auto kCard = c10::DeviceType::PrivateUse1;
+constexpr auto kFake = c10::DeviceType::PrivateUse1;
 constexpr size_t kUnit = 512, kMiB = size_t(1) << 20, kArena = size_t(64) << 30;
 constexpr c10::DeviceIndex kDevices = 2;
 
@@ -189,14 +189,14 @@ void gone(void* data) {
 class Allocator final : public c10::Allocator {
  public:
   c10::DataPtr allocate(size_t wanted) override {
-    const c10::Device here(kCard, current);
+    const c10::Device here(kFake, current);
     if (wanted == 0) return {nullptr, nullptr, &gone, here};
     auto& of = memory(current);
     const Stack stack = recording ? torch::CapturedTraceback::gather(true, true, false) : nullptr;
     const size_t address = of.allocate(wanted, stack);
     if (address == 0) {
       for (const auto& observer : observers) observer(here.index(), wanted, of.limit, of.limit - of.reserved);
-      TORCH_CHECK_WITH(OutOfMemoryError, false, "card out of memory. Tried to allocate ", wanted, " bytes.");
+      TORCH_CHECK_WITH(OutOfMemoryError, false, "fake out of memory. Tried to allocate ", wanted, " bytes.");
     }
     auto* data = reinterpret_cast<void*>(address);
     return {data, data, &gone, here};
@@ -214,17 +214,17 @@ Allocator& allocator() {
 void put_to_use() {
   if (memory(0).started()) return;
   py::gil_scoped_acquire gil;
-  py::module_::import("torch_card.card").attr("use")();
+  py::module_::import("fake_backend.device").attr("use")();
 }
 
 struct Guard final : c10::impl::DeviceGuardImplInterface {
-  c10::DeviceType type() const override { return kCard; }
+  c10::DeviceType type() const override { return kFake; }
   c10::Device exchangeDevice(c10::Device device) const override {
     const auto before = getDevice();
     uncheckedSetDevice(device);
     return before;
   }
-  c10::Device getDevice() const override { return {kCard, current}; }
+  c10::Device getDevice() const override { return {kFake, current}; }
   void setDevice(c10::Device device) const override { uncheckedSetDevice(device); }
   void uncheckedSetDevice(c10::Device device) const noexcept override {
     if (device.has_index()) current = device.index();
@@ -417,7 +417,7 @@ void start() {
 }  // namespace
 
 PYBIND11_MODULE(_C, m) {
-  c10::SetAllocator(kCard, &allocator());
+  c10::SetAllocator(kFake, &allocator());
   at::RegisterPrivateUse1HooksInterface(new Hooks);
   m.attr("devices") = kDevices;
   m.def("start", start);
@@ -428,6 +428,6 @@ PYBIND11_MODULE(_C, m) {
   m.def("set_current", [](c10::DeviceIndex device) { current = device; });
   m.def("set_limit", [](c10::DeviceIndex device, size_t bytes) { memory(device).limit = bytes; });
   m.def("record", record);
-  m.def("_card_isHistoryEnabled", [] { return recording; });
-  m.def("_card_attach_out_of_memory_observer", observe);
+  m.def("_fake_isHistoryEnabled", [] { return recording; });
+  m.def("_fake_attach_out_of_memory_observer", observe);
 }

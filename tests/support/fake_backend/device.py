@@ -1,4 +1,4 @@
-"""`torch.card`: those calls of `torch.cuda` that scripts and leakscope make."""
+"""`torch.fake`: those calls of `torch.cuda` that scripts and leakscope make."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
-from torch_card import _C, memory
-from torch_card.memory import max_memory_allocated, max_memory_reserved, memory_allocated
+from fake_backend import _C, memory
+from fake_backend.memory import max_memory_allocated, max_memory_reserved, memory_allocated
 
 __all__ = ["max_memory_allocated", "max_memory_reserved", "memory", "memory_allocated"]
 
@@ -83,4 +83,4 @@ def _is_in_bad_fork() -> bool:
 
 
 def manual_seed_all(seed: int) -> None:
-    """The card draws nothing itself: operators that do are the CPU's."""
+    """The fake device draws nothing itself: operators that do are the CPU's."""

@@ -1,0 +1,64 @@
+"""Scripts run under the command and under python, each once for all tests that ask for the same run."""
+
+from __future__ import annotations
+
+import functools
+import os
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+TIMEOUT_S = 300
+"""For one run, in seconds: two ranks on a busy machine need a minute."""
+Environment = tuple[tuple[str, str], ...]
+"""What is added to the environment, as pairs: an argument that can be remembered."""
+
+
+@dataclass(frozen=True)
+class RecordedRun:
+    """A run that is over."""
+
+    done: subprocess.CompletedProcess[str]
+    script: Path
+    folder: Path
+    """Of what was recorded."""
+
+
+@dataclass(frozen=True)
+class Runs:
+    """Runs that were asked for with the same words are one."""
+
+    new_folder: Callable[[], Path]
+
+    @functools.cache  # noqa: B019 - lives as long as the session
+    def recorded(self, text: str, *options: str, words: tuple[str, ...] = (), env: Environment = ()) -> RecordedRun:
+        """The script under `leakscope run` with these options, and words of its own."""
+        script = self._written(text)
+        command = [sys.executable, "-m", "leakscope", "run", *options, "-o", "run", script.name, *words]
+        return RecordedRun(_done(command, script.parent, env), script, script.parent / "run")
+
+    @functools.cache  # noqa: B019 - lives as long as the session
+    def plain(self, text: str, *words: str, env: Environment = ()) -> subprocess.CompletedProcess[str]:
+        """The script under python."""
+        script = self._written(text)
+        return _done([sys.executable, script.name, *words], script.parent, env)
+
+    def _written(self, text: str) -> Path:
+        script = self.new_folder() / "train.py"
+        script.write_text(textwrap.dedent(text), encoding="utf-8")
+        return script
+
+
+def _done(command: list[str], folder: Path, env: Environment) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        command,
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        check=False,
+        env={**os.environ, **dict(env)},
+    )
