@@ -281,7 +281,7 @@ def comm_operations(step_count: int = 4, microbatches: int = 4, late: bool = Tru
 def leaking() -> tuple[Run, Findings]:
     """Two ranks, a tensor cycle on both, a list that grows on rank 0, a library leak and a note."""
     told = (cycle_finding(), growth_finding(), library_finding(), note_finding())
-    return run(rank(0, operations=wire()), rank(1)), Findings(
+    return run(rank(0, operations=comm_operations()), rank(1)), Findings(
         verdict="leaks",
         why="2 distinct leaks hold 3.00 MiB and grow by 256.00 KiB a step.",
         exit_status=23,
