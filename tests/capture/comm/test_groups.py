@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import json
+import sys
 import weakref
 from collections.abc import Iterator
 from pathlib import Path
@@ -44,8 +45,9 @@ class Seen:
 
 
 @pytest.fixture
-def seen(tmp_path: Path) -> Iterator[Seen]:
+def seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Seen]:
     found = Seen(tmp_path)
+    monkeypatch.setattr(sys, "excepthook", sys.excepthook)  # torch puts one of its own there and leaves it
     dist.init_process_group("fake", store=FakeStore(), rank=1, world_size=4)
     yield found
     found.watch.remove()
