@@ -64,7 +64,7 @@ def record_and_report(options: Options, outside: Outside | None = None) -> int:
     if outside is None and options.nnodes == 1:
         prepare_folder(options.folder, options.force)
     else:
-        join_folder(options.folder)
+        join_folder(options)
     if outside is not None:
         outcome = launch_inside(options, outside)
         if outside.rank == 0:

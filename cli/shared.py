@@ -1,4 +1,4 @@
-"""What the commands have in common: sizes, sentences on stderr, and judging a run's folder."""
+"""What the commands have in common: sizes, notes on stderr, and judging a run's folder."""
 
 from __future__ import annotations
 

@@ -7,9 +7,9 @@ import sys
 import tokenize
 from collections.abc import Sequence
 from importlib.machinery import PathFinder
-from pathlib import Path
 
 from leakscope.errors import LeakscopeError
+from leakscope.options import Options
 
 
 def check_script(path: str) -> None:
@@ -40,11 +40,12 @@ def check_module(name: str) -> None:
         raise LeakscopeError(f"{name} is a package without __main__; name the module to run")
 
 
-def join_folder(folder: Path) -> None:
+def join_folder(options: Options) -> None:
     """Make the folder that several launchers share. Raises LeakscopeError where it holds something else than a run."""
+    folder = options.folder
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise LeakscopeError(f"cannot write to {folder}: {error.strerror}; give another --output") from None
-    if any(folder.iterdir()) and not any((folder / name).exists() for name in ("run.json", ".board")):
+    if any(folder.iterdir()) and not ((folder / "run.json").exists() or options.rank_state.exists()):
         raise LeakscopeError(f"{folder} exists and holds no leakscope run; give another --output")

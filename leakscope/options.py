@@ -144,6 +144,11 @@ class Options:
         """What runs, as it would follow `python`."""
         return (*(("-m",) if self.module else ()), self.target, *self.arguments)
 
+    @property
+    def rank_state(self) -> Path:
+        """The file in which the ranks of one machine say where they stand; of no use to anybody after the run."""
+        return self.folder / ".board"
+
     @classmethod
     def of(cls, values: Mapping[str, object]) -> Self:
         """Options from plain values, as the command line and JSON have them; what is not named keeps its default.

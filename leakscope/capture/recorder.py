@@ -52,7 +52,7 @@ class Recorder:
         self.lost = False
         """Nothing could be written any more."""
         self._folder = RankFolder(options.folder, options.rank)
-        self._rank_state = RankStateFile(options.folder / ".board", options.rank, options.world)
+        self._rank_state = RankStateFile(options.rank_state, options.rank, options.world)
         self._counter = Counter()
         self._collections = CollectionWatch(lambda: self._counter.read().bytes)
         self._clock = StepClock()

@@ -22,8 +22,6 @@ _PEERS_TIMEOUT_S = 10.0
 """Seconds that rank 0 of an outside launcher waits for the other ranks to say how they ended; as long as the grace."""
 _POLL_S = 0.1
 """Seconds between two looks at whether they have."""
-_BOARD = ".board"
-"""The file in which the ranks of one machine say where they stand; of no use to anybody after the run."""
 
 
 def launch(options: Options) -> Outcome:
@@ -34,14 +32,14 @@ def launch(options: Options) -> Outcome:
     options = replace(options, world=options.ranks * options.nnodes)
     _write_run(options)
     if options.nnodes == 1:
-        (options.folder / _BOARD).unlink(missing_ok=True)
+        options.rank_state.unlink(missing_ok=True)
     if options.world == 1:
         codes = {0: _run_alone(options)}
     else:
         codes = run_under_elastic(options, rank_command(replace(options, under_elastic=True)))
     outcome = collect_outcome(options.folder, codes)
     if options.nnodes == 1:
-        (options.folder / _BOARD).unlink(missing_ok=True)
+        options.rank_state.unlink(missing_ok=True)
     return outcome
 
 
