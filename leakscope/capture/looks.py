@@ -7,13 +7,12 @@ import gc
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
 
 from leakscope.capture.comm.monitor import CommMonitor
 from leakscope.capture.device.counters import Counter
 from leakscope.capture.device.monitor import DeviceMemory
 from leakscope.capture.heap.garbage import Watched, real_diff
-from leakscope.capture.heap.look import Live
+from leakscope.capture.heap.look import Live, LookContext
 from leakscope.capture.heap.look import inspect as inspect_heap
 from leakscope.capture.heap.look import look as look_at_heap
 from leakscope.capture.host.limits import HostLimits
@@ -67,7 +66,7 @@ class Looks:
 
     def _take(self, step: int, occasion: Occasion, collect: bool) -> None:
         watched: Watched = []
-        look = look_at_heap(step, occasion, **self._known(), watched=watched if collect else None)
+        look = look_at_heap(step, occasion, self._context(), watched=watched if collect else None)
         self._folder.look(look)
         if occasion == Occasion.LAST and self._options.prove:
             self._prove(step)
@@ -84,30 +83,31 @@ class Looks:
         """The live heap, for as long as the block runs; raises MemoryError where there is no room for it."""
         if not self.limits.room_for_a_look():
             raise MemoryError(NO_ROOM)
-        with self._counter.ours(), inspect_heap(step, occasion, **self._known()) as live:
+        with self._counter.ours(), inspect_heap(step, occasion, self._context()) as live:
             yield live
 
-    def _known(self) -> dict[str, Any]:
+    def _context(self) -> LookContext:
         comm = self.comm
         counted = self._counter.read()
-        return {
-            "counted_bytes": counted.bytes,
-            "peak_bytes": counted.peak,
-            "counted_on": self._counter.device,
-            "hidden": self.own_objects(),
-            "made_at": self._makers.made_at,
-            "wire": () if comm is None else comm.holds(),
-            "comm_uses": {} if comm is None else comm.last_uses(),
-            "device": None if self.device is None else self.device.one_look(),
-        }
+        return LookContext(
+            counted_bytes=counted.bytes,
+            peak_bytes=counted.peak,
+            counted_on=self._counter.device,
+            hidden=self.own_objects(),
+            made_at=self._makers.made_at,
+            comm_holds=() if comm is None else comm.holds(),
+            comm_uses={} if comm is None else comm.last_uses(),
+            blocks=None if self.device is None else self.device.one_look(),
+        )
 
     def _prove(self, step: int) -> None:
         from leakscope.capture.prove.prove import prove
 
         run = read_run(self._options.folder)
         mine = next(rank for rank in run.ranks if rank.number == self._options.rank)
-        known = self._known()
-        self._folder.proved(prove(run, mine, step, known["hidden"], known["wire"], known["comm_uses"]))
+        context = self._context()
+        known = LookContext(hidden=context.hidden, comm_holds=context.comm_holds, comm_uses=context.comm_uses)
+        self._folder.proved(prove(run, mine, step, known))
 
     def own_objects(self) -> tuple[object, ...]:
         """Objects of leakscope's own, which no look must show."""

@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 def look_now(step: int, occasion: Occasion, counter: Counter | None = None) -> Look:
     """One look at this process; what it keeps itself does not count as the program's."""
     from leakscope.capture.device.counters import Counter
-    from leakscope.capture.heap.look import look
+    from leakscope.capture.heap.look import LookContext, look
 
     counter = counter or Counter()
     counted = counter.read().bytes
     with counter.ours(most=sys.maxsize):  # the look itself is kept: megabytes where thousands of tensors live
-        return look(step, occasion, counted_bytes=counted, counted_on=counter.device)
+        return look(step, occasion, LookContext(counted_bytes=counted, counted_on=counter.device))
 
 
 def run_of_rank(rank: Rank, warmup: int = 0, min_bytes: int = 0) -> Run:

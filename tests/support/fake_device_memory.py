@@ -10,7 +10,7 @@ import torch
 
 from leakscope.capture.device.accelerator import Accelerator, described
 from leakscope.capture.device.monitor import DeviceMemory
-from leakscope.capture.heap.look import look
+from leakscope.capture.heap.look import LookContext, look
 from leakscope.capture.process.patches import Patches
 from leakscope.record.folder import RankFolder
 from leakscope.record.model import Look
@@ -39,12 +39,7 @@ class FakeDeviceMemory:
         return described("cpu", self.module, (natives(self.state, "cpu"),))
 
     def look(self, step: int, occasion: str = "step", counted: int = 0) -> Look:
-        seen = look(
-            step,
-            occasion,
-            counted_bytes=counted,
-            hidden=(self, *self.memory.__dict__.values()),
-            device=self.memory.one_look(),
-        )
+        hidden = (self, *self.memory.__dict__.values())
+        seen = look(step, occasion, LookContext(counted, hidden=hidden, blocks=self.memory.one_look()))
         self.folder.look(seen)
         return seen

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from leakscope.capture.heap.look import inspect
+from leakscope.capture.heap.look import LookContext, inspect
 from leakscope.capture.lifetimes.tracker import Watch
 from leakscope.capture.process.patches import Patches
 from leakscope.findings.model import Finding, Unjudged
@@ -46,7 +46,7 @@ def watched(step: Callable[[], object], times: int = 8, min_bytes: int = 0) -> L
     """`step` called until it has been told of, at most `times` times; a step ends where the call ends."""
     rows: list[Any] = []
     looks: list[Any] = []
-    watch = Watch(0, lambda number, occasion: inspect(number, occasion, hidden=(watch, rows, looks)))
+    watch = Watch(0, lambda number, occasion: inspect(number, occasion, LookContext(hidden=(watch, rows, looks))))
     patches = Patches()
     watch.install(patches, wire=False)
     try:

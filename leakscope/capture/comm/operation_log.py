@@ -14,7 +14,7 @@ from leakscope.capture.comm.groups import Groups
 from leakscope.capture.comm.operation import Operation
 from leakscope.capture.comm.weak_tracking import FutureRef, WeakTracker, WorkRef, storage_of
 from leakscope.capture.comm.writer import CommFile, text_of
-from leakscope.capture.heap.storages import tensor_bytes
+from leakscope.capture.heap.native.storages import tensor_bytes
 from leakscope.capture.source.call_sites import users_lines
 from leakscope.record.last_operation import FAILED, ISSUED, WAITED, WAITING
 

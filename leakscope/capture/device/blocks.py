@@ -11,9 +11,9 @@ import torch
 
 from leakscope.allocator.joining import Joined, Placed, join, layouts
 from leakscope.allocator.snapshot import PENDING_FREE, Snapshot, Stack
-from leakscope.capture.heap.native_references import Storage
+from leakscope.capture.heap.native.references import Storage
+from leakscope.capture.heap.native.storages import StorageBase, TensorBase, device_of, tensor_over
 from leakscope.capture.heap.raw_types import mro
-from leakscope.capture.heap.storages import StorageBase, TensorBase, device_of, tensor_over
 from leakscope.capture.source.user_source import at, is_ours, is_users
 from leakscope.record.model import Look
 from leakscope.record.rows.device import DeviceBlocks, Elsewhere, LayoutAtLook

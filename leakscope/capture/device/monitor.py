@@ -17,7 +17,7 @@ from leakscope.capture.device.history import History
 from leakscope.capture.device.oom_observer import Failures
 from leakscope.capture.device.snapshot_files import SnapshotFiles
 from leakscope.capture.heap.look import Blocks
-from leakscope.capture.heap.pause import still
+from leakscope.capture.heap.pause import paused
 from leakscope.capture.process.patches import Patches
 from leakscope.errors import LeakscopeError
 from leakscope.record.folder import RankFolder
@@ -76,7 +76,7 @@ class DeviceMemory:
             return
         if device.when_in_use is None:
             history.device_in_use()
-        with still():  # the dictionaries that torch makes must not set off the program's gc
+        with paused():  # the dictionaries that torch makes must not set off the program's gc
             counted = read_figures(device) or ()
             layout = None
             if counted and device.segments is not None and history.is_ours() and self._spent <= self._share * elapsed:

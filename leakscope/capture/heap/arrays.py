@@ -8,39 +8,39 @@ from typing import Any
 
 import numpy as np
 
-from leakscope.capture.heap.gc_heap import LARGE
-from leakscope.capture.heap.native_references import Explorer
+from leakscope.capture.heap.native.references import NativeReferences
+from leakscope.capture.heap.python.untracked import LARGE
 from leakscope.capture.heap.raw_types import mro
-from leakscope.capture.heap.refcounts import Account
+from leakscope.capture.heap.refcounts import RefcountTable
 from leakscope.graph.model import HeapGraph, Ints
 
 _OF_ARRAY: Any = np.ndarray.__dict__
 
 
-def arrays_of(found: Explorer, books: Account) -> dict[int, int]:
+def arrays_of(native: NativeReferences, refcounts: RefcountTable) -> dict[int, int]:
     """Index of each that owns LARGE bytes or more of memory that nobody else has, with how many.
 
     One that native code holds as well is left out: `torch.from_numpy` keeps the array for as long as the tensor
     (torch/csrc/utils/tensor_numpy.cpp), and the tensor's storage is that memory already.
     """
-    objects, types = found.sweep.objects, found.sweep.types
-    mine = np.zeros(books.count, dtype=bool)
-    mine[np.arange(found.sweep.tracked, len(objects))] = True
+    objects, types = native.sweep.objects, native.sweep.types
+    mine = np.zeros(refcounts.count, dtype=bool)
+    mine[np.arange(native.sweep.tracked, len(objects))] = True
     mine[np.flatnonzero(types == id(io.BytesIO))] = True
-    mine[books.unexplained > 0] = False
-    mine[_of_earlier_looks(types, books)] = False
+    mine[refcounts.unexplained > 0] = False
+    mine[_of_earlier_looks(types, refcounts)] = False
     owned = {k: owned_bytes(objects[k]) for k in np.flatnonzero(mine).tolist()}
     return {k: size for k, size in owned.items() if size >= LARGE}
 
 
-def _of_earlier_looks(types: Ints, books: Account) -> Ints:
+def _of_earlier_looks(types: Ints, refcounts: RefcountTable) -> Ints:
     """What a HeapGraph has, by itself or by its dict: `check` keeps its looks until it judges them."""
-    types = np.append(types, np.zeros(books.count - books.objects, np.int64))
+    types = np.append(types, np.zeros(refcounts.count - refcounts.objects, np.int64))
     looks = types == id(HeapGraph)
-    dicts = np.zeros(books.count, dtype=bool)
-    dicts[books.held[looks[books.holder]]] = True
+    dicts = np.zeros(refcounts.count, dtype=bool)
+    dicts[refcounts.held[looks[refcounts.holder]]] = True
     dicts &= types == id(dict)
-    held: Ints = books.held[looks[books.holder] | dicts[books.holder]]
+    held: Ints = refcounts.held[looks[refcounts.holder] | dicts[refcounts.holder]]
     return held
 
 

@@ -10,18 +10,19 @@ import numpy as np
 from numpy.typing import NDArray
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from leakscope.capture.heap.native_references import GRAD_NODE, TENSOR
-from leakscope.capture.heap.refcounts import Account
-from leakscope.graph.model import IMMORTAL
+from leakscope.capture.heap.native.autograd import Role
+from leakscope.capture.heap.refcounts import RefcountTable
+from leakscope.graph.model import IMMORTAL, Ints
 from leakscope.graph.reach import reachable
 from leakscope.record.model import GcDiff
 
-Ints = NDArray[np.int64]
-MOST_COLLECTIONS = 200
-"""Garbage that needs more collections than this is given this number."""
+MAX_COLLECTIONS = 200
+"""Collections, chosen as a bound: garbage that needs more of them is given this number."""
+_FULL = 2
+"""The generation whose collection takes the younger ones along."""
 
 
-def freed_by(books: Account, role: NDArray[np.int8], tracked: NDArray[np.bool_]) -> Ints:
+def freed_by(refcounts: RefcountTable, role: NDArray[np.int8], tracked: NDArray[np.bool_]) -> Ints:
     """0 for what something live holds, k for what the k-th full collection frees, IMMORTAL for the rest.
 
     Follows `deduce_unreachable` in CPython's gcmodule.c: an object whose count exceeds the references that
@@ -29,26 +30,26 @@ def freed_by(books: Account, role: NDArray[np.int8], tracked: NDArray[np.bool_])
     counting, all that nothing else holds; the next collection then sees more, for a tensor shows its grad_fn
     only while C++ does not own it too (pytorch#7343).
     """
-    starts = np.flatnonzero(books.unexplained > 0)
-    alive = reachable(books.count, books.holder, books.held, starts)
-    result = np.zeros(books.count, dtype=np.int64)
+    starts = np.flatnonzero(refcounts.unexplained > 0)
+    alive = reachable(refcounts.count, refcounts.holder, refcounts.held, starts)
+    result = np.zeros(refcounts.count, dtype=np.int64)
     dead = np.flatnonzero(~alive)
     if len(dead) == 0:
         return result
-    place = np.full(books.count, -1, dtype=np.int64)
+    place = np.full(refcounts.count, -1, dtype=np.int64)
     place[dead] = np.arange(len(dead))
-    inside = ~alive[books.holder] & ~alive[books.held]
-    sub = _Garbage(
+    inside = ~alive[refcounts.holder] & ~alive[refcounts.held]
+    garbage = _Garbage(
         count=len(dead),
-        holder=place[books.holder[inside]],
-        held=place[books.held[inside]],
-        python=books.python[inside],
-        seen=books.seen[inside],
-        first=books.extra[inside] < 0,
-        tracked=np.append(tracked, np.zeros(books.count - len(tracked), bool))[dead],
-        special=np.append(role, np.zeros(books.count - len(role), np.int8))[dead],
+        holder=place[refcounts.holder[inside]],
+        held=place[refcounts.held[inside]],
+        python=refcounts.python[inside],
+        seen=refcounts.seen[inside],
+        plain=refcounts.extra[inside] < 0,
+        tracked=np.append(tracked, np.zeros(refcounts.count - len(tracked), bool))[dead],
+        role=np.append(role, np.zeros(refcounts.count - len(role), np.int8))[dead],
     )
-    result[dead] = sub.rounds()
+    result[dead] = garbage.rounds()
     return result
 
 
@@ -57,16 +58,17 @@ class _Garbage:
 
     def __init__(
         self, count: int, holder: Ints, held: Ints, python: NDArray[np.int32], seen: NDArray[np.bool_],
-        first: NDArray[np.bool_], tracked: NDArray[np.bool_], special: NDArray[np.int8],
+        plain: NDArray[np.bool_], tracked: NDArray[np.bool_], role: NDArray[np.int8],
     ) -> None:  # fmt: skip
         self.count = count
-        self.holder, self.held, self.python, self.seen, self.plain = holder, held, python, seen, first
-        self.tracked, self.special = tracked, special
+        self.holder, self.held, self.python, self.seen, self.plain = holder, held, python, seen, plain
+        self.tracked, self.role = tracked, role
 
     def rounds(self) -> Ints:
+        """Of each object the number of the collection that frees it; IMMORTAL where none does."""
         freed = np.zeros(self.count, dtype=np.int64)
         living = np.ones(self.count, dtype=bool)
-        for number in range(1, MOST_COLLECTIONS + 1):
+        for number in range(1, MAX_COLLECTIONS + 1):
             if not living.any():
                 break
             died = self._fall(living, self._collected(living, first=number == 1))
@@ -75,7 +77,7 @@ class _Garbage:
                 return freed
             freed[died] = number
             living &= ~died
-        freed[living] = MOST_COLLECTIONS
+        freed[living] = MAX_COLLECTIONS
         return freed
 
     def _collected(self, living: NDArray[np.bool_], first: bool) -> NDArray[np.bool_]:
@@ -83,7 +85,7 @@ class _Garbage:
         here = living[self.holder] & living[self.held]
         holder, held, python = self.holder[here], self.held[here], self.python[here]
         native = np.bincount(held[python == 0], minlength=self.count) > 0
-        shares = native & (self.special > 0)  # tensors and nodes: one reference for all C++ owners
+        shares = native & (self.role > 0)  # tensors and nodes: one reference for all C++ owners
         counts = np.bincount(held, weights=python, minlength=self.count) + shares
         visible = self.tracked[holder] & (self.plain[here] | self._shown(here, native, first))
         seen = np.bincount(held[visible], minlength=self.count)
@@ -100,8 +102,8 @@ class _Garbage:
         holder, held, python = self.holder[here], self.held[here], self.python[here]
         owners = np.bincount(held[python == 0], minlength=self.count)
         sole = ~native[holder]
-        to_node = (self.special[holder] == TENSOR) & (self.special[held] == GRAD_NODE) & (owners[held] == 1)
-        to_hooks = (self.special[holder] == GRAD_NODE) & (python > 0)
+        to_node = (self.role[holder] == Role.TENSOR) & (self.role[held] == Role.GRAD_NODE) & (owners[held] == 1)
+        to_hooks = (self.role[holder] == Role.GRAD_NODE) & (python > 0)
         shown: NDArray[np.bool_] = sole & (to_node | to_hooks)
         return shown
 
@@ -123,6 +125,7 @@ Watched = list[tuple[Any, int]]
 
 
 def watch_storage(storage: Any, size: int) -> tuple[Any, int]:
+    """Note a storage and its bytes without holding it."""
     return StorageWeakRef(storage), size  # type: ignore[no-untyped-call]
 
 
@@ -134,15 +137,15 @@ def real_diff(predicted_bytes: int, watched: Watched) -> GcDiff:
     freed: list[int] = []
     seconds: list[float] = []
     full = 0
-    for generation in (0, 1, *([2] * MOST_COLLECTIONS)):
+    for generation in (0, 1, *([_FULL] * MAX_COLLECTIONS)):
         started = time.perf_counter()
-        found = gc.collect(generation)
+        unreachable = gc.collect(generation)
         seconds.append(time.perf_counter() - started)
         freed.append(sum(size for storage, size in watched if storage.expired()))
         watched = [(storage, size) for storage, size in watched if not storage.expired()]
-        if generation == 2:
+        if generation == _FULL:
             full += freed[-1] > 0
-            if found == 0 or freed[-1] == 0:
+            if unreachable == 0 or freed[-1] == 0:
                 break
     if sum(freed[:2]) and not full:
         full = 1  # a full collection would have freed at once what the young generations gave back

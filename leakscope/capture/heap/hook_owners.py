@@ -7,53 +7,59 @@ from typing import Any
 
 import numpy as np
 
-from leakscope.capture.heap.autograd import hook_dicts_of, metadata_of
-from leakscope.capture.heap.native_references import GRAD_NODE, Explorer
-from leakscope.capture.heap.prune import Kept
-from leakscope.capture.heap.raw_memory import own_memory, pre_hooks_word, tensor_hooks_of
-from leakscope.capture.heap.refcounts import Account
+from leakscope.capture.heap.native.autograd import Role, hook_dicts_of, metadata_of
+from leakscope.capture.heap.native.raw_memory import own_memory, pre_hooks_word, tensor_hooks_of
+from leakscope.capture.heap.native.references import NativeReferences
+from leakscope.capture.heap.prune import PrunedHeap
+from leakscope.capture.heap.refcounts import RefcountTable
+from leakscope.graph.model import ReferenceKind
 
 
-def ask_nodes(found: Explorer, books: Account, kept: Kept) -> bool:
+def find_hook_owners(native: NativeReferences, refcounts: RefcountTable, pruned: PrunedHeap) -> bool:
     """Find the grad nodes behind hook and metadata dicts whose owner is not known; True where some were found.
 
     Asking leaves an empty dict on a node that had none, so nodes are asked only while such a dict is missing.
     """
-    objects = found.sweep.objects
+    objects = native.sweep.objects
     loose = [
-        k for k in kept.objects.tolist() if k < books.objects and books.unexplained[k] and _may_hang_on_node(objects[k])
+        k
+        for k in pruned.objects.tolist()
+        if k < refcounts.objects and refcounts.unexplained[k] and _may_hang_on_node(objects[k])
     ]
     if not loose:
         return False
     missing = {id(objects[k]): k for k in loose}
     answered = False
-    for index in np.flatnonzero(found.role == GRAD_NODE).tolist():
+    for index in np.flatnonzero(native.role == Role.GRAD_NODE).tolist():
         if not missing:
             break
         node = objects[index]
         asked = [("metadata", metadata_of(node))] if any(_is_metadata(objects[k]) for k in missing.values()) else []
         if any(_is_hook_dict(objects[k]) for k in missing.values()):
             asked += list(hook_dicts_of(node))
-        for kind, held in asked:
+        for name, held in asked:
             at = missing.pop(id(held), None)
             if at is not None:
-                found.extra.add(index, at, "hook", "metadata" if kind == "metadata" else kind, 1)
+                native.extra.add(index, at, ReferenceKind.HOOK, name, 1)
                 answered = True
     hooks = {address: k for address, k in missing.items() if _is_hook_dict(objects[k])}
-    return _read_tensor_hooks(found, hooks) or answered
+    return _read_tensor_hooks(native, hooks) or answered
 
 
-def _read_tensor_hooks(found: Explorer, missing: dict[int, int]) -> bool:
-    """Find hook dicts of tensors that are gone: the grad node keeps them (torch/_tensor.py, register_hook), and no getter says so."""
+def _read_tensor_hooks(native: NativeReferences, missing: dict[int, int]) -> bool:
+    """Find hook dicts of tensors that are gone.
+
+    The grad node keeps them (torch/_tensor.py, register_hook), and no getter says so.
+    """
     if not missing:
         return False
     answered = False
     with own_memory() as words:
         place = pre_hooks_word(words)
-        for index in np.flatnonzero(found.role == GRAD_NODE).tolist() if place else ():
-            for address in tensor_hooks_of(found.sweep.objects[index], place, words):
+        for index in np.flatnonzero(native.role == Role.GRAD_NODE).tolist() if place else ():
+            for address in tensor_hooks_of(native.sweep.objects[index], place, words):
                 if address in missing:
-                    found.extra.add(index, missing[address], "hook", "tensor hook", 1)
+                    native.extra.add(index, missing[address], ReferenceKind.HOOK, "tensor hook", 1)
                     answered = True
     return answered
 

@@ -1,4 +1,4 @@
-"""Holds the process still while it is looked at, and leaves it as it was."""
+"""Pauses the process while it is looked at, and leaves it as it was."""
 
 from __future__ import annotations
 
@@ -7,15 +7,16 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-_LONG = 1000.0
+_SWITCH_INTERVAL_S = 1000.0
+"""Seconds that a thread keeps the interpreter while the process is paused, chosen: longer than any look."""
 
 
 @contextmanager
-def still() -> Iterator[None]:
+def paused() -> Iterator[None]:
     """Automatic gc off and thread switches put off; both are restored whatever happens."""
     interval = sys.getswitchinterval()
     with no_automatic_gc():
-        sys.setswitchinterval(_LONG)
+        sys.setswitchinterval(_SWITCH_INTERVAL_S)
         try:
             yield
         finally:

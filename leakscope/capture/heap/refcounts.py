@@ -7,21 +7,21 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from leakscope.capture.heap.autograd import TensorBase
-from leakscope.capture.heap.gc_heap import Places
-from leakscope.capture.heap.native_references import GRAD_NODE, STORAGE_OBJECT, TENSOR, Explorer
-from leakscope.capture.heap.storages import storage_uses
+from leakscope.capture.heap.native.autograd import Role, TensorBase
+from leakscope.capture.heap.native.references import NativeReferences
+from leakscope.capture.heap.native.storages import storage_uses
+from leakscope.capture.heap.python.address_book import Ints, Places
 
-Ints = NDArray[np.int64]
 _OF_A_REPLAY = 16
-"""Owners of a base or a storage that the functions of a replaying view may be, which nothing lists: `.conj().imag` has 7."""
+"""Owners of a base or a storage that the functions of a replaying view may be, which nothing lists:
+`.conj().imag` has 7 (counted with torch 2.13)."""
 
 
 @dataclass(frozen=True)
-class Account:
+class RefcountTable:
     """All references of the heap in columns, and what they leave unexplained.
 
-    Objects are numbered as in the sweep; storages follow behind them, in the order of `Explorer.storages`.
+    Objects are numbered as in the sweep; storages follow behind them, in the order of `NativeReferences.storages`.
     """
 
     objects: int
@@ -33,29 +33,29 @@ class Account:
     python: Places
     """Python references that each entry accounts for; 0 where C++ owns the C++ object."""
     extra: Places
-    """Index into the explorer's extra references, -1 where CPython's traversal showed it."""
+    """Index into the extra references, -1 where CPython's traversal showed it."""
     seen: NDArray[np.bool_]
     """Whether gc's own traversal reports the entry."""
     unexplained: Ints
     """References counted and not found; above 0 means something unseen holds the object."""
 
 
-def account(found: Explorer) -> Account:
+def explain_refcounts(native: NativeReferences) -> RefcountTable:
     """Compare every count with the references found.
 
     A tensor, a grad node and a storage keep one Python reference for all their C++ owners together
     (c10/util/intrusive_ptr.h: the Python object is increfed when the use count goes from 1 to 2), so their
     C++ owners are counted apart: `_use_count` of tensors and storages less one for the Python object.
     """
-    sweep, extra = found.sweep, found.extra
+    sweep, extra, role = native.sweep, native.extra, native.role
     n = len(sweep.objects)
-    role = found.role
     # What gc reports from a tensor or node to a node is the C++ reference itself, listed among the extra ones.
-    twice = (role[sweep.held] == GRAD_NODE) & ((role[sweep.holder] == TENSOR) | (role[sweep.holder] == GRAD_NODE))
+    twice = (role[sweep.held] == Role.GRAD_NODE) & (
+        (role[sweep.holder] == Role.TENSOR) | (role[sweep.holder] == Role.GRAD_NODE)
+    )
     seen_pairs = _pairs(sweep.holder[twice], sweep.held[twice], n)
     plain_holder, plain_held = sweep.holder[~twice], sweep.held[~twice]
-    storages = list(found.storages.values())
-    memory = [(holder, n + k) for k, storage in enumerate(storages) for holder in storage.holders]
+    memory = [(holder, n + k) for k, storage in enumerate(native.storages.values()) for holder in storage.holders]
     extra_holder = np.asarray(extra.holder, dtype=np.int32)
     extra_held = np.asarray(extra.held, dtype=np.int32)
     extra_python = np.asarray(extra.python, dtype=np.int32)
@@ -63,48 +63,49 @@ def account(found: Explorer) -> Account:
     memory_held = np.asarray([s for _, s in memory], dtype=np.int32)
     python_in = np.bincount(plain_held, minlength=n) + np.bincount(extra_held, weights=extra_python, minlength=n)
     native_in = np.bincount(extra_held[extra_python == 0], minlength=n)
-    unexplained = np.zeros(n + len(storages), dtype=np.int64)
+    unexplained = np.zeros(n + len(native.storages), dtype=np.int64)
     unexplained[:n] = sweep.counts - python_in.astype(np.int64)
-    for index in np.flatnonzero(role == TENSOR).tolist():
-        uses = int(TensorBase._use_count(sweep.objects[index]))
+    _explain_tensors_and_nodes(native, native_in, unexplained)
+    _explain_storages(native, unexplained)
+    plain, extras, memories = len(plain_holder), len(extra_holder), len(memory)
+    shown = _lookup(seen_pairs, extra_holder, extra_held, n)
+    numbers = np.arange(extras, dtype=np.int32)
+    return RefcountTable(
+        objects=n,
+        count=n + len(native.storages),
+        holder=np.concatenate([plain_holder, extra_holder, memory_holder]),
+        held=np.concatenate([plain_held, extra_held, memory_held]),
+        python=np.concatenate([np.ones(plain, np.int32), extra_python, np.zeros(memories, np.int32)]),
+        extra=np.concatenate([np.full(plain, -1, np.int32), numbers, np.full(memories, -1, np.int32)]),
+        seen=np.concatenate([np.ones(plain, bool), shown, np.zeros(memories, bool)]),
+        unexplained=np.maximum(unexplained, 0),
+    )
+
+
+def _explain_tensors_and_nodes(native: NativeReferences, native_in: Ints, unexplained: Ints) -> None:
+    """Set against the C++ owners found those that C++ counts; `native_in` is how many were found of each object."""
+    for index in np.flatnonzero(native.role == Role.TENSOR).tolist():
+        uses = int(TensorBase._use_count(native.sweep.objects[index]))
         shared = 1 if uses > 1 else 0
         unseen = max(uses - 1 - int(native_in[index]), 0)
-        allowed = _OF_A_REPLAY if index in found.replayed else 0
+        allowed = _OF_A_REPLAY if index in native.replayed else 0
         unexplained[index] = max(unexplained[index] - shared, 0) + (unseen if unseen > allowed else 0)
-    nodes = np.flatnonzero(role == GRAD_NODE)
+    nodes = np.flatnonzero(native.role == Role.GRAD_NODE)
     unexplained[nodes] -= native_in[nodes] > 0
-    for k, storage in enumerate(storages):
+
+
+def _explain_storages(native: NativeReferences, unexplained: Ints) -> None:
+    """Set against the tensors found over each storage the owners that C++ counts, and take it off its Python object."""
+    n, role = len(native.sweep.objects), native.role
+    for k, storage in enumerate(native.storages.values()):
         uses = storage_uses(storage.address)
-        wrappers = [h for h in storage.holders if role[h] == STORAGE_OBJECT]
+        wrappers = [h for h in storage.holders if role[h] == Role.STORAGE]
         for wrapper in wrappers:
             unexplained[wrapper] -= uses > 1
         owners = len(storage.holders) - len(wrappers) + 1  # one for the Python object, which the count always has
         unseen = max(uses - owners, 0)
-        allowed = _OF_A_REPLAY if found.replayed and not found.replayed.isdisjoint(storage.holders) else 0
+        allowed = _OF_A_REPLAY if native.replayed and not native.replayed.isdisjoint(storage.holders) else 0
         unexplained[n + k] = unseen if unseen > allowed else 0
-    seen = np.concatenate(
-        [
-            np.ones(len(plain_holder), bool),
-            _lookup(seen_pairs, extra_holder, extra_held, n),
-            np.zeros(len(memory), bool),
-        ]
-    )
-    return Account(
-        objects=n,
-        count=n + len(storages),
-        holder=np.concatenate([plain_holder, extra_holder, memory_holder]),
-        held=np.concatenate([plain_held, extra_held, memory_held]),
-        python=np.concatenate([np.ones(len(plain_holder), np.int32), extra_python, np.zeros(len(memory), np.int32)]),
-        extra=np.concatenate(
-            [
-                np.full(len(plain_holder), -1, np.int32),
-                np.arange(len(extra_holder), dtype=np.int32),
-                np.full(len(memory), -1, np.int32),
-            ]
-        ),
-        seen=seen,
-        unexplained=np.maximum(unexplained, 0),
-    )
 
 
 def _pairs(holder: Places, held: Places, n: int) -> Ints:

@@ -3,123 +3,129 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from leakscope.capture.heap.describe import Described, describe, namespace
-from leakscope.capture.heap.native_references import Explorer
-from leakscope.capture.heap.prune import Kept
-from leakscope.capture.heap.refcounts import Account
-from leakscope.capture.heap.reference_names import Edge, Names
-from leakscope.graph.model import KINDS, REFERENCE_KINDS, ROOTS, CommUse, HeapGraph, ObjectKind, RootKind
+from leakscope.capture.heap.explain import ExplainedHeap
+from leakscope.capture.heap.native.references import Storage
+from leakscope.capture.heap.reference_names import ReferenceNames
+from leakscope.graph.model import (
+    KINDS,
+    REFERENCE_KINDS,
+    ROOTS,
+    CommUse,
+    HeapGraph,
+    Ints,
+    ObjectKind,
+    RootKind,
+)
 from leakscope.graph.reach import reachable
+
+_KIND_CODES = {kind: code for code, kind in enumerate(KINDS)}
+_REFERENCE_CODES = {kind: code for code, kind in enumerate(REFERENCE_KINDS)}
+_ROOT_CODES = {root: code for code, root in enumerate(ROOTS)}
+
+
+@dataclass(frozen=True)
+class StorageFacts:
+    """What is known of storages, each by its address."""
+
+    made_at: Mapping[int, str]
+    """`train.py:41 forward (aten::addmm)`."""
+    comm_uses: Mapping[int, CommUse]
+    """The operation that used it last."""
+    device: Mapping[int, str] | None
+    """`cuda:0` for each outside host memory; None where no accelerator is in use."""
+
+    def label(self, address: int) -> str:
+        """As a person says it; where there is an accelerator, which memory it is."""
+        if self.device is None:
+            return "tensor memory"
+        return f"tensor memory on {self.device[address]}" if address in self.device else "tensor memory of the host"
 
 
 @dataclass
 class _Strings:
-    index: dict[str, int]
+    index: dict[str, int] = field(default_factory=lambda: {"": 0})
 
-    def code(self, text: str) -> int:
-        return self.index.setdefault(text, len(self.index))
+    def codes(self, texts: Sequence[str]) -> Ints:
+        return _ints([self.index.setdefault(text, len(self.index)) for text in texts])
 
 
-def columns(
-    found: Explorer, books: Account, kept: Kept, running: dict[int, str],
-    freed: np.ndarray[Any, np.dtype[np.int64]], names: Names, made_at: Mapping[int, str],
-    comm_uses: Mapping[int, CommUse], device: Mapping[int, str] | None,
-) -> tuple[HeapGraph, list[int]]:  # fmt: skip
-    """The graph, and for each of its objects the index in the sweep.
-
-    `device` maps the address of each storage outside host memory to its device; None where no accelerator is in use.
-    """
-    edges = names.edges()
-    order = [k for k in kept.objects.tolist() if names.stands_for(k) == k]
+def to_heap_graph(heap: ExplainedHeap, facts: StorageFacts) -> tuple[HeapGraph, list[int]]:
+    """The graph, and for each of its objects the index in the sweep."""
+    names = ReferenceNames(heap.native, heap.refcounts, heap.pruned)
+    references = names.references()
+    order = [k for k in heap.pruned.objects.tolist() if names.stands_for(k) == k]
     place = {k: i for i, k in enumerate(order)}
-    text = _Strings({"": 0})
-    storages = list(found.storages.values())
-    rows: list[tuple[Described, int]] = []
-    makers: dict[int, str] = {}
-    uses: dict[int, CommUse] = {}
-    devices: dict[int, str] = {}
-    for i, index in enumerate(order):
-        if index >= books.objects:
-            storage = storages[index - books.objects]
-            label = _memory(storage.address, device)
-            rows.append(
-                (Described("storage", "storage", label, "storage", made_at.get(storage.address, "")), storage.bytes)
-            )
-            if device is not None and storage.address in device:
-                devices[i] = device[storage.address]
-            if storage.address in made_at:
-                makers[i] = made_at[storage.address]
-            if storage.address in comm_uses:
-                uses[i] = comm_uses[storage.address]
-        elif index in kept.modules:
-            rows.append((namespace(kept.modules[index]), 0))
-        else:
-            told = describe(found.sweep.objects[index], found.types)
-            rows.append(
-                (replace(told, kind=ObjectKind.ARRAY, size=kept.arrays[index]) if index in kept.arrays else told, 0)
-            )
-    kept_edges = sorted({e for e in edges if e[0] in place and e[1] in place})
-    described = [row for row, _ in rows]
+    kept = sorted({r for r in references if r.holder in place and r.held in place})
+    holder, held = _ints([place[r.holder] for r in kept]), _ints([place[r.held] for r in kept])
+    storages = _storages_in(order, heap)
+    described = [_of_storage(storages[i], facts) if i in storages else _of_object(k, heap) for k, i in place.items()]
+    text = _Strings()
+    address = {i: storage.address for i, storage in storages.items()}
     graph = HeapGraph(
-        type=_ints([text.code(d.type) for d in described]),
-        kind=_ints([KINDS.index(d.kind) for d in described]),
-        label=_ints([text.code(d.label) for d in described]),
-        name=_ints([text.code(d.name) for d in described]),
-        where=_ints([text.code(d.where) for d in described]),
-        bytes=_ints([size for _, size in rows]),
+        type=text.codes([d.type for d in described]),
+        kind=_ints([_KIND_CODES[d.kind] for d in described]),
+        label=text.codes([d.label for d in described]),
+        name=text.codes([d.name for d in described]),
+        where=text.codes([d.where for d in described]),
+        bytes=_ints([storages[i].bytes if i in storages else 0 for i in range(len(order))]),
         size=_ints([d.size for d in described]),
-        root=_roots(order, place, books, kept, running, freed, kept_edges),
-        freed=_freed(order, freed, names, kept),
-        unexplained=books.unexplained[order] if order else _ints([]),
-        holder=_ints([place[e[0]] for e in kept_edges]),
-        held=_ints([place[e[1]] for e in kept_edges]),
-        reference_kind=_ints([REFERENCE_KINDS.index(e[2]) for e in kept_edges]),
-        reference_name=_ints([text.code(e[3]) for e in kept_edges]),
-        reference_where=_ints([text.code(e[4]) for e in kept_edges]),
-        strings=(),
-        made_at=makers,
-        comm_uses=uses,
-        device=devices,
+        root=_roots(order, heap, holder, held),
+        freed=heap.freed[order] if order else _ints([]),
+        unexplained=heap.refcounts.unexplained[order] if order else _ints([]),
+        holder=holder,
+        held=held,
+        reference_kind=_ints([_REFERENCE_CODES[r.kind] for r in kept]),
+        reference_name=text.codes([r.name for r in kept]),
+        reference_where=text.codes([r.where for r in kept]),
+        strings=tuple(text.index),  # evaluated last: every text has its code by now
+        made_at={i: facts.made_at[a] for i, a in address.items() if a in facts.made_at},
+        comm_uses={i: facts.comm_uses[a] for i, a in address.items() if a in facts.comm_uses},
+        device={i: facts.device[a] for i, a in address.items() if a in facts.device} if facts.device else {},
     )
-    object.__setattr__(graph, "strings", tuple(text.index))
     return graph, order
 
 
-def _memory(address: int, device: Mapping[int, str] | None) -> str:
-    """As a person says it; where there is an accelerator, which memory it is."""
-    if device is None:
-        return "tensor memory"
-    return f"tensor memory on {device[address]}" if address in device else "tensor memory of the host"
+def _storages_in(order: Sequence[int], heap: ExplainedHeap) -> dict[int, Storage]:
+    """Index in the graph to the storage, for each that is one."""
+    first, storages = heap.refcounts.objects, list(heap.native.storages.values())
+    return {i: storages[k - first] for i, k in enumerate(order) if k >= first}
 
 
-def _ints(values: Sequence[int]) -> np.ndarray[Any, np.dtype[np.int64]]:
+def _of_storage(storage: Storage, facts: StorageFacts) -> Described:
+    word, made_at = ObjectKind.STORAGE, facts.made_at.get(storage.address, "")
+    return Described(word, word.value, facts.label(storage.address), word.value, made_at)
+
+
+def _of_object(index: int, heap: ExplainedHeap) -> Described:
+    pruned = heap.pruned
+    if index in pruned.modules:
+        return namespace(pruned.modules[index])
+    described = describe(heap.native.sweep.objects[index], heap.native.types)
+    if index in pruned.arrays:
+        return replace(described, kind=ObjectKind.ARRAY, size=pruned.arrays[index])
+    return described
+
+
+def _ints(values: Sequence[int]) -> Ints:
     return np.asarray(values, dtype=np.int64)
 
 
-def _freed(order: list[int], freed: Any, names: Names, kept: Kept) -> np.ndarray[Any, np.dtype[np.int64]]:
-    return freed[order] if order else _ints([])
-
-
-def _roots(
-    order: list[int], place: dict[int, int], books: Account, kept: Kept, running: dict[int, str],
-    freed: np.ndarray[Any, np.dtype[np.int64]], edges: list[Edge],
-) -> np.ndarray[Any, np.dtype[np.int64]]:  # fmt: skip
+def _roots(order: list[int], heap: ExplainedHeap, holder: Ints, held: Ints) -> Ints:
     """Why each object lives; what lives for a reason outside the pruned graph is a root of the interpreter's."""
     codes = np.zeros(len(order), dtype=np.int64)
     for i, index in enumerate(order):
-        if index in kept.modules:
-            codes[i] = ROOTS.index(RootKind.MODULE)
-        elif index in running:
-            codes[i] = ROOTS.index(RootKind.FRAME)
-        elif books.unexplained[index] > 0:
-            codes[i] = ROOTS.index(RootKind.NATIVE)
-    holder, held = _ints([place[e[0]] for e in edges]), _ints([place[e[1]] for e in edges])
-    alive = freed[order] == 0 if order else np.zeros(0, bool)
+        if index in heap.pruned.modules:
+            codes[i] = _ROOT_CODES[RootKind.MODULE]
+        elif index in heap.running:
+            codes[i] = _ROOT_CODES[RootKind.FRAME]
+        elif heap.refcounts.unexplained[index] > 0:
+            codes[i] = _ROOT_CODES[RootKind.NATIVE]
+    alive = heap.freed[order] == 0 if order else np.zeros(0, bool)
     while True:
         lost = alive & ~reachable(len(order), holder, held, np.flatnonzero(codes > 0))
         if not lost.any():
@@ -127,4 +133,4 @@ def _roots(
         held_by_lost = np.zeros(len(order), bool)
         held_by_lost[held[lost[holder]]] = True
         tops = lost & ~held_by_lost
-        codes[np.flatnonzero(tops if tops.any() else lost)] = ROOTS.index(RootKind.INTERPRETER)
+        codes[np.flatnonzero(tops if tops.any() else lost)] = _ROOT_CODES[RootKind.INTERPRETER]

@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 
 import torch
 
+from leakscope.capture.heap.native.storages import StorageBase, TensorBase, storage_of
 from leakscope.capture.heap.raw_types import mro
-from leakscope.capture.heap.storages import StorageBase, TensorBase, storage_of
 from leakscope.capture.source.user_source import at
 from leakscope.record.kinds import Phase
 

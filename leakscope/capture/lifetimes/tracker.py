@@ -15,7 +15,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from leakscope.capture.heap.look import Live
-from leakscope.capture.heap.storages import storage_object, storage_of
+from leakscope.capture.heap.native.storages import storage_object, storage_of
 from leakscope.capture.lifetimes.dispatch_mode import enter, name_of, watching_mode, why_not
 from leakscope.capture.lifetimes.module_stack import ModulesRunning
 from leakscope.capture.lifetimes.raw_access import UnseenUses

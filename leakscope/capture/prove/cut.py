@@ -9,9 +9,9 @@ import types
 from collections.abc import Callable
 from typing import Any
 
-from leakscope.capture.heap.autograd import TensorBase
-from leakscope.capture.heap.raw_types import mro, type_dict
-from leakscope.capture.heap.referents import LRU_CACHE, instance_dict
+from leakscope.capture.heap.native.autograd import TensorBase
+from leakscope.capture.heap.python.referents import LRU_CACHE
+from leakscope.capture.heap.raw_types import instance_dict, mro, type_dict
 
 CANNOT = "Python cannot make this cut: only C++ holds the reference"
 

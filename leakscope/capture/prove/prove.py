@@ -10,36 +10,36 @@ import select
 import signal
 import sys
 import weakref
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from leakscope.capture.heap.garbage import watch_storage
-from leakscope.capture.heap.look import Live, inspect
+from leakscope.capture.heap.look import Live, LookContext, inspect
+from leakscope.capture.heap.native.storages import storage_object
 from leakscope.capture.heap.raw_types import mro
-from leakscope.capture.heap.storages import storage_object
 from leakscope.capture.prove.cut import cut
-from leakscope.graph.model import CommUse, HeapGraph
+from leakscope.graph.model import HeapGraph
 from leakscope.graph.retained import freed_without, passing
 from leakscope.record.kinds import Occasion
 from leakscope.record.model import Rank, Run
 
-_PATIENCE = 60.0
+_ANSWER_TIMEOUT_S = 60.0
+"""Seconds that a forked child may be silent, chosen."""
+_NOTHING_KNOWN = LookContext()
 Answers = dict[str, int | str]
 
 
-def prove(
-    run: Run, rank: Rank, step: int, hidden: Sequence[object] = (), wire: Iterable[tuple[Any, Any, str]] = (),
-    comm_uses: Mapping[int, CommUse] | None = None,
-) -> Answers:  # fmt: skip
+def prove(run: Run, rank: Rank, step: int, context: LookContext = _NOTHING_KNOWN) -> Answers:
     """Fingerprint of each leak to the bytes its cut really freed, or to the reason why it was not tried.
 
-    `run` and `rank` are what is on disk so far; `hidden`, `wire` and `comm_uses` are what a look is given. Everything happens in forked children; this process only waits.
+    `run` and `rank` are what is on disk so far; `context` is what a look is given. Everything happens in forked
+    children; this process only waits.
     """
     if run.device != "cpu":
         return {}
-    return _in_child(lambda: _cut_each(run, rank, step, hidden, wire, comm_uses)) or {}
+    return _in_child(lambda: _cut_each(run, rank, step, context)) or {}
 
 
 def _in_child(work: Any) -> Any:
@@ -62,7 +62,7 @@ def _in_child(work: Any) -> Any:
     os.close(writing)
     with os.fdopen(reading, "rb") as pipe:
         chunks = []
-        while select.select([pipe], [], [], _PATIENCE)[0] and (chunk := os.read(pipe.fileno(), 65536)):
+        while select.select([pipe], [], [], _ANSWER_TIMEOUT_S)[0] and (chunk := os.read(pipe.fileno(), 65536)):
             chunks.append(chunk)
     if not chunks:
         os.kill(child, signal.SIGKILL)
@@ -73,14 +73,7 @@ def _in_child(work: Any) -> Any:
         return None
 
 
-def _cut_each(
-    run: Run,
-    rank: Rank,
-    step: int,
-    hidden: Sequence[object],
-    wire: Iterable[tuple[Any, Any, str]],
-    comm_uses: Mapping[int, CommUse] | None,
-) -> Answers:
+def _cut_each(run: Run, rank: Rank, step: int, context: LookContext) -> Answers:
     from leakscope.findings.build import build_finding
     from leakscope.findings.cut.best_cut import best_cut
     from leakscope.findings.grouping.bounds import doubted
@@ -89,7 +82,7 @@ def _cut_each(
     from leakscope.findings.model import Severity
 
     answers: Answers = {}
-    with inspect(step, Occasion.LAST, hidden=hidden, wire=wire, comm_uses=comm_uses) as live:
+    with inspect(step, Occasion.LAST, context) as live:
         earlier = [look for look in judged_looks(rank, run.warmup) if look.step < step]
         candidates = candidates_of(rank, [*earlier, live.look])
         told = [doubted(build_finding(found, run.min_bytes), found) for found in candidates]

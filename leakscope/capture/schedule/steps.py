@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from types import FrameType
 from typing import Any
 
-from leakscope.capture.heap.referents import instance_dict
+from leakscope.capture.heap.raw_types import instance_dict
 
 MAX_CALLS_IN_A_STEP = 8
 """Calls of one optimizer without one of the clock's, after which it is the clock.

@@ -16,7 +16,7 @@ from support.fake_device_memory import FakeDeviceMemory, of_tensors
 from leakscope.allocator.snapshot import Frame
 from leakscope.capture.device.blocks import made_where
 from leakscope.capture.device.monitor import is_kept
-from leakscope.capture.heap.look import look
+from leakscope.capture.heap.look import LookContext, look
 from leakscope.capture.lifetimes import dispatch_mode as dispatching
 from leakscope.findings.memory.device import DeviceLook, device_looks
 from leakscope.record.folder import write_run
@@ -198,7 +198,7 @@ def test_reading_sets_off_no_collection_of_the_programs(fake_device: Make) -> No
         before = len(seen)
         at.look(3)
         at_look = len(seen) - before
-        look(3, "step", hidden=(at,))
+        look(3, "step", LookContext(hidden=(at,)))
         plain = len(seen) - at_look - before
     finally:
         gc.callbacks.pop()
@@ -218,7 +218,7 @@ def test_nothing_of_a_snapshot_is_kept_once_it_is_written(fake_device: Make, che
     mark = f"known by this {cheap}"
     at.state.snapshot[mark] = 1
     asked = at.memory.one_look()
-    look(3, "step", hidden=(at,), device=asked)
+    look(3, "step", LookContext(hidden=(at,), blocks=asked))
     whole = [obj for obj in gc.get_objects() if type(obj) is dict and mark in obj and obj is not at.state.snapshot]
     assert whole == [] and at.state.called("snapshot") == 1
 

@@ -11,9 +11,9 @@ from torch import nn
 from torch._subclasses import FakeTensorMode
 
 from leakscope.capture.heap import look as heap
-from leakscope.capture.heap.autograd import Types
 from leakscope.capture.heap.describe import describe
 from leakscope.capture.heap.garbage import Watched
+from leakscope.capture.heap.native.autograd import Types
 from leakscope.findings.categories import categories
 from leakscope.record.model import Look
 

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import torch
 
-from leakscope.capture.heap.look import look
-from leakscope.capture.heap.raw_memory import operands_of, own_memory
+from leakscope.capture.heap.look import LookContext, look
+from leakscope.capture.heap.native.raw_memory import operands_of, own_memory
 from leakscope.capture.prove.prove import prove
 from leakscope.findings import judge
 from leakscope.record.model import Ended, Look, Rank, Run, Step
@@ -89,9 +89,9 @@ def test_the_variable_is_cut_and_frees_it_all(train: Callable[[Trained], None], 
         nonlocal number
         number += 1
         if number == LAST:
-            answers.update(prove(run({}), run({}).ranks[0], number, hidden=(looks,)))
+            answers.update(prove(run({}), run({}).ranks[0], number, LookContext(hidden=(looks,))))
         if number in LOOKED_AT:
-            looks.append(look(number, "last" if number == LAST else "step", hidden=(looks,)))
+            looks.append(look(number, "last" if number == LAST else "step", LookContext(hidden=(looks,))))
         return torch.ones(SIZE // 4)
 
     train(step)

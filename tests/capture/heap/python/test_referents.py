@@ -23,8 +23,10 @@ import pytest
 import torch
 from torch import nn
 
-from leakscope.capture.heap import referents as readers
-from leakscope.capture.heap.referents import reader_of, slots
+from leakscope.capture.heap.python.code_referents import frame_locals
+from leakscope.capture.heap.python.named import key_text
+from leakscope.capture.heap.python.referents import dict_items, reader_of, slots
+from leakscope.capture.heap.raw_types import instance_dict
 
 
 class Thing:
@@ -357,7 +359,7 @@ def _named(obj: Any) -> set[int]:
     if torch._C.TensorBase in kind.__mro__:
         found += [obj._backward_hooks, obj._post_accumulate_grad_hooks]
     found += [held for _, _, held in slots(obj, kind)]
-    own = readers.instance_dict(obj, kind)
+    own = instance_dict(obj, kind)
     found += [own, *(own or {}).values()]
     return set(map(id, found))
 
@@ -409,7 +411,7 @@ def test_names_are_written_as_in_code() -> None:
     assert {"closure held", "closure other", ".__defaults__", ".__kwdefaults__"} <= names
     generator = started()
     assert {"local held", "local other"} <= {n for _, n, _ in reader_of(type(generator))(generator)}  # type: ignore[misc]
-    assert [n for _, n, _ in readers.dict_items({"a": 1, 2: 3, ("x", 1): 4})][:3] == ["['a']", "[2]", "[('x', 1)]"]
+    assert [n for _, n, _ in dict_items({"a": 1, 2: 3, ("x", 1): 4})][:3] == ["['a']", "[2]", "[('x', 1)]"]
     assert [n for _, n, _ in slots(Slotted(), Slotted)] == [".first", ".second"]
 
 
@@ -418,10 +420,10 @@ def test_a_key_is_shown_without_asking_it() -> None:
         def __repr__(self) -> str:
             raise AssertionError("asked")
 
-    assert readers.key_text(Shy()) == "<Shy>"
-    assert readers.key_text(("a", Shy())) == "('a', <Shy>)"
-    assert readers.key_text("x" * 100) == repr("x" * 37 + "...")
-    assert readers.key_text(tuple(range(9))) == "(...)"
+    assert key_text(Shy()) == "<Shy>"
+    assert key_text(("a", Shy())) == "('a', <Shy>)"
+    assert key_text("x" * 100) == repr("x" * 37 + "...")
+    assert key_text(tuple(range(9))) == "(...)"
 
 
 @pytest.mark.skipif(sys.version_info >= (3, 13), reason="f_locals is a proxy since Python 3.13")
@@ -432,7 +434,7 @@ def test_reading_a_frame_leaves_no_locals_behind() -> None:
         return sys._getframe()
 
     frame = inside()
-    assert "held" in readers.frame_locals(frame)
+    assert "held" in frame_locals(frame)
     assert sum(type(held) is dict and "held" in held for held in gc.get_referents(frame)) == 0
     frame.clear()
     assert _KEPT.pop()() is None
@@ -446,11 +448,11 @@ def test_a_namespace_that_the_user_holds_stays_whole() -> None:
         return sys._getframe(), own
 
     frame, own = inside()
-    readers.frame_locals(frame)
+    frame_locals(frame)
     assert "held" in own
-    assert readers.frame_locals(sys._getframe(0)) is not None
+    assert frame_locals(sys._getframe(0)) is not None
     class_frame = _class_frame()
-    assert readers.frame_locals(class_frame[0]) == {}
+    assert frame_locals(class_frame[0]) == {}
     assert "value" in class_frame[1]
 
 

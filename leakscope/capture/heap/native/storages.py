@@ -1,23 +1,18 @@
-"""Live tensors and storages now, each storage's bytes once."""
+"""Which storage does a tensor have, how many bytes does it own, and who shares it?"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from leakscope.capture.heap.raw_types import mro
-from leakscope.capture.heap.referents import qualified_name
 
 TensorBase: Any = torch._C.TensorBase
 StorageBase: Any = torch._C.StorageBase
 storage_address: Any = torch._C._storage_address  # type: ignore[attr-defined]
 has_storage = torch._C._has_storage
 _untyped_storage = TensorBase.untyped_storage
-_KEPT_TYPES = 40
 
 
 def storage_of(tensor: Any) -> int | None:
@@ -47,7 +42,7 @@ def sparse_parts(tensor: Any) -> list[tuple[str, Any]]:
 
 
 _OUTSIDE = torch._C._dispatch_tls_local_include_set(), torch._C._dispatch_tls_local_exclude_set()
-"""What dispatching looks like outside of any mode: within one's handler a sparse tensor would hand out its own parts."""
+"""How torch dispatches outside of any mode: within one's handler a sparse tensor would hand out its own parts."""
 _ROWS = (TensorBase.crow_indices, TensorBase.col_indices, TensorBase.values)
 _COLUMNS = (TensorBase.ccol_indices, TensorBase.row_indices, TensorBase.values)
 _PARTS = {
@@ -95,8 +90,8 @@ def is_meta(storage: Any) -> bool:
 def device_of(obj: Any) -> torch.device:
     """Where the memory of a tensor or storage lies; a subclass that answers for its device itself is not asked."""
     if TensorBase in mro(type(obj)) and not torch._C._dispatch_keys(obj).has(_PYTHON):
-        found: torch.device = TensorBase.device.__get__(obj)
-        return found
+        device: torch.device = TensorBase.device.__get__(obj)
+        return device
     behind: torch.device = StorageBase.device.__get__(storage_object(obj))
     return behind
 
@@ -105,9 +100,8 @@ def storage_object(obj: Any) -> Any:
     """The Python storage of a tensor, or the storage itself."""
     if TensorBase not in mro(type(obj)):
         return obj
-    with (
-        torch._C.DisableTorchFunction()
-    ):  # an uninitialized parameter of a lazy module refuses; a user's class runs code
+    # an uninitialized parameter of a lazy module refuses to give its storage; a user's class would run its own code
+    with torch._C.DisableTorchFunction():
         return _untyped_storage(obj)
 
 
@@ -123,7 +117,10 @@ def storage_uses(address: int) -> int:
 
 
 def tensor_bytes(tensor: Any) -> int:
-    """Bytes that the tensor itself needs, whatever its storage owns; what `expand` repeats counts once; -1 for symbolic sizes."""
+    """Bytes that the tensor itself needs, whatever its storage owns; -1 for symbolic sizes.
+
+    What `expand` repeats counts once.
+    """
     if parts := sparse_parts(tensor):
         return sum(tensor_bytes(part) for _, part in parts)
     item = int(TensorBase.element_size(tensor))
@@ -136,10 +133,3 @@ def tensor_bytes(tensor: Any) -> int:
             return -1  # int() and bool() of a symbol would fix its value in what is being compiled
         count *= size if stride or not size else 1
     return count * item
-
-
-def type_counts(objects: Sequence[Any], types: NDArray[np.int64]) -> dict[str, int]:
-    """How many of each type, most frequent first, as `objgraph.typestats` counts them, from the types' addresses."""
-    _, first, counts = np.unique(types, return_index=True, return_counts=True)
-    order = np.argsort(-counts, kind="stable")[:_KEPT_TYPES]
-    return {qualified_name(type(objects[first[k]])): int(counts[k]) for k in order.tolist()}

@@ -13,7 +13,7 @@ import torch
 from torch.autograd.graph import saved_tensors_hooks
 
 from leakscope.capture.heap import look as heap
-from leakscope.capture.heap.raw_memory import own_memory, pack_hook_at, pre_hooks_word, tensor_hooks_of
+from leakscope.capture.heap.native.raw_memory import own_memory, pack_hook_at, pre_hooks_word, tensor_hooks_of
 from leakscope.graph.model import HeapGraph
 
 

@@ -1,4 +1,4 @@
-"""From tensors into autograd's C++ graph and back: the references that no Python traversal shows."""
+"""Which references does no Python traversal show? Walked from tensors into autograd's C++ graph and back."""
 
 from __future__ import annotations
 
@@ -13,11 +13,18 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from leakscope.capture.heap.autograd import SAVED_TENSOR, Held, Types, node_holds, replays, saved_holds, tensor_holds
-from leakscope.capture.heap.gc_heap import Sweep, counts_of, extend
-from leakscope.capture.heap.raw_memory import Words, operands_of, own_memory
-from leakscope.capture.heap.referents import frame_locals
-from leakscope.capture.heap.storages import (
+from leakscope.capture.heap.native.autograd import (
+    SAVED_TENSOR,
+    Held,
+    Role,
+    Types,
+    node_holds,
+    replays,
+    saved_holds,
+    tensor_holds,
+)
+from leakscope.capture.heap.native.raw_memory import Words, operands_of, own_memory
+from leakscope.capture.heap.native.storages import (
     StorageBase,
     TensorBase,
     has_storage,
@@ -27,22 +34,35 @@ from leakscope.capture.heap.storages import (
     storage_bytes,
     storage_of,
 )
+from leakscope.capture.heap.python.code_referents import frame_locals
+from leakscope.capture.heap.python.gc_heap import Sweep, append, counts_of
+from leakscope.graph.model import ReferenceKind
 
-Ints = NDArray[np.int64]
+_STACK_PER_NODE = 800
+"""Bytes of stack reckoned for freeing one grad node of a chain: three times what was seen, for a stack of 8 MiB overflowed
+at 30,000 to 45,000 nodes, with no look involved (torch 2.13)."""
+_LEAST_DEPTH = 100
+"""References that the walk goes deep on the smallest of stacks."""
+_UNBOUNDED = 1 << 40
+"""References: more than fit into any memory."""
+
+
+_TENSOR, _GRAD_NODE, _STORAGE = Role.TENSOR, Role.GRAD_NODE, Role.STORAGE  # bound once: the walk asks for every object
 
 
 @dataclass
-class Extra:
+class ExtraReferences:
     """References found beside CPython's own, in columns."""
 
     holder: list[int] = field(default_factory=list)
     held: list[int] = field(default_factory=list)
-    kind: list[str] = field(default_factory=list)
+    kind: list[ReferenceKind] = field(default_factory=list)
     name: list[str] = field(default_factory=list)
     python: list[int] = field(default_factory=list)
     """Python references each accounts for; 0 where C++ owns the C++ object."""
 
-    def add(self, holder: int, held: int, kind: str, name: str, python: int) -> None:
+    def add(self, holder: int, held: int, kind: ReferenceKind, name: str, python: int) -> None:
+        """Note one reference, between indexes."""
         self.holder.append(holder)
         self.held.append(held)
         self.kind.append(kind)
@@ -60,13 +80,13 @@ class Storage:
     """Indexes of the tensors and Python storage objects over it."""
 
 
-class Explorer:
+class NativeReferences:
     """Adds to a sweep what C++ holds; indexes go on counting behind the sweep's own objects."""
 
-    def __init__(self, found: Sweep) -> None:
-        self.sweep = found
+    def __init__(self, heap: Sweep) -> None:
+        self.sweep = heap
         self.types = Types()
-        self.extra = Extra()
+        self.extra = ExtraReferences()
         self.storages: dict[int, Storage] = {}
         self.replayed: set[int] = set()
         """Tensors that a view's functions hold, which nothing lists: its base and the views in between."""
@@ -77,21 +97,21 @@ class Explorer:
         """Storages of wrapper subclasses and fake tensors: a shape's worth of bytes that nobody owns."""
         self.new: list[Any] = []
         """Objects met on the way that the sweep does not have."""
-        self._first_new = len(found.objects)
-        untracked = range(found.tracked, self._first_new)
-        self._known: dict[int, int] = {id(found.objects[k]): k for k in untracked}
+        self._first_new = len(heap.objects)
+        untracked = range(heap.tracked, self._first_new)
+        self._known: dict[int, int] = {id(heap.objects[k]): k for k in untracked}
         self.role = self._roles()
 
     def _roles(self) -> NDArray[np.int8]:
-        """0 plain, 1 tensor, 2 grad node, 3 storage object, for each object of the sweep."""
+        """The role of each object of the sweep."""
         addresses, first, inverse = np.unique(self.sweep.types, return_index=True, return_inverse=True)
         codes = np.zeros(len(addresses), dtype=np.int8)
         for k, place in enumerate(first.tolist()):
-            codes[k] = _ROLE_CODES[self.types.role(type(self.sweep.objects[place]))]
+            codes[k] = self.types.role(type(self.sweep.objects[place]))
         roles: NDArray[np.int8] = codes[inverse]
         return roles
 
-    def explore(self) -> None:
+    def walk(self) -> None:
         """Walk from every tensor and grad node through what they hold, without recursion."""
         with torch._C.DisableTorchFunction(), own_memory() as words:
             special = np.flatnonzero((self.role > 0) | (self.sweep.types == id(SAVED_TENSOR)))
@@ -104,7 +124,8 @@ class Explorer:
                 waiting = self._visit(waiting, words)
             if waiting:
                 self.problems.append(
-                    f"an autograd graph more than {deepest} references deep was not walked to its end; what lies behind is unexplained"
+                    f"an autograd graph more than {deepest} references deep was not walked to its end; "
+                    "what lies behind is unexplained"
                 )
             self._replay_views()
             for address in self._hollow:  # their Python storage objects, met by the sweep, own nothing either
@@ -116,21 +137,21 @@ class Explorer:
         for index in indexes:
             obj = self._object(index)
             role = self.types.role(type(obj))
-            if role == "tensor":
-                self._storage(index, obj)
+            if role is _TENSOR:
+                self._note_storage(index, obj)
                 for held in tensor_holds(obj, self.problems):
-                    self._hold(index, held)
+                    self._note(index, held)
                     if held.name == "._base":
                         self._views.setdefault(self.index_of(held.target), []).append(
                             (index, replays(obj, held.target))
                         )
-            elif role == "grad node":
+            elif role is _GRAD_NODE:
                 for held in node_holds(obj, self.types, words):
-                    self._hold(index, held)
+                    self._note(index, held)
             elif type(obj) is SAVED_TENSOR:
                 for held in saved_holds(obj, "saved tensor", words):
-                    self._hold(index, held)
-            elif role == "storage" and not is_meta(obj):
+                    self._note(index, held)
+            elif role is _STORAGE and not is_meta(obj):
                 address = int(obj._cdata)
                 entry = self.storages.setdefault(address, Storage(address, _nbytes(obj)))
                 entry.holders.append(index)
@@ -149,32 +170,32 @@ class Explorer:
                 self.replayed |= {base, *unseen}
                 for holder in holders:
                     for index in unseen:
-                        self.extra.add(holder, index, "memory", "._view_func", 0)
+                        self.extra.add(holder, index, ReferenceKind.MEMORY, "._view_func", 0)
 
     def _object(self, index: int) -> Any:
         return self.sweep.objects[index] if index < self._first_new else self.new[index - self._first_new]
 
-    def _hold(self, index: int, held: Held) -> None:
+    def _note(self, index: int, held: Held) -> None:
         holder = index if held.of is None else self.index_of(held.of)
         at = self.index_of(held.target) if held.target is not None else self.find(held.at)
         if at >= 0:
             self.extra.add(holder, at, held.kind, held.name, held.python)
 
-    def _storage(self, index: int, tensor: Any) -> None:
+    def _note_storage(self, index: int, tensor: Any) -> None:
         address = storage_of(tensor)
         if address is not None:
-            self._has(index, address, tensor)
+            self._add_holder(index, address, tensor)
         elif has_storage(tensor):
             self._hollow.add(int(storage_address(tensor)))
         else:
             for name, part in sparse_parts(tensor):
                 address = storage_of(part)
                 if TensorBase._use_count(part) > 1:  # the tensor's own
-                    self.extra.add(index, self.index_of(part), "attribute", name, 0)
+                    self.extra.add(index, self.index_of(part), ReferenceKind.ATTRIBUTE, name, 0)
                 elif address is not None:
-                    self._has(index, address, part)
+                    self._add_holder(index, address, part)
 
-    def _has(self, index: int, address: int, tensor: Any) -> None:
+    def _add_holder(self, index: int, address: int, tensor: Any) -> None:
         entry = self.storages.get(address)
         if entry is None:
             entry = self.storages[address] = Storage(address, storage_bytes(tensor))
@@ -184,7 +205,7 @@ class Explorer:
         """Index of the object at an address, -1 where it is not in the graph."""
         index = self._known.get(address)
         if index is None:
-            index = self.sweep.book.find_one(address)
+            index = self.sweep.address_book.find_one(address)
         return index
 
     def index_of(self, obj: Any) -> int:
@@ -209,12 +230,9 @@ class Explorer:
                 if at >= 0:
                     holders.append(start + k)
                     helds.append(at)
-        extend(self.sweep, new, counts)
-        self.role = np.concatenate(
-            [self.role, np.array([_ROLE_CODES[self.types.role(type(obj))] for obj in new], dtype=np.int8)]
-        )
-        self.sweep.holder = np.concatenate([self.sweep.holder, np.asarray(holders, dtype=np.int32)])
-        self.sweep.held = np.concatenate([self.sweep.held, np.asarray(helds, dtype=np.int32)])
+        append(self.sweep, new, counts, holders, helds)
+        roles = np.array([self.types.role(type(obj)) for obj in new], dtype=np.int8)
+        self.role = np.concatenate([self.role, roles])
 
     def read_frames(self, frames: list[FrameType]) -> dict[int, str]:
         """Add the locals and operands of running frames; returns the index of each frame, with its function's name.
@@ -224,12 +242,12 @@ class Explorer:
         with own_memory() as words:
             operands = [operands_of(frame, words) for frame in frames]
         cells = self._loose_cells()
-        found: dict[int, str] = {}
+        running: dict[int, str] = {}
         for frame, addresses in zip(frames, operands, strict=True):
             index = self.index_of(frame)
-            found[index] = frame.f_code.co_qualname
+            running[index] = frame.f_code.co_qualname
             for at in filter(lambda at: at >= 0, map(self.find, addresses)):
-                self.extra.add(index, at, "operand", "an operand", 1)
+                self.extra.add(index, at, ReferenceKind.OPERAND, "an operand", 1)
             closed = {*frame.f_code.co_cellvars, *frame.f_code.co_freevars}
             for name, value in frame_locals(frame).items():
                 at = self.find(id(value))
@@ -237,41 +255,30 @@ class Explorer:
                     continue
                 if name in closed:
                     for cell in cells.get(id(value), ()):
-                        self.extra.add(index, cell, "local", f"local {name}", 1)
+                        self.extra.add(index, cell, ReferenceKind.LOCAL, f"local {name}", 1)
                 else:
-                    self.extra.add(index, at, "local", f"local {name}", 1)
-        return found
+                    self.extra.add(index, at, ReferenceKind.LOCAL, f"local {name}", 1)
+        return running
 
     def _loose_cells(self) -> dict[int, list[int]]:
         """Cells with an owner that CPython does not show, by the address of what they hold."""
         count = len(self.sweep.objects)
         places = np.flatnonzero(self.sweep.types == id(CellType))
         missing = self.sweep.counts[places] - np.bincount(self.sweep.held, minlength=count)[places]
-        found: dict[int, list[int]] = {}
+        by_content: dict[int, list[int]] = {}
         for index in places[missing > 0].tolist():
             try:
-                found.setdefault(id(self.sweep.objects[index].cell_contents), []).append(index)
+                by_content.setdefault(id(self.sweep.objects[index].cell_contents), []).append(index)
             except ValueError:  # an empty cell
                 continue
-        return found
+        return by_content
 
 
 def deepest_walk() -> int:
-    """How many references deep the walk goes: torch frees a chain of nodes that Python has seen by recursion.
-
-    torch 2.13 overflowed an 8 MiB stack when a chain of 30,000 to 45,000 such nodes went, with no look involved.
-    """
+    """How many references deep the walk goes: torch frees a chain of nodes that Python has seen by recursion."""
     soft, _ = resource.getrlimit(resource.RLIMIT_STACK)
-    return _UNBOUNDED if soft == resource.RLIM_INFINITY else max(soft // _STACK_PER_NODE, 100)
-
-
-_STACK_PER_NODE = 800
-_UNBOUNDED = 1 << 40
+    return _UNBOUNDED if soft == resource.RLIM_INFINITY else max(soft // _STACK_PER_NODE, _LEAST_DEPTH)
 
 
 def _nbytes(storage: Any) -> int:
     return int(StorageBase.nbytes(storage))
-
-
-_ROLE_CODES = {"": 0, "tensor": 1, "grad node": 2, "storage": 3}
-TENSOR, GRAD_NODE, STORAGE_OBJECT = 1, 2, 3

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from enum import IntEnum
 from types import GetSetDescriptorType
 from typing import Any
 
 import torch
 
-from leakscope.capture.heap.raw_memory import Words, pack_hook_at
+from leakscope.capture.heap.native.raw_memory import Words, pack_hook_at
 from leakscope.capture.heap.raw_types import mro, type_dict
+from leakscope.graph.model import ReferenceKind
 
 TensorBase: Any = torch._C.TensorBase
 """torch's stubs show the values of its getters, not the getters themselves."""
+SAVED_TENSOR: Any = torch._C._autograd.SavedTensor
 _grad_fn = TensorBase.grad_fn.__get__
 _grad = TensorBase._grad.__get__
 _is_nested = TensorBase.is_nested.__get__
@@ -21,17 +24,20 @@ _base = TensorBase._base.__get__
 _is_leaf = TensorBase.is_leaf.__get__
 _retains_grad = TensorBase.retains_grad.__get__
 _hooks = TensorBase._backward_hooks.__get__
-SAVED_TENSOR: Any = torch._C._autograd.SavedTensor
 _after_accumulate = TensorBase._post_accumulate_grad_hooks.__get__
+
+# Bound once: up to Python 3.11 an enum's member costs a third of a microsecond, and a graph has millions of references.
+_GRAD_GRAPH, _SAVED, _HOOK = ReferenceKind.GRAD_GRAPH, ReferenceKind.SAVED, ReferenceKind.HOOK
+_MEMORY, _ATTRIBUTE = ReferenceKind.MEMORY, ReferenceKind.ATTRIBUTE
 
 
 @dataclass(frozen=True)
 class Held:
     """One reference out of a tensor or a grad node."""
 
-    kind: str
-    """A word of `graph.model.REFERENCE_KINDS`."""
+    kind: ReferenceKind
     name: str
+    """As code writes it: `.grad_fn`, `saved self`."""
     target: Any
     python: int
     """How many Python references this accounts for; 0 where C++ holds the C++ object itself."""
@@ -41,15 +47,26 @@ class Held:
     """Address of what is held, where it was read and `target` is not at hand."""
 
 
+class Role(IntEnum):
+    """What an object is to the walk through what C++ holds."""
+
+    PLAIN = 0
+    """Nothing to it."""
+    TENSOR = 1
+    GRAD_NODE = 2
+    STORAGE = 3
+    """The Python object of a storage."""
+
+
 class Types:
     """Which types are tensors and which are grad nodes, decided once per type and without asking an object."""
 
     def __init__(self) -> None:
-        self._known: dict[int, str] = {}
+        self._known: dict[int, Role] = {}
         self._saved: dict[int, tuple[str, ...]] = {}
 
-    def role(self, kind: type) -> str:
-        """`tensor`, `grad node`, `storage` or ""."""
+    def role(self, kind: type) -> Role:
+        """What objects of this type are to the walk."""
         role = self._known.get(id(kind))
         if role is None:
             role = self._known[id(kind)] = _role(kind)
@@ -59,18 +76,22 @@ class Types:
         """`_raw_saved_*` attributes of a grad node's type."""
         names = self._saved.get(id(kind))
         if names is None:
-            found = [name for base in mro(kind) for name in type_dict(base) if name.startswith("_raw_saved_")]
-            names = self._saved[id(kind)] = tuple(dict.fromkeys(found))
+            getters = [name for base in mro(kind) for name in type_dict(base) if name.startswith(_RAW_SAVED)]
+            names = self._saved[id(kind)] = tuple(dict.fromkeys(getters))
         return names
 
 
-def _role(kind: type) -> str:
+_RAW_SAVED = "_raw_saved_"
+"""How a grad node's getters of saved tensors begin that run no unpack hook."""
+
+
+def _role(kind: type) -> Role:
     bases = mro(kind)
     if TensorBase in bases:
-        return "tensor"
+        return Role.TENSOR
     if torch._C.StorageBase in bases:
-        return "storage"
-    return "grad node" if is_grad_node(kind) else ""
+        return Role.STORAGE
+    return Role.GRAD_NODE if is_grad_node(kind) else Role.PLAIN
 
 
 def is_grad_node(kind: type) -> bool:
@@ -89,22 +110,22 @@ def tensor_holds(tensor: Any, problems: list[str]) -> Iterator[Held]:
         problems.append(f"the grad_fn of a view could not be read: {str(error).splitlines()[0]}")
         grad_fn = None
     if grad_fn is not None:
-        yield Held("grad graph", ".grad_fn", grad_fn, 0)
+        yield Held(_GRAD_GRAPH, ".grad_fn", grad_fn, 0)
         hooks = _hooks(tensor)
         if hooks is not None:
             # The node holds the dict of a tensor with a grad_fn as well (tensor_pre_hooks; torch/_tensor.py
             # register_hook calls grad_fn._register_hook_dict), out of gc's sight: pytorch#7343.
-            yield Held("hook", "tensor hook", hooks, 1, of=grad_fn)
+            yield Held(_HOOK, "tensor hook", hooks, 1, of=grad_fn)
     after = _after_accumulate(tensor)
     if after is not None:
-        yield Held("hook", "post-accumulate hook", after, 1)  # gc sees one of its two owners
+        yield Held(_HOOK, "post-accumulate hook", after, 1)  # gc sees one of its two owners
     base = _base(tensor)
     if base is not None:
-        yield Held("memory", "._base", base, 0)
+        yield Held(_MEMORY, "._base", base, 0)
     if _is_leaf(tensor) or _retains_grad(tensor):  # reading .grad of other tensors warns
         grad = _grad(tensor)
         if grad is not None:
-            yield Held("attribute", ".grad", grad, 0)
+            yield Held(_ATTRIBUTE, ".grad", grad, 0)
 
 
 def replays(view: Any, base: Any) -> bool:
@@ -123,9 +144,9 @@ def node_holds(node: Any, types: Types, words: Words) -> Iterator[Held]:
     kind = type(node)
     for k, (function, _) in enumerate(node.next_functions):
         if function is not None:
-            yield Held("grad graph", f".next_functions[{k}]", function, 0)
+            yield Held(_GRAD_GRAPH, f".next_functions[{k}]", function, 0)
     if kind.__name__ == "AccumulateGrad":
-        yield Held("grad graph", ".variable", node.variable, 0)
+        yield Held(_GRAD_GRAPH, ".variable", node.variable, 0)
         return
     for name in types.saved_names(kind):
         try:
@@ -133,7 +154,7 @@ def node_holds(node: Any, types: Types, words: Words) -> Iterator[Held]:
         except RuntimeError:
             continue  # freed by backward: CopySlices and released custom Functions say so by raising
         several = saved if isinstance(saved, (tuple, list)) else (saved,)
-        short = name[len("_raw_saved_") :]
+        short = name[len(_RAW_SAVED) :]
         for k, item in enumerate(several):
             label = f"saved {short}" if several is not saved else f"saved {short}[{k}]"
             yield from _saved(item, label, words)
@@ -151,17 +172,17 @@ def saved_holds(saved: Any, label: str, words: Words) -> Iterator[Held]:
         return
     hook = saved.unpack_hook
     if hook is None:
-        yield Held("saved", label, payload, 0)
+        yield Held(_SAVED, label, payload, 0)
     else:  # SafePyObject: the packed object and the unpack hook are Python references owned by C++
-        yield Held("saved", label, payload, 1)
-        yield Held("hook", f"unpack hook of {label}", hook, 1)
-        yield Held("hook", f"pack hook of {label}", None, 1, at=pack_hook_at(saved, payload, hook, words))
+        yield Held(_SAVED, label, payload, 1)
+        yield Held(_HOOK, f"unpack hook of {label}", hook, 1)
+        yield Held(_HOOK, f"pack hook of {label}", None, 1, at=pack_hook_at(saved, payload, hook, words))
 
 
 def metadata_of(node: Any) -> dict[str, Any]:
     """A node's metadata; asking leaves an empty dict on a node that had none."""
-    found: dict[str, Any] = node.metadata
-    return found
+    metadata: dict[str, Any] = node.metadata
+    return metadata
 
 
 def hook_dicts_of(node: Any) -> Iterator[tuple[str, Any]]:

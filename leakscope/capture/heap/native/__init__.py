@@ -1,0 +1,1 @@
+"""What is held where only C++ knows of it?"""

@@ -1,0 +1,1 @@
+"""What does CPython itself show of the heap?"""

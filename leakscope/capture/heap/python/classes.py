@@ -1,0 +1,42 @@
+"""Which file and line define this class or module?"""
+
+from __future__ import annotations
+
+import sys
+import types
+from typing import Any
+
+from leakscope.capture.heap.raw_types import mro, type_dict, type_qualname
+from leakscope.capture.source import user_source as source
+
+_module_dict = type_dict(types.ModuleType)["__dict__"].__get__
+
+
+def module_dict(module: Any) -> dict[str, Any]:
+    """A module's namespace, without asking its own `__getattribute__`."""
+    namespace: dict[str, Any] = _module_dict(module)
+    return namespace
+
+
+def module_file(module: Any) -> str:
+    """The file that a module was read from, "" for what has none or is no module."""
+    if module is None or types.ModuleType not in mro(type(module)):
+        return ""
+    filename = module_dict(module).get("__file__")
+    return filename if type(filename) is str else ""
+
+
+def class_file(kind: type) -> str:
+    """The file that defines a class, "" for one written in C."""
+    module = type_dict(kind).get("__module__")
+    return module_file(sys.modules.get(module)) if type(module) is str else ""
+
+
+def class_where(kind: type) -> str:
+    """`train.py:12`, the line that defines a class of the user's; "" for any other."""
+    filename = class_file(kind)
+    if not filename or not source.is_users(filename):
+        return ""
+    name = type_qualname(kind)
+    line = source.class_line(filename, name) or source.local_line(filename, "", name)  # `Batch = namedtuple(...)`
+    return source.at(filename, line) if line else ""
