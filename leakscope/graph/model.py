@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import astuple, dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -158,10 +157,11 @@ class CommUse:
 
 @dataclass(frozen=True, eq=False)
 class HeapGraph:
-    """Objects on a way from a root or a cycle to tensor memory or an array's, in columns; ids are indexes, no addresses.
+    """Objects on a path from a root or a cycle to tensor memory or an array's, in columns; ids are indexes, not addresses.
 
     All object columns have length n, all reference columns length m; `type`, `label`, `name`, `where`,
-    `reference_name` and `reference_where` are indexes into `strings`, `kind`, `root` and `reference_kind` into the tuples above.
+    `reference_name` and `reference_where` are indexes into `strings`, `kind`, `root` and `reference_kind` into
+    KINDS, ROOTS and REFERENCE_KINDS.
     """
 
     strings: tuple[str, ...]
@@ -191,6 +191,7 @@ class HeapGraph:
         return len(self.kind)
 
     def object(self, index: int) -> Object:
+        """One object, out of the columns."""
         text = self.strings
         return Object(
             index=index,
@@ -207,6 +208,7 @@ class HeapGraph:
         )
 
     def reference(self, index: int) -> Reference:
+        """One reference, out of the columns."""
         return Reference(
             index=index,
             holder=int(self.holder[index]),
@@ -222,6 +224,7 @@ class HeapGraph:
 
     @cached_property
     def storages(self) -> Ints:
+        """Indexes of all tensor memory."""
         return self.of_kind(ObjectKind.STORAGE)
 
     @cached_property
@@ -240,75 +243,19 @@ class HeapGraph:
         return _grouped(self.held, len(self))
 
     def out_of(self, index: int) -> Ints:
+        """Indexes of the references by which an object holds others."""
         start, order = self.references_out
         return order[start[index] : start[index + 1]]
 
     def into(self, index: int) -> Ints:
+        """Indexes of the references by which an object is held."""
         start, order = self.references_in
         return order[start[index] : start[index + 1]]
 
 
 OBJECT_COLUMNS = ("type", "kind", "label", "name", "where", "bytes", "size", "root", "freed", "unexplained")
 REFERENCE_COLUMNS = ("holder", "held", "reference_kind", "reference_name", "reference_where")
-_WORDS = {"kind": KINDS, "root": ROOTS, "reference_kind": REFERENCE_KINDS}
-
-
-def to_json(graph: HeapGraph) -> dict[str, Any]:
-    """The graph as plain lists, ready for `json.dump`."""
-    data: dict[str, Any] = {
-        "strings": list(graph.strings),
-        "words": {name: list(words) for name, words in _WORDS.items()},
-    }
-    for column in OBJECT_COLUMNS + REFERENCE_COLUMNS:
-        data[column] = getattr(graph, column).tolist()
-    data["made_at"] = {str(index): text for index, text in graph.made_at.items()}
-    data["device"] = {str(index): text for index, text in graph.device.items()}
-    data["crossed"] = {str(index): list(astuple(use)) for index, use in graph.comm_uses.items()}
-    return data
-
-
-def from_json(data: Mapping[str, Any]) -> HeapGraph:
-    """Inverse of `to_json`; raises KeyError, TypeError or ValueError on anything else."""
-    columns = {name: np.asarray(data[name], dtype=np.int64) for name in OBJECT_COLUMNS + REFERENCE_COLUMNS}
-    for name, words in _WORDS.items():  # a file says its own words, so that new ones may come in between
-        columns[name] = np.asarray([words.index(word) for word in data["words"][name]], dtype=np.int64)[columns[name]]
-    made_at = {int(index): str(text) for index, text in data["made_at"].items()}
-    comm_uses = {int(index): CommUse(*fields) for index, fields in data.get("crossed", {}).items()}
-    device = {int(index): str(text) for index, text in data.get("device", {}).items()}
-    return HeapGraph(strings=tuple(data["strings"]), made_at=made_at, comm_uses=comm_uses, device=device, **columns)
-
-
-def build(
-    objects: Sequence[Object], references: Sequence[Reference], made_at: Mapping[int, str] | None = None
-) -> HeapGraph:
-    """A graph from single objects and references, in order; for small graphs and tests."""
-    strings: dict[str, int] = {}
-
-    def code(text: str) -> int:
-        return strings.setdefault(text, len(strings))
-
-    def column(values: Sequence[int]) -> Ints:
-        return np.asarray(values, dtype=np.int64)
-
-    return HeapGraph(
-        type=column([code(o.type) for o in objects]),
-        kind=column([KINDS.index(o.kind) for o in objects]),
-        label=column([code(o.label) for o in objects]),
-        name=column([code(o.name) for o in objects]),
-        where=column([code(o.where) for o in objects]),
-        bytes=column([o.bytes for o in objects]),
-        size=column([o.size for o in objects]),
-        root=column([ROOTS.index(o.root) for o in objects]),
-        freed=column([o.freed for o in objects]),
-        unexplained=column([o.unexplained for o in objects]),
-        holder=column([r.holder for r in references]),
-        held=column([r.held for r in references]),
-        reference_kind=column([REFERENCE_KINDS.index(r.kind) for r in references]),
-        reference_name=column([code(r.name) for r in references]),
-        reference_where=column([code(r.where) for r in references]),
-        strings=tuple(strings),
-        made_at=dict(made_at or {}),
-    )
+"""Names of the columns, as files have them too."""
 
 
 def _grouped(keys: Ints, count: int) -> tuple[Ints, Ints]:

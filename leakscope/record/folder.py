@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from leakscope.errors import LeakscopeError
-from leakscope.graph.model import to_json
+from leakscope.graph.as_json import to_json
 from leakscope.record.ends import ended_file, ended_to_json
 from leakscope.record.kinds import Occasion
 from leakscope.record.model import Ended, GcDiff, Look, Step

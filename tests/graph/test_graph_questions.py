@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 from support.heap_text import heap_from, way_text
 
+from leakscope.graph.as_json import from_json, to_json
 from leakscope.graph.cycles import find_cycles, smallest_cycle
-from leakscope.graph.model import HeapGraph, from_json, to_json
+from leakscope.graph.model import HeapGraph
 from leakscope.graph.paths import ways_from_roots
 from leakscope.graph.retained import bytes_freed, freed_storages
 

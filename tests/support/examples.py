@@ -17,7 +17,7 @@ from leakscope.findings.model import (
     Sighting,
     Unjudged,
 )
-from leakscope.graph.model import build
+from leakscope.graph.build import build
 from leakscope.record.model import Collection, Ended, GcDiff, Look, Rank, Run, Step
 from leakscope.record.rows.comm import CommOperation
 

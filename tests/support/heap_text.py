@@ -10,7 +10,8 @@ list's its items, `maxlen=9` its bound; `frame work#1` and `frame work#2` are tw
 
 from __future__ import annotations
 
-from leakscope.graph.model import IMMORTAL, HeapGraph, Object, Reference, build
+from leakscope.graph.build import build
+from leakscope.graph.model import IMMORTAL, HeapGraph, Object, Reference
 
 _KINDS = {
     "module": "namespace", "list": "container", "dict": "container", "tensor": "tensor", "storage": "storage",

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from leakscope.graph.model import CommUse, HeapGraph, Object, Reference, build
+from leakscope.graph.build import build
+from leakscope.graph.model import CommUse, HeapGraph, Object, Reference
 from leakscope.record.kinds import EndKind, Occasion, Phase
 from leakscope.record.model import Ended, Look, Rank
 from leakscope.record.rows.lifetimes import IdleStorage, WatchedStep

@@ -16,7 +16,8 @@ from support.recorded_rows import rows
 from leakscope.capture.device import counters as device
 from leakscope.findings import judge
 from leakscope.findings.model import Finding
-from leakscope.graph.model import HeapGraph, Object, build
+from leakscope.graph.build import build
+from leakscope.graph.model import HeapGraph, Object
 from leakscope.record.folder import write_run
 from leakscope.record.model import Ended, Look, Rank, Run, Step
 from leakscope.record.reading import read_run

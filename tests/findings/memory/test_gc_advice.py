@@ -9,7 +9,7 @@ from leakscope.capture.process.gc_callbacks import CollectionWatch, freezing
 from leakscope.findings.facts import Said
 from leakscope.findings.memory.gc_advice import gc_advice
 from leakscope.findings.model import Cut, CutReference, Finding
-from leakscope.graph.model import build
+from leakscope.graph.build import build
 from leakscope.record.model import Collection, Ended, GcDiff, Look, Rank, Run, Step
 from leakscope.record.rows.host import GcFreeze
 
