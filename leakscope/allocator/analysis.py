@@ -145,7 +145,8 @@ def _end_stacks(snapshot: Snapshot, played: Replay, trace: Trace | None, active:
 
 def _alive_at(snapshot: Snapshot, played: Replay, sites: Sequence[Site], event: int) -> tuple[SiteBytes, ...]:
     """What was alive right after `event` by site: traced allocations, ghosts, and what only its later release tells
-    of."""
+    of.
+    """
     alive = played.live_at(event)
     blocks = snapshot.blocks
     stacks = np.concatenate([played.stacks[alive], blocks.stack[played.ghosts]])

@@ -17,6 +17,7 @@ GZIP_RATIO = 100
 """A gzipped file may unpack to this many times its size; snapshots written by torch shrink 9 to 40 times."""
 
 _FREE_BYTES = 1 << 20
+"""And so many bytes beside, for files that are nearly empty."""
 _EMBEDDED = re.compile(
     rb'"name"\s{0,9}:\s{0,9}("(?:[^"\\\r\n]|\\.){0,4096}")\s{0,9},\s{0,9}"base64"\s{0,9}:\s{0,9}"([A-Za-z0-9+/=]*)("?)'
 )

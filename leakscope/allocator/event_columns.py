@@ -7,10 +7,11 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from leakscope.allocator.event_lane import EventLane, EventRun
+from leakscope.allocator.event_lane import LONG1, EventLane, EventRun, ValueKind
 
 Ints = npt.NDArray[np.int64]
 NO_VALUE, EMPTY_LIST, FIRST_SPELLED = -1, -2, -3
+"""In a column, where no index into the memo can stand."""
 FIELDS = ("action", "addr", "device_free", "size", "stream", "time_us", "frames")
 
 
@@ -34,33 +35,39 @@ def decode_runs(lane: EventLane, runs: Sequence[EventRun]) -> tuple[dict[str, In
         cursor = starts[chosen] + 3
         for name, kind, key_width in lane.patterns[number].fields:
             cursor += key_width
-            if kind == "tuple":
-                for _ in range(2):
-                    cursor += _integer_widths(source, cursor)
-                cursor += 2
-            elif kind == "int":
-                if name in columns:
-                    columns[name][chosen] = _integers(source, cursor)
-                cursor += _integer_widths(source, cursor)
-            elif kind == "get":
-                short = source[cursor] == ord("h")
-                if name in columns:
-                    columns[name][chosen] = _little_endian(source, cursor + 1, np.where(short, 1, 4))
-                cursor += np.where(short, 2, 5)
-            elif kind == "text":
-                cursor += source[cursor + 1].astype(np.int64) + 3
-            elif kind == "frames":
+            if kind == ValueKind.FRAMES:
                 spans = zip(cursor.tolist(), ends[chosen].tolist(), strict=True)
                 places = [spelled.setdefault(lane.data[start:end], len(spelled)) for start, end in spans]
                 columns[name][chosen] = FIRST_SPELLED - np.array(places, np.int64)
                 cursor = ends[chosen]
-            elif kind == "list":
-                if name in columns:
-                    columns[name][chosen] = EMPTY_LIST
-                cursor += 2
             else:
-                cursor += 1
+                if name in columns:
+                    columns[name][chosen] = _values(kind, source, cursor)
+                cursor += _widths(kind, source, cursor)
     return columns, list(spelled)
+
+
+def _values(kind: ValueKind, source: npt.NDArray[np.uint8], at: Ints) -> Ints:
+    """What is written at `at`, as a column has it."""
+    if kind == ValueKind.INT:
+        return _integers(source, at)
+    if kind == ValueKind.GET:
+        return _little_endian(source, at + 1, np.where(source[at] == ord("h"), 1, 4))
+    return np.full(len(at), EMPTY_LIST if kind == ValueKind.LIST else NO_VALUE, np.int64)
+
+
+def _widths(kind: ValueKind, source: npt.NDArray[np.uint8], at: Ints) -> Ints:
+    """Bytes taken by what is written at `at`."""
+    if kind == ValueKind.INT:
+        return _integer_widths(source, at)
+    if kind == ValueKind.GET:
+        return np.where(source[at] == ord("h"), 2, 5).astype(np.int64)
+    if kind == ValueKind.TEXT:
+        return source[at + 1].astype(np.int64) + 3
+    if kind == ValueKind.TUPLE:
+        first = _integer_widths(source, at)
+        return first + _integer_widths(source, at + first) + 2
+    return np.full(len(at), 2 if kind == ValueKind.LIST else 1, np.int64)
 
 
 def _integer_widths(source: npt.NDArray[np.uint8], at: Ints) -> Ints:
@@ -72,7 +79,7 @@ def _integer_widths(source: npt.NDArray[np.uint8], at: Ints) -> Ints:
 
 def _integers(source: npt.NDArray[np.uint8], at: Ints) -> Ints:
     opcode = source[at]
-    is_long = opcode == 0x8A
+    is_long = opcode == LONG1
     signed = is_long | (opcode == ord("J"))
     header = np.where(is_long, 2, 1)
     return _little_endian(source, at + header, _integer_widths(source, at) - header, signed)

@@ -11,6 +11,7 @@ import re
 from array import array
 from bisect import bisect_right
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Any
 
 from leakscope.errors import Unreadable
@@ -18,36 +19,66 @@ from leakscope.errors import Unreadable
 LAZY: Any = object()
 """Stands in the memo for a value inside an event that was put aside; `EventLane.resolve` reads it."""
 
-_MOST_PATTERNS, _LONGEST = 16, 8192
+LONG1 = 0x8A
+"""Opcode of a number of a given length in bytes (`pickle.LONG1`)."""
+_MAX_PATTERNS = 16
+"""Shapes of events learned from one file; chosen, for each is tried on each event."""
+_MAX_EVENT_BYTES = 8192
+"""Length of an event that a pattern is made of: one with its stack written inside may be long."""
+
+
+class ValueKind(StrEnum):
+    """How a value inside an event is written; the names of the groups of `_ENTRY`."""
+
+    GET = "get"
+    """What the memo holds."""
+    TUPLE = "tuple"
+    INT = "int"
+    TEXT = "text"
+    FRAMES = "frames"
+    """A list of what the memo holds."""
+    LIST = "list"
+    """An empty list."""
+    CONSTANT = "constant"
+    """None, True or False."""
+
+
 _GET = rb"(?:h.|j....)"
 _INT = rb"(?:K.|M..|J....|\x8a(?:" + b"|".join(b"\\x%02x" % n + b"." * n for n in range(9)) + rb"))"
 _TEXT = rb"\x8c(?:" + b"|".join(b"\\x%02x" % n + b"." * n for n in range(33)) + rb")\x94"
-_KINDS = (
-    ("get", _GET),
-    ("tuple", _INT + _INT + rb"\x86\x94"),
-    ("int", _INT),
-    ("text", _TEXT),
-    ("frames", rb"\]\x94(?:\((?:j....|h.)++e|(?:h.|j....)a)"),
-    ("list", rb"\]\x94"),
-    ("constant", rb"[N\x88\x89]"),
-)
+_SHAPES = {
+    ValueKind.GET: _GET,
+    ValueKind.TUPLE: _INT + _INT + rb"\x86\x94",
+    ValueKind.INT: _INT,
+    ValueKind.TEXT: _TEXT,
+    ValueKind.FRAMES: rb"\]\x94(?:\((?:j....|h.)++e|(?:h.|j....)a)",
+    ValueKind.LIST: rb"\]\x94",
+    ValueKind.CONSTANT: rb"[N\x88\x89]",
+}
 _ENTRY = re.compile(
-    b"(?P<key>" + _GET + b")(?:" + b"|".join(b"(?P<%s>%s)" % (kind.encode(), shape) for kind, shape in _KINDS) + b")",
+    b"(?P<key>"
+    + _GET
+    + b")(?:"
+    + b"|".join(b"(?P<%s>%s)" % (kind.encode(), shape) for kind, shape in _SHAPES.items())
+    + b")",
     re.DOTALL,
 )
-_SHAPES = dict(_KINDS)
-_REMEMBERED = ("tuple", "text", "frames", "list")
+_REMEMBERED = (ValueKind.TUPLE, ValueKind.TEXT, ValueKind.FRAMES, ValueKind.LIST)
+"""Kinds that the pickle puts into its memo."""
 _EXPECTED = {
-    "action": ("get",), "addr": ("int",), "device_free": ("int",), "size": ("int",), "stream": ("int",), "time_us": ("int",),
-    "frames": ("get", "frames", "list"), "pool_id": ("get", "tuple"),
-}  # fmt: skip
+    "action": (ValueKind.GET,),
+    **dict.fromkeys(("addr", "device_free", "size", "stream", "time_us"), (ValueKind.INT,)),
+    "frames": (ValueKind.GET, ValueKind.FRAMES, ValueKind.LIST),
+    "pool_id": (ValueKind.GET, ValueKind.TUPLE),
+}
+"""Kinds that the value of a key may be of."""
 
 
 @dataclass(frozen=True)
 class Pattern:
     """One shape of trace event."""
 
-    fields: tuple[tuple[str, str, int], ...]
+    fields: tuple[tuple[str, ValueKind, int], ...]
     """Name, kind of value, and bytes taken by the key, in the order written."""
     matches: re.Pattern[bytes]
     puts: tuple[int, ...]
@@ -86,17 +117,21 @@ class EventLane:
 
     def learn(self, start: int, end: int) -> None:
         """Learn the shape of the event dictionary written in `data[start:end]`, if it is flat and new."""
-        if len(self.patterns) >= _MOST_PATTERNS or self.data[start : start + 3] != b"}\x94(" or end - start > _LONGEST:
+        if (
+            len(self.patterns) >= _MAX_PATTERNS
+            or self.data[start : start + 3] != b"}\x94("
+            or end - start > _MAX_EVENT_BYTES
+        ):
             return
         pos, fields, expression, seen = start + 3, [], [rb"\}\x94\("], set()
         while (entry := _ENTRY.match(self.data, pos)) is not None:
             key = self.memo[_index(entry["key"])]
-            kind = entry.lastgroup or ""
+            kind = ValueKind(entry.lastgroup or "")
             if type(key) is not str or key in seen or kind not in _EXPECTED.get(key, _SHAPES):
                 return
             seen.add(key)
             fields.append((key, kind, len(entry["key"])))
-            shape = _SHAPES[kind] + b"()" if kind == "frames" else _SHAPES[kind]
+            shape = _SHAPES[kind] + b"()" if kind == ValueKind.FRAMES else _SHAPES[kind]
             expression += [re.escape(entry["key"]), shape]
             pos = entry.end()
         text = b"".join(expression) + b"u"
@@ -154,7 +189,7 @@ class EventLane:
             entry = entry and _ENTRY.match(self.data, entry.end())
         if entry is None:
             raise AssertionError("a pattern matched what its entries do not")
-        return self.frames_in(entry["frames"]) if entry.lastgroup == "frames" else _value(entry)
+        return self.frames_in(entry["frames"]) if entry.lastgroup == ValueKind.FRAMES else _value(entry)
 
     def frames_in(self, text: bytes) -> list[Any]:
         """The list of remembered frames that `text`, a value of kind `frames`, spells."""
@@ -171,13 +206,13 @@ def _index(get: bytes) -> int:
 
 def _value(entry: re.Match[bytes]) -> Any:
     """The value of a remembered entry."""
-    if entry.lastgroup == "text":
+    if entry.lastgroup == ValueKind.TEXT:
         return entry["text"][2:-1].decode("utf-8", "surrogatepass")
-    if entry.lastgroup == "list":
+    if entry.lastgroup == ValueKind.LIST:
         return []
     numbers = []
     for number in re.finditer(_INT, entry["tuple"][:-2], re.DOTALL):
         token = number.group()
-        skip = 2 if token[0] == 0x8A else 1
+        skip = 2 if token[0] == LONG1 else 1
         numbers.append(int.from_bytes(token[skip:], "little", signed=token[0] in b"J\x8a"))
     return tuple(numbers)

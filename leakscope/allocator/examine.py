@@ -13,6 +13,8 @@ from leakscope.allocator.ranks import rank_in
 from leakscope.allocator.reading import read_snapshots
 from leakscope.errors import LeakscopeError
 
+_COMPARED = ("a base", "a new one")
+
 
 def examine(paths: Sequence[Path], comparing: bool = False) -> SnapshotsReport:
     """Read and analyse files, as ranks named by their file names or, with `comparing`, as a base and a new one.
@@ -28,8 +30,8 @@ def examine(paths: Sequence[Path], comparing: bool = False) -> SnapshotsReport:
     if not comparing:
         reports.sort(key=lambda report: (report.rank is None, report.rank or 0))
         return SnapshotsReport(tuple(reports), judge_snapshots(reports))
-    if len(reports) != 2:
-        raise LeakscopeError(f"comparing takes two snapshots, a base and a new one, and {len(reports)} were given")
+    if len(reports) != len(_COMPARED):
+        raise LeakscopeError(f"comparing takes two snapshots, {' and '.join(_COMPARED)}, and {len(reports)} were given")
     return SnapshotsReport(tuple(reports), judge_snapshots(reports[1:]), compare(*reports))
 
 

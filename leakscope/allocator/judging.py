@@ -118,10 +118,16 @@ def judge_snapshots(snapshots: Sequence[SnapshotReport]) -> Judgement:
 def _concerns(snapshot: SnapshotReport, device: DeviceReport) -> list[Concern]:
     origin = (snapshot.name, snapshot.rank, device.device)
     found = [
-        Concern(ConcernKind.OUT_OF_MEMORY, *origin, failure.requested_bytes, failure.site, of_bytes=failure.device_free_bytes or 0,
-                alive_bytes=failure.alive_bytes)
+        Concern(
+            ConcernKind.OUT_OF_MEMORY,
+            *origin,
+            failure.requested_bytes,
+            failure.site,
+            of_bytes=failure.device_free_bytes or 0,
+            alive_bytes=failure.alive_bytes,
+        )
         for failure in device.out_of_memory[:1]
-    ]  # fmt: skip
+    ]
     found += [
         Concern(
             ConcernKind.GROWTH,
@@ -161,7 +167,7 @@ def _unjudged(device: DeviceReport) -> str:
 
 def _excesses(snapshots: Sequence[SnapshotReport]) -> list[Concern]:
     """Places where one rank holds more at the end than the median of its peers."""
-    if len(snapshots) < 2 or len({snapshot.rank for snapshot in snapshots} - {None}) < len(snapshots):
+    if len(snapshots) <= 1 or len({snapshot.rank for snapshot in snapshots} - {None}) < len(snapshots):
         return []
     held = [_end_by_place(snapshot) for snapshot in snapshots]
     found = []

@@ -15,7 +15,10 @@ _FAILED = "oom"
 
 
 def files_in(folder: Path) -> tuple[Path, ...]:
-    """The rank's snapshot files in the order they were taken: `cuda_step_000012.pickle`, `cuda_oom_000012.pickle`, after that step."""
+    """The rank's snapshot files in the order they were taken.
+
+    `cuda_step_000012.pickle`, then `cuda_oom_000012.pickle`, which was taken after that step.
+    """
     found = [
         (int(name[3]), name[2] != "step", path)
         for path in folder.glob("*.pickle")

@@ -23,8 +23,16 @@ FREE_BUDGET = 1 << 20
 """Bytes of Python objects that may be built whatever the length of the input."""
 
 _DICT, _LIST, _TEXT, _NUMBER, _RUN = 264, 96, 72, 40, 480
-_MARK_DEPTH = 100
+"""Bytes that each is taken to need, a little above `sys.getsizeof` of CPython 3.11, for the budget."""
+_MAX_DEPTH = 100
+"""Containers in containers: chosen, far above what a snapshot needs."""
+_PROTOCOLS = range(2, 6)
+"""Protocols whose opcodes are known here; 5 is the newest of Python 3.8 to 3.14."""
+_MAX_NUMBER_BYTES = 9
+"""Of an unsigned 64-bit counter, with its sign."""
+_PROTO, _STOP, _BINGET, _LONG_BINGET, _MEMOIZE = 0x80, 0x2E, 0x68, 0x6A, 0x94
 _GLOBALS = b"ciRo\x81\x92\x93\x82\x83\x84bPQ\x97\x98"
+"""Opcodes that import, call, or build what is no plain data (`pickletools.opcodes`)."""
 
 
 @dataclass(frozen=True)
@@ -70,9 +78,9 @@ class _Machine:
 
     def run(self) -> Any:
         data = self.data
-        if data[0] != 0x80:
+        if data[0] != _PROTO:
             raise Unreadable("it is not a pickle of protocol 2 or later")
-        handlers, stop, get1, get4, remember = _HANDLERS, 0x2E, 0x68, 0x6A, 0x94
+        handlers, stop, get1, get4, remember = _HANDLERS, _STOP, _BINGET, _LONG_BINGET, _MEMOIZE
         push, memo, stack, from_bytes = self.stack.append, self.memo, self.stack, int.from_bytes
         while True:
             at = self.pos
@@ -117,8 +125,11 @@ class _Machine:
 
     # -- numbers and constants
 
+    def push(self, value: Any) -> None:
+        self.stack.append(value)
+
     def protocol(self) -> None:
-        if not 2 <= self.data[self.pos] <= 5:
+        if self.data[self.pos] not in _PROTOCOLS:
             raise Unreadable(f"it is a pickle of protocol {self.data[self.pos]}, and only 2 to 5 are known")
         self.pos += 1
 
@@ -141,9 +152,10 @@ class _Machine:
 
     def long1(self) -> None:
         length = self.data[self.pos]
-        if length > 9:
+        if length > _MAX_NUMBER_BYTES:
             raise Unreadable(
-                f"the pickle holds a number of {length} bytes at byte {self.pos}, and no counter needs more than 9"
+                f"the pickle holds a number of {length} bytes at byte {self.pos}, "
+                f"and no counter needs more than {_MAX_NUMBER_BYTES}"
             )
         end = self.pos + 1 + length
         self.stack.append(int.from_bytes(self.data[self.pos + 1 : end], "little", signed=True))
@@ -154,15 +166,6 @@ class _Machine:
         self.stack.append(struct.unpack_from(">d", self.data, self.pos)[0])
         self.pos += 8
         self.spend(_NUMBER)
-
-    def none(self) -> None:
-        self.stack.append(None)
-
-    def true(self) -> None:
-        self.stack.append(True)
-
-    def false(self) -> None:
-        self.stack.append(False)
 
     # -- text
 
@@ -177,20 +180,11 @@ class _Machine:
         self.stack.append(self.data[start : start + length].decode("utf-8", "surrogatepass"))
         self.pos = start + length
 
-    def text1(self) -> None:
-        self.text(1)
-
-    def text4(self) -> None:
-        self.text(4)
-
-    def text8(self) -> None:
-        self.text(8)
-
     # -- containers
 
     def mark(self) -> None:
-        if len(self.marks) >= _MARK_DEPTH:
-            raise Unreadable(f"the pickle is nested more than {_MARK_DEPTH} deep, which no memory snapshot is")
+        if len(self.marks) >= _MAX_DEPTH:
+            raise Unreadable(f"the pickle is nested more than {_MAX_DEPTH} deep, which no memory snapshot is")
         self.marks.append(len(self.stack))
 
     def since_mark(self) -> list[Any]:
@@ -214,9 +208,6 @@ class _Machine:
         self.spend(_LIST)
         self.stack.append([])
 
-    def empty_tuple(self) -> None:
-        self.stack.append(())
-
     def tuple_of(self, count: int) -> None:
         if len(self.stack) < count:
             raise IndexError
@@ -224,26 +215,10 @@ class _Machine:
         self.spend(_LIST)
         self.stack[-count:] = [values]
 
-    def tuple1(self) -> None:
-        self.tuple_of(1)
-
-    def tuple2(self) -> None:
-        self.tuple_of(2)
-
-    def tuple3(self) -> None:
-        self.tuple_of(3)
-
     def tuple_since_mark(self) -> None:
         values = tuple(self.since_mark())
         self.spend(_LIST)
         self.stack.append(values)
-
-    def append(self) -> None:
-        value = self.stack.pop()
-        self.extend_last([value])
-
-    def appends(self) -> None:
-        self.extend_last(self.since_mark())
 
     def extend_last(self, values: list[Any]) -> None:
         last = self.stack[-1]
@@ -255,9 +230,6 @@ class _Machine:
     def set_item(self) -> None:
         value = self.stack.pop()
         self.fill_last([self.stack.pop(), value])
-
-    def set_items(self) -> None:
-        self.fill_last(self.since_mark())
 
     def fill_last(self, values: list[Any]) -> None:
         last = self.stack[-1]
@@ -315,11 +287,13 @@ class _Machine:
 _OPCODES: dict[bytes, Callable[[_Machine], None]] = {
     b"\x80": _Machine.protocol, b"\x95": _Machine.frame,
     b"K": _Machine.int1, b"M": _Machine.int2, b"J": _Machine.int4, b"\x8a": _Machine.long1, b"G": _Machine.float8,
-    b"N": _Machine.none, b"\x88": _Machine.true, b"\x89": _Machine.false,
-    b"\x8c": _Machine.text1, b"X": _Machine.text4, b"\x8d": _Machine.text8,
-    b"(": _Machine.mark, b"}": _Machine.empty_dict, b"]": _Machine.empty_list, b")": _Machine.empty_tuple,
-    b"\x85": _Machine.tuple1, b"\x86": _Machine.tuple2, b"\x87": _Machine.tuple3, b"t": _Machine.tuple_since_mark,
-    b"a": _Machine.append, b"e": _Machine.appends, b"s": _Machine.set_item, b"u": _Machine.set_items,
+    b"N": lambda m: m.push(None), b"\x88": lambda m: m.push(True), b"\x89": lambda m: m.push(False),
+    b"\x8c": lambda m: m.text(1), b"X": lambda m: m.text(4), b"\x8d": lambda m: m.text(8),
+    b"(": _Machine.mark, b"}": _Machine.empty_dict, b"]": _Machine.empty_list, b")": lambda m: m.push(()),
+    b"\x85": lambda m: m.tuple_of(1), b"\x86": lambda m: m.tuple_of(2), b"\x87": lambda m: m.tuple_of(3),
+    b"t": _Machine.tuple_since_mark,
+    b"a": lambda m: m.extend_last([m.stack.pop()]), b"e": lambda m: m.extend_last(m.since_mark()),
+    b"s": _Machine.set_item, b"u": lambda m: m.fill_last(m.since_mark()),
     b"\x94": _Machine.remember, b"q": _Machine.put1, b"r": _Machine.put4, b"h": _Machine.get1, b"j": _Machine.get4,
 }  # fmt: skip
 _HANDLERS: list[Callable[[_Machine], None] | None] = [_OPCODES.get(bytes([code])) for code in range(256)]

@@ -11,7 +11,8 @@ _SHORT = re.compile(r"(?:^|[_\-.])r0*(\d{1,6})(?=[_\-.]|$)", re.IGNORECASE)
 
 def rank_in(path: Path) -> int | None:
     """The rank in the file's name, or in the nearest folder's that has one (`rank_0003/cuda.pickle`); None without
-    one."""
+    one.
+    """
     for part in (path.name, *(parent.name for parent in path.parents)):
         if found := _RANK.search(part):
             return int(found[1])

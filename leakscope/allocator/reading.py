@@ -119,7 +119,8 @@ def _segments(items: list[Any], stacks: StackTable) -> tuple[tuple[Segment, ...]
 
 def _block(block: Any, address: int, segment: int, stacks: StackTable) -> tuple[int, int, int, int, int, int]:
     """Address, size, requested, state, segment, stack; before torch 2.1 a block has no address and its stack is in
-    `history`."""
+    `history`.
+    """
     if type(block) is not dict:
         raise Unreadable(f"a block is of type {type(block).__name__}, not a dictionary")
     state = block.get("state")
@@ -158,7 +159,7 @@ def _block_columns(rows: list[tuple[int, int, int, int, int, int]]) -> Blocks:
 
 
 def _pool(value: Any) -> tuple[int, int]:
-    if type(value) in (list, tuple) and len(value) == 2 and all(type(part) is int for part in value):
+    if type(value) in (list, tuple) and [type(part) for part in value] == [int, int]:
         return (value[0], value[1])
     return (0, 0)
 

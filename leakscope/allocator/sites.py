@@ -64,7 +64,8 @@ def sites_of(stacks: Sequence[Stack]) -> tuple[Site, ...]:
 
 def site_of(stack: Stack) -> Site:
     """The site of one stack: innermost user frame, else innermost Python frame, else the grad node or operator in
-    C++."""
+    C++.
+    """
     library: Frame | None = None
     for frame in stack:
         kind = _python_kind(frame.filename)

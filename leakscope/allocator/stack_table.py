@@ -43,7 +43,7 @@ class StackTable:
         return self._same_frames(tuple(map(id, frames)), frames, None)
 
     def _same_frames(self, identities: tuple[int, ...], frames: list[Any], forward: Any) -> int:
-        """torch 2.11 writes a new list for nearly every event but shares the frames in them."""
+        """Torch 2.11 writes a new list for nearly every event but shares the frames in them."""
         number = None if forward else self._by_frames.get(identities)
         if number is None:
             stack = tuple(self._frame(frame) for frame in frames) + _forward_frames(forward)
@@ -55,6 +55,7 @@ class StackTable:
         return number
 
     def stacks(self) -> tuple[Stack, ...]:
+        """All stacks, by their numbers."""
         return tuple(self._stacks)
 
     def _frame(self, frame: Any) -> Frame:
@@ -70,7 +71,7 @@ class StackTable:
 
 
 def _forward_frames(forward: Any) -> Stack:
-    """torch 2.15 gives the forward's traceback as pieces of text, outermost first."""
+    """Torch 2.15 gives the forward's traceback as pieces of text, outermost first."""
     if type(forward) is not list:
         return ()
     text = "".join(piece for piece in forward if type(piece) is str)

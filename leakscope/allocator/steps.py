@@ -16,7 +16,8 @@ from leakscope.allocator.snapshot import Annotation, Ints, Trace
 FEWEST_RISES = 3
 """Growth is more bytes at each of at least this many step ends in a row, the last included."""
 
-_MOST_STEPS = 512
+_MAX_STEPS = 512
+"""Last steps looked at: chosen, for the levels of all sites at each are kept."""
 _MARKERS = (
     r"Optimizer\.step#",
     r"ProfilerStep#",
@@ -24,6 +25,7 @@ _MARKERS = (
     r"Optimizer\.zero_grad#",
     r".*DataLoader.*__next__",
 )
+"""Annotations that begin a step, the surest first: those that torch itself records, and names that people give."""
 
 
 @dataclass(frozen=True)
@@ -53,6 +55,7 @@ class StepGrowth:
 
     @property
     def judged(self) -> bool:
+        """Whether enough steps were seen for growth to show."""
         return self.steps >= FEWEST_RISES
 
 
@@ -69,7 +72,7 @@ def step_growth(replay: Replay, trace: Trace, annotations: Sequence[Annotation],
         return StepGrowth("", 0, (), ())
     # Times are monotone within a trace, so the first event at or after a marker begins the step.
     inside = [time for time in starts if int(trace.time_us[0]) <= time]
-    boundaries = np.searchsorted(trace.time_us, np.array(inside[-_MOST_STEPS:], np.int64))
+    boundaries = np.searchsorted(trace.time_us, np.array(inside[-_MAX_STEPS:], np.int64))
     if not len(boundaries):
         return StepGrowth(marker, 0, (), ())
     levels = tuple(int(replay.curve[max(int(at) - 1, 0)]) for at in boundaries)

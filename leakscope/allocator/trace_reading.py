@@ -61,7 +61,7 @@ def read_trace(device: int, items: Any, plain: Plain, stacks: StackTable) -> Tra
     action, size = columns["action"], columns["size"]
     if (size[action < OOM] < 0).any() or (size >= LARGEST_SIZE).any():
         raise Unreadable(f"the trace of device {device} holds an event whose size is no count of bytes")
-    if len(names) > 255:
+    if len(names) > np.iinfo(np.uint8).max:
         raise Unreadable(
             f"the trace of device {device} holds {len(names)} kinds of events, and torch knows {len(ACTIONS)}"
         )

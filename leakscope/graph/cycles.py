@@ -21,6 +21,7 @@ class Cycles:
     """Whether each component is a cycle."""
 
     def members(self, component: int) -> Ints:
+        """The objects of a component."""
         return np.flatnonzero(self.label == component)
 
 
@@ -34,7 +35,7 @@ def find_cycles(graph: HeapGraph, without: Ints | None = None) -> Cycles:
 
 
 def smallest_cycle(graph: HeapGraph, cycles: Cycles, start: int) -> list[int]:
-    """References of the shortest way from `start` back to itself inside its component; [] where there is none."""
+    """References of the shortest path from `start` back to itself inside its component; [] where there is none."""
     component = cycles.label[start]
     came: dict[int, int] = {}
     waiting = deque([start])
@@ -45,11 +46,11 @@ def smallest_cycle(graph: HeapGraph, cycles: Cycles, start: int) -> list[int]:
             if cycles.label[there] != component:
                 continue
             if there == start:
-                way = [reference]
+                path = [reference]
                 while here != start:
-                    way.append(came[here])
+                    path.append(came[here])
                     here = int(graph.holder[came[here]])
-                return way[::-1]
+                return path[::-1]
             if there not in came:
                 came[there] = reference
                 waiting.append(there)

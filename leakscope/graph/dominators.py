@@ -2,8 +2,8 @@
 
 An object A dominates an object B where every path from a root to B leads through A. Reference counting alone frees no
 cycle, so an object on one counts as a root here, and what one reference frees is what the one object dominates that it
-alone keeps: nothing where others keep that too, else what a single walk past the object does not reach. (The tree of all
-nearest dominators takes as long as a hundred such walks; a look asks for five to fifty.)
+alone keeps: nothing where others keep that too, else what a single walk past the object does not reach. (The tree of
+all nearest dominators takes as long as a hundred such walks; a look asks for five to fifty.)
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Dominators:
     def freed_by(self, graph: HeapGraph, reference: int) -> Mask | None:
         """Which objects cutting one reference would free.
 
-        None where the reference lies on a cycle: whether that still closes without it, only another look for cycles tells.
+        None where the reference lies on a cycle: only looking for cycles again tells whether one still closes.
         """
         held = int(graph.held[reference])
         if self.component[held] == self.component[graph.holder[reference]]:

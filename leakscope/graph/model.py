@@ -157,7 +157,9 @@ class CommUse:
 
 @dataclass(frozen=True, eq=False)
 class HeapGraph:
-    """Objects on a path from a root or a cycle to tensor memory or an array's, in columns; ids are indexes, not addresses.
+    """Objects on a path from a root or a cycle to tensor memory or an array's, in columns.
+
+    An id is an index into them, no address.
 
     All object columns have length n, all reference columns length m; `type`, `label`, `name`, `where`,
     `reference_name` and `reference_where` are indexes into `strings`, `kind`, `root` and `reference_kind` into

@@ -13,7 +13,10 @@ Answer = TypeVar("Answer")
 
 
 def once(work: Callable[[HeapGraph], Answer]) -> Callable[[HeapGraph], Answer]:
-    """What `work` finds in a graph is found once, and kept for as long as the graph is; it must not keep the graph itself."""
+    """What `work` finds in a graph is found once, and kept for as long as the graph is.
+
+    The answer must not hold the graph itself, or neither is ever freed.
+    """
     known: WeakKeyDictionary[HeapGraph, Answer] = WeakKeyDictionary()
 
     @wraps(work)

@@ -5,7 +5,7 @@ One climb and these predicates answer for every part of leakscope:
 | asked | by | predicate |
 |-|-|-|
 | what a line belongs to | `paths`, `owner_of` | `is_library_line`: code without a file may be the user's |
-| whether no line shows the user's hand | cycles, known leaks | `is_outside_users_files`: code without a file shows none |
+| whether no line shows the user's hand | cycles, holders | `is_outside_users_files`: code without a file shows none |
 | whose one object is | expressions, what is idle | `owner_of`, `is_users` |
 | whether torch fills its attributes itself | known leaks, holders | `is_library_state` |
 | whether only libraries have a container or Work | holders | `belongs_to_library` |
@@ -31,7 +31,7 @@ BUILT_WITH = frozenset({"torch", "numpy", "scipy", *sys.stdlib_module_names})
 LIBRARY_STATE = ("torch.distributed.", "torch.nn.parallel.")
 """Types whose attributes torch fills, not the script."""
 MAX_ASKED = 1000
-"""Objects asked on the way up from one object: a heap's larger knots are told as not known, in milliseconds, not as known late."""
+"""Objects asked on the way up from one object; above a larger knot its holders are told as not known."""
 _TENSORS = (ObjectKind.STORAGE, ObjectKind.TENSOR, ObjectKind.PARAMETER, ObjectKind.GRAD_NODE, ObjectKind.SAVED_TENSOR)
 
 Place = TypeVar("Place", bound=Hashable)
@@ -49,7 +49,10 @@ class Owner(StrEnum):
 
 
 def is_library_line(where: str) -> bool:
-    """Whether a line is a library's, `<torch/optim/optimizer.py>:538`; `<<string>>:1` is code of the user's that has no file."""
+    """Whether a line is a library's, `<torch/optim/optimizer.py>:538`.
+
+    `<<string>>:1` is of code that has no file: the user's, as long as nothing says otherwise.
+    """
     return where.startswith("<") and not where.startswith("<<")
 
 
@@ -83,7 +86,10 @@ def is_users(obj: Object) -> bool:
 
 
 def is_library_state(obj: Object) -> bool:
-    """Whether it is a library's frame or function, or state that torch keeps for itself; not what a library merely defines."""
+    """Whether it is a library's frame or function, or state that torch keeps for itself.
+
+    An instance of a class that a library merely defines is not.
+    """
     of_torch = obj.kind == ObjectKind.INSTANCE and obj.type.startswith(LIBRARY_STATE)
     return of_torch or is_outside_users_files(obj.where)
 
@@ -91,8 +97,8 @@ def is_library_state(obj: Object) -> bool:
 class Climb(Generic[Place]):
     """A walk up from one place, the nearest first, that goes on where its caller says so and asks no place twice.
 
-    A place is an object's index, with whatever else tells two ways to it apart. Iterating gives the places in turn; where
-    more than `limit` would be asked, it ends and is not `complete`.
+    A place is an object's index, with whatever else tells two ways to it apart. Iterating gives the places in turn;
+    where more than `limit` would be asked, it ends and is not `complete`.
     """
 
     def __init__(self, start: Place, limit: int = MAX_ASKED) -> None:

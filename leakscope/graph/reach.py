@@ -51,7 +51,8 @@ def components(count: int, holder: NDArray[np.integer], held: NDArray[np.integer
 def _matrix(count: int, holder: NDArray[np.integer], held: NDArray[np.integer], twice: bool = False) -> csr_array:
     """The references as a matrix; `twice` leaves an object that holds another twice as two entries.
 
-    Summing them up sorts every row, which a breadth-first walk does not need; scipy's strong components never end without.
+    Summing them up sorts every row, which a breadth-first walk does not need; without it scipy's strong components
+    never end.
     """
     index = np.int32 if max(count, len(holder)) < 2**31 else np.int64
     data = np.ones(len(holder), dtype=np.float64)  # csgraph works in doubles; any other type is copied

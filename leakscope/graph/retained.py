@@ -32,8 +32,11 @@ def kept_without(graph: HeapGraph, references: Ints) -> Mask:
 
 @once
 def passing(graph: HeapGraph) -> Ints:
-    """References from running statements to what something else holds as well: gone when the statement is over, as the list
-    of `losses.append(step())`. A loop's iterator, say, is on the stack alone, and stays."""
+    """References from running statements to what something else holds as well.
+
+    They are gone when the statement is over, as that to the list of `losses.append(step())`. A loop's iterator, say, is
+    on the stack alone, and stays.
+    """
     operands = np.flatnonzero(graph.reference_kind == REFERENCE_KINDS.index(ReferenceKind.OPERAND))
     return operands[kept_without(graph, operands)[graph.held[operands]]] if len(operands) else operands
 

@@ -28,8 +28,9 @@ Freed = Callable[[Sequence[int]], int]
 def minimal_cut(candidate: Candidate, freed: Freed) -> tuple[tuple[int, ...], tuple[Candidate, ...]]:
     """(References, the candidate on each one's path), as few as do.
 
-    `freed` gives the bytes of the group that cutting references would free. Empty where one cut is enough, where nothing
-    else is found to hold the memory, or where cutting a few does not free it: each step's tensor may have a holder of its own.
+    `freed` gives the bytes of the group that cutting references would free. Empty where one cut is enough, where
+    nothing else is found to hold the memory, or where cutting a few does not free it: each step's tensor may have a
+    holder of its own.
     """
     group = candidate.group
     if group.freed != 0 or group.roots > 1 or group.key[-1] == HOOKS or not _names_more(candidate, freed):
@@ -57,7 +58,10 @@ def minimal_cut(candidate: Candidate, freed: Freed) -> tuple[tuple[int, ...], tu
 
 
 def _needed(cuts: Sequence[int], is_enough: Callable[[Sequence[int]], bool]) -> list[int]:
-    """Positions of those cuts without which the others are not enough: one found late may make an earlier one needless."""
+    """Positions of those cuts without which the others are not enough.
+
+    One found late may make an earlier one needless.
+    """
     places = list(range(len(cuts)))
     for place in range(len(cuts)):
         others = [k for k in places if k != place]
