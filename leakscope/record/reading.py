@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from leakscope.errors import Unreadable
-from leakscope.graph.model import from_json as heap_from_json
+from leakscope.graph.as_json import from_json as heap_from_json
 from leakscope.record.ends import ended_file, ended_from_json
 from leakscope.record.folder import FORMAT
 from leakscope.record.kinds import EndKind, Occasion
