@@ -7,13 +7,17 @@ READY := $(VENV)/ready
 VARIANTS := none stage-backward-cycle param-group-cycle kept-outputs engine
 PIPELINE := sample_runs/p2p_pipeline
 
-.PHONY: demo test check bench samples clean
+.PHONY: demo test test-fast check bench samples clean
 
 demo: $(READY)
 	$(BIN)/leakscope demo
 
 test: $(READY)
 	$(BIN)/python -m pytest -n 2 --dist loadfile
+
+# The tests that start no process, for while one writes.
+test-fast: $(READY)
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m unit
 
 check: $(READY)
 	$(BIN)/ruff check leakscope cli tests benchmarks

@@ -30,6 +30,6 @@ def run_of(*ranks: Rank) -> Run:
 def row(number: int, direction: str, peer: int | None, nth: int, **more: Any) -> dict[str, Any]:
     return {
         "id": number, "direction": direction, "peer": peer, "tag": 0, "group": "default", "bytes": 1024, "shape": [256],
-        "dtype": "float32", "buffers": 1, "step": nth, "microbatch": 0, "nth": nth, "issued_at": f"train.py:{10 + number} exchange",
-        "issued": float(number), "waited": None, "completed": None, "tensor_died": None, "storage_died": None, **more,
+        "dtype": "float32", "buffers": 1, "step": nth, "microbatch": 0, "nth": nth,
+        "issued_at": f"train.py:{10 + number} exchange", "issued": float(number), "waited": None, "completed": None, "tensor_died": None, "storage_died": None, **more,
     }  # fmt: skip

@@ -17,7 +17,7 @@ Line = Mapping[str, Any]
 
 
 def rows(wire_last: Sequence[Line] | None = None, **files: Sequence[Line]) -> dict[str, Any]:
-    """Fields of a `Rank`: what these lines are read as, by the name of their file; `wire_last` is the one operation of its file."""
+    """Fields of a `Rank`: what these lines are read as, by their file; `wire_last` is its file's one operation."""
     lines = {stem: json.loads(json.dumps(list(told))) for stem, told in files.items()}
     final = [
         from_json(FinalOperation, {"newest": False, **line, "state": line["state"].strip()}) for line in wire_last or ()

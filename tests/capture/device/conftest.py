@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support import device_kinds as kinds
-from support.fake_device_memory import FakeDeviceMemory
+from support.devices import kinds
+from support.devices.fake_device_memory import FakeDeviceMemory
 
 
 @pytest.fixture

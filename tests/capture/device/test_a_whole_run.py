@@ -21,7 +21,7 @@ Write = Callable[..., Path]
 SCRIPT = """
     import sys, types
     import torch
-    from support.fake_device import State, TRAIN, block, device_module, natives, segment
+    from support.devices.fake_device import State, TRAIN, block, device_module, natives, segment
 
     torch.set_num_threads(1)
     state = State()

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from support.fake_device import AUTOGRAD, block, segment
-from support.fake_device_memory import FakeDeviceMemory, of_tensors
+from support.devices.fake_device import AUTOGRAD, block, segment
+from support.devices.fake_device_memory import FakeDeviceMemory, of_tensors
 
 from leakscope.allocator.snapshot import Frame
 from leakscope.capture.device.blocks import made_where

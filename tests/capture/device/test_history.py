@@ -8,7 +8,7 @@ import sys
 
 import pytest
 import torch
-from support.fake_device import State, device_module, natives
+from support.devices.fake_device import State, device_module, natives
 
 from leakscope.capture.device.accelerator import Accelerator, described
 from leakscope.capture.device.history import ENTRIES, OURS, OVER, THEIRS, WAITING, History

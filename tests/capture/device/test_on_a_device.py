@@ -1,6 +1,6 @@
 """On a device: recorded, joined, let alone, out of memory, and what all of it costs.
 
-The device is CUDA's where there is one, and the fake device in host memory (support/fake_backend), which is loaded as
+The device is CUDA's where there is one, and the fake device in host memory (support/devices/fake_backend), which is loaded as
 other makers' backends are. Each runs a script under the command, as nothing that touches a device may stay in the
 tests' process.
 """
@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 import torch
 from support import SAMPLES
-from support.device_kinds import Kind
+from support.devices.kinds import Kind
 from support.recorded_runs import Runs
 
 from leakscope.findings.memory.device import DeviceLook, device_looks

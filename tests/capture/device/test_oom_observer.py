@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.fake_device_memory import FakeDeviceMemory
+from support.devices.fake_device_memory import FakeDeviceMemory
 
 from leakscope.capture.device.oom_observer import MOST_LOOKS
 

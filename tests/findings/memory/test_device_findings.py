@@ -10,7 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from support.fake_device import block, segment
+from support.devices.fake_device import block, segment
 from support.recorded_rows import rows
 
 from leakscope.capture.device import counters as device

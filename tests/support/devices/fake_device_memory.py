@@ -14,7 +14,7 @@ from leakscope.capture.heap.look import LookContext, look
 from leakscope.capture.process.patches import Patches
 from leakscope.record.folder import RankFolder
 from leakscope.record.model import Look
-from support.fake_device import TRAIN, State, block, device_module, natives, segment
+from support.devices.fake_device import TRAIN, State, block, device_module, natives, segment
 
 
 def of_tensors(tensors: Iterable[torch.Tensor], *more: dict[str, Any], frames: Any = TRAIN) -> list[dict[str, Any]]:
