@@ -48,13 +48,13 @@ class _Rank:
         if recorder is not None and (recorder.stopped or (end.status and recorder.is_over())):
             end = script.End(EndKind.STOPPED, 0)
             error = None
-        told = script.last_line(error) if end.how == EndKind.RAISED else ""
+        message = script.last_line(error) if end.how == EndKind.RAISED else ""
         stack = script.stack_of(error) if end.how == EndKind.RAISED else ()
 
         def ended(steps: int) -> Ended:
             from leakscope.record.model import Ended
 
-            return Ended(end.how, end.status, steps, told, stack)
+            return Ended(end.how, end.status, steps, message, stack)
 
         if recorder is not None:
             recorder.failed(error)

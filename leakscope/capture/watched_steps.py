@@ -39,11 +39,11 @@ class WatchedSteps:
             reason = self._makers.enter(self._lifetimes.compile_called)
             if reason and not self._device.tells_makers():
                 self._folder.note(reason)
-        told = self._lifetimes.boundary(step) if self._options.lifetimes else None
-        if told is not None:
-            if told.look is not None:
-                self._folder.look(told.look)
-            for row in told.rows:
+        watched = self._lifetimes.boundary(step) if self._options.lifetimes else None
+        if watched is not None:
+            if watched.look is not None:
+                self._folder.look(watched.look)
+            for row in watched.rows:
                 self._folder.append(row)
 
     def leave(self) -> None:

@@ -81,14 +81,14 @@ def unseen() -> str:
     if utils is None or config is None or not utils.counters.get("frames"):
         return ""
     # an option may be gone from a later torch
-    ways = [
+    options = [
         ("a C++ wrapper", getattr(config, "cpp_wrapper", False)),
         ("CUDA graphs", getattr(getattr(config, "triton", None), "cudagraphs", False)),
     ]
-    found = " and ".join(name for name, on in ways if on)
+    unseen_ways = " and ".join(name for name, on in options if on)
     return (
-        f"torch.compile was set to {found}: what compiled code sent, received and reduced is not on record"
-        if found
+        f"torch.compile was set to {unseen_ways}: what compiled code sent, received and reduced is not on record"
+        if unseen_ways
         else ""
     )
 

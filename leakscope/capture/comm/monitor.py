@@ -133,10 +133,10 @@ class CommMonitor:
 
     def last_uses(self) -> dict[int, CommUse]:
         """Address of each storage alive to the last operation, or the context, that used it."""
-        found = {} if self._contexts is None else self._contexts.last_uses()
+        by_contexts = {} if self._contexts is None else self._contexts.last_uses()
         self._log.settle()
         alive = [(address, mark) for address, mark in list(self._log.storages.items()) if mark() is not None]
-        return found | {address: mark.operation.comm_use() for address, mark in alive}
+        return by_contexts | {address: mark.operation.comm_use() for address, mark in alive}
 
     def own_objects(self) -> tuple[object, ...]:
         """Objects of leakscope's own, which no look must show."""

@@ -104,7 +104,7 @@ class OperationLog(WeakTracker):
                 len(text),
                 text,
             )
-            last.told = operation.id
+            last.shown = operation.id
             self.used = True
             return operation
         except Exception as error:  # noqa: BLE001 - whatever it is, the script's call must go through

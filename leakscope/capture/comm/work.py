@@ -33,7 +33,7 @@ class Waits:
                 del work
                 return called(*args, **kwargs)
             log.last_call = _clock()
-            if last.told == handle.number:
+            if last.shown == handle.number:
                 last.map[:6] = WAITING
             else:
                 last.update(handle.operations[-1], WAITING)
@@ -47,7 +47,7 @@ class Waits:
                 log.ask(handle, work)
             log.last_event = now = _clock()
             waits.append((handle, now))
-            if last.told == handle.number:
+            if last.shown == handle.number:
                 last.map[:6] = WAITED
             else:
                 last.update(handle.operations[-1], WAITED)

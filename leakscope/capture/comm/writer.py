@@ -38,13 +38,13 @@ class LastOperationFile:
         finally:
             os.close(file)
         self.zero = zero
-        self.told = 0
-        """Number of the operation that it tells of."""
+        self.shown = 0
+        """Number of the operation that it is about."""
 
     def update(self, operation: Operation, state: bytes) -> None:
         """`state` is one of those of `leakscope.record.last_operation`."""
-        if self.told != operation.id:
-            self.told, o = operation.id, operation
+        if self.shown != operation.id:
+            self.shown, o = operation.id, operation
             pack, text = text_of(o.channel, o.lines[0], o.bytes)
             pack(self.map, 0, state, o.id, o.nth, o.step, o.microbatch, o.issued - self.zero, len(text), text)
         else:

@@ -107,12 +107,12 @@ def trim(error: BaseException) -> None:
     seen: set[int] = set()
     waiting: list[BaseException | None] = [error]
     while waiting:
-        found = waiting.pop()
-        if found is None or id(found) in seen:
+        raised = waiting.pop()
+        if raised is None or id(raised) in seen:
             continue
-        seen.add(id(found))
-        found.__traceback__ = _without_ours(found.__traceback__)
-        waiting += [found.__cause__, found.__context__]
+        seen.add(id(raised))
+        raised.__traceback__ = _without_ours(raised.__traceback__)
+        waiting += [raised.__cause__, raised.__context__]
 
 
 def _without_ours(trace: TracebackType | None) -> TracebackType | None:
