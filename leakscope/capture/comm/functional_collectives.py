@@ -19,6 +19,7 @@ from leakscope.capture.comm.arguments import is_plain, tensors_among
 from leakscope.capture.comm.operation_log import OperationLog
 from leakscope.capture.comm.process_group import Calls
 from leakscope.capture.process.patches import Patches
+from leakscope.record.kinds import Direction
 
 _COPYING = ("all_reduce", "all_reduce_coalesced", "broadcast")
 """Operators that send a copy of what they are given; the others send the thing itself."""
@@ -28,7 +29,7 @@ _COLLECTIVES = (
     "all_gather_into_tensor_coalesced", "reduce_scatter_tensor", "reduce_scatter_tensor_out",
     "reduce_scatter_tensor_coalesced", "all_to_all_single",
 )  # fmt: skip
-_POINT_TO_POINT = {"isend": "send", "irecv": "recv"}
+_POINT_TO_POINT = {"isend": Direction.SEND, "irecv": Direction.RECV}
 _POINT_TO_POINT_ARGUMENTS = 4
 """Tensor, peer, tag and group: torch hands them by place (torch/csrc/distributed/c10d/Functional.cpp)."""
 _BATCHED_ARGUMENTS = 5

@@ -11,7 +11,7 @@ import torch
 from leakscope.capture.comm import functional_collectives
 from leakscope.capture.comm.operation_log import OperationLog
 from leakscope.capture.comm.process_group import Calls
-from leakscope.capture.comm.rpc import ContextWatch
+from leakscope.capture.comm.rpc import ContextMonitor
 from leakscope.capture.comm.writer import CommFile
 from leakscope.capture.process.dynamo import leave_us_out
 from leakscope.capture.process.import_hook import AfterImport
@@ -27,7 +27,7 @@ class Holdings:
     has not seen it, it counts as held by native code, as it is.
     """
 
-    def __init__(self, log: OperationLog, contexts: ContextWatch | None) -> None:
+    def __init__(self, log: OperationLog, contexts: ContextMonitor | None) -> None:
         self._log, self._contexts = log, contexts
         self._kept: list[Any] = []
 
@@ -50,7 +50,7 @@ class CommMonitor:
         self._file = CommFile(folder, now)
         self._log = OperationLog(self._file, now)
         self._calls = Calls(self._log, self.patches)
-        self._contexts: ContextWatch | None = None
+        self._contexts: ContextMonitor | None = None
         leave_us_out(self.patches)
         self._calls.install()
         functional_collectives.install(self._log, self._calls, self.patches)
@@ -59,7 +59,7 @@ class CommMonitor:
         patches.add("records of comm operations", self.remove)
 
     def _watch_contexts(self) -> None:
-        self._contexts = ContextWatch(self._folder, self.patches)
+        self._contexts = ContextMonitor(self._folder, self.patches)
         self._contexts.step = self._log.step
 
     def remove(self) -> None:

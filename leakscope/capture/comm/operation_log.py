@@ -16,6 +16,7 @@ from leakscope.capture.comm.weak_tracking import FutureRef, WeakTracker, WorkRef
 from leakscope.capture.comm.writer import CommFile, text_of
 from leakscope.capture.heap.native.storages import tensor_bytes
 from leakscope.capture.source.call_sites import users_lines
+from leakscope.record.kinds import Direction
 from leakscope.record.last_operation import FAILED, ISSUED, WAITED, WAITING
 
 _clock = time.perf_counter
@@ -191,7 +192,7 @@ class OperationLog(WeakTracker):
     def ask(self, handle: WorkRef, work: Any) -> None:
         """A wait for this Work has returned: who answered a receive from anybody, what holds a collective's result?"""
         first = handle.operations[0]
-        if first.channel.direction == "recv":
+        if first.channel.direction == Direction.RECV:
             self._came_from(first, work)
         for operation in handle.operations:
             if operation.waited is None and operation.channel.tag is None and operation.marks:

@@ -17,6 +17,7 @@ from leakscope.capture.comm.work import Waits
 from leakscope.capture.heap.raw_types import mro
 from leakscope.capture.process.forks import in_forked_child
 from leakscope.capture.process.patches import Patches
+from leakscope.record.kinds import Direction
 
 COLLECTIVES = (
     "allreduce", "allreduce_coalesced", "reduce", "broadcast", "allgather", "all_gather_single", "_allgather_base",
@@ -27,7 +28,7 @@ COLLECTIVES = (
 """Methods of a process group that move tensors among all its ranks, or hold them back."""
 _ONE_LIST = ("allreduce", "broadcast", "reduce")
 """Those of them that have all their tensors in the first argument."""
-_POINT_TO_POINT = {"send": "send", "recv": "recv", "recv_anysource": "recv"}
+_POINT_TO_POINT = {"send": Direction.SEND, "recv": Direction.RECV, "recv_anysource": Direction.RECV}
 
 _BY_PLACE = 4
 """Arguments of a send or receive that torch.distributed hands by place: group, tensors, peer and tag."""
@@ -145,7 +146,7 @@ class Calls:
         begin, issued, refused = self._log.begin, self._log.issued, self._log.refused
         inside, forked = self.inside, self._in_forked_child
         direction, anybody = _POINT_TO_POINT[name], name == "recv_anysource"
-        rank_name, tag_place = "dstRank" if direction == "send" else "srcRank", 2 if anybody else 3
+        rank_name, tag_place = "dstRank" if direction == Direction.SEND else "srcRank", 2 if anybody else 3
         plain = PLAIN
 
         def wrapper(*args: Any, **kwargs: Any) -> Any:

@@ -27,7 +27,7 @@ _MAX_TOLD = 16
 DIRECTION = "dist_autograd context"
 
 
-class ContextWatch:
+class ContextMonitor:
     """Notes where contexts are entered; everything else is read from torch's own container when it is asked."""
 
     def __init__(self, folder: RankFolder, patches: Patches) -> None:
