@@ -1,6 +1,6 @@
-"""What does watching the wire cost? Microseconds an operation, and the share of a step of the sample pipeline.
+"""What does following comm operations cost? Microseconds an operation, and the share of a step of the sample pipeline.
 
-    python benchmarks/wire.py
+    python benchmarks/comm.py
 
 First one process, gloo, an operation and its wait(); the best of several rounds, watched and unwatched in turn, in the
 steady state (the first steps, of which every operation is written, are over). Times are those of the main thread's
@@ -28,7 +28,6 @@ import torch
 import torch.distributed as dist
 
 from leakscope.capture.comm.monitor import CommMonitor
-from leakscope.capture.comm.process_group import Calls
 from leakscope.capture.comm.writer import FULL_STEPS
 from leakscope.capture.process.patches import Patches
 from leakscope.record.folder import RankFolder
@@ -55,14 +54,14 @@ def new_buffer() -> Callable[[], None]:
     return lambda: group.allreduce([torch.empty(64)]).wait()
 
 
-def seconds_an_operation(once: Callable[[], None], wire: CommMonitor | None, first: int) -> float:
+def seconds_an_operation(once: Callable[[], None], monitor: CommMonitor | None, first: int) -> float:
     """Mean over STEPS steps; `first` is the number of the first of them."""
     began = time.thread_time()
     for step in range(first, first + STEPS):
         for _ in range(OPERATIONS_A_STEP):
             once()
-        if wire is not None:
-            wire.step_ended(step)
+        if monitor is not None:
+            monitor.step_ended(step)
     return (time.thread_time() - began) / (STEPS * OPERATIONS_A_STEP)
 
 
@@ -72,12 +71,12 @@ def compare(make: Callable[[], Callable[[], None]], folder: Path) -> tuple[float
     plain, watched = [], []
     for turn in range(ROUNDS):
         plain.append(seconds_an_operation(once, None, 1))
-        wire = CommMonitor(RankFolder(folder / f"{make.__name__}_{turn}", 0), Patches())
+        monitor = CommMonitor(RankFolder(folder / f"{make.__name__}_{turn}", 0), Patches())
         for step in range(1, FULL_STEPS + 2):
             once()
-            wire.step_ended(step)
-        watched.append(seconds_an_operation(once, wire, FULL_STEPS + 2))
-        wire.remove()
+            monitor.step_ended(step)
+        watched.append(seconds_an_operation(once, monitor, FULL_STEPS + 2))
+        monitor.remove()
     return min(plain), min(watched)
 
 
@@ -105,16 +104,16 @@ class Spent:
 
     def time_wrappers(self, empty: bool) -> None:
         """From now on what is wrapped is timed; with `empty` nothing stands between the two clocks."""
-        replace = Calls._replace
+        wrap = Patches.wrap
 
-        def timed(calls: Calls, owner: type, name: str, make: Any) -> None:
+        def timed(patches: Patches, owner: type, name: str, make: Any) -> None:
             def between(called: Callable[..., Any]) -> Callable[..., Any]:
                 method = self.inside(called)
                 return self.outside(method if empty else make(method))
 
-            replace(calls, owner, name, between)
+            wrap(patches, owner, name, between)
 
-        Calls._replace = timed  # type: ignore[method-assign]
+        Patches.wrap = timed  # type: ignore[method-assign]
 
 
 def pipeline(rank: int, store: str, folder: Path, empty: bool) -> dict[str, float]:
@@ -132,8 +131,8 @@ def pipeline(rank: int, store: str, folder: Path, empty: bool) -> dict[str, floa
     optimizer = torch.optim.SGD(stage.parameters(), lr=0.05, momentum=0.9)
     new_context, backward, train_step = train.choose("none", rank)
     context = new_context(peer=1 - rank)
-    wire = CommMonitor(RankFolder(folder, rank), Patches())
-    step_ended = spent.outside(wire.step_ended)
+    monitor = CommMonitor(RankFolder(folder, rank), Patches())
+    step_ended = spent.outside(monitor.step_ended)
     steps: list[tuple[float, float]] = []
     for step in range(1, FULL_STEPS + PIPELINE_STEPS):
         dist.barrier()
@@ -144,7 +143,7 @@ def pipeline(rank: int, store: str, folder: Path, empty: bool) -> dict[str, floa
         if not empty:
             step_ended(step)
         steps.append((time.perf_counter() - began, spent.seconds - before))
-    wire.remove()
+    monitor.remove()
     dist.destroy_process_group()
     clock, own = (median(column) for column in zip(*steps[FULL_STEPS + 1 :], strict=True))
     return {"clock": clock, "own": own}
