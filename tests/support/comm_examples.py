@@ -31,5 +31,6 @@ def row(number: int, direction: str, peer: int | None, nth: int, **more: Any) ->
     return {
         "id": number, "direction": direction, "peer": peer, "tag": 0, "group": "default", "bytes": 1024, "shape": [256],
         "dtype": "float32", "buffers": 1, "step": nth, "microbatch": 0, "nth": nth,
-        "issued_at": f"train.py:{10 + number} exchange", "issued": float(number), "waited": None, "completed": None, "tensor_died": None, "storage_died": None, **more,
+        "issued_at": f"train.py:{10 + number} exchange", "issued": float(number), "waited": None,
+        "completed": None, "tensor_died": None, "storage_died": None, **more,
     }  # fmt: skip

@@ -12,7 +12,8 @@ from leakscope.findings.grouping.candidate import Candidate
 from leakscope.findings.grouping.groups import Group, group_storages
 from leakscope.findings.grouping.growth import series
 from leakscope.findings.model import Finding, FreedBy
-from leakscope.graph.model import HeapGraph, Object, ObjectKind, Reference, ReferenceKind, RootKind, build
+from leakscope.graph.build import build
+from leakscope.graph.model import HeapGraph, Object, ObjectKind, Reference, ReferenceKind, RootKind
 
 PLAIN = 8
 """Objects that may hold each other and tensors; the first is the root."""

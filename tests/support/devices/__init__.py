@@ -1,1 +1,1 @@
-"""The devices that tests meet where there is none: objects that answer as torch does, and a backend that torch loads."""
+"""Devices where there is none: objects that answer as torch does, and a backend that torch loads."""
