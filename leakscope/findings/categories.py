@@ -12,7 +12,9 @@ from leakscope.findings.model import RankSummary
 from leakscope.findings.peak.late_release import avoidable_peak_bytes
 from leakscope.graph.model import REFERENCE_KINDS, HeapGraph, ObjectKind, ReferenceKind
 from leakscope.graph.reach import Mask, reachable
-from leakscope.record.model import Look, Rank
+from leakscope.record.kinds import Occasion
+from leakscope.record.model import Look, Rank, Run
+from leakscope.units import bytes_text
 
 HOST = "in host memory"
 """What a run that uses an accelerator has outside of it."""
@@ -145,3 +147,14 @@ def summary(rank: Rank, leaks: Sequence[Candidate]) -> RankSummary:
         categories=by_step[-1][1] if by_step else {},
         categories_by_step=by_step,
     )
+
+
+def listed(run: Run) -> tuple[str, ...]:
+    """What was alive when the main code had returned, by category; shown, never judged."""
+    lines = []
+    for rank in run.ranks:
+        for look in rank.looks:
+            if look.occasion == Occasion.END and not rank.steps:
+                parts = ", ".join(f"{name} {bytes_text(size)}" for name, size in categories(look.heap).items() if size)
+                lines.append(f"rank {rank.number}, when its main code had returned: {parts or 'no tensor memory'}")
+    return tuple(lines)

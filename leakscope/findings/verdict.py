@@ -14,7 +14,7 @@ from leakscope.verdict import Verdict
 def verdict_of(
     run: Run, shown: Sequence[Finding], unjudged: Sequence[Unjudged], open_cases: Sequence[str]
 ) -> tuple[Verdict, str]:
-    """(verdict, why); `open_cases` say of what was found why it cannot be told whether it is a leak."""
+    """(verdict, why); `open_cases` are what grew, as the user would write it, where it cannot be told whether it is a leak."""
     leaks = [f for f in shown if f.severity == Severity.LEAK and f.origin == Origin.APPLICATION]
     if leaks:
         rate = sum(f.bytes_per_step for f in leaks)
@@ -45,7 +45,8 @@ def verdict_of(
     if short and all(number in {u.rank for u in short} for number in stepped):
         return Verdict.INCONCLUSIVE, f"too few steps to judge: {short[0].why}; run at least {run.warmup + 8} steps"
     if open_cases:
-        return Verdict.INCONCLUSIVE, open_cases[0]
+        why = f"too few looks saw {open_cases[0]} grow to tell a leak from a start that came to rest: run more steps"
+        return Verdict.INCONCLUSIVE, why
     notes = len(shown)
     extra = f"; {notes} note{'s' if notes != 1 else ''} below" if notes else ""
     grew = "enough to be a leak" if any(f.bytes_per_step > 0 for f in shown) else "over the looks taken"

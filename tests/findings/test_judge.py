@@ -10,7 +10,8 @@ from support.heap_text import heap_from
 
 from leakscope.findings.grouping.groups import group_storages
 from leakscope.findings.grouping.growth import series
-from leakscope.findings.judge import _with_proof, judge
+from leakscope.findings.judge import judge
+from leakscope.findings.stages.proof import with_proof
 from leakscope.record.kinds import EndKind
 from leakscope.record.model import Collection, Ended, Look, Rank, Run, Step
 from leakscope.report.wording import advice, held_text, title
@@ -156,7 +157,7 @@ def test_memory_that_is_only_counted_is_never_called_proved() -> None:
     proving = run(replace(one, proved={finding.fingerprint: 10 * TENSOR}))
     (proved,) = judge(proving).findings
     assert proved.cut is not None and proved.cut.proved_bytes == 10 * TENSOR
-    counted = _with_proof(replace(finding, counted_bytes=TENSOR), proving)
+    counted = with_proof(replace(finding, counted_bytes=TENSOR), proving)
     assert counted.cut is not None and counted.cut.proved_bytes is None
     assert counted.cut.unproved == "10.00 MiB of tensors went free, and what grad nodes take is only counted"
 

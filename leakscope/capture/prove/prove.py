@@ -77,7 +77,8 @@ def _cut_each(run: Run, rank: Rank, step: int, context: LookContext) -> Answers:
     from leakscope.findings.build import build_finding
     from leakscope.findings.cut.best_cut import best_cut
     from leakscope.findings.grouping.bounds import doubted
-    from leakscope.findings.judge import candidates_of, judged_looks
+    from leakscope.findings.grouping.candidates import candidates_of
+    from leakscope.findings.grouping.looks import judged_looks
     from leakscope.findings.merge import merge_findings, with_one_cut
     from leakscope.findings.model import Severity
 

@@ -1,0 +1,135 @@
+"""Which groups grow, and which garbage comes back?"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from statistics import median
+
+from leakscope.findings.grouping.bounds import WENT_ON, bound_on, gaining, went_on
+from leakscope.findings.grouping.candidate import Candidate
+from leakscope.findings.grouping.groups import Group, group_storages
+from leakscope.findings.grouping.growth import Series
+from leakscope.findings.grouping.over_looks import GroupsOverLooks, Key, by_program, groups_over
+from leakscope.record.kinds import Occasion
+from leakscope.record.model import Collection, Look, Rank
+
+_RESTED = 3
+"""Steps after the last judged look over which what has not grown at all is taken to have come to rest; chosen."""
+_AS_FAST = 0.5
+"""Share of its rate at which something has grown on; chosen."""
+
+
+def candidates_of(rank: Rank, looks: Sequence[Look]) -> list[Candidate]:
+    """Groups that grow over some looks of a rank, and garbage that comes back."""
+    return candidates_among(rank, groups_over(looks))
+
+
+def candidates_among(rank: Rank, groups: GroupsOverLooks) -> list[Candidate]:
+    """The same, of groups that are known."""
+    at_the_end = _at_the_end(rank, groups.steps)
+    live = [key for key, at in groups.at.items() if not at[max(at)][1].freed]
+    growing = [groups.lines[key] for key in live if groups.lines[key].grows]
+    candidates = (_candidate(rank, groups, key, at_the_end, growing) for key in groups.at)
+    return [candidate for candidate in candidates if candidate is not None]
+
+
+def _candidate(
+    rank: Rank, groups: GroupsOverLooks, key: Key, end: tuple[int, Mapping[Key, int]], growing: Sequence[Series]
+) -> Candidate | None:
+    """One group as a candidate; None where it does not grow."""
+    at, line = groups.at[key], groups.lines[key]
+    (ended, at_the_end), last = end, groups.steps[-1]
+    look, group = at[_telling_look(at)]
+    rate, recreated = _rate(rank, line, group, groups.garbage)
+    if look.occasion == Occasion.BLOCK:  # one look after a block of code: whatever it left unreachable is its own
+        rate = float(group.bytes) if group.freed else 0.0
+    elif by_program(group) and (not line.grows or at_the_end.get(key) == line.bytes[-1]):
+        return None
+    if rate <= 0:
+        return None
+    more = at_the_end.get(key, 0) - line.bytes[-1]
+    confirmed = more >= _AS_FAST * rate * (ended - last) > 0
+    rested = key in at_the_end and more < WENT_ON * rate * (ended - last)
+    live = group.freed == 0 and look.occasion != Occasion.BLOCK
+    doubtful = live and not confirmed and _is_counted(look, group)
+    places = gaining(at) if live and look is at[max(at)][0] else []
+    return Candidate(
+        rank.number,
+        look.step,
+        look.heap,
+        group,
+        line,
+        rate,
+        recreated,
+        storages_at={there.step: other.storages for there, other in at.values()},
+        roots=tuple(at[there][1].roots for there in sorted(at)),
+        made_at=tuple(
+            there.heap.made_at[s] for there, other in at.values() for s in other.storages if s in there.heap.made_at
+        ),
+        confirmed=confirmed,
+        ended=doubtful and not went_on(rank, line, rate, growing, rested),
+        gaining=places[-1] if places else -1,
+        bound=bound_on(at, places),
+    )
+
+
+def _at_the_end(rank: Rank, steps: Sequence[int]) -> tuple[int, dict[Key, int]]:
+    """The step at which the main code returned, and each live group's bytes then; none where that was soon after the last
+    of `steps`.
+
+    They acquit what came to rest and confirm what was seen to grow; they accuse nothing.
+    """
+    end = next((look for look in rank.looks if look.occasion == Occasion.END), None)
+    if end is None or not steps or end.step < steps[-1] + _RESTED:
+        return 0, {}
+    return end.step, {group.key: group.bytes for group in group_storages(end.heap) if by_program(group)}
+
+
+def _is_counted(look: Look, group: Group) -> bool:
+    """Whether the counted bytes are of the memory that the group is in."""
+    return (look.counted_on != "cpu") == any(s in look.heap.device for s in group.storages)
+
+
+def _telling_look(at: Mapping[int, tuple[Look, Group]]) -> int:
+    """The last look, unless gc had just emptied the group: then the one that shows most."""
+    most = max(at, key=lambda step: (at[step][1].bytes, step))
+    last = max(at)
+    return last if at[last][1].bytes * 2 >= at[most][1].bytes else most
+
+
+def _rate(rank: Rank, line: Series, group: Group, garbage: Mapping[int, int]) -> tuple[float, bool]:
+    """Bytes a step, and whether garbage came back after the program's own gc had freed some.
+
+    What the program's collections freed between two looks is added to the growth, in this group's share of
+    the garbage: automatic gc hides a cyclic leak in one run and not in the next.
+    """
+    if by_program(group):
+        return line.per_step, False
+    stretches: list[tuple[float, int]] = []
+    """Bytes a step that came between two looks, and how many steps that were."""
+    recreated = False
+    looks = list(zip(line.steps, line.bytes, strict=True))
+    for (before, had), (after, held) in pairwise(looks):
+        share = held / garbage[after] if garbage[after] else 0.0
+        freed = sum(c.freed_bytes or 0 for _, c in _collections(rank, before, after))
+        full = [step for step, c in _collections(rank, before, after) if c.generation == 2]  # noqa: PLR2004 - CPython's oldest
+        if held == had and freed and not full:
+            continue  # old, and what went was not it; or as much came as went
+        come = max(held - had + share * freed, 0.0) / (after - before) if full or held != had else 0.0
+        if full and held:
+            recreated = True
+            if not freed:  # nobody counted what went; all that is here has come since
+                come = max(come, held / max(after - full[-1], 1))
+        stretches.append((come, after - before))
+    risen = [come for come, _ in stretches if come > 0]
+    if len(risen) < 2 and not recreated:  # noqa: PLR2004 - it came once
+        return 0.0, False
+    if len(risen) == len(stretches):
+        return float(median(risen)), recreated
+    return sum(come * steps for come, steps in stretches) / sum(steps for _, steps in stretches), recreated
+
+
+def _collections(rank: Rank, before: int, after: int) -> list[tuple[int, Collection]]:
+    """(step, collection) of those that the program ran after one step and up to another."""
+    return [(step.number, c) for step in rank.steps if before < step.number <= after for c in step.collections]

@@ -1,0 +1,70 @@
+"""What is known of a run at each point of its judging: each stage of `judge` adds what it finds out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field, replace
+
+from leakscope.findings.grouping.candidate import Candidate
+from leakscope.findings.grouping.over_looks import GroupsOverLooks
+from leakscope.findings.model import Finding, Findings, RankSummary, Unjudged
+from leakscope.record.model import Look, Rank, Run
+
+
+@dataclass(frozen=True)
+class OpenCase:
+    """A finding that would be a leak if more looks had seen it grow."""
+
+    fingerprint: str
+    """That of the finding it has become part of."""
+    written: str
+    """What grows, as the user would write it."""
+
+
+@dataclass(frozen=True)
+class RankCase:
+    """What is known of one rank."""
+
+    rank: Rank
+    warmup: int
+    min_bytes: int
+    looks: tuple[Look, ...] = ()
+    """Those that growth is read from."""
+    groups: GroupsOverLooks = GroupsOverLooks()
+    candidates: tuple[Candidate, ...] = ()
+    arrays: tuple[Candidate, ...] = ()
+    """Candidates of numpy arrays and their like."""
+    findings: tuple[Finding, ...] = ()
+    """In the order of the candidates until those with one cut are merged."""
+    array_findings: tuple[Finding, ...] = ()
+    open_cases: tuple[OpenCase, ...] = ()
+    array_open_cases: tuple[OpenCase, ...] = ()
+    leaking: tuple[Candidate, ...] = ()
+    """Candidates that are leaks."""
+    gaps: tuple[Finding, ...] = ()
+    """Growth that was counted and that no storage explains."""
+    unjudged: tuple[Unjudged, ...] = ()
+
+
+@dataclass(frozen=True)
+class Case:
+    """What is known of a run."""
+
+    run: Run
+    suppress: Collection[str]
+    baseline: Collection[str]
+    leak_exit_code: int
+    ranks: tuple[RankCase, ...]
+    findings: tuple[Finding, ...] = ()
+    summaries: Mapping[int, RankSummary] = field(default_factory=dict)
+    unjudged: tuple[Unjudged, ...] = ()
+    judged: Findings | None = None
+    """What the last stage says."""
+
+
+Stage = Callable[[Case], Case]
+
+
+def each_rank(stage: Callable[[RankCase], RankCase]) -> Stage:
+    """A stage of one rank as one of the run."""
+    return lambda case: replace(case, ranks=tuple(map(stage, case.ranks)))

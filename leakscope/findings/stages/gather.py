@@ -1,0 +1,50 @@
+"""What is found otherwise than by the growth of one group, beside what grows?"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from leakscope.findings.categories import summary
+from leakscope.findings.comm.operations import beyond_the_wire, context_findings, wire_findings
+from leakscope.findings.compare_ranks import skew_findings
+from leakscope.findings.memory.allocator import allocator_findings
+from leakscope.findings.model import Unjudged
+from leakscope.findings.ownership.library_retention import kept_by_library
+from leakscope.findings.peak.late_release import late_release_findings, late_release_unjudged
+from leakscope.findings.rules.rule import rules_of_others
+from leakscope.findings.stages.case import Case, RankCase
+
+
+def add_memory_of_rank(case: RankCase) -> RankCase:
+    """What the allocator, libraries and the peak of a watched step tell of one rank."""
+    kept = kept_by_library(case.rank, case.looks, case.findings, case.min_bytes)
+    return replace(
+        case,
+        findings=(
+            *case.findings,
+            *beyond_the_wire(case.gaps, case.findings),
+            *allocator_findings(case.rank, case.looks),
+            *kept.values(),
+            *late_release_findings(case.rank, case.min_bytes, kept),
+        ),
+        unjudged=(*case.unjudged, *late_release_unjudged(case.rank)),
+    )
+
+
+def gather(case: Case) -> Case:
+    """What is known of all ranks, and what the operations between them tell."""
+    first = min((rank.number for rank in case.run.ranks), default=0)
+    unloaded = (Unjudged(broken.name, first, broken.why) for broken in rules_of_others()[1])
+    of_ranks = [finding for rank in case.ranks for finding in rank.findings]
+    return replace(
+        case,
+        findings=(*of_ranks, *wire_findings(case.run), *context_findings(case.run)),
+        summaries={rank.rank.number: summary(rank.rank, rank.leaking) for rank in case.ranks},
+        unjudged=(*(problem for rank in case.ranks for problem in rank.unjudged), *unloaded),
+    )
+
+
+def compare_ranks(case: Case) -> Case:
+    """What one rank keeps and its peers do not."""
+    skewed = skew_findings(case.run, case.summaries, case.findings)
+    return replace(case, findings=(*case.findings, *skewed))

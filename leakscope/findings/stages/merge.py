@@ -1,0 +1,41 @@
+"""Which findings are one?"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from leakscope.findings.comm.operations import with_contexts
+from leakscope.findings.grouping.arrays import beside_tensors
+from leakscope.findings.merge import merge_by_fingerprint, merge_findings, with_one_cut
+from leakscope.findings.ownership.known_leaks import named_upstream
+from leakscope.findings.stages.case import Case, RankCase
+
+
+def merge_by_cut(case: RankCase) -> RankCase:
+    """Merge, in one rank: what one cut lets go of is one finding, arrays with the tensors that go with them."""
+    alike = with_one_cut(case.findings)
+    findings = [merge_findings([case.findings[place] for place in places]) for places in alike]
+    part_of = {
+        case.findings[place].fingerprint: finding.fingerprint
+        for finding, places in zip(findings, alike, strict=True)
+        for place in places
+    }
+    open_cases = tuple(replace(open_case, fingerprint=part_of[open_case.fingerprint]) for open_case in case.open_cases)
+    for arrays in case.array_findings:
+        findings = beside_tensors(findings, arrays)
+    return replace(case, findings=tuple(findings), open_cases=(*open_cases, *case.array_open_cases))
+
+
+def name_upstream(case: Case) -> Case:
+    """Leaks that a library's developers know are the library's."""
+    return replace(case, findings=tuple(map(named_upstream, case.findings)))
+
+
+def merge_contexts(case: Case) -> Case:
+    """Merge, over what open contexts keep: it is one leak on each rank."""
+    return replace(case, findings=tuple(with_contexts(case.findings, case.run)))
+
+
+def merge_ranks(case: Case) -> Case:
+    """Merge, over the ranks: the same leak on several of them is one finding."""
+    return replace(case, findings=tuple(merge_by_fingerprint(case.findings)))

@@ -1,0 +1,30 @@
+"""What went free when a forked copy of the process made the cut?"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from leakscope.findings.model import Finding
+from leakscope.findings.stages.case import Case
+from leakscope.record.model import Run
+from leakscope.units import bytes_text
+
+
+def add_proofs(case: Case) -> Case:
+    """What forked copies of the ranks found of each cut."""
+    return replace(case, findings=tuple(with_proof(finding, case.run) for finding in case.findings))
+
+
+def with_proof(finding: Finding, run: Run) -> Finding:
+    """The finding with what its cut really freed, or the reason why it was not tried."""
+    if finding.cut is None:
+        return finding
+    answers = [rank.proved[finding.fingerprint] for rank in run.ranks if finding.fingerprint in rank.proved]
+    sizes = [a for a in answers if isinstance(a, int)]
+    reasons = [a for a in answers if isinstance(a, str)]
+    if sizes and finding.counted_bytes:
+        freed = f"{bytes_text(sum(sizes))} of tensors went free, and what grad nodes take is only counted"
+        return replace(finding, cut=replace(finding.cut, unproved=freed))
+    if sizes and not reasons:
+        return replace(finding, cut=replace(finding.cut, proved_bytes=sum(sizes)))
+    return replace(finding, cut=replace(finding.cut, unproved=reasons[0])) if reasons else finding

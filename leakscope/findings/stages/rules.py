@@ -1,0 +1,43 @@
+"""Which rule does each candidate belong to, and what speaks against a leak?"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from leakscope.findings.build import build_with_problems
+from leakscope.findings.grouping.arrays import of_arrays
+from leakscope.findings.grouping.bounds import doubted, is_open
+from leakscope.findings.grouping.candidate import Candidate
+from leakscope.findings.model import Finding, Origin
+from leakscope.findings.stages.case import OpenCase, RankCase
+
+
+def apply_rules(case: RankCase) -> RankCase:
+    """Rules: a finding for each candidate, a note where something speaks against a leak."""
+    built = [build_with_problems(candidate, case.min_bytes) for candidate in case.candidates]
+    arrays = [build_with_problems(candidate, case.min_bytes) for candidate in case.arrays]
+    of_tensors = [finding for finding, _ in built]
+    others = [of_arrays(finding, case.rank.number) for finding, _ in arrays]
+    problems = [problem for _, problems in (*built, *arrays) for problem in problems]
+    return replace(
+        case,
+        findings=_doubted(of_tensors, case.candidates),
+        open_cases=_open_cases(of_tensors, case.candidates),
+        array_findings=_doubted(others, case.arrays),
+        array_open_cases=_open_cases(others, case.arrays),
+        unjudged=(*case.unjudged, *dict.fromkeys(problems)),
+    )
+
+
+def _doubted(findings: Sequence[Finding], candidates: Sequence[Candidate]) -> tuple[Finding, ...]:
+    return tuple(doubted(finding, candidate) for finding, candidate in zip(findings, candidates, strict=True))
+
+
+def _open_cases(findings: Sequence[Finding], candidates: Sequence[Candidate]) -> tuple[OpenCase, ...]:
+    """Those of the findings of which it cannot be said whether they are leaks."""
+    return tuple(
+        OpenCase(finding.fingerprint, finding.cut.written if finding.cut else finding.subject)
+        for finding, candidate in zip(findings, candidates, strict=True)
+        if is_open(finding, candidate) and finding.origin == Origin.APPLICATION
+    )

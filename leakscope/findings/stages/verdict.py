@@ -1,0 +1,44 @@
+"""What is shown, what is listed apart, and is it a leak?"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from leakscope.findings.categories import listed
+from leakscope.findings.memory.device_oom import device_failures_told
+from leakscope.findings.memory.gc_advice import gc_advice
+from leakscope.findings.memory.oom import out_of_memory_told
+from leakscope.findings.model import Finding, Findings
+from leakscope.findings.peak.drag import drag_told
+from leakscope.findings.stages.case import Case
+from leakscope.findings.verdict import verdict_of
+from leakscope.verdict import Verdict
+
+
+def give_verdict(case: Case) -> Case:
+    """Verdict: what is shown, what is listed apart, and whether it is a leak."""
+    run = case.run
+    apart = [f for f in case.findings if _is_apart(case, f)]
+    shown = tuple(f for f in case.findings if not _is_apart(case, f))
+    written = {found.fingerprint: found.written for rank in case.ranks for found in rank.open_cases}
+    open_cases = [written[f.fingerprint] for f in shown if f.fingerprint in written]
+    verdict, why = verdict_of(run, shown, case.unjudged, open_cases)
+    judged = Findings(
+        verdict=verdict,
+        why=why,
+        exit_status=case.leak_exit_code if verdict == Verdict.LEAKS else 0,
+        findings=shown,
+        suppressed=tuple(apart),
+        unjudged=case.unjudged,
+        ranks=case.summaries,
+        listed=listed(run),
+        out_of_memory=(*out_of_memory_told(run), *device_failures_told(run)),
+        gc_advice=gc_advice(run, shown),
+        drag=drag_told(run),
+    )
+    return replace(case, judged=judged)
+
+
+def _is_apart(case: Case, finding: Finding) -> bool:
+    """Whether the finding is suppressed or was there in an earlier run."""
+    return finding.rule in case.suppress or finding.fingerprint in {*case.suppress, *case.baseline}

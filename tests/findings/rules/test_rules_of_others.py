@@ -1,0 +1,121 @@
+"""Other packages add rules through an entry point; a broken one is told as not judged, and ends nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from importlib.metadata import EntryPoint
+from typing import Any
+
+import pytest
+from support.heap_text import heap_from
+
+from leakscope.findings import Findings, judge
+from leakscope.findings.facts import Facts, Said
+from leakscope.findings.grouping.candidate import Candidate
+from leakscope.findings.rules import OWN_RULES, all_rules, rule, rule_texts
+from leakscope.record.model import Ended, Look, Rank, Run, Step
+from leakscope.report import FORMATS
+from leakscope.report.wording import advice, title
+
+STEPS = (3, 5, 9, 10)
+TENSOR = 1 << 20
+
+
+@dataclass(frozen=True)
+class Replay:
+    """A rule of another package: replay buffers."""
+
+    name: str = "replay-buffer"
+    order: float = 99
+    text: str = "A replay buffer that keeps what nobody samples."
+
+    def applies(self, candidate: Candidate) -> bool:
+        return any("replay" in reference.name for reference in candidate.references)
+
+    def facts(self, _candidate: Candidate, cut: str) -> Facts:
+        return Said(f"{cut} is a replay buffer without a bound", "Give it a capacity.")
+
+
+class Raises(Replay):
+    def applies(self, candidate: Candidate) -> bool:
+        raise LookupError("no such thing")
+
+
+def nameless() -> None:
+    """What an entry point may name by mistake."""
+
+
+RULE, RAISES = Replay(), Raises("raises", 5)
+
+
+@pytest.fixture
+def installed(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None]]:
+    """Has other packages name these objects of this module as rules."""
+    named: list[EntryPoint] = []
+
+    def entry_points(group: str) -> list[EntryPoint]:
+        assert group == "leakscope.rules"
+        return named
+
+    def install(*objects: str) -> None:
+        named.extend(EntryPoint(name, f"{__name__}:{name}", "leakscope.rules") for name in objects)
+
+    monkeypatch.setattr(rule, "entry_points", entry_points)
+    rule.rules_of_others.cache_clear()
+    yield install
+    rule.rules_of_others.cache_clear()
+
+
+def growing(name: str) -> Run:
+    def heap(count: int) -> Any:
+        items = "".join(
+            f"list items -> [{k}] -> tensor t{k}\ntensor t{k} -> storage -> storage s{k} {TENSOR}\n"
+            for k in range(count)
+        )
+        return heap_from(f"module train -> .{name} -> list items\n{items}")
+
+    looks = tuple(Look(step, "step", heap(step), None, 0) for step in STEPS)
+    steps = tuple(Step(k, 0.1, None, None, ()) for k in range(1, 11))
+    rank = Rank(0, steps, looks, Ended("finished", 0, 10))
+    return Run(("train.py",), (rank,), 1, "cpu", "2.13.0", "0", min_bytes=64 * 1024)
+
+
+def rules_of(findings: Findings) -> list[str]:
+    return [finding.rule for finding in findings.findings]
+
+
+def test_leakscopes_own_rules_stand_in_their_order() -> None:
+    assert [rule.order for rule in OWN_RULES] == sorted(rule.order for rule in OWN_RULES)
+    assert all_rules()[: len(OWN_RULES)] == OWN_RULES or len(all_rules()) > len(OWN_RULES)
+
+
+def test_a_rule_of_another_package_tells_in_its_own_words(installed: Callable[..., None]) -> None:
+    installed("RULE")
+    run = growing("replay")
+    findings = judge(run)
+    (finding,) = findings.findings
+    assert (finding.rule, finding.severity) == ("replay-buffer", "leak")
+    assert title(finding) == "train.replay is a replay buffer without a bound"
+    assert advice(finding) == "Give it a capacity."
+    assert rule_texts()["replay-buffer"] == RULE.text
+    assert RULE.text in FORMATS["sarif"](run, findings) and "replay buffer without" in FORMATS["text"](run, findings)
+    assert rules_of(judge(growing("losses"))) == ["step-growth"]
+
+
+@pytest.mark.parametrize(
+    ("name", "rule_name", "why"),
+    [
+        ("RAISES", "raises", "it raised LookupError: no such thing"),
+        ("missing", "missing", "it could not be loaded: AttributeError"),
+        ("nameless", "nameless", "it could not be loaded: AttributeError"),
+    ],
+)
+def test_a_broken_rule_is_told_as_not_judged(
+    installed: Callable[..., None], name: str, rule_name: str, why: str
+) -> None:
+    installed(name)
+    findings = judge(growing("losses"))
+    assert findings.verdict == "leaks" and rules_of(findings) == ["step-growth"]
+    (unjudged,) = findings.unjudged
+    assert (unjudged.rule, unjudged.rank) == (rule_name, 0) and unjudged.why.startswith(why)
