@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from leakscope.findings.memory.oom import ranks_out_of_memory
-from leakscope.findings.model import Finding, Findings, Hop
+from leakscope.findings.model import Finding, Findings, Hop, HopStatus, Origin, RuleName, Severity
 from leakscope.record.kinds import Occasion
 from leakscope.record.model import Rank, Run
 from leakscope.report import marks, wording
@@ -20,6 +20,7 @@ from leakscope.report.plots import categories_plot, categories_shown, category_s
 from leakscope.report.snapshot_section import device_section
 from leakscope.report.timeline import Timeline, timeline
 from leakscope.units import bytes_text
+from leakscope.verdict import Verdict
 
 if TYPE_CHECKING:
     from markupsafe import Markup
@@ -35,12 +36,32 @@ DRAWINGS = 40
 
 
 @dataclass(frozen=True)
-class ToldFinding:
+class HopOnPage:
+    """One hop as the page sets it."""
+
+    hop: Hop
+    colour: HopStatus
+    """What is leaked stands out in a leak only: a note blames nobody."""
+    reason: str
+    """"" where it is that of the hop before."""
+    suspect: bool
+    """Its reference may be the one at fault."""
+    cut: bool
+    """Its reference is the one to cut."""
+    closed: bool
+    """The cycle is closed here."""
+
+
+@dataclass(frozen=True)
+class FindingOnPage:
     """One finding as the page sets it."""
 
     finding: Finding
-    hops: tuple[tuple[Hop, str, bool, bool, bool], ...]
-    """(hop, reason, its reference is a suspect, is the one to cut, the cycle is closed here)"""
+    faint: bool
+    """Nothing that the reader must mend: a note, or a library's."""
+    hops: tuple[HopOnPage, ...]
+    no_trace: bool
+    """Nothing is known to lead to it; of a late release the holders are known, and many."""
     drawing: Markup | None
     wide: bool
     """The drawing needs the page's whole width."""
@@ -52,7 +73,7 @@ class ToldFinding:
 
 
 @dataclass(frozen=True)
-class ToldRank:
+class RankOnPage:
     """One rank as the page sets it."""
 
     story: RankStory
@@ -84,17 +105,19 @@ def render(run: Run, findings: Findings) -> str:
         ("Held by libraries", "Not yours to mend, and no reason to fail.", wording.library(findings)),
         ("Notes", "Too small to judge, or no leak by themselves.", wording.notes(findings)),
     )
-    drawn = {id(f) for f in (*sections[0][2], *sections[1][2], *sections[2][2])[:DRAWINGS]}
+    drawn = {id(finding) for finding in [f for _, _, shown in sections for f in shown][:DRAWINGS]}
+    out_of_memory = tuple(rank.number for rank in ranks_out_of_memory(run))
     return environment.get_template("page.html").render(
         run=run,
         findings=findings,
-        sections=[(head, about, [_finding(run, f, id(f) in drawn) for f in found]) for head, about, found in sections],
+        sections=[(head, about, [_finding(run, f, id(f) in drawn) for f in shown]) for head, about, shown in sections],
         ranks=_ranks(run, findings),
         ranks_drawn=RANKS_DRAWN,
         device=device_section(run),
         steps=wording.steps_of(run),
         next=wording.next_text(run, findings),
-        out_of_memory=tuple(rank.number for rank in ranks_out_of_memory(run)),
+        out_of_memory=out_of_memory,
+        colour=Verdict.LEAKS if out_of_memory else findings.verdict,
         absolute=_absolute(run),
         words=wording,
         no_trace=marks.NO_TRACE,
@@ -106,20 +129,18 @@ def _absolute(run: Run) -> bool:
     return bool(run.device) and not run.device.startswith("cpu")
 
 
-def _finding(run: Run, finding: Finding, drawn: bool) -> ToldFinding:
-    at_fault, cut, reasons = marks.suspects(finding), finding.cut_position, marks.new_reasons(finding)
+def _finding(run: Run, finding: Finding, drawn: bool) -> FindingOnPage:
     drawing = draw(finding) if drawn else ""
     width = re.search(r' width="(\d+)"', drawing)
-    return ToldFinding(
+    return FindingOnPage(
         finding=finding,
-        hops=tuple(
-            (hop, reasons[index], index in at_fault, index == cut, marks.closes_cycle(finding, index))
-            for index, hop in enumerate(finding.trace)
-        ),
+        faint=finding.severity != Severity.LEAK or finding.origin == Origin.LIBRARY,
+        hops=_hops(finding),
+        no_trace=not finding.trace and finding.rule != RuleName.LATE_RELEASE,
         drawing=_safe(drawing),
         wide=width is not None and int(width[1]) > COLUMN,
         cut_line=marks.source_line(run, finding.cut.where) if finding.cut is not None else "",
-        made_at=marks.makers(run, finding),
+        made_at=marks.allocation_sites(run, finding),
         sightings=tuple(
             (rank, tuple(sorted((s.step, s.bytes) for s in finding.sightings if s.rank == rank)))
             for rank in finding.ranks
@@ -127,15 +148,31 @@ def _finding(run: Run, finding: Finding, drawn: bool) -> ToldFinding:
     )
 
 
-def _ranks(run: Run, findings: Findings) -> list[ToldRank]:
+def _hops(finding: Finding) -> tuple[HopOnPage, ...]:
+    at_fault, reasons = marks.suspects(finding), marks.new_reasons(finding)
+    blames = finding.severity == Severity.LEAK
+    return tuple(
+        HopOnPage(
+            hop=hop,
+            colour=hop.status if blames or hop.status == HopStatus.EXPECTED else HopStatus.UNKNOWN,
+            reason=reasons[index],
+            suspect=index in at_fault,
+            cut=index == finding.cut_position,
+            closed=marks.closes_cycle(finding, index),
+        )
+        for index, hop in enumerate(finding.trace)
+    )
+
+
+def _ranks(run: Run, findings: Findings) -> list[RankOnPage]:
     return [_rank(run, rank, story) for rank, story in zip(run.ranks, rank_stories(run, findings), strict=True)]
 
 
-def _rank(run: Run, rank: Rank, story: RankStory) -> ToldRank:
+def _rank(run: Run, rank: Rank, story: RankStory) -> RankOnPage:
     by_step = story.summary.categories_by_step
     looks = {look.step: look for look in rank.looks if look.occasion in (Occasion.STEP, Occasion.LAST)}
     wire = timeline(rank.operations)
-    return ToldRank(
+    return RankOnPage(
         story=story,
         memory=_safe(memory_plot(rank, _absolute(run))),
         stacked=_safe(categories_plot(rank.number, story.summary)),

@@ -33,7 +33,7 @@ def render(run: Run, findings: Findings) -> str:
     for finding in findings.findings:
         case = _case(suite, finding.rule, f"{title(finding)} [{finding.fingerprint}]")
         if finding.severity == Severity.LEAK and finding.origin != Origin.LIBRARY:
-            _told(case, "failure", _summary(finding), finding.rule, _details(finding))
+            _add(case, "failure", _summary(finding), finding.rule, _details(finding))
         else:
             ElementTree.SubElement(case, "system-out").text = f"{_summary(finding)}\n{_details(finding)}"
     for finding in findings.suppressed:
@@ -60,14 +60,14 @@ def _rank(suite: ElementTree.Element, rank: Rank) -> None:
     if ended_badly(rank):
         ended = ended_text(rank)
         details = "\n".join((*rank.ended.stack, error_text(ended, rank.ended.error), rank.ended.log)).strip()
-        _told(case, "error", ended, ended.split()[0], details)
+        _add(case, "error", ended, ended.split()[0], details)
 
 
 def _case(suite: ElementTree.Element, group: str, name: str) -> ElementTree.Element:
     return ElementTree.SubElement(suite, "testcase", classname=f"leakscope.{group}", name=name, time="0")
 
 
-def _told(case: ElementTree.Element, tag: str, message: str, kind: str, details: str) -> None:
+def _add(case: ElementTree.Element, tag: str, message: str, kind: str, details: str) -> None:
     ElementTree.SubElement(case, tag, message=message, type=kind).text = details
 
 

@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 from leakscope.findings.model import Finding, Findings, HopStatus, Origin, RuleName, Severity
 from leakscope.findings.rules import rule_texts
-from leakscope.record.model import Run
+from leakscope.record.model import Rank, Run
 from leakscope.report.cleaning import cleaned
 from leakscope.report.wording import (
     advice,
@@ -26,14 +26,15 @@ from leakscope.report.wording import (
 )
 
 SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
+"""Where the standard keeps the schema that the log follows."""
 
 
 def render(run: Run, findings: Findings) -> str:
     """One SARIF log with one run, one result for each finding (suppressed ones marked as such)."""
     run, findings = cleaned(run), cleaned(findings)
-    found = findings.findings + findings.suppressed
-    named = [*RuleName, *sorted({f.rule for f in found} - set(RuleName))]
-    rules = [rule for rule in named if any(f.rule == rule for f in found)]
+    shown_and_suppressed = findings.findings + findings.suppressed
+    used = {finding.rule for finding in shown_and_suppressed}
+    rules = [rule for rule in (*RuleName, *sorted(used - set(RuleName))) if rule in used]
     log = {
         "$schema": SCHEMA,
         "version": "2.1.0",
@@ -43,7 +44,8 @@ def render(run: Run, findings: Findings) -> str:
                 "columnKind": "unicodeCodePoints",
                 "invocations": [_invocation(run, findings)],
                 "results": [
-                    _result(f, rules, suppressed=index >= len(findings.findings)) for index, f in enumerate(found)
+                    _result(finding, rules, suppressed=index >= len(findings.findings))
+                    for index, finding in enumerate(shown_and_suppressed)
                 ],
                 "properties": {"verdict": findings.verdict, "why": findings.why},
             }
@@ -64,16 +66,7 @@ def _driver(run: Run, rules: list[str]) -> dict[str, Any]:
 
 
 def _invocation(run: Run, findings: Findings) -> dict[str, Any]:
-    notices = [
-        {
-            "level": "error",
-            "message": {
-                "text": f"rank {rank.number} {ended_text(rank)} {error_text(ended_text(rank), rank.ended.error)}".strip()
-            },
-        }
-        for rank in run.ranks
-        if ended_badly(rank)
-    ]
+    notices = [{"level": "error", "message": {"text": _ended(rank)}} for rank in run.ranks if ended_badly(rank)]
     notices += [
         {"level": "note", "message": {"text": f"{item.rule} not judged on rank {item.rank}: {item.why}"}}
         for item in findings.unjudged
@@ -84,6 +77,11 @@ def _invocation(run: Run, findings: Findings) -> dict[str, Any]:
         "arguments": list(run.command),
         "toolExecutionNotifications": notices,
     }
+
+
+def _ended(rank: Rank) -> str:
+    ended = ended_text(rank)
+    return f"rank {rank.number} {ended} {error_text(ended, rank.ended.error)}".strip()
 
 
 def _result(finding: Finding, rules: list[str], suppressed: bool) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from leakscope.findings.model import Finding, Findings, Hop, RuleName
 from leakscope.record.model import Run
 from leakscope.report.cleaning import cleaned, one_line
-from leakscope.report.marks import NO_TRACE, closes_cycle, makers, new_reasons, source_line, suspects
+from leakscope.report.marks import NO_TRACE, allocation_sites, closes_cycle, new_reasons, source_line, suspects
 from leakscope.report.per_rank import RankStory, rank_stories
 from leakscope.report.snapshot_section import device_lines
 from leakscope.report.wording import (
@@ -137,7 +137,7 @@ def _held(run: Run, finding: Finding) -> Iterator[str]:
 
 
 def _made_at(run: Run, finding: Finding) -> Iterator[str]:
-    for index, (place, line) in enumerate(makers(run, finding)):
+    for index, (place, line) in enumerate(allocation_sites(run, finding)):
         yield from _field("made at" if index == 0 else "", place, "   ", 10)
         yield from _source(line)
 

@@ -40,10 +40,12 @@ def _cleaned(value: Any) -> Any:
 
 
 def _character(character: str) -> str:
-    if character in "\n\t" or unicodedata.category(character) not in UNPRINTABLE and character not in "\ufffe\uffff":
+    printable = unicodedata.category(character) not in UNPRINTABLE and character not in "\ufffe\uffff"
+    if printable or character in "\n\t":
         return character
     return character.encode("unicode_escape").decode("ascii")
 
 
 def one_line(text: str) -> str:
+    """The text with each run of spaces and line ends as one space."""
     return " ".join(text.split())

@@ -11,9 +11,9 @@ from leakscope.report.cleaning import one_line
 from leakscope.report.layout import Box, Layout, column_layout, dot_layout
 
 LINE = 34
-"""Characters of a label on one line of a box."""
-MOST = 24
-"""Objects in one drawing; the words tell more than a longer one would."""
+"""Characters of a label on one line of a box: most labels fit, and two boxes fit side by side."""
+MIN_OBJECTS, MAX_OBJECTS = 2, 24
+"""Objects in one drawing; the words tell more than a longer one would, and of one object there is nothing to draw."""
 CHARACTER = 7.25
 """Width of one character of the drawing's 12 px monospace, in px."""
 
@@ -24,8 +24,9 @@ class DrawnObject:
 
     label: str
     where: str
-    status: str
-    kind: str
+    status: HopStatus
+    kind: ObjectKind | None
+    """None where only the cycle names it."""
 
 
 @dataclass(frozen=True)
@@ -53,9 +54,9 @@ def draw(finding: Finding, use_dot: bool = True) -> str:
     Laid out by graphviz's `dot` where it is installed, else as a column.
     """
     drawing = drawing_of(finding)
-    if len(drawing.objects) > MOST and finding.cycle:
+    if len(drawing.objects) > MAX_OBJECTS and finding.cycle:
         drawing = _cycle_drawing(finding)
-    if not 2 <= len(drawing.objects) <= MOST or not drawing.references:
+    if not MIN_OBJECTS <= len(drawing.objects) <= MAX_OBJECTS or not drawing.references:
         return ""
     boxes = tuple(_box(drawn) for drawn in drawing.objects)
     arrows = tuple((r.holder, r.held, _label_width(r)) for r in drawing.references)
@@ -109,7 +110,7 @@ def _cycle_drawing(finding: Finding) -> Drawing:
     labels = _objects_of_cycle(finding)
     place = {index: box for box, index in enumerate(labels)}
     cut = frozenset(finding.cut.references[0].indexes if finding.cut is not None else ())
-    objects = tuple(DrawnObject(one_line(label), "", HopStatus.LEAKED, "") for label in labels.values())
+    objects = tuple(DrawnObject(one_line(label), "", HopStatus.LEAKED, None) for label in labels.values())
     references = tuple(
         DrawnReference(place[r.holder_index], place[r.held_index], one_line(r.name), r.index in cut)
         for r in finding.cycle
@@ -164,11 +165,10 @@ def _svg(drawing: Drawing, boxes: tuple[Box, ...], layout: Layout) -> str:
 
 
 def _drawn_box(drawn: DrawnObject, box: Box, x: float, y: float) -> str:
-    status = drawn.status if drawn.status in (HopStatus.EXPECTED, HopStatus.LEAKED) else "unknown"
     kind = " storage" if drawn.kind == ObjectKind.STORAGE else ""
     left, top = x - box.width / 2, y - box.height / 2
     parts = [
-        f'<g class="box {status}{kind}"><title>{escape(drawn.label)}</title>',
+        f'<g class="box {drawn.status}{kind}"><title>{escape(drawn.label)}</title>',
         f'<rect x="{left:.1f}" y="{top:.1f}" width="{box.width:.1f}" height="{box.height:.1f}" rx="6"/>',
     ]
     lines = _lines(drawn)

@@ -29,7 +29,10 @@ class Format(Protocol):
         ...
 
     def render(self, run: Run, findings: Findings) -> str:
-        """All of it, as the text of one file; no clock, no random and no file goes in, what comes from the run is escaped."""
+        """All of it, as the text of one file; what comes from the run is escaped.
+
+        It is the same each time: made of these two alone, of no clock, random number, file or environment.
+        """
         ...
 
 
@@ -63,7 +66,10 @@ def format_names() -> tuple[str, ...]:
 
 
 def format_named(name: str) -> Format:
-    """The format of that name. Raises KeyError where there is none, LeakscopeError where its package cannot be imported."""
+    """The format of that name.
+
+    Raises KeyError where there is none, LeakscopeError where its package cannot be imported.
+    """
     own = next((own for own in OWN if own.name == name), None)
     if own is not None:
         return own

@@ -9,6 +9,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+POINTS_PER_INCH = 72
+"""Of graphviz's lengths; a point is drawn as one px."""
+CHARACTER = 7.2
+"""Width of a character of graphviz's 12 point Courier, in points."""
+GAP = 48.0
+"""Between two boxes of a column, in px: room for an arrow with its name."""
+HEAD = 7.0
+"""Length of an arrowhead in px; it is 8 px wide."""
+
 Point = tuple[float, float]
 Link = tuple[int, int, float]
 """Holder, held, width of the label in px."""
@@ -51,9 +60,12 @@ def dot_layout(boxes: Sequence[Box], links: Sequence[Link]) -> Layout | None:
     import graphviz
 
     source = ["digraph {", 'graph [rankdir=TB nodesep=0.5 ranksep=0.45]; node [shape=box fixedsize=true label=""];']
-    source += [f"n{i} [width={box.width / 72:.3f} height={box.height / 72:.3f}];" for i, box in enumerate(boxes)]
+    source += [
+        f"n{i} [width={box.width / POINTS_PER_INCH:.3f} height={box.height / POINTS_PER_INCH:.3f}];"
+        for i, box in enumerate(boxes)
+    ]
     for number, (holder, held, width) in enumerate(links):
-        letters = "x" * max(1, math.ceil(width / 7.2) + 2)
+        letters = "x" * max(1, math.ceil(width / CHARACTER) + 2)
         source.append(f'n{holder} -> n{held} [id={number} label="{letters}\\nx" fontname="Courier" fontsize=12];')
     source.append("}")
     try:
@@ -85,29 +97,28 @@ def _read_dot(data: dict[str, Any], count: int) -> Layout:
 
 def column_layout(boxes: Sequence[Box], links: Sequence[Link]) -> Layout:
     """One box under the other; references to the next go straight down, all others round the right side."""
-    gap = 48.0
     widest = max(box.width for box in boxes)
     tops = [0.0]
     for box in boxes:
-        tops.append(tops[-1] + box.height + gap)
+        tops.append(tops[-1] + box.height + GAP)
     centres = tuple((widest / 2, top + box.height / 2) for top, box in zip(tops, boxes, strict=False))
     arrows, right = [], widest
     for holder, held, label in links:
         if held == holder + 1:
-            start, end = (widest / 2, tops[holder] + boxes[holder].height), (widest / 2, tops[held] - 7)
+            start, end = (widest / 2, tops[holder] + boxes[holder].height), (widest / 2, tops[held] - HEAD)
             path = f"M{start[0]:.1f},{start[1]:.1f} L{end[0]:.1f},{end[1]:.1f}"
-            arrows.append(Arrow(path, _head(end, (end[0], end[1] + 7)), (start[0], (start[1] + end[1]) / 2)))
+            arrows.append(Arrow(path, _head(end, (end[0], end[1] + HEAD)), (start[0], (start[1] + end[1]) / 2)))
             right = max(right, widest / 2 + label / 2)
             continue
         start = (centres[holder][0] + boxes[holder].width / 2, centres[holder][1])
         tip = (centres[held][0] + boxes[held].width / 2, centres[held][1])
         bend = right + label + 30
         path = f"M{start[0]:.1f},{start[1]:.1f} C{bend:.1f},{start[1]:.1f}"
-        path += f" {bend:.1f},{tip[1]:.1f} {tip[0] + 7:.1f},{tip[1]:.1f}"
+        path += f" {bend:.1f},{tip[1]:.1f} {tip[0] + HEAD:.1f},{tip[1]:.1f}"
         middle = (0.75 * bend + 0.125 * (start[0] + tip[0]), (start[1] + tip[1]) / 2)
-        arrows.append(Arrow(path, _head((tip[0] + 7, tip[1]), tip), middle))
+        arrows.append(Arrow(path, _head((tip[0] + HEAD, tip[1]), tip), middle))
         right = middle[0] + label / 2
-    return Layout(centres, tuple(arrows), right, tops[-1] - gap)
+    return Layout(centres, tuple(arrows), right, tops[-1] - GAP)
 
 
 def _head(base: Point, tip: Point) -> str:

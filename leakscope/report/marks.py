@@ -23,25 +23,25 @@ def _may_be_at_fault(holder: Hop, held: Hop) -> bool:
     return bool(holder.reference) and holder.status != HopStatus.LEAKED and held.status != HopStatus.EXPECTED
 
 
-def makers(run: Run, finding: Finding) -> tuple[tuple[str, str], ...]:
-    """(place, source line) of all that made its tensors; a line told again by the next place is "" here."""
+def allocation_sites(run: Run, finding: Finding) -> tuple[tuple[str, str], ...]:
+    """(place, source line) of all that made its tensors; a line that stands below the next place too is "" here."""
     lines = [source_line(run, place) for place in finding.made_at]
-    told_below = [line == after for line, after in pairwise([*lines, ""])]
-    return tuple(
-        (place, "" if below else line) for place, line, below in zip(finding.made_at, lines, told_below, strict=True)
-    )
+    shown = ["" if line == after else line for line, after in pairwise([*lines, ""])]
+    return tuple(zip(finding.made_at, shown, strict=True))
 
 
 NO_TRACE = "No trace: nothing that Python or autograd knows leads to this memory."
+"""In place of a trace that nobody knows."""
 
 
 def new_reasons(finding: Finding) -> tuple[str, ...]:
     """Each hop's reason, "" where it repeats that of the hop before."""
     hops = finding.trace
-    told = [hop.reason for hop in hops[:1]]
-    for before, hop in pairwise(hops):
-        told.append("" if (before.status, before.reason) == (hop.status, hop.reason) else hop.reason)
-    return tuple(told)
+    later = (
+        "" if (before.status, before.reason) == (hop.status, hop.reason) else hop.reason
+        for before, hop in pairwise(hops)
+    )
+    return (*(hop.reason for hop in hops[:1]), *later)
 
 
 def closes_cycle(finding: Finding, index: int) -> bool:

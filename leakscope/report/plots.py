@@ -20,6 +20,18 @@ if TYPE_CHECKING:
 SIZE = (5.8, 2.6)
 """Inches; the page scales the drawing to its column."""
 
+MIN_POINTS = 2
+"""Steps that make a line."""
+
+MAX_COLLECTIONS = 200
+"""Full collections that are drawn, the first ones: more would be a grey field."""
+
+OLDEST = 2
+"""The generation that a full collection collects (CPython `gc.collect()`)."""
+
+COUNTED, EXPLAINED, PEAK = 1, 4, 3
+"""Numbers, among the page's colours, of what the allocator has out, of the storages found and of the peak."""
+
 SERIES = 10
 """Colours that the page defines as `--series-1` to `--series-10`; the last is for what leaked."""
 
@@ -39,7 +51,6 @@ _KNOWN = (
 
 def category_series(names: Sequence[str]) -> dict[str, int]:
     """Each category's number among the page's colours, in the order in which they are stacked."""
-
     numbers: dict[str, int] = {}
     for name in sorted(names):
         known = next((i for i, start in enumerate(_KNOWN, 1) if name.lower().startswith(start)), None)
@@ -64,35 +75,35 @@ def memory_plot(rank: Rank, absolute: bool) -> str:
     Returns "" where fewer than two steps were counted.
     """
     counted = counted_steps(rank)
-    if len(counted) < 2:
+    if len(counted) < MIN_POINTS:
         return ""
     base = 0 if absolute else counted[0][1]
     explained = [
         (look.step, look.explained_bytes) for look in rank.looks if look.occasion in (Occasion.STEP, Occasion.LAST)
     ]
     first = 0 if absolute or not explained else explained[0][1]
-    looks = [(step, found - first) for step, found in explained]
+    looks = [(step, size - first) for step, size in explained]
     peaks = [(s.number, s.peak_bytes) for s in rank.steps if s.peak_bytes is not None] if absolute else []
     if peaks:  # noted where it rose
         peaks.append((counted[-1][0], peaks[-1][1]))
     lines = [[(n, b - base) for n, b in counted], looks, peaks]
     unit, name = _unit(max(abs(b) for line in lines for _, b in line))
     with _figure(f"memory of rank {rank.number}") as (figure, axes):
-        for line, series, style in zip(lines, (1, 4, 3), ("-", "", "--"), strict=True):
+        for line, series, style in zip(lines, (COUNTED, EXPLAINED, PEAK), ("-", "", "--"), strict=True):
             if line:
                 axes.plot(
                     [n for n, _ in line],
                     [b / unit for _, b in line],
                     style,
                     color=_series(series),
-                    marker="o" if series == 4 else None,
+                    marker="o" if series == EXPLAINED else None,
                     markersize=5,
                     linewidth=1.8,
                     clip_on=False,
                 )
-        full = [s.number for s in rank.steps if any(c.generation == 2 for c in s.collections)]
-        for step in full[:200]:
-            axes.axvline(step, color=_series(3), linewidth=0.8, linestyle=":")
+        full = [s.number for s in rank.steps if any(c.generation == OLDEST for c in s.collections)]
+        for step in full[:MAX_COLLECTIONS]:
+            axes.axvline(step, color=_series(PEAK), linewidth=0.8, linestyle=":")
         axes.set_ylabel(f"memory, {name}" if absolute else f"growth, {name}")
         axes.set_xlim(counted[0][0], max(counted[-1][0], *(n for n, _ in looks)) if looks else counted[-1][0])
         return _svg(figure)
@@ -101,7 +112,7 @@ def memory_plot(rank: Rank, absolute: bool) -> str:
 def categories_plot(number: int, summary: RankSummary) -> str:
     """Bytes of rank `number` by category at each look, stacked; "" where looks at fewer than two steps were sorted."""
     looks: Sequence[tuple[int, Mapping[str, int]]] = summary.categories_by_step
-    if len({step for step, _ in looks}) < 2 or not categories_shown(summary):
+    if len({step for step, _ in looks}) < MIN_POINTS or not categories_shown(summary):
         return ""
     series = category_series(categories_shown(summary))
     unit, name = _unit(max(sum(sizes.values()) for _, sizes in looks))

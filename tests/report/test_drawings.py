@@ -108,6 +108,7 @@ def touches(point: tuple[float, ...], centre: tuple[float, float], box: Box) -> 
     return across <= box.width / 2 + 2 and down <= box.height / 2 + 2
 
 
+@pytest.mark.process
 def test_without_the_binary_there_is_no_dot_layout(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "")
     assert dot_layout([Box(10, 10), Box(10, 10)], [(0, 1, 10.0)]) is None
