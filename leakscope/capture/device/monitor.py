@@ -20,6 +20,7 @@ from leakscope.capture.heap.look import Blocks
 from leakscope.capture.heap.pause import paused
 from leakscope.capture.process.patches import Patches
 from leakscope.errors import LeakscopeError
+from leakscope.options import When
 from leakscope.record.folder import RankFolder
 from leakscope.record.model import Look
 from leakscope.record.rows.device import DeviceBlocks, DeviceStep
@@ -37,7 +38,7 @@ class DeviceMemory:
     """Everything that is asked of one rank's accelerator; silent where there is none or the script never uses it."""
 
     def __init__(
-        self, folder: RankFolder, wanted: str, budget: float, accelerator: Callable[[], Accelerator | None] = find
+        self, folder: RankFolder, wanted: When, budget: float, accelerator: Callable[[], Accelerator | None] = find
     ) -> None:
         self._folder, self._wanted, self._share = folder, wanted, _SHARE * budget
         self._find = accelerator
@@ -61,7 +62,7 @@ class DeviceMemory:
             self._files = SnapshotFiles(self._folder.path, device.kind, self._wanted)
             self.failures.kind = device.kind
             self._patches.add("out-of-memory observer", self.failures.end)
-            self._history = History(device, self._wanted != "never", self._tell, self._begun)
+            self._history = History(device, self._wanted != When.NEVER, self._tell, self._begun)
             self._history.attach(self._patches)
 
     def _begun(self) -> None:

@@ -9,10 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from leakscope.graph.model import HeapGraph
+from leakscope.options import When
 from leakscope.record.folder import snapshot_name
 from leakscope.record.kinds import Occasion
 
-MOST_FILES = {"auto": 4, "always": 16}
+MOST_FILES = {When.AUTO: 4, When.ALWAYS: 16}
+"""Files that one rank keeps, the first and the newest ones."""
 MOST_BYTES = 512 << 20
 """All files of one rank together."""
 FROM = 1 << 20
@@ -22,7 +24,7 @@ FROM = 1 << 20
 class SnapshotFiles:
     """Keeps the first file and the newest ones."""
 
-    def __init__(self, folder: Path, kind: str, wanted: str) -> None:
+    def __init__(self, folder: Path, kind: str, wanted: When) -> None:
         self._folder, self._kind, self._wanted = folder, kind, wanted
         self._written: list[tuple[Path, int]] = []
         self._lowest: int | None = None
@@ -31,7 +33,7 @@ class SnapshotFiles:
 
     def is_due(self, occasion: Occasion, counted: int | None, heap: HeapGraph) -> bool:
         """Whether this look deserves a file: each with `always`; with `auto` where something was found."""
-        if self._wanted == "always" or occasion == Occasion.OOM:
+        if self._wanted == When.ALWAYS or occasion == Occasion.OOM:
             return True
         if occasion == Occasion.PEAK or counted is None:  # in the middle of a step there is always more
             return False
