@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -154,11 +155,18 @@ def _rows(lines: Lines, *kinds: type[R]) -> tuple[R, ...]:
     return tuple(row for row in rows if row is not None)
 
 
+@dataclass(frozen=True)
+class _Numbered:
+    """What every line of an operation has, the first and those that complete it."""
+
+    id: int
+
+
 def _operations(lines: Lines) -> tuple[CommOperation, ...]:
     """In the order of issue; later lines of the file complete earlier ones by their `id`."""
     whole: dict[int, dict[str, Any]] = {}
-    for line in _each(CommOperation.FILE, lines, dict):
-        whole.setdefault(line.get("id", 0), {}).update(line)
+    for number, line in _each(CommOperation.FILE, lines, lambda line: (from_json(_Numbered, line).id, line)):
+        whole.setdefault(number, {}).update(line)
     issued = [from_json(CommOperation, line) for line in whole.values() if "issued" in line]
     return tuple(sorted(issued, key=lambda operation: operation.issued))
 

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from leakscope.record.kinds import OperationState
 from leakscope.record.last_operation import NAME, SIZE, unpack
 
 pytestmark = pytest.mark.process
@@ -113,12 +114,12 @@ def hanging(lasts: list[Path], how: str) -> bool:
     """Rank 0 waits for its third send to be received; rank 1 does not, or waits for something else."""
     if not all(path.exists() and path.stat().st_size == SIZE for path in lasts):
         return False
-    sender, receiver = ((unpack(path.read_bytes()) or [{}])[0] for path in lasts)
-    if (sender.get("step"), sender.get("state")) != (3, "waits"):
+    sender, receiver = (unpack(path.read_bytes()) for path in lasts)
+    if sender is None or receiver is None or (sender.step, sender.state) != (3, OperationState.WAITS):
         return False
     if how == "both":
-        return receiver.get("state") == "waits" and receiver.get("tag") == 9
-    return (receiver.get("step"), receiver.get("state")) == (2, "waited")
+        return receiver.state == OperationState.WAITS and receiver.tag == 9
+    return (receiver.step, receiver.state) == (2, OperationState.WAITED)
 
 
 @pytest.mark.parametrize("how", ["never", "both"])

@@ -1,0 +1,164 @@
+"""Is a row read as it was written, and is a damaged one refused?"""
+
+from __future__ import annotations
+
+import json
+from enum import StrEnum
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import Any, get_args, get_origin, get_type_hints
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from leakscope.capture.comm.operation import Channel, Operation
+from leakscope.errors import Unreadable
+from leakscope.record.ends import ended_from_json, ended_to_json
+from leakscope.record.folder import RankFolder, write_run
+from leakscope.record.kinds import EndKind, OperationState
+from leakscope.record.last_operation import FAILED, ISSUED, WAITED, WAITING
+from leakscope.record.model import ROWS, Ended, Rank
+from leakscope.record.reading import read_run
+from leakscope.record.rows.comm import CommOperation, ContextsAtStep, FinalOperation
+from leakscope.record.rows.device import DeviceBlocks, DeviceFailure, DeviceStep
+from leakscope.record.rows.host import SHORTAGE_ROWS, AllocationFailure, GcFreeze
+from leakscope.record.rows.lifetimes import LIFETIME_ROWS
+from leakscope.record.rows.row import Row, from_json, from_line, to_json, to_line
+
+OF_FIELD: dict[str, tuple[type[Row], ...]] = {
+    "operations": (CommOperation,),
+    "contexts": (ContextsAtStep,),
+    "lifetimes": LIFETIME_ROWS,
+    "device_steps": (DeviceStep,),
+    "device_blocks": (DeviceBlocks,),
+    "device_failures": (DeviceFailure,),
+    "allocation_failures": (AllocationFailure,),
+    "memory_shortages": SHORTAGE_ROWS,
+    "gc_freezes": (GcFreeze,),
+}
+"""The fields of a rank that hold rows, with the kinds of their file."""
+KINDS = [(name, kind) for name, kinds in OF_FIELD.items() for kind in kinds]
+WHOLE = st.integers(-(1 << 62), 1 << 62)
+
+
+def values(kind: Any) -> st.SearchStrategy[Any]:
+    """All that a field of this type may hold."""
+    parts = get_args(kind)
+    if get_origin(kind) is UnionType:
+        return st.one_of(*(st.none() if part is NoneType else values(part) for part in parts))
+    if get_origin(kind) is tuple and parts[-1] is Ellipsis:
+        return st.lists(values(parts[0]), max_size=3).map(tuple)
+    if get_origin(kind) is tuple:
+        return st.tuples(*map(values, parts))
+    if isinstance(kind, type) and issubclass(kind, StrEnum):
+        return st.sampled_from(list(kind))
+    plain = {int: WHOLE, str: st.text(max_size=8), bool: st.booleans(), float: st.floats(allow_nan=False)}
+    return plain[kind] if kind in plain else rows_of(kind)
+
+
+def rows_of(kind: type[Any]) -> st.SearchStrategy[Any]:
+    hints = get_type_hints(kind)
+    return st.builds(kind, **{name: values(hints[name]) for name in kind.__dataclass_fields__})
+
+
+def an_example(kind: type[Any]) -> Any:
+    """One row, the same each time."""
+    simple = {int: 1, str: "x", bool: True, float: 0.5}
+
+    def value(of: Any) -> Any:
+        if get_origin(of) is UnionType:
+            return None
+        if get_origin(of) is tuple:
+            return () if get_args(of)[-1] is Ellipsis else tuple(map(value, get_args(of)))
+        if issubclass(of, StrEnum):
+            return next(iter(of))
+        return simple[of] if of in simple else an_example(of)
+
+    hints = get_type_hints(kind)
+    return kind(**{name: value(hints[name]) for name in kind.__dataclass_fields__})
+
+
+def recorded(folder: Path, stem: str, *lines: Any) -> Rank:
+    write_run(folder, {"ranks": 1, "command": ["train.py"]})
+    (folder / "rank_0000").mkdir()
+    (folder / "rank_0000" / f"{stem}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return read_run(folder).ranks[0]
+
+
+@pytest.mark.parametrize("kind", [kind for _, kind in KINDS] + [FinalOperation])
+def test_a_row_is_read_as_it_was_written(kind: type[Any]) -> None:
+    @given(row=rows_of(kind))
+    def there_and_back(row: Any) -> None:
+        if isinstance(row, Row):
+            assert (
+                from_line(
+                    OF_FIELD[next(name for name, of in KINDS if of is kind)], json.loads(json.dumps(to_line(row)))
+                )
+                == row
+            )
+        else:
+            assert from_json(kind, json.loads(json.dumps(to_json(row)))) == row
+
+    there_and_back()
+
+
+def test_all_fields_of_a_rank_that_hold_rows_are_known() -> None:
+    assert {*OF_FIELD, "final_operation"} == ROWS
+
+
+@pytest.mark.parametrize(("name", "kind"), KINDS)
+def test_what_a_folder_is_given_is_what_is_read(tmp_path: Path, name: str, kind: type[Row]) -> None:
+    row = an_example(kind)
+    write_run(tmp_path, {"ranks": 1, "command": ["train.py"]})
+    folder = RankFolder(tmp_path, 0)
+    folder.append(row)
+    folder.close()
+    assert getattr(read_run(tmp_path).ranks[0], name) == (row,)
+
+
+@pytest.mark.parametrize("kind", [kind for _, kind in KINDS])
+def test_a_damaged_row_is_refused_in_one_sentence(tmp_path: Path, kind: type[Row]) -> None:
+    whole = to_line(an_example(kind))
+    field = next(iter(to_json(an_example(kind))))
+    for number, damaged in enumerate(
+        ([], "row", 5, {**whole, field: {}}, {k: v for k, v in whole.items() if k != field})
+    ):
+        with pytest.raises(Unreadable, match="is a damaged leakscope run: "):
+            recorded(tmp_path / str(number), kind.FILE, damaged)
+
+
+@pytest.mark.parametrize(("name", "kind"), KINDS)
+def test_what_only_a_newer_version_says_is_passed_over(tmp_path: Path, name: str, kind: type[Row]) -> None:
+    row = an_example(kind)
+    assert getattr(recorded(tmp_path, kind.FILE, {**to_line(row), "new": [1]}), name) == (row,)
+
+
+def test_rows_of_a_kind_that_only_a_newer_version_knows_are_passed_over(tmp_path: Path) -> None:
+    assert recorded(tmp_path, "lifetimes", {"kind": "forecast", "step": 3}).lifetimes == ()
+
+
+@pytest.mark.parametrize("more", [{}, {"reused": 3.0, "dropped": True, "failed": "gone", "source": 2, "waited": 2.0}])
+def test_nothing_of_what_is_written_of_an_operation_is_lost(more: dict[str, Any]) -> None:
+    operation = Operation(
+        4, Channel("send", None if "source" in more else 1, 0, "default"), 5, ("train.py:1 go", "train.py:9 <module>")
+    )
+    operation.issued = 1.5
+    for name, value in more.items():
+        setattr(operation, name, value)
+    line = json.loads(json.dumps(operation.row(1.0)))
+    assert to_json(from_json(CommOperation, line)) == {**line, "shape": list(line["shape"])}
+
+
+def test_a_rank_that_hung_is_written_as_before(tmp_path: Path) -> None:
+    hung = Ended(EndKind.HUNG, 124, 7, error="nothing happened for 8 s")
+    assert ended_to_json(hung)["how"] == "raised" and ended_to_json(hung)["error"] == "hung: nothing happened for 8 s"
+    assert ended_from_json(json.loads(json.dumps(ended_to_json(hung)))) == hung
+    write_run(tmp_path, {"ranks": 1, "command": ["train.py"]})
+    RankFolder(tmp_path, 0).ended(hung)
+    assert read_run(tmp_path).ranks[0].ended == hung
+
+
+def test_the_packed_words_are_the_states() -> None:
+    packed = {word.rstrip(b"! ").decode() for word in (ISSUED, WAITING, WAITED, FAILED)}
+    assert packed == {str(state) for state in OperationState}
