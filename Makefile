@@ -15,7 +15,7 @@ demo: $(READY)
 test: $(READY)
 	$(BIN)/python -m pytest -n 2 --dist loadfile
 
-# The tests that start no process, for while one writes.
+# The tests that start no process and take milliseconds each, for while one writes.
 test-fast: $(READY)
 	$(BIN)/python -m pytest -n 2 --dist loadfile -m unit
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import os
 import resource
@@ -10,6 +11,7 @@ import sys
 import textwrap
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 from support import TESTS
@@ -26,15 +28,25 @@ Command = Callable[..., "subprocess.CompletedProcess[str]"]
 STARTED = pytest.StashKey[tuple[int, float]]()
 
 
+LOOKING = {"leakscope", "leakscope.capture.heap.look", "leakscope.profiler", "support.lived_steps"}
+"""Who looks at a whole process: a module that imports one of these, or something of it, does."""
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """A test is `process` where it says so or where one of its fixtures starts processes, and `unit` else."""
+    """A test is in one lane: `process` where it or a fixture says so, else `look` by its imports, else `unit`."""
     for item in items:
         fixtures = getattr(item, "fixturenames", ())
         if "starts_processes" in fixtures or "pytester" in fixtures:
             item.add_marker(pytest.mark.process)
         if item.get_closest_marker("process") is None:
-            item.add_marker(pytest.mark.unit)
+            item.add_marker(pytest.mark.look if looks(getattr(item, "module", None)) else pytest.mark.unit)
+
+
+@functools.cache
+def looks(module: ModuleType | None) -> bool:
+    values = list(vars(module).values()) if module else []
+    return any(getattr(v, "__name__" if isinstance(v, ModuleType) else "__module__", "") in LOOKING for v in values)
 
 
 def processes_ended() -> tuple[int, float]:
@@ -52,8 +64,8 @@ def pytest_runtest_setup(item: pytest.Item) -> Generator[None, None, None]:
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
     yield
-    if item.get_closest_marker("unit") and processes_ended() != item.stash[STARTED]:
-        pytest.fail("a unit test started a process: mark it `process`, or let its fixture ask for `starts_processes`")
+    if not item.get_closest_marker("process") and processes_ended() != item.stash[STARTED]:
+        pytest.fail("started a process: mark the test `process`, or let its fixture ask for `starts_processes`")
 
 
 @pytest.fixture(scope="session")
