@@ -40,7 +40,8 @@ _BATCH_DEPTH = 3
 def categories(graph: HeapGraph, leaked: Collection[int] = ()) -> dict[str, int]:
     """Bytes in each category; each storage counts once, in the first category of `CATEGORIES` that fits.
 
-    Garbage is leaked whatever else it may have been. Where an accelerator is in use, the other categories are of its memory.
+    Garbage is leaked whatever else it may have been. Where an accelerator is in use, the other categories are of its
+    memory.
     """
     n = len(graph)
     kind = graph.reference_kind

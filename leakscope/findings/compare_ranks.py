@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from statistics import median
 
 from leakscope.findings.build import build_finding
 from leakscope.findings.categories import HOST, looks_after_steps
-from leakscope.findings.facts import Said
+from leakscope.findings.facts import Facts
 from leakscope.findings.grouping.candidate import Candidate
 from leakscope.findings.grouping.groups import Group, group_storages
 from leakscope.findings.grouping.growth import Series
@@ -16,13 +16,26 @@ from leakscope.findings.model import Finding, FreedBy, RankSummary, RuleName, Se
 from leakscope.findings.naming.trace import fingerprint
 from leakscope.graph.model import HeapGraph, ObjectKind
 from leakscope.record.model import Look, Rank, Run
-from leakscope.units import bytes_text
 
 NAME = RuleName.RANK_SKEW
 _OWN = ("parameter", "gradient", "optimizer state", "buffer")
 """What a stage must hold: a stage with more layers may hold more."""
 _FACTOR = 1.5
-_LEAST = 16 * 1024 * 1024
+"""Times its peers' share that a rank must hold; chosen."""
+_LEAST = 16 << 20
+"""Bytes beyond its peers' share below which nothing is said; chosen."""
+
+
+@dataclass(frozen=True)
+class RankSkewFacts(Facts):
+    """One rank holds more beside its model than its peers do."""
+
+    rank: int
+    held_bytes: int
+    expected_bytes: int
+    """What its peers' share would be."""
+    largest: str
+    """What holds most of it, as the user would write it; "" where nothing stands out."""
 
 
 def skew_findings(run: Run, summaries: Mapping[int, RankSummary], told: Sequence[Finding]) -> list[Finding]:
@@ -34,7 +47,7 @@ def skew_findings(run: Run, summaries: Mapping[int, RankSummary], told: Sequence
     excess = {
         number: _beside(summary, _named(number, told)) for number, summary in summaries.items() if summary.categories
     }
-    if len(excess) < 2:
+    if len(excess) <= 1:
         return []
     models = {number: max(_model(summaries[number]), 1) for number in excess}
     found = []
@@ -104,21 +117,10 @@ def _named(rank: int, told: Sequence[Finding]) -> int:
 def _finding(run: Run, rank: int, over: int, held: int, expected: int) -> Finding:
     step = next((look.step for r in run.ranks if r.number == rank and (look := _last_look(r)) is not None), 0)
     holder = _holder(run, rank)
-    largest = (
-        ""
-        if holder is None or holder.cut is None
-        else f"; the largest holder is {holder.cut.written or holder.cut.reference}"
-    )
-    advice = (
-        f"Compare what rank {rank} holds at its last look with a peer's, by category. In a pipeline the first stages keep more "
-        "microbatches in flight; the last stage keeps logits, losses and what a logged metric holds."
-    )
+    largest = (holder.cut.written or holder.cut.reference) if holder is not None and holder.cut is not None else ""
     found = Finding(
         rule=NAME,
-        facts=Said(
-            title=f"rank {rank} holds {bytes_text(held)} beside its model where its peers' share would be {bytes_text(expected)}{largest}",
-            advice=advice,
-        ),
+        facts=RankSkewFacts(rank, held, expected, largest),
         fingerprint=fingerprint((NAME,)),
         severity=Severity.NOTE,
         freed_by=FreedBy.PROGRAM,

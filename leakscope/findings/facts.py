@@ -1,4 +1,6 @@
-"""What is known of one leak beside its figures: each rule has facts of its own, and `report/wording` makes sentences of them."""
+"""What is known of one leak beside its figures: each rule has facts of its own, and `report/wording` makes sentences
+of them.
+"""
 
 from __future__ import annotations
 
@@ -96,9 +98,3 @@ class OpenContextsFacts(Facts):
     """Lines that opened contexts, of the whole run."""
     workers: tuple[int, ...] = ()
     """Ids of the workers that took part."""
-
-
-def in_words(facts: Facts) -> Said:
-    """Facts that are words still."""
-    assert isinstance(facts, Said), facts
-    return facts

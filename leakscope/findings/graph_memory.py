@@ -17,7 +17,9 @@ from leakscope.record.model import Look
 
 _NODE = KINDS.index(ObjectKind.GRAD_NODE)
 _OF_A_NODE = range(64, 1024)
-"""Bytes that a grad node takes with what it keeps besides tensors: 380 (linear, convolution) to 600 (a chain of ReLU) were counted."""
+"""Bytes that a grad node takes with what it keeps besides tensors: 380 (linear, convolution) to 600 (a chain of ReLU)
+were counted.
+"""
 _ENOUGH = 0.9
 """Share of the grad nodes that came meanwhile which a cut must free for them to be its own; chosen."""
 

@@ -214,14 +214,17 @@ class Finding:
 
     @property
     def ranks(self) -> tuple[int, ...]:
+        """Ranks that saw it."""
         return tuple(sorted({s.rank for s in self.sightings}))
 
     @property
     def first_step(self) -> int | None:
+        """Step of the first sighting."""
         return min((s.step for s in self.sightings), default=None)
 
     @property
     def last_step(self) -> int | None:
+        """Step of the last sighting."""
         return max((s.step for s in self.sightings), default=None)
 
 

@@ -14,7 +14,9 @@ from leakscope.verdict import Verdict
 def verdict_of(
     run: Run, shown: Sequence[Finding], unjudged: Sequence[Unjudged], open_cases: Sequence[str]
 ) -> tuple[Verdict, str]:
-    """(verdict, why); `open_cases` are what grew, as the user would write it, where it cannot be told whether it is a leak."""
+    """(verdict, why); `open_cases` are what grew, as the user would write it, where it cannot be told whether it is a
+    leak.
+    """
     leaks = [f for f in shown if f.severity == Severity.LEAK and f.origin == Origin.APPLICATION]
     if leaks:
         rate = sum(f.bytes_per_step for f in leaks)
@@ -30,7 +32,8 @@ def verdict_of(
     if not any(rank.steps for rank in ranks):
         return (
             Verdict.INCONCLUSIVE,
-            "no step was seen: no torch optimizer stepped; mark steps with leakscope.Profiler, or see what was alive at the end",
+            "no step was seen: no torch optimizer stepped; mark steps with leakscope.Profiler, or see what was "
+            "alive at the end",
         )
     for rank in run.ranks:
         how = "was killed" if rank.ended.how == EndKind.KILLED else "hung" if rank.ended.how == EndKind.HUNG else ""

@@ -1,4 +1,6 @@
-"""Numpy arrays, bytes and BytesIO that are kept: judged as tensors are, in the same graph, and told by the same rules."""
+"""Numpy arrays, bytes and BytesIO that are kept: judged as tensors are, in the same graph, and told by the same
+rules.
+"""
 
 from __future__ import annotations
 
@@ -22,8 +24,10 @@ def array_bytes(look: Look) -> int:
 
 
 def with_arrays_for_storages(rank: Rank) -> Rank | None:
-    """The rank as if arrays were what is looked for; None where they are as many bytes at every look, a data set's, say."""
-    if len({array_bytes(look) for look in rank.looks}) < 2:
+    """The rank as if arrays were what is looked for; None where they are as many bytes at every look, a data set's,
+    say.
+    """
+    if len({array_bytes(look) for look in rank.looks}) <= 1:
         return None
     return replace(rank, looks=tuple(replace(look, heap=_of_arrays(look.heap)) for look in rank.looks))
 

@@ -1,4 +1,6 @@
-"""What speaks against a leak: a bound that is not reached yet, memory that went on without it, too few looks that saw it grow."""
+"""What speaks against a leak: a bound that is not reached yet, memory that went on without it, too few looks that saw
+it grow.
+"""
 
 from __future__ import annotations
 
@@ -32,12 +34,13 @@ _IN_STEP = 0.1
 
 
 def went_on(rank: Rank, line: Series, rate: float, growing: Sequence[Series] = (), rested: bool = False) -> bool:
-    """False where the counted bytes say that it did not: after the last look they rose far less than by `rate` a step, or
+    """False where the counted bytes say that it did not: after the last look they rose far less than by `rate` a step,
+    or
     fell once by all that was `growing`.
 
-    A fall of more than it can hold by then, and not of all together, is of something else, and left out; so is a single one
-    of less than it holds. Where a look at the end saw that it `rested`, counted bytes that are too few to tell it alone bear
-    that out.
+    A fall of more than it can hold by then, and not of all together, is of something else, and left out; so is a
+    single one of less than it holds. Where a look at the end saw that it `rested`, counted bytes that are too few to
+    tell it alone bear that out.
     """
     counted = {s.number: s for s in rank.steps if s.counted_bytes is not None}
     first, last = line.steps[0], line.steps[-1]
@@ -45,7 +48,7 @@ def went_on(rank: Rank, line: Series, rate: float, growing: Sequence[Series] = (
     if (
         first not in counted
         or last not in counted
-        or len(later) < 2
+        or len(later) <= 1
         or counted[first].counted_on != counted[later[-1]].counted_on
     ):
         return True
@@ -73,9 +76,11 @@ def went_on(rank: Rank, line: Series, rate: float, growing: Sequence[Series] = (
 
 
 def _came_to_rest(seen: Sequence[int], later: Sequence[int], line: Series, rate: float) -> bool:
-    """Whether what rose step for step, while it was looked at, then stayed still for as many steps at least, to the end.
+    """Whether what rose step for step, while it was looked at, then stayed still for as many steps at least, to the
+    end.
 
-    A median step is not moved by what something else took or let go of at one, so little memory is enough to tell it by.
+    A median step is not moved by what something else took or let go of at one, so little memory is enough to tell it
+    by.
     """
     rest = later[len(later) // 2 :]
     if line.pauses or len(rest) < _STILL or len(later) < len(seen) or median(seen) < _COUNTED * rate:
@@ -113,8 +118,10 @@ def gaining(at: Mapping[int, tuple[Look, Group]]) -> list[int]:
 
 
 def bound_on(at: Mapping[int, tuple[Look, Group]], places: Sequence[int]) -> Bounded | None:
-    """What the container that gains would hold when full, None where it has no bound, is full already, or is one of ever more
-    itself. `places` are those of `gaining`."""
+    """What the container that gains would hold when full, None where it has no bound, is full already, or is one of
+    ever more
+    itself. `places` are those of `gaining`.
+    """
     *_, before, last = [at[k] for k in sorted(at)] if len(at) > 1 else [None, None]
     if len(places) != 1 or before is None or last is None:
         return None
@@ -133,7 +140,9 @@ def bound_on(at: Mapping[int, tuple[Look, Group]], places: Sequence[int]) -> Bou
 
 
 def _items_at(graph: HeapGraph, way: Sequence[int], place: int) -> int:
-    """Items of the container at this place of a way, -1 where there is none; an lru_cache has one for each result on the graph."""
+    """Items of the container at this place of a way, -1 where there is none; an lru_cache has one for each result on
+    the graph.
+    """
     if place >= len(way):
         return -1
     holder = graph.object(int(graph.holder[way[place]]))

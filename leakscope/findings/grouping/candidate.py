@@ -60,7 +60,9 @@ class Candidate:
 
     @cached_property
     def one_of_its_kind(self) -> frozenset[int]:
-        """References on the way, to the first tensor at most, that all the storages hang on, though others like it may be there."""
+        """References on the way, to the first tensor at most, that all the storages hang on, though others like it may
+        be there.
+        """
         below = self.storages_below
         shared = (
             r
@@ -91,6 +93,7 @@ class Candidate:
 
     @cached_property
     def before_tensor(self) -> tuple[Object, ...]:
+        """Objects along the way down to the first tensor."""
         return self.objects[: self.tensor_at]
 
     @cached_property
@@ -110,12 +113,16 @@ class Candidate:
         return self.objects[self.gaining] if self.gaining >= 0 else None
 
     def through(self, *kinds: str) -> int | None:
-        """Position of the first object of one of these kinds before the first tensor, roots and what is above left out."""
+        """Position of the first object of one of these kinds before the first tensor, roots and what is above left
+        out.
+        """
         places = (k for k, o in enumerate(self.before_tensor) if o.kind in kinds and not (k == 0 and o.root))
         return next((k for k in places if not self.is_above(k)), None)
 
     def is_above(self, position: int) -> bool:
-        """Whether the object is one for all the storages and has what gains them: a thread that owns a queue, not one of many threads."""
+        """Whether the object is one for all the storages and has what gains them: a thread that owns a queue, not one
+        of many threads.
+        """
         below = self.objects[position + 1 : self.tensor_at + 1]
         return any(self.is_for_all(o) for o in below)
 
@@ -135,4 +142,5 @@ class Candidate:
         return counts.pop() if len(counts) == 1 and len(self.storages_at) > 1 else 0
 
     def reference_through(self, *kinds: str) -> Reference | None:
+        """The first reference on the way of one of these kinds."""
         return next((r for r in self.references if r.kind in kinds), None)

@@ -75,7 +75,8 @@ def _candidate(
 
 
 def _at_the_end(rank: Rank, steps: Sequence[int]) -> tuple[int, dict[Key, int]]:
-    """The step at which the main code returned, and each live group's bytes then; none where that was soon after the last
+    """The step at which the main code returned, and each live group's bytes then; none where that was soon after the
+    last
     of `steps`.
 
     They acquit what came to rest and confirm what was seen to grow; they accuse nothing.

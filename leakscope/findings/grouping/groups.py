@@ -85,7 +85,9 @@ def _live(graph: HeapGraph) -> list[Group]:
 
 
 def _alike(graph: HeapGraph, reference: int, held: int) -> tuple[object, ...]:
-    """All that a key takes from the last reference of a way and what it holds: the items of one container share theirs."""
+    """All that a key takes from the last reference of a way and what it holds: the items of one container share
+    theirs.
+    """
     name = grouping(graph.strings[graph.reference_name[reference]])
     return int(graph.reference_kind[reference]), name, int(graph.kind[held]), int(graph.name[held])
 
@@ -164,7 +166,8 @@ def _members(cycles: Cycles, wanted: dict[int, list[int]]) -> dict[int, list[int
 
 def _cycle(graph: HeapGraph, cycles: Cycles, members: list[int]) -> tuple[int, ...]:
     """The smallest cycle through the object that a person would name: a class, where there is one, for it holds itself
-    and all the rest whatever else is cut."""
+    and all the rest whatever else is cut.
+    """
 
     def rank(index: int) -> tuple[bool, bool, bool, int, int]:
         found = graph.object(index)
@@ -180,7 +183,9 @@ def _cycle(graph: HeapGraph, cycles: Cycles, members: list[int]) -> tuple[int, .
 
 
 def holds_itself(graph: HeapGraph, index: int) -> bool:
-    """Whether an object is a class that is a cycle of its own: by its `__mro__`, and by the descriptors in its `__dict__`."""
+    """Whether an object is a class that is a cycle of its own: by its `__mro__`, and by the descriptors in its
+    `__dict__`.
+    """
     return graph.kind[index] == KINDS.index(ObjectKind.CLASS) and bool((graph.held[graph.out_of(index)] == index).any())
 
 

@@ -29,13 +29,17 @@ class Series:
 
     @property
     def grows(self) -> bool:
-        """Never less, and more at two of the last looks at least: at each of them, or every few steps and still going on."""
+        """Never less, and more at two of the last looks at least: at each of them, or every few steps and still going
+        on.
+        """
         return self.grew_lately or (self._rises and bool(self._periods))
 
     @property
     def grew_lately(self) -> bool:
-        """As `grows`, by the pauses alone: what came to rest has a bound, and a pause at the end that is longer than all
-        before it is no growth, though the looks may fit what comes once in a fixed number of steps."""
+        """As `grows`, by the pauses alone: what came to rest has a bound, and a pause at the end that is longer than
+        all
+        before it is no growth, though the looks may fit what comes once in a fixed number of steps.
+        """
         *between, last = self._pauses
         return self._rises and last <= max(between)
 
@@ -47,7 +51,8 @@ class Series:
     @property
     def per_step(self) -> float:
         """Bytes a step: the median slope between looks that grew, as gc may have emptied it in between; over all steps
-        where it grows every few of them."""
+        where it grows every few of them.
+        """
         if not self._slopes:
             return 0.0
         if self.grows and self.pauses:
@@ -63,11 +68,13 @@ class Series:
     @property
     def certain(self) -> bool:
         """It grew at each look, or at three of them where it pauses in between and not for longest at the end."""
-        return not self.pauses or len(self._slopes) >= LEAST_LOOKS and self.grew_lately
+        return not self.pauses or (len(self._slopes) >= LEAST_LOOKS and self.grew_lately)
 
     @property
     def steady(self) -> bool:
-        """No stretch between two looks that grew far less than the others: not one rise, at a compilation say, and then rest."""
+        """No stretch between two looks that grew far less than the others: not one rise, at a compilation say, and
+        then rest.
+        """
         return bool(self._slopes) and min(self._slopes) >= STEADY_SHARE * max(self._slopes)
 
     @property
@@ -91,7 +98,9 @@ class Series:
 
     @cached_property
     def _periods(self) -> list[float]:
-        """Bytes a step for each period of steps that the looks fit: as much at each time, at the looks that rose and at no other."""
+        """Bytes a step for each period of steps that the looks fit: as much at each time, at the looks that rose and
+        at no other.
+        """
         found = []
         span = self.steps[-1] - self.steps[0]
         for period in range(2, span if span <= _SPAN else 0):
@@ -112,6 +121,7 @@ class Series:
 
     @property
     def total(self) -> int:
+        """Bytes between the smallest and the largest look."""
         return max(self.bytes, default=0) - min(self.bytes, default=0)
 
     def is_leak(self, min_bytes: int) -> bool:
@@ -120,4 +130,5 @@ class Series:
 
 
 def series(steps: Sequence[int], bytes_at: dict[int, int]) -> Series:
+    """The bytes at each of the steps, 0 where none were seen."""
     return Series(tuple(steps), tuple(bytes_at.get(step, 0) for step in steps))

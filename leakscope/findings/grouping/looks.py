@@ -19,5 +19,5 @@ def judged_looks(rank: Rank, warmup: int) -> tuple[Look, ...]:
         if look.occasion in JUDGED and (look.step > warmup or look.occasion != Occasion.STEP)
     ]
     # a rank without steps may not have run at all between two looks that its peers' steps brought about in a row
-    hurried = {id(a) for a, b in pairwise(looks) if a.occasion == b.occasion == Occasion.PEER and b.step - a.step < 2}
+    hurried = {id(a) for a, b in pairwise(looks) if a.occasion == b.occasion == Occasion.PEER and b.step - a.step <= 1}
     return tuple(look for look in looks if id(look) not in hurried)

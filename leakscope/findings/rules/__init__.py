@@ -57,7 +57,7 @@ class RuleFacts:
 
 
 def all_rules() -> tuple[Rule, ...]:
-    """leakscope's own rules and those of other packages, in the order in which they are asked."""
+    """Rules of its own and those of other packages, in the order in which they are asked."""
     return tuple(sorted((*OWN_RULES, *rules_of_others()[0]), key=lambda rule: rule.order))
 
 
@@ -69,7 +69,9 @@ def rule_texts() -> Mapping[str, str]:
 
 
 def facts_of(candidate: Candidate, cut: str) -> RuleFacts:
-    """What the first rule that applies knows of a candidate; `cut` is the reference to cut, as the user would write it."""
+    """What the first rule that applies knows of a candidate; `cut` is the reference to cut, as the user would write
+    it.
+    """
     broken: list[BrokenRule] = []
     for rule in all_rules():
         if isinstance(rule, OwnRule):

@@ -61,7 +61,9 @@ class FrameFacts(Facts):
 
 @dataclass(frozen=True)
 class CallsFacts(Facts):
-    """More calls of one function run at each look: threads that wait and do not end, or a recursion that goes deeper."""
+    """More calls of one function run at each look: threads that wait and do not end, or a recursion that goes
+    deeper.
+    """
 
     calls: int
     function: str

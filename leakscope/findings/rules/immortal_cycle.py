@@ -31,7 +31,9 @@ class ImmortalFacts(Facts):
 
     closed_by: ClosedBy
     hidden: tuple[str, str] | None
-    """(name, label of its holder) of the C++ reference that gc does not follow; None where it is a tensor's own to its grad node."""
+    """(name, label of its holder) of the C++ reference that gc does not follow; None where it is a tensor's own to its
+    grad node.
+    """
 
 
 def _applies(candidate: Candidate) -> bool:

@@ -1,4 +1,6 @@
-"""Buffers of sends, receives and collectives that are kept past their step, by their Work or by whoever has the tensor."""
+"""Buffers of sends, receives and collectives that are kept past their step, by their Work or by whoever has the
+tensor.
+"""
 
 from __future__ import annotations
 

@@ -25,7 +25,9 @@ class Rule(Protocol):
 
     @property
     def order(self) -> float:
-        """A candidate belongs to the first rule that applies, by this number; leakscope's own stand at 10, 20, ... 100."""
+        """A candidate belongs to the first rule that applies, by this number; leakscope's own stand at 10, 20, ...
+        100.
+        """
 
     @property
     def text(self) -> str:

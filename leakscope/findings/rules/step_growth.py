@@ -71,7 +71,7 @@ def _bounded_by(candidate: Candidate) -> Object | None:
 def _is_of_cache(candidate: Candidate, grown: Object) -> bool:
     """Whether a container is an lru_cache, or the dict that one without a bound keeps its results in."""
     above = candidate.objects[candidate.gaining - 1] if candidate.gaining > 0 else None
-    return is_lru_cache(grown) or above is not None and is_lru_cache(above) and above.label.endswith("maxsize None")
+    return is_lru_cache(grown) or (above is not None and is_lru_cache(above) and above.label.endswith("maxsize None"))
 
 
 def _cache(candidate: Candidate) -> Object | None:
@@ -85,7 +85,7 @@ def _grows_in_optimizer(candidate: Candidate) -> bool:
     """Whether what gains lies in what an optimizer keeps, not above it: a list of optimizers is none."""
     for place, (obj, reference) in enumerate(zip(candidate.objects, candidate.references, strict=False)):
         if obj.kind == ObjectKind.OPTIMIZER and reference.name in _OF_OPTIMIZER:
-            return place < candidate.gaining or candidate.gaining < 0 and candidate.is_for_all(obj)
+            return place < candidate.gaining or (candidate.gaining < 0 and candidate.is_for_all(obj))
     return False
 
 

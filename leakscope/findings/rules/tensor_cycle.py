@@ -94,7 +94,9 @@ def _class(candidate: Candidate) -> Object | None:
 
 
 def _recurses(candidate: Candidate) -> bool:
-    """Whether a function's closure leads straight to a function of the same cycle: to itself, or to one that calls it."""
+    """Whether a function's closure leads straight to a function of the same cycle: to itself, or to one that calls
+    it.
+    """
     held = [candidate.graph.object(r.held) for r in cycle_of(candidate) if r.kind == ReferenceKind.CLOSURE]
     return any(o.kind == ObjectKind.FUNCTION or is_lru_cache(o) for o in held)
 

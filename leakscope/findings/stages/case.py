@@ -30,7 +30,7 @@ class RankCase:
     min_bytes: int
     looks: tuple[Look, ...] = ()
     """Those that growth is read from."""
-    groups: GroupsOverLooks = GroupsOverLooks()
+    groups: GroupsOverLooks = field(default_factory=GroupsOverLooks)
     candidates: tuple[Candidate, ...] = ()
     arrays: tuple[Candidate, ...] = ()
     """Candidates of numpy arrays and their like."""

@@ -37,7 +37,8 @@ def buffer_title(finding: Finding, facts: BufferFacts) -> str:
     return {
         HeldBy.WORK: f"{finding.subject} keeps Work handles past their step, and each keeps its buffer: {what}",
         HeldBy.REGISTRY: f"functional collectives whose results nobody has waited for keep their buffers: {what}",
-        HeldBy.REGISTRY_AND_PROGRAM: f"{finding.subject} keeps results of functional collectives that nobody has waited "
+        HeldBy.REGISTRY_AND_PROGRAM: f"{finding.subject} keeps results of functional collectives that nobody "
+        "has waited "
         f"for: {what}",
         HeldBy.NATIVE: f"a buffer of the wire is held by native code and no Python object explains it: {what}",
         HeldBy.PROGRAM: f"{finding.subject} keeps buffers of the wire past their step: {what}",
@@ -50,7 +51,8 @@ def buffer_advice(finding: Finding, facts: BufferFacts) -> str:
     if facts.held_by == HeldBy.WORK:
         wait = "" if facts.waited else " after waiting for them"
         return (
-            f"Drop the Work handles from {cut}{wait}, e.g. with {cut.partition(' in ')[0]}.clear() once every wait() of "
+            f"Drop the Work handles from {cut}{wait}, e.g. with {cut.partition(' in ')[0]}.clear() once every "
+            "wait() of "
             "the step has returned: a Work keeps the tensor it sends, receives or reduces as long as it lives, waited "
             "for or not."
         )
@@ -80,7 +82,8 @@ def holder_to_blame(buffers: CommBuffers) -> str:
     weak = f"; {dead} Python tensors are dead, their storages are not" if buffers.dead else ""
     several = buffers.count > 1
     return (
-        f" Among what it keeps {'are' if several else 'is'} {buffers.count} {'buffers' if several else 'buffer'} of the "
+        f" Among what it keeps {'are' if several else 'is'} {buffers.count} {'buffers' if several else 'buffer'} "
+        "of the "
         f"wire ({bytes_text(buffers.bytes)}: {buffers_text(buffers)}{weak}): this holder is to blame, not the wire."
     )
 
@@ -95,7 +98,8 @@ def contexts_title(_finding: Finding, facts: OpenContextsFacts) -> str:
 def contexts_advice(_finding: Finding, _facts: OpenContextsFacts) -> str:
     """How to leave a context."""
     return (
-        "Enter the context with `with torch.distributed.autograd.context() as context_id:` around forward, backward and "
+        "Enter the context with `with torch.distributed.autograd.context() as context_id:` around forward, "
+        "backward and "
         "the reading of the gradients: leaving it, also by an exception, is the only thing that releases it, on every "
         "worker it has talked to. It lives in torch's own container in C++; gc neither sees nor frees it."
     )

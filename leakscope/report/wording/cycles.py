@@ -24,13 +24,15 @@ def cycle_advice(finding: Finding, facts: CycleFacts) -> str:
         instead = f": {cut} is what holds them" if cut != SEVERAL else ""
         return (
             f"Make {made.label} once, outside the loop or at module level: its __mro__ and the descriptors in its "
-            "__dict__ lead back to it, so gc alone frees a class and what it holds. Or keep tensors on instances, never "
+            "__dict__ lead back to it, so gc alone frees a class and what it holds. Or keep tensors on "
+            "instances, never "
             f"on the class{instead}."
         )
     if closed_over is not None:
         return (
             f"Do not keep on an object a function that refers to it: {closed_over.function}() has "
-            f"{closed_over.variable} ({closed_over.held}) in its closure, and from there the way leads back to it. Pass "
+            f"{closed_over.variable} ({closed_over.held}) in its closure, and from there the way leads back to "
+            "it. Pass "
             f"the object as an argument, hold it by weakref.ref, or use a method. Cutting {cut} breaks the cycle."
         )
     return {
@@ -64,7 +66,8 @@ def immortal_advice(finding: Finding, facts: ImmortalFacts) -> str:
         "and stored on its own parameter closes a cycle",
         ClosedBy.PACK_HOOK: "Return t.detach() from the pack hook: a pack hook that returns the tensor itself closes a "
         "cycle for every operator that saves its output",
-        ClosedBy.HOOK: "Let the hook take what it needs through its argument, a detached tensor or a weak reference, or "
+        ClosedBy.HOOK: "Let the hook take what it needs through its argument, a detached tensor or a weak "
+        "reference, or "
         "remove its handle after backward",
         ClosedBy.OTHER: f"Cut {cut}",
     }[facts.closed_by]

@@ -65,6 +65,7 @@ def error_text(ended: str, error: str) -> str:
 
 
 def ended_badly(rank: Rank) -> bool:
+    """Whether a rank ended otherwise than by reaching its end or being told to stop."""
     return rank.ended.how in (EndKind.RAISED, EndKind.HUNG, EndKind.KILLED, EndKind.LOST) or (
         rank.ended.how == EndKind.EXITED and rank.ended.status != 0
     )

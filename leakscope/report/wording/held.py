@@ -10,7 +10,9 @@ from leakscope.units import bytes_text
 
 
 def held_text(finding: Finding, when: str = "") -> str:
-    """`960.00 KiB held in 5 storages at the last look, growing 192.00 KiB a step`; of an accelerator's run, what the host holds."""
+    """`960.00 KiB held in 5 storages at the last look, growing 192.00 KiB a step`; of an accelerator's run, what the
+    host holds.
+    """
     if holds_nothing(finding):
         return f"no memory held, {plural(finding.count, 'time')} seen" if finding.count else "no memory held"
     storages = f" in {plural(finding.count, 'storage')}" if finding.count else ""
@@ -106,7 +108,9 @@ def also_text(cut: Cut) -> str:
 
 
 def would_be_freed(finding: Finding) -> str:
-    """`72.00 MiB would be freed on 2 ranks together`: by the cut on all ranks that have the finding; "" without a cut."""
+    """`72.00 MiB would be freed on 2 ranks together`: by the cut on all ranks that have the finding; "" without a
+    cut.
+    """
     if finding.cut is None:
         return ""
     together = f" on {len(finding.ranks)} ranks together" if len(finding.ranks) > 1 else ""

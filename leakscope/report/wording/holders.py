@@ -128,6 +128,7 @@ def native_advice(_finding: Finding, facts: NativeFacts) -> str:
     """Where to look for its holder."""
     count = facts.unexplained
     return (
-        f"{count} reference{'s' if count != 1 else ''} to it could not be found in Python or autograd: look for handles "
+        f"{count} reference{'s' if count != 1 else ''} to it could not be found in Python or autograd: look for "
+        "handles "
         "of asynchronous operations not waited for, an autocast region never left, or a C++ extension that caches it."
     )

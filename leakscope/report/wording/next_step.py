@@ -40,7 +40,10 @@ def next_text(run: Run, findings: Findings) -> str:
         small = not any(_is_large(f, run.min_bytes) for f in growing)
         so_far = " in all so far" if any(f.bytes_per_step >= run.min_bytes for f in growing) else ""
         more = f", too little{so_far} for a verdict (--min-bytes), as long as the run goes on" if small else ""
-        return f"Look at what is listed below: it grows by {bytes_text(sum(f.bytes_per_step for f in growing))} a step{more}."
+        return (
+            f"Look at what is listed below: it grows by {bytes_text(sum(f.bytes_per_step for f in growing))} a "
+            f"step{more}."
+        )
     extra = notes(findings) or library(findings)
     return "Nothing to mend." + (" What is listed below is worth a glance." if extra else "")
 
@@ -66,11 +69,17 @@ def _look_first(run: Run, culprit: Rank) -> str:
     if culprit.number in circle:
         logs = ", ".join(rank.ended.log for rank in run.ranks if rank.number in circle and rank.ended.log)
         told = f" (their logs: {logs})" if logs else ""
-        return f"Look at ranks {listed_numbers(circle)} first: they wait for each other, {circle_told(run, circle)}{told}. "
+        return (
+            f"Look at ranks {listed_numbers(circle)} first: they wait for each other, "
+            f"{circle_told(run, circle)}{told}. "
+        )
     error = error_text(ended_text(culprit), culprit.ended.error)
     error = f"{': ' if is_hung(culprit) else ', '}{error}" if error else ""
     log = f" (its log: {culprit.ended.log})" if culprit.ended.log else ""
-    return f"Look at rank {culprit.number} first: {'the others waited for it; ' if blamed else ''}it {was_text(culprit)}{error}{log}. "
+    return (
+        f"Look at rank {culprit.number} first: {'the others waited for it; ' if blamed else ''}it "
+        f"{was_text(culprit)}{error}{log}. "
+    )
 
 
 def _is_large(finding: Finding, min_bytes: int) -> bool:

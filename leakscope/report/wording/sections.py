@@ -8,14 +8,17 @@ from leakscope.record.model import Run
 
 
 def leaks(findings: Findings) -> tuple[Finding, ...]:
+    """What decides the verdict."""
     return tuple(f for f in findings.findings if f.origin != Origin.LIBRARY and f.severity == Severity.LEAK)
 
 
 def notes(findings: Findings) -> tuple[Finding, ...]:
+    """The application's findings that are no leaks."""
     return tuple(f for f in findings.findings if f.origin != Origin.LIBRARY and f.severity != Severity.LEAK)
 
 
 def library(findings: Findings) -> tuple[Finding, ...]:
+    """What libraries hold."""
     return tuple(f for f in findings.findings if f.origin == Origin.LIBRARY)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from leakscope.findings.compare_ranks import RankSkewFacts
 from leakscope.findings.facts import OpenContextsFacts, Said
 from leakscope.findings.model import Finding
 from leakscope.findings.rules.frame_hold import CallsFacts, FrameFacts
@@ -16,7 +17,7 @@ from leakscope.findings.rules.retained_graph import GraphFacts
 from leakscope.findings.rules.step_growth import GrowthFacts
 from leakscope.findings.rules.tensor_cycle import CycleFacts
 from leakscope.findings.rules.view_hold import ViewFacts
-from leakscope.report.wording import comm, cycles, growth, holders
+from leakscope.report.wording import comm, cycles, growth, holders, ranks
 from leakscope.units import bytes_text
 
 Sentence = Callable[[Finding, Any], str]
@@ -34,6 +35,7 @@ SENTENCES: Mapping[type, tuple[Sentence, Sentence]] = {
     ViewFacts: (holders.view_title, holders.view_advice),
     NativeFacts: (holders.native_title, holders.native_advice),
     GrowthFacts: (growth.growth_title, growth.growth_advice),
+    RankSkewFacts: (ranks.skew_title, ranks.skew_advice),
 }
 """Facts to the functions that make a title and an advice of them."""
 
@@ -63,6 +65,8 @@ def _advice(finding: Finding) -> str:
 
 
 def _sentences(finding: Finding) -> tuple[Sentence, Sentence]:
-    """Those for the nearest kind of its facts; of another package's rule that says nothing, its name and what it is about."""
+    """Those for the nearest kind of its facts; of another package's rule that says nothing, its name and what it is
+    about.
+    """
     kinds = (kind for kind in type(finding.facts).__mro__ if kind in SENTENCES)
     return next((SENTENCES[kind] for kind in kinds), (lambda f, _: f"{f.rule}: {f.subject}", lambda *_: ""))
