@@ -6,19 +6,19 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from leakscope.findings.facts import Said, Upstream
+from leakscope.findings.facts import Upstream
 from leakscope.findings.grouping.growth import LEAST_LOOKS, Series, series
 from leakscope.findings.model import Cut, CutReference, Finding, FreedBy, Origin, Severity, Sighting
 from leakscope.findings.naming.candidate_trace import on_trace
 from leakscope.findings.naming.expressions import as_part_of_holder
 from leakscope.findings.naming.trace import fingerprint
+from leakscope.findings.ownership.facts import Course, KeptToo, RetentionFacts
 from leakscope.findings.ownership.known_leaks import KNOWN, TYPES, Known
 from leakscope.findings.ownership.library_paths import Hold, Holds, freed_by, holds_of, whole_trace
 from leakscope.graph.model import HeapGraph, ObjectKind, ReferenceKind
 from leakscope.graph.paths import ways_from_roots
 from leakscope.record.kinds import Occasion
 from leakscope.record.model import Look, Rank
-from leakscope.units import bytes_text
 
 _OTHERS_SHOWN = 3
 
@@ -115,10 +115,7 @@ def _finding(rank: Rank, graph: HeapGraph, kept: Kept, line: Series, size: int, 
     named = CutReference(known.holder, indexes=hold.way[:1])
     return Finding(
         rule=known.rule,
-        facts=Said(
-            title=f"kept by torch's {known.holder} from step to step: {bytes_text(size)}",
-            advice=advice(graph, kept, _course(line)),
-        ),
+        facts=RetentionFacts(known.holder, size, count, kept_too(graph, kept), known.cure, _course(line)),
         fingerprint=fingerprint(("kept by library", known.holder)),
         severity=Severity.LEAK if grows and line.is_leak(min_bytes) else Severity.NOTE,
         freed_by=FreedBy.PROGRAM,
@@ -135,23 +132,15 @@ def _finding(rank: Rank, graph: HeapGraph, kept: Kept, line: Series, size: int, 
     )
 
 
-def _course(line: Series) -> str:
+def _course(line: Series) -> Course:
     if line.grew_lately:
-        return "It grows."
+        return Course.GROWS
     if len(line.bytes) < LEAST_LOOKS:
-        return ""
-    return (
-        "It is the same at every look: it does not grow."
-        if len(set(line.bytes)) == 1
-        else "It does not grow at every look."
-    )
+        return Course.UNKNOWN
+    return Course.STEADY if len(set(line.bytes)) == 1 else Course.VARIES
 
 
-def advice(graph: HeapGraph, kept: Kept, more: str) -> str:
-    """Who else keeps the same storages, and what the script can do."""
-    parts = []
-    for name, count in sorted(kept.others(graph).items(), key=lambda item: -item[1])[:_OTHERS_SHOWN]:
-        whole = "all of it" if count == len(kept.holds) else f"{count} of {len(kept.holds)} storages"
-        parts.append(f"Kept by {name} too: {whole}.")
-    parts += [more, kept.known.cure]
-    return " ".join(part for part in parts if part)
+def kept_too(graph: HeapGraph, kept: Kept) -> tuple[KeptToo, ...]:
+    """Who else keeps most of the same storages."""
+    most = sorted(kept.others(graph).items(), key=lambda item: -item[1])[:_OTHERS_SHOWN]
+    return tuple(KeptToo(name, count) for name, count in most)

@@ -8,8 +8,9 @@ from leakscope.findings.facts import Said, Upstream
 from leakscope.findings.model import Cut, CutReference, Finding, FreedBy, Origin, RuleName, Severity, Sighting
 from leakscope.findings.naming.candidate_trace import on_trace
 from leakscope.findings.naming.trace import fingerprint
+from leakscope.findings.ownership.facts import LibraryDragFacts
 from leakscope.findings.ownership.library_paths import whole_trace
-from leakscope.findings.ownership.library_retention import Kept, advice, by_holder
+from leakscope.findings.ownership.library_retention import Kept, by_holder, kept_too
 from leakscope.findings.peak.idle import Idle, PeakOfStep
 from leakscope.graph.paths import ways_from_roots
 from leakscope.record.kinds import Phase
@@ -77,9 +78,8 @@ def _known(peak: PeakOfStep, kept: Kept, idle: Sequence[Idle]) -> Finding:
     named = CutReference(known.holder, indexes=hold.way[:1])
     return Finding(
         rule=NAME,
-        facts=Said(
-            title=f"kept by torch's {known.holder} through the step's peak, and not used again: {bytes_text(size)}",
-            advice=advice(graph, kept, f"The step's peak is at {peak.step.peak_at}."),
+        facts=LibraryDragFacts(
+            known.holder, size, len(kept.holds), kept_too(graph, kept), known.cure, peak.step.peak_at
         ),
         fingerprint=fingerprint(("kept by library at the peak", known.holder)),
         severity=Severity.NOTE,

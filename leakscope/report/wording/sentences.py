@@ -8,6 +8,7 @@ from typing import Any
 from leakscope.findings.compare_ranks import RankSkewFacts
 from leakscope.findings.facts import OpenContextsFacts, Said
 from leakscope.findings.model import Finding
+from leakscope.findings.ownership.facts import LibraryDragFacts, RetentionFacts
 from leakscope.findings.rules.frame_hold import CallsFacts, FrameFacts
 from leakscope.findings.rules.hook_pileup import HookFacts
 from leakscope.findings.rules.immortal_cycle import ImmortalFacts
@@ -17,7 +18,7 @@ from leakscope.findings.rules.retained_graph import GraphFacts
 from leakscope.findings.rules.step_growth import GrowthFacts
 from leakscope.findings.rules.tensor_cycle import CycleFacts
 from leakscope.findings.rules.view_hold import ViewFacts
-from leakscope.report.wording import comm, cycles, growth, holders, ranks
+from leakscope.report.wording import comm, cycles, growth, holders, ranks, retention
 from leakscope.units import bytes_text
 
 Sentence = Callable[[Finding, Any], str]
@@ -34,6 +35,8 @@ SENTENCES: Mapping[type, tuple[Sentence, Sentence]] = {
     GraphFacts: (holders.graph_title, holders.graph_advice),
     ViewFacts: (holders.view_title, holders.view_advice),
     NativeFacts: (holders.native_title, holders.native_advice),
+    RetentionFacts: (retention.retention_title, retention.retention_advice),
+    LibraryDragFacts: (retention.drag_title, retention.drag_advice),
     GrowthFacts: (growth.growth_title, growth.growth_advice),
     RankSkewFacts: (ranks.skew_title, ranks.skew_advice),
 }
