@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
-from leakscope.findings.facts import BufferKind, CommBuffers, OpenContextsFacts, Said
+from leakscope.findings.facts import BufferKind, CommBuffers, Facts, OpenContextsFacts
 from leakscope.findings.grouping.candidate import Candidate
 from leakscope.findings.merge import merge_findings
 from leakscope.findings.model import Cut, CutReference, Finding, FreedBy, RuleName, Severity, Sighting
@@ -23,6 +23,31 @@ _BARRIERS = ("barrier", "monitored_barrier")
 """Collectives without a buffer: nothing is lost when their Work is dropped."""
 _SIGHTINGS_A_RANK = 20
 """The latest steps at which a rank dropped Works; earlier ones are in the count alone."""
+
+
+@dataclass(frozen=True)
+class DroppedFacts(Facts):
+    """Works of one line that died before anybody waited for them."""
+
+    count: int
+    direction: str
+    issued_at: str
+
+
+@dataclass(frozen=True)
+class OpenPassesFacts(Facts):
+    """Distributed backward passes that outlive their step."""
+
+    count: int
+
+
+@dataclass(frozen=True)
+class EmptyContextsFacts(Facts):
+    """Open contexts that keep no gradients."""
+
+    count: int
+    opened_at: tuple[str, ...]
+    """Lines that opened them."""
 
 
 def buffers_of(graph: HeapGraph, storages: Iterable[int]) -> dict[int, CommUse]:
@@ -67,17 +92,9 @@ def wire_findings(run: Run) -> list[Finding]:
 
 
 def _dropped(direction: str, where: str, operations: Sequence[tuple[int, CommOperation]]) -> Finding:
-    at = f" issued at {where}" if where else ""
-    count = len(operations)
     return Finding(
         rule=RuleName.P2P_BUFFER,
-        facts=Said(
-            title=f"the Work of {count} {direction} operation{'s' if count != 1 else ''}{at} was dropped before anybody waited for it",
-            advice=(
-                "Keep the Work until its wait() has returned, then drop it: until then nobody knows whether the buffer has crossed, "
-                "and writing into a buffer that is still being sent, or reading one that is still being received, is undefined."
-            ),
-        ),
+        facts=DroppedFacts(len(operations), direction, where),
         fingerprint=fingerprint(("p2p-buffer", "dropped", direction, where.rpartition(" ")[2])),
         severity=Severity.NOTE,
         freed_by=FreedBy.PROGRAM,
@@ -86,7 +103,7 @@ def _dropped(direction: str, where: str, operations: Sequence[tuple[int, CommOpe
         trace=(),
         cut=None,
         sightings=tuple(_sightings(operations)),
-        count=count,
+        count=len(operations),
     )
 
 
@@ -108,7 +125,7 @@ def context_findings(run: Run) -> list[Finding]:
             continue
         last = rank.contexts[-1]
         if last.backward_passes and len(rank.contexts) > 1 and rank.contexts[-2].backward_passes:
-            found.append(_open_passes(rank.number, last.backward_passes, last))
+            found.append(_open_passes(rank.number, last))
         if last.open and not last.bytes and _never_closed(rank.contexts):
             found.append(_empty_contexts(rank.number, last))
     return found
@@ -120,28 +137,29 @@ def _never_closed(rows: Sequence[ContextsAtStep]) -> bool:
     return len(counts) == 3 and counts[0] < counts[1] < counts[2]
 
 
-def _open_passes(rank: int, passes: int, row: ContextsAtStep) -> Finding:
-    return _context_note(
-        ("backward",), rank, row, f"{passes} distributed backward pass{'es' if passes > 1 else ''} still running after the step",
-        "A distributed backward that has failed must leave no pass behind; look at the workers' logs for the rank that never answered.",
-    )  # fmt: skip
+def _open_passes(rank: int, row: ContextsAtStep) -> Finding:
+    return _context_note("backward", rank, row, OpenPassesFacts(row.backward_passes))
 
 
 def _empty_contexts(rank: int, row: ContextsAtStep) -> Finding:
     where = dict.fromkeys(context.opened_at for context in row.contexts if context.opened_at)
-    at = f", opened at {', '.join(list(where)[:3])}" if where else ""
-    return _context_note(
-        ("empty",), rank, row, f"{row.open} distributed-autograd contexts left open, without gradients{at}",
-        "Leave each context (`with torch.distributed.autograd.context()`): it is released on no worker before.",
-    )  # fmt: skip
+    return _context_note("empty", rank, row, EmptyContextsFacts(row.open, tuple(where)))
 
 
-def _context_note(parts: tuple[str, ...], rank: int, row: ContextsAtStep, title: str, advice: str) -> Finding:
+def _context_note(what: str, rank: int, row: ContextsAtStep, facts: Facts) -> Finding:
     return Finding(
-        rule=RuleName.DIST_AUTOGRAD_CONTEXT, facts=Said(title=title, advice=advice), fingerprint=fingerprint(("dist-autograd-context", *parts)), severity=Severity.NOTE,
-        freed_by=FreedBy.PROGRAM, retained_bytes=row.bytes, bytes_per_step=0.0, trace=(), cut=None, 
-        sightings=(Sighting(rank, row.step, row.bytes),), count=row.open,
-    )  # fmt: skip
+        rule=RuleName.DIST_AUTOGRAD_CONTEXT,
+        facts=facts,
+        fingerprint=fingerprint(("dist-autograd-context", what)),
+        severity=Severity.NOTE,
+        freed_by=FreedBy.PROGRAM,
+        retained_bytes=row.bytes,
+        bytes_per_step=0.0,
+        trace=(),
+        cut=None,
+        sightings=(Sighting(rank, row.step, row.bytes),),
+        count=row.open,
+    )
 
 
 def with_contexts(found: Sequence[Finding], run: Run) -> list[Finding]:

@@ -8,13 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from leakscope.findings.facts import Said
+from leakscope.findings.facts import Facts
 from leakscope.findings.grouping.growth import series
 from leakscope.findings.model import Finding, FreedBy, RuleName, Severity, Sighting
 from leakscope.findings.naming.trace import fingerprint
 from leakscope.record.model import Look, Rank
 from leakscope.record.rows.device import DeviceBlocks, LayoutAtLook
-from leakscope.units import bytes_text
 
 _MOST_SITES = 6
 
@@ -107,6 +106,16 @@ def _by_site(row: DeviceBlocks, chosen: np.ndarray[Any, np.dtype[np.bool_]]) -> 
     return tuple(sorted(sites, key=lambda site: (-site.bytes, site.where)))
 
 
+@dataclass(frozen=True)
+class NativeBlocksFacts(Facts):
+    """The allocator's blocks without a storage that grow at every look."""
+
+    per_step: float
+    """Bytes a step."""
+    made_at: tuple[str, ...]
+    """Places that made what grew, the one that made most first."""
+
+
 def native_findings(rank: Rank, looks: Sequence[Look], min_bytes: int) -> list[Finding] | None:
     """A native-hold finding where blocks that no storage explains grow at every look; None where nothing was joined.
 
@@ -128,15 +137,7 @@ def native_findings(rank: Rank, looks: Sequence[Look], min_bytes: int) -> list[F
     return [
         Finding(
             rule=RuleName.NATIVE_HOLD,
-            facts=Said(
-                title="device memory that no Python object and no autograd path explains grows by "
-                f"{bytes_text(line.per_step)} a step",
-                advice=(
-                    f"These blocks were made at {made_at[0] if made_at else 'an unknown place'} and are kept by native code: "
-                    "look for handles of asynchronous operations that are kept, an autocast region never left, captured "
-                    "graphs, or a C++ extension that caches."
-                ),
-            ),
+            facts=NativeBlocksFacts(line.per_step, made_at),
             fingerprint=fingerprint(("native-hold", "gap")),
             severity=Severity.LEAK,
             freed_by=FreedBy.PROGRAM,

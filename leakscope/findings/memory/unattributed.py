@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 
-from leakscope.findings.facts import Said
+from leakscope.findings.facts import Facts
 from leakscope.findings.grouping.arrays import array_bytes
 from leakscope.findings.grouping.bounds import went_on
 from leakscope.findings.grouping.growth import LEAST_LOOKS, series
@@ -13,21 +14,26 @@ from leakscope.findings.model import Finding, FreedBy, RuleName, Severity, Sight
 from leakscope.findings.naming.trace import fingerprint
 from leakscope.graph.model import KINDS, ObjectKind
 from leakscope.record.model import Look, Rank
-from leakscope.units import bytes_text
 
 _OVERHEAD = 0.1
 """Leaked tensors take their grad nodes, dicts and frames along, which the allocator counts and no storage explains."""
 
-_FOR_EACH_SHAPE = (
-    "oneDNN keeps what it has built for each new shape, up to ONEDNN_PRIMITIVE_CACHE_CAPACITY of them (1024 unless set): run with "
-    "fixed shapes, or set it to 1, to see whether anything else grows. "
-)
-_ON_HOST = (
-    "Look first for a list or dict that gains what leakscope does not look into: strings, lists of numbers (logs, x.tolist()), PIL "
-    "images, pyarrow tables, arrays and bytes of less than 4 KiB each, objects of C extensions; then "
-)
 _MOST_A_SHAPE = 4 << 20
 """Bytes that a new shape in each step may cost: up to 2.8 MiB were measured, of a small convolutional net in bfloat16."""
+
+
+@dataclass(frozen=True)
+class UnattributedFacts(Facts):
+    """Counted memory that runs away from what storages explain."""
+
+    per_step: float
+    """Bytes a step."""
+    grown: int
+    """Bytes in all."""
+    is_steady: bool
+    shapes_are_new: bool
+    """Each look saw shapes that none had seen before, on the host."""
+    on_host: bool
 
 
 def gap_findings(rank: Rank, looks: Sequence[Look], min_bytes: int) -> list[Finding]:
@@ -43,18 +49,9 @@ def gap_findings(rank: Rank, looks: Sequence[Look], min_bytes: int) -> list[Find
     grown = line.bytes[-1] - line.bytes[0]
     enough = len(line.steps) > LEAST_LOOKS  # three counts, of whatever else the process does, rise one time in six
     shapes = on == "cpu" and line.per_step <= _MOST_A_SHAPE and _shapes_are_new(counted)
-    how = f" by {bytes_text(line.per_step)} a step" if line.steady else f", not steadily, by {bytes_text(grown)} in all"
     finding = Finding(
         rule=RuleName.NATIVE_HOLD,
-        facts=Said(
-            title=f"memory that is no tensor's grows{how}{', while shapes are new at each look' * shapes}",
-            advice=(
-                (_FOR_EACH_SHAPE if shapes else "")
-                + (_ON_HOST if on == "cpu" else "Look ")
-                + "for handles of asynchronous operations that are kept (Work of isend, irecv, all_reduce(async_op=True)), "
-                "distributed-autograd contexts left open, an autocast region never left, or a C++ extension that caches."
-            ),
-        ),
+        facts=UnattributedFacts(line.per_step, grown, line.steady, shapes, on == "cpu"),
         fingerprint=fingerprint(("native-hold", "gap")),
         # what compiles, or first uses a library, rises once
         severity=Severity.LEAK

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from leakscope.findings.peak.idle import PeakOfStep, peak_of
+from leakscope.findings.peak.idle import PeakOfStep, Releaser, peak_of
 from leakscope.record.model import Run
 from leakscope.units import bytes_text
 
 _WORTH_A_WORD = 0.01
 """Share of the peak from which what nobody saw being made is told."""
 _WHO = {
-    "user": "your code could let go of",
-    "library": "only a library could let go of",
-    "gradient": "are gradients kept until zero_grad",
-    "wire": "are held by sends and receives that are not over",
-    "autograd": "autograd keeps for a backward that does not use them",
+    Releaser.USER: "your code could let go of",
+    Releaser.LIBRARY: "only a library could let go of",
+    Releaser.GRADIENT: "are gradients kept until zero_grad",
+    Releaser.COMM: "are held by sends and receives that are not over",
+    Releaser.AUTOGRAD: "autograd keeps for a backward that does not use them",
 }
-"""Who could let go of what is idle at the peak, as `findings.idle_at_peak` tells them apart."""
+"""Who could let go of what is idle at the peak."""
 
 
 def drag_told(run: Run) -> tuple[str, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from enum import StrEnum
 
 import numpy as np
 
@@ -16,14 +17,29 @@ from leakscope.record.model import Rank
 from leakscope.record.rows.lifetimes import AlikeStorage, IdleStorage, StorageLife, WatchedStep
 
 
+class Releaser(StrEnum):
+    """Who could let go of what is idle at the peak."""
+
+    USER = "user"
+    """The user's code."""
+    LIBRARY = "library"
+    """A library, or a call that runs."""
+    GRADIENT = "gradient"
+    """zero_grad."""
+    COMM = "wire"
+    """A Work, once its operation is over."""
+    AUTOGRAD = "autograd"
+    """A backward still to come."""
+
+
 @dataclass(frozen=True)
 class Idle:
     """One storage that was alive at the peak and is not used again."""
 
     row: IdleStorage
     grips: Holders
-    by: str
-    """Who could let go: user, library, gradient (zero_grad), wire (a Work) or autograd (a backward still to come)."""
+    by: Releaser
+    """Who could let go of it."""
 
 
 @dataclass(frozen=True)
@@ -43,14 +59,14 @@ class PeakOfStep:
         """Bytes of the peak above what was alive when the step began."""
         return self.step.peak_bytes - self.step.start_bytes
 
-    def held_by(self, who: str) -> list[Idle]:
-        """What is idle and one of those of `Idle.by` could let go of."""
+    def held_by(self, who: Releaser) -> list[Idle]:
+        """What is idle and this one could let go of."""
         return [idle for idle in self.idle if idle.by == who]
 
     @property
     def avoidable_bytes(self) -> int:
         """Bytes at the peak that nothing uses again and that the user's code could have let go."""
-        return sum(idle.row.bytes for idle in self.held_by("user"))
+        return sum(idle.row.bytes for idle in self.held_by(Releaser.USER))
 
     def fall(self, idle: Sequence[Idle]) -> int:
         """By how much the step's peak falls when these are released after their last use: another moment may be the peak then."""
@@ -120,18 +136,18 @@ def _site(row: StorageLife) -> tuple[str, str]:
     return row.made_at, row.last_use_at
 
 
-def _who(graph: HeapGraph, grips: Holders, row: IdleStorage, step: WatchedStep) -> str:
+def _who(graph: HeapGraph, grips: Holders, row: IdleStorage, step: WatchedStep) -> Releaser:
     if grips.gradient:
-        return "gradient"
+        return Releaser.GRADIENT
     if grips.native or grips.library or grips.inside or not (grips.users or grips.work):
-        return "library"
+        return Releaser.LIBRARY
     if grips.work:
-        return "wire"
+        return Releaser.COMM
     if grips.packed and not arguments_cut(graph, step, grips.users):
-        return "library"
+        return Releaser.LIBRARY
     if grips.saved and step.backward_follows and row.last_phase != Phase.BACKWARD:
-        return "autograd"
-    return "user"
+        return Releaser.AUTOGRAD
+    return Releaser.USER
 
 
 def arguments_cut(graph: HeapGraph, step: WatchedStep, cuts: Sequence[int]) -> list[str]:

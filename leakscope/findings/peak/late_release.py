@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
-from leakscope.findings.facts import Said
+from leakscope.findings.facts import Facts
 from leakscope.findings.model import Cut, CutReference, Finding, FreedBy, Hop, Severity, Sighting, Unjudged
 from leakscope.findings.naming.candidate_trace import on_trace
 from leakscope.findings.naming.expressions import as_expression
 from leakscope.findings.naming.see_also import places
 from leakscope.findings.naming.trace import fingerprint, generic, hops
-from leakscope.findings.peak.idle import Idle, PeakOfStep, arguments_cut, frees_mostly_idle, peak_of
+from leakscope.findings.peak.idle import Idle, PeakOfStep, Releaser, arguments_cut, frees_mostly_idle, peak_of
 from leakscope.findings.peak.library_drag import NAME, others_findings
 from leakscope.graph.model import HeapGraph, ObjectKind, ReferenceKind
 from leakscope.graph.paths import Ways, ways_from_roots
@@ -21,7 +22,6 @@ from leakscope.graph.reach import reachable
 from leakscope.graph.retained import freed_storages
 from leakscope.record.model import Rank
 from leakscope.record.rows.lifetimes import LifetimesUnjudged
-from leakscope.units import bytes_text
 
 LEAK_SHARE = 0.2
 """Share of the step's peak from which what could be let go is a leak: a variable that lives on is in every plain script."""
@@ -29,6 +29,24 @@ _LEAK_FACTOR = 4
 """And at least this many times `min_bytes`."""
 _CONTAINERS = (ObjectKind.CONTAINER,)
 _NAMES_SHOWN = 6
+
+
+@dataclass(frozen=True, kw_only=True)
+class LateReleaseFacts(Facts):
+    """Memory at the step's peak that nothing uses again and that the user's code could let go."""
+
+    bytes: int
+    holders: int
+    """How many references of the user's keep it, all in the cut."""
+    last_use_at: str
+    """The line that used the largest of it last, "" where the step did not use it."""
+    peak_at: str
+    fall_bytes: int
+    """By how much the step's peak would fall."""
+    arguments: tuple[str, ...]
+    """Those of the holders that are arguments of a running call."""
+    is_saved: bool
+    """A grad node that has run still keeps it too."""
 
 
 def late_release_findings(
@@ -59,7 +77,7 @@ def avoidable_peak_bytes(rank: Rank) -> int | None:
 def _users_findings(peak: PeakOfStep, min_bytes: int, least: float) -> list[Finding]:
     graph = peak.graph
     ways = ways_from_roots(graph)
-    idle = peak.held_by("user")
+    idle = peak.held_by(Releaser.USER)
     storages = frozenset(i.row.storage for i in idle)
     groups: dict[str, list[tuple[Idle, tuple[int, ...]]]] = defaultdict(list)
     climbed: dict[int, int] = {}
@@ -161,12 +179,17 @@ def _finding(
         tuple(cuts),
     )
     cut = Cut((named,), frees)
+    arguments = arguments_cut(graph, peak.step, cuts)
     return Finding(
         rule=NAME,
-        facts=Said(
-            title=f"{names}{f', {where},' if where else ''} keep{'s' * (len(spoken) == 1)} {bytes_text(size)} through the step's "
-            "peak that nothing uses again",
-            advice=_advice(peak, [one for one, _ in members], cuts, names, fall),
+        facts=LateReleaseFacts(
+            bytes=size,
+            holders=len(spoken),
+            last_use_at=next((idle.row.last_use_at for idle, _ in members if idle.row.last_use_at), ""),
+            peak_at=peak.step.peak_at,
+            fall_bytes=fall,
+            arguments=tuple(arguments),
+            is_saved=any(idle.grips.saved for idle, _ in members),
         ),
         fingerprint=fingerprint((NAME, *sorted(spoken))),
         severity=Severity.LEAK if min(size - passing, fall) >= least else Severity.NOTE,
@@ -177,7 +200,7 @@ def _finding(
         cut=on_trace(cut, trace) if len(spoken) == 1 else cut,
         made_at=tuple(made[:6]),
         sightings=(Sighting(peak.rank, peak.step.step, size),),
-        see=places("boxed-lists") if arguments_cut(graph, peak.step, cuts) else (),
+        see=places("boxed-lists") if arguments else (),
         count=len(members),
     )
 
@@ -228,19 +251,3 @@ def _trace(graph: HeapGraph, ways: Ways, cut: int, storage: int, frees: int) -> 
     return hops(
         graph, start, way, len(above) + 1, {cut: frees}, ("still needed", "not used again before it is released")
     )
-
-
-def _advice(peak: PeakOfStep, idle: Sequence[Idle], cuts: Sequence[int], names: str, fall: int) -> str:
-    last = next((one.row.last_use_at for one in idle if one.row.last_use_at), "")
-    used = f"last used at {last}" if last else "not used in the step at all"
-    text = f"Let go of {names} after the last use, or move that part into a function of its own. The largest was {used}; the peak is at {peak.step.peak_at}. The step's peak would fall by {bytes_text(fall)}."
-    arguments = arguments_cut(peak.graph, peak.step, cuts)
-    if arguments:
-        boxed = ", ".join(arguments)
-        text += (
-            f" {boxed} {'is an argument' if len(arguments) == 1 else 'are arguments'} of a running call: what a caller hands over stays alive until "
-            "the call returns, unless it is passed in a list that the callee empties (a boxed call) and no caller keeps a name for it."
-        )
-    if any(one.grips.saved for one in idle):
-        text += " A grad node that has already run still keeps it as a saved tensor: drop retain_graph=True, or the last reference to the graph."
-    return text

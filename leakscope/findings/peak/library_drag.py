@@ -3,48 +3,38 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 
-from leakscope.findings.facts import Said, Upstream
+from leakscope.findings.facts import Facts, Upstream
 from leakscope.findings.model import Cut, CutReference, Finding, FreedBy, Origin, RuleName, Severity, Sighting
 from leakscope.findings.naming.candidate_trace import on_trace
 from leakscope.findings.naming.trace import fingerprint
 from leakscope.findings.ownership.facts import LibraryDragFacts
 from leakscope.findings.ownership.library_paths import whole_trace
 from leakscope.findings.ownership.library_retention import Kept, by_holder, kept_too
-from leakscope.findings.peak.idle import Idle, PeakOfStep
+from leakscope.findings.peak.idle import Idle, PeakOfStep, Releaser
 from leakscope.graph.paths import ways_from_roots
 from leakscope.record.kinds import Phase
-from leakscope.units import bytes_text
 
 NAME = RuleName.LATE_RELEASE
 _WORTH_SHARE = 0.05
 """Share of the step's own peak, above what was alive when it began, from which what somebody else holds is worth a note."""
 _WORTH_FACTOR = 16
 """And at least this many times `min_bytes`."""
-_SAID = {
-    "library": (
-        "libraries and running calls keep {size} through the step's peak that nothing uses again",
-        "No variable of yours holds it alone: a running call or an object of a library does. Passing less, or calling the parts of it yourself, may help.",
-    ),
-    "gradient": (
-        "gradients of the last step are kept until zero_grad: {size} at the step's peak",
-        "Call optimizer.zero_grad() right after optimizer.step(), before the next forward.",
-    ),
-    "wire": (
-        "sends and receives that are not yet over, or whose Work is kept, hold {size} through the step's peak",
-        "Wait for an operation as early as its buffer is not needed, and drop its Work then.",
-    ),
-    "autograd": (
-        "autograd keeps {size} through the step's peak for a backward that does not use it",
-        "Compute what needs no gradient under torch.no_grad(), or detach it, so that its graph is not kept until backward.",
-    ),
-}
-"""Who could let go to title and advice."""
+_OTHERS = (Releaser.LIBRARY, Releaser.GRADIENT, Releaser.COMM, Releaser.AUTOGRAD)
+
+
+@dataclass(frozen=True)
+class OthersFacts(Facts):
+    """Memory at the step's peak that nothing uses again and that only somebody else could let go."""
+
+    bytes: int
+    by: Releaser
 
 
 def others_findings(peak: PeakOfStep, min_bytes: int, told: Collection[str]) -> list[Finding]:
     """Notes: one for each holder of a library that is known, but for those `told` already, then one for each other sort."""
-    by_storage = {idle.row.storage: idle for idle in peak.held_by("library")}
+    by_storage = {idle.row.storage: idle for idle in peak.held_by(Releaser.LIBRARY)}
     kept = by_holder(peak.graph, list(by_storage), alone=True)
     found = []
     for one in kept:
@@ -52,9 +42,9 @@ def others_findings(peak: PeakOfStep, min_bytes: int, told: Collection[str]) -> 
         if one.known.holder not in told and _bytes(idle) >= max(min_bytes, 1):
             found.append(_known(peak, one, idle))
     named = {storage for one in kept for storage in one.holds}
-    for who in _SAID:
+    for who in _OTHERS:
         idle = [one for one in peak.held_by(who) if one.row.storage not in named]
-        if who == "gradient" and peak.step.peak_phase == Phase.OPTIMIZER:
+        if who == Releaser.GRADIENT and peak.step.peak_phase == Phase.OPTIMIZER:
             continue  # the optimizer itself still holds them: no zero_grad could come before
         if _bytes(idle) >= max(_WORTH_FACTOR * min_bytes, _WORTH_SHARE * peak.rise, 1):
             found.append(_unknown(peak, who, idle))
@@ -96,12 +86,11 @@ def _known(peak: PeakOfStep, kept: Kept, idle: Sequence[Idle]) -> Finding:
     )
 
 
-def _unknown(peak: PeakOfStep, who: str, idle: Sequence[Idle]) -> Finding:
-    title, advice_given = _SAID[who]
+def _unknown(peak: PeakOfStep, who: Releaser, idle: Sequence[Idle]) -> Finding:
     size = _bytes(idle)
     return Finding(
         rule=NAME,
-        facts=Said(title=title.format(size=bytes_text(size)), advice=advice_given),
+        facts=OthersFacts(size, who),
         fingerprint=fingerprint((NAME, who)),
         severity=Severity.NOTE,
         freed_by=FreedBy.PROGRAM,
@@ -109,7 +98,7 @@ def _unknown(peak: PeakOfStep, who: str, idle: Sequence[Idle]) -> Finding:
         bytes_per_step=0.0,
         trace=(),
         cut=None,
-        origin=Origin.LIBRARY if who == "library" else Origin.APPLICATION,
+        origin=Origin.LIBRARY if who == Releaser.LIBRARY else Origin.APPLICATION,
         made_at=_made_at(idle),
         sightings=(Sighting(peak.rank, peak.step.step, size),),
         count=len(idle),

@@ -5,10 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from leakscope.findings.comm.operations import DroppedFacts, EmptyContextsFacts, OpenPassesFacts
 from leakscope.findings.compare_ranks import RankSkewFacts
 from leakscope.findings.facts import OpenContextsFacts, Said
+from leakscope.findings.memory.allocator import CaughtFacts, OutsideFacts, PendingFacts, ReservedFacts, RetriesFacts
+from leakscope.findings.memory.device import NativeBlocksFacts
+from leakscope.findings.memory.unattributed import UnattributedFacts
 from leakscope.findings.model import Finding
 from leakscope.findings.ownership.facts import LibraryDragFacts, RetentionFacts
+from leakscope.findings.peak.late_release import LateReleaseFacts
+from leakscope.findings.peak.library_drag import OthersFacts
 from leakscope.findings.rules.frame_hold import CallsFacts, FrameFacts
 from leakscope.findings.rules.hook_pileup import HookFacts
 from leakscope.findings.rules.immortal_cycle import ImmortalFacts
@@ -18,7 +24,7 @@ from leakscope.findings.rules.retained_graph import GraphFacts
 from leakscope.findings.rules.step_growth import GrowthFacts
 from leakscope.findings.rules.tensor_cycle import CycleFacts
 from leakscope.findings.rules.view_hold import ViewFacts
-from leakscope.report.wording import comm, cycles, growth, holders, ranks, retention
+from leakscope.report.wording import comm, comm_notes, cycles, growth, holders, memory, peak, ranks, retention
 from leakscope.units import bytes_text
 
 Sentence = Callable[[Finding, Any], str]
@@ -39,6 +45,18 @@ SENTENCES: Mapping[type, tuple[Sentence, Sentence]] = {
     LibraryDragFacts: (retention.drag_title, retention.drag_advice),
     GrowthFacts: (growth.growth_title, growth.growth_advice),
     RankSkewFacts: (ranks.skew_title, ranks.skew_advice),
+    LateReleaseFacts: (peak.late_release_title, peak.late_release_advice),
+    OthersFacts: (peak.others_title, peak.others_advice),
+    DroppedFacts: (comm_notes.dropped_title, comm_notes.dropped_advice),
+    OpenPassesFacts: (comm_notes.open_passes_title, comm_notes.open_passes_advice),
+    EmptyContextsFacts: (comm_notes.empty_contexts_title, comm_notes.empty_contexts_advice),
+    UnattributedFacts: (memory.unattributed_title, memory.unattributed_advice),
+    NativeBlocksFacts: (memory.native_blocks_title, memory.native_blocks_advice),
+    ReservedFacts: (memory.reserved_title, memory.reserved_advice),
+    PendingFacts: (memory.pending_title, memory.pending_advice),
+    OutsideFacts: (memory.outside_title, memory.outside_advice),
+    RetriesFacts: (memory.retries_title, memory.retries_advice),
+    CaughtFacts: (memory.caught_title, memory.caught_advice),
 }
 """Facts to the functions that make a title and an advice of them."""
 
