@@ -14,6 +14,7 @@ import torch
 import leakscope
 from leakscope.capture.device.counters import Counter
 from leakscope.graph.model import HeapGraph
+from leakscope.report.wording import why_text
 
 
 def leave_what_nobody_frees() -> None:
@@ -267,7 +268,7 @@ def test_a_failing_test_is_told_once_and_of_the_test_alone(
 def test_a_block_has_no_steps_to_grow_by() -> None:
     with leakscope.watch() as block:
         leave_a_cycle()
-    assert block.findings.why == "1 tensor leak, 3.91 KiB left behind"
+    assert why_text(block.findings) == "1 tensor leak, 3.91 KiB left behind"
     assert [finding.bytes_per_step for finding in block.findings.findings] == [0.0] and not block.findings.gc_advice
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from leakscope.findings.facts import Beside, Bounded, CameToRest, CommBuffers, Facts, Upstream
+from leakscope.findings.why import Why
 from leakscope.graph.model import ObjectKind
 from leakscope.verdict import Verdict
 
@@ -257,7 +258,8 @@ class Findings:
     """The verdict of a run and everything behind it."""
 
     verdict: Verdict
-    why: str
+    why: Why | str
+    """The reason, which `report/wording` makes a sentence of; a `str` is a caller's own words."""
     exit_status: int
     findings: tuple[Finding, ...] = ()
     suppressed: tuple[Finding, ...] = ()

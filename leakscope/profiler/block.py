@@ -9,8 +9,9 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from leakscope.findings.model import FreedBy, RuleName
+from leakscope.findings.why import Reason, Why
 from leakscope.profiler.in_memory import look_now, run_of_rank
-from leakscope.profiler.leaks import LeaksFound, leaks_of, leaks_text, sum_text
+from leakscope.profiler.leaks import LeaksFound, leaks_of, leaks_text, left_behind
 from leakscope.record.kinds import EndKind, Occasion
 from leakscope.units import parse_bytes
 from leakscope.verdict import Verdict
@@ -108,5 +109,5 @@ def _left_behind(before: Look | None, after: Look | None) -> Findings:
     # a block has no steps: nothing grows by so much a step, and collecting is not set against its time
     left = replace(judged, findings=tuple(replace(finding, bytes_per_step=0.0) for finding in kept), gc_advice=())
     if leaks_of(left):
-        return replace(left, why=sum_text(left))
-    return replace(left, verdict=Verdict.CLEAN, why="the block left no tensor memory behind", exit_status=0)
+        return replace(left, why=left_behind(left))
+    return replace(left, verdict=Verdict.CLEAN, why=Why(reason=Reason.CLEAN_BLOCK), exit_status=0)

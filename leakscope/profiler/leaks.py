@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from leakscope.findings.model import Origin, Severity
+from leakscope.findings.why import Reason, Why
 from leakscope.units import bytes_text
 
 if TYPE_CHECKING:
@@ -31,15 +33,16 @@ def leaks_of(findings: Findings) -> tuple[Finding, ...]:
 def leaks_text(run: Run, findings: Findings, allowance: int = 0) -> str:
     """What a failing test says: the sum, the `allowance` in bytes, then every leak's trace."""
     from leakscope.report.as_text import render_in_test
+    from leakscope.report.wording import why_text
 
     repeats = sum(len(rank.steps) for rank in run.ranks)
     allowed = f", {bytes_text(allowance)} allowed" if allowance else ""
     called = f" after {repeats} repeats, each of them a step" if repeats else ""
-    return f"{sum_text(findings)}{called}{allowed}\n\n{render_in_test(run, findings)}"
+    total = why_text(replace(findings, why=left_behind(findings)))
+    return f"{total}{called}{allowed}\n\n{render_in_test(run, findings)}"
 
 
-def sum_text(findings: Findings) -> str:
+def left_behind(findings: Findings) -> Why:
     """How many leaks there are, and their bytes."""
     leaks = leaks_of(findings)
-    total = bytes_text(sum(finding.retained_bytes for finding in leaks))
-    return f"{len(leaks)} tensor leak{'s' * (len(leaks) != 1)}, {total} left behind"
+    return Why(reason=Reason.LEFT_BEHIND, count=len(leaks), bytes=sum(finding.retained_bytes for finding in leaks))

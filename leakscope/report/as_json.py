@@ -9,7 +9,7 @@ from typing import Any
 from leakscope.findings.model import Cut, Finding, Findings, Hop, RankSummary
 from leakscope.record.ends import as_written
 from leakscope.record.model import Run
-from leakscope.report.wording import advice, steps_of, title
+from leakscope.report.wording import advice, steps_of, title, why_text
 
 FORMAT = 1
 """Number of the format of `findings.json`, not of a run's folder: it rises when a key goes or changes its meaning."""
@@ -26,7 +26,7 @@ def as_data(run: Run, findings: Findings) -> dict[str, Any]:
         "format": FORMAT,
         "leakscope": run.leakscope,
         "verdict": findings.verdict,
-        "why": findings.why,
+        "why": why_text(findings),
         "exit_status": findings.exit_status,
         "run": _run(run),
         "findings": [_finding(finding) for finding in findings.findings],

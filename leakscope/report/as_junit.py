@@ -20,6 +20,7 @@ from leakscope.report.wording import (
     seen_text,
     status_word,
     title,
+    why_text,
     would_be_freed,
 )
 from leakscope.verdict import Verdict
@@ -50,9 +51,9 @@ def render(run: Run, findings: Findings) -> str:
 def _verdict(suite: ElementTree.Element, findings: Findings) -> None:
     case = _case(suite, "verdict", "verdict")
     if findings.verdict == Verdict.INCONCLUSIVE:
-        ElementTree.SubElement(case, "skipped", message=f"inconclusive: {findings.why}")
+        ElementTree.SubElement(case, "skipped", message=f"inconclusive: {why_text(findings)}")
     else:
-        ElementTree.SubElement(case, "system-out").text = f"{findings.verdict}: {findings.why}"
+        ElementTree.SubElement(case, "system-out").text = f"{findings.verdict}: {why_text(findings)}"
 
 
 def _rank(suite: ElementTree.Element, rank: Rank) -> None:

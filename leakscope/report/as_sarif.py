@@ -22,6 +22,7 @@ from leakscope.report.wording import (
     holds_nothing,
     seen_text,
     title,
+    why_text,
     would_be_freed,
 )
 
@@ -47,7 +48,7 @@ def render(run: Run, findings: Findings) -> str:
                     _result(finding, rules, suppressed=index >= len(findings.findings))
                     for index, finding in enumerate(shown_and_suppressed)
                 ],
-                "properties": {"verdict": findings.verdict, "why": findings.why},
+                "properties": {"verdict": findings.verdict, "why": why_text(findings)},
             }
         ],
     }

@@ -33,6 +33,7 @@ from leakscope.report.wording import (
     status_word,
     steps_of,
     title,
+    why_text,
     would_be_freed,
 )
 from leakscope.units import bytes_text
@@ -88,7 +89,7 @@ def _verdict(run: Run, findings: Findings) -> Iterator[str]:
     yield from _field("Verdict", f"{findings.verdict.upper()}{count} (exit status {findings.exit_status})")
     if hung := hung_text(run):
         yield from _field("Hung", hung)
-    yield from _field("Why", findings.why)
+    yield from _field("Why", why_text(findings))
     for sentence in findings.out_of_memory:
         yield from _field("Memory", sentence)
     yield from _field("Next", next_text(run, findings))

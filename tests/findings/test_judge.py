@@ -14,7 +14,7 @@ from leakscope.findings.judge import judge
 from leakscope.findings.stages.proof import with_proof
 from leakscope.record.kinds import EndKind
 from leakscope.record.model import Collection, Ended, Look, Rank, Run, Step
-from leakscope.report.wording import advice, held_text, title
+from leakscope.report.wording import advice, held_text, title, why_text
 
 STEPS = (3, 5, 9, 10)
 TENSOR = 1 << 20
@@ -79,7 +79,7 @@ def test_growth_every_few_steps_is_spread_over_all_of_them() -> None:
     seen_twice = judge(run(rank(0, [losses(s // 3) for s in (3, 5, 7, 9)], steps=(3, 5, 7, 9))))
     assert [f.severity for f in seen_twice.findings] == ["note"]
     assert (seen_twice.verdict, seen_twice.exit_status) == ("inconclusive", 0)
-    assert "too few looks saw train.losses grow" in seen_twice.why
+    assert "too few looks saw train.losses grow" in why_text(seen_twice)
     ended = Look(24, "end", heap_from(losses(8)), None, 0)
     one = rank(0, [losses(s // 3) for s in (3, 5, 7, 9)], steps=(3, 5, 7, 9))
     assert judge(run(replace(one, looks=(*one.looks, ended)))).verdict == "leaks"
@@ -106,13 +106,16 @@ def test_a_rank_without_steps_may_rest_between_two_looks_that_its_peers_brought_
 def test_a_rank_that_was_killed_is_no_clean_run() -> None:
     one = replace(rank(0, [losses(1)] * 4), ended=Ended("killed", 137, 10, "killed by SIGKILL"))
     found = judge(run(one, rank(1, [losses(1)] * 4)))
-    assert (found.verdict, found.why) == ("inconclusive", "rank 0 was killed after 10 steps; nothing grew until then")
+    assert (found.verdict, why_text(found)) == (
+        "inconclusive",
+        "rank 0 was killed after 10 steps; nothing grew until then",
+    )
 
 
 def test_a_run_that_hung_is_no_clean_run() -> None:
     one = replace(rank(0, [losses(1)] * 4), ended=Ended(EndKind.HUNG, 124, 1, "nothing happened on the wire for 8 s"))
     found = judge(run(one, rank(1, [losses(1)] * 4)))
-    assert (found.verdict, found.why) == ("inconclusive", "rank 0 hung after 1 step; nothing grew until then")
+    assert (found.verdict, why_text(found)) == ("inconclusive", "rank 0 hung after 1 step; nothing grew until then")
 
 
 def test_bytes_a_step_follow_the_steps_between_looks() -> None:
@@ -128,26 +131,26 @@ def test_a_list_that_grows_is_a_leak_and_says_which_list() -> None:
     assert finding.cut is not None
     assert ".losses" in finding.cut.reference
     assert finding.cut.frees_bytes == 10 * TENSOR
-    assert "1 leak: 10.00 MiB held, growing by 1.00 MiB a step" in found.why
+    assert "1 leak: 10.00 MiB held, growing by 1.00 MiB a step" in why_text(found)
 
 
 def test_what_levels_off_is_no_leak() -> None:
     found = judge(run(rank(0, [losses(n) for n in (3, 5, 6, 6)])))
     assert (found.verdict, found.findings) == ("clean", ())
-    assert found.why == "nothing grew over the looks taken"
+    assert why_text(found) == "nothing grew over the looks taken"
 
 
 def test_little_growth_is_a_note_and_no_verdict() -> None:
     found = judge(run(rank(0, [losses(s, size=4) for s in STEPS])))
     assert [f.severity for f in found.findings] == ["note"]
     assert (found.verdict, found.exit_status) == ("clean", 0)
-    assert found.why.endswith("1 note below")
+    assert why_text(found).endswith("1 note below")
 
 
 def test_too_few_looks_are_inconclusive() -> None:
     found = judge(run(rank(0, [losses(3), losses(5)], steps=(3, 5))))
     assert found.verdict == "inconclusive"
-    assert "only 2 looks after warm-up" in found.why
+    assert "only 2 looks after warm-up" in why_text(found)
     assert judge(Run((), (), 1, "cpu", "", "")).verdict == "inconclusive"
 
 

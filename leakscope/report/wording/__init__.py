@@ -27,6 +27,7 @@ from leakscope.report.wording.next_step import first_cut, next_text
 from leakscope.report.wording.numbers import listed_numbers, plural
 from leakscope.report.wording.sections import leaks, library, notes, of_block, steps_of
 from leakscope.report.wording.sentences import advice, title
+from leakscope.report.wording.verdict import why_text
 
 __all__ = [
     "advice",
@@ -56,5 +57,6 @@ __all__ = [
     "steps_of",
     "title",
     "was_text",
+    "why_text",
     "would_be_freed",
 ]

@@ -13,7 +13,7 @@ from leakscope.findings.grouping.growth import series
 from leakscope.findings.judge import judge
 from leakscope.findings.model import Findings
 from leakscope.record.model import Ended, Look, Rank, Run, Step
-from leakscope.report.wording import advice, next_text, title
+from leakscope.report.wording import advice, next_text, title, why_text
 
 STEPS = (3, 5, 7, 9)
 LAST = 80
@@ -201,7 +201,7 @@ def test_too_few_looks_that_saw_it_grow_are_inconclusive() -> None:
 
     found = judged(heap)
     assert (found.verdict, found.exit_status) == ("inconclusive", 0)
-    assert "too few looks saw train.rows grow" in found.why
+    assert "too few looks saw train.rows grow" in why_text(found)
 
 
 def test_what_one_cut_frees_is_one_finding() -> None:
