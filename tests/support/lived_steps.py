@@ -77,3 +77,22 @@ def measured_peak(step: Callable[[], object]) -> int:
         live += event.nbytes()
         peak = max(peak, live)
     return peak
+
+
+BIG = 256 * KIB
+"""Bytes of the storage each test is about."""
+REST = 4096 * KIB
+"""Bytes that stand for the rest of the step: its peak."""
+
+
+def big() -> torch.Tensor:
+    return torch.ones(BIG // 4)
+
+
+def scratch() -> None:
+    torch.zeros(REST // 4)
+
+
+def idle_bytes(lived: Lived) -> list[int]:
+    assert lived.peak is not None, lived.unjudged
+    return [one.row.bytes for one in lived.peak.idle if one.row.bytes >= BIG]

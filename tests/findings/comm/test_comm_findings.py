@@ -6,11 +6,8 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-import torch
 from support.comm_examples import rank_with, row, run_of
 
-from leakscope.capture.heap.look import look
-from leakscope.findings.categories import summary
 from leakscope.findings.comm.matching import (
     absent,
     first_to_blame,
@@ -20,9 +17,7 @@ from leakscope.findings.comm.matching import (
     wire_notes,
 )
 from leakscope.findings.comm.operations import context_findings, wire_findings
-from leakscope.findings.compare_ranks import skew_findings
-from leakscope.findings.facts import Said
-from leakscope.findings.model import Finding, Findings, Hop, RankSummary, Sighting
+from leakscope.findings.model import Findings, Hop
 from leakscope.findings.ownership.known_leaks import known_leak
 from leakscope.record.kinds import Direction, EndKind, OperationState
 from leakscope.record.model import Ended, Rank
@@ -254,56 +249,6 @@ def test_contexts_without_gradients_are_told_when_they_pile_up() -> None:
     assert "3 distributed-autograd contexts left open" in title(finding) and "train.py:7 run" in title(finding)
     level = [{**r, "open": 2} for r in rows]
     assert context_findings(run_of(rank_with(0, contexts=level))) == []
-
-
-def _summary(model: int, beside: int) -> RankSummary:
-    return RankSummary(categories={"parameter": model, "held by a named root": beside})
-
-
-def test_a_rank_that_keeps_what_its_peers_let_go_is_a_note() -> None:
-    mib = 1024 * 1024
-    run = run_of(*(rank_with(n) for n in range(3)))
-    summaries = {0: _summary(100 * mib, 20 * mib), 1: _summary(200 * mib, 40 * mib), 2: _summary(100 * mib, 90 * mib)}
-    (finding,) = skew_findings(run, summaries, ())
-    assert finding.ranks == (2,) and finding.severity == "note" and finding.retained_bytes == 70 * mib
-
-
-def test_a_skewed_rank_is_told_with_the_reference_that_holds_most() -> None:
-    torch.set_num_threads(1)
-    stash = {"logits": [torch.ones(2 << 20) for _ in range(4)]}
-    looks = [look(9, "step")]
-    del stash["logits"]
-    looks.append(look(9, "step"))
-    run = run_of(*(Rank(n, (), (found,), Ended("finished", 0, 9)) for n, found in enumerate(looks)))
-    summaries = {rank.number: summary(rank, ()) for rank in run.ranks}
-    (finding,) = skew_findings(run, summaries, ())
-    assert (finding.rule, finding.ranks, finding.severity, finding.count) == ("rank-skew", (0,), "note", 4)
-    assert finding.cut is not None and finding.cut.frees_bytes == 32 << 20
-    assert (
-        finding.cut.reference == "['logits']"
-        and "; the largest holder is stash['logits'] in test_a_skewed_rank" in title(finding)
-    )
-    assert finding.trace[0].object == "frame of test_a_skewed_rank_is_told_with_the_reference_that_holds_most"
-
-
-def test_a_larger_stage_may_hold_more_and_what_is_named_is_no_skew() -> None:
-    mib = 1024 * 1024
-    run = run_of(rank_with(0), rank_with(1))
-    assert skew_findings(run, {0: _summary(50 * mib, 20 * mib), 1: _summary(200 * mib, 80 * mib)}, ()) == []
-    named = Finding(
-        "step-growth",
-        Said("", ""),
-        "1",
-        "leak",
-        "program",
-        70 * mib,
-        0.0,
-        (),
-        None,
-        sightings=(Sighting(1, 3, 70 * mib),),
-    )
-    summaries = {0: _summary(100 * mib, 20 * mib), 1: _summary(100 * mib, 90 * mib)}
-    assert skew_findings(run, summaries, ()) and skew_findings(run, summaries, (named,)) == []
 
 
 def test_upstream_leaks_are_known_by_torchs_own_types_only() -> None:

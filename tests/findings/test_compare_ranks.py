@@ -1,0 +1,64 @@
+"""Is a rank that keeps what its peers let go told, and with what holds it?"""
+
+from __future__ import annotations
+
+import torch
+from support.comm_examples import rank_with, run_of
+
+from leakscope.capture.heap.look import look
+from leakscope.findings.categories import summary
+from leakscope.findings.compare_ranks import skew_findings
+from leakscope.findings.facts import Said
+from leakscope.findings.model import Finding, RankSummary, Sighting
+from leakscope.record.model import Ended, Rank
+from leakscope.report.wording import title
+
+
+def _summary(model: int, beside: int) -> RankSummary:
+    return RankSummary(categories={"parameter": model, "held by a named root": beside})
+
+
+def test_a_rank_that_keeps_what_its_peers_let_go_is_a_note() -> None:
+    mib = 1024 * 1024
+    run = run_of(*(rank_with(n) for n in range(3)))
+    summaries = {0: _summary(100 * mib, 20 * mib), 1: _summary(200 * mib, 40 * mib), 2: _summary(100 * mib, 90 * mib)}
+    (finding,) = skew_findings(run, summaries, ())
+    assert finding.ranks == (2,) and finding.severity == "note" and finding.retained_bytes == 70 * mib
+
+
+def test_a_skewed_rank_is_told_with_the_reference_that_holds_most() -> None:
+    torch.set_num_threads(1)
+    stash = {"logits": [torch.ones(2 << 20) for _ in range(4)]}
+    looks = [look(9, "step")]
+    del stash["logits"]
+    looks.append(look(9, "step"))
+    run = run_of(*(Rank(n, (), (found,), Ended("finished", 0, 9)) for n, found in enumerate(looks)))
+    summaries = {rank.number: summary(rank, ()) for rank in run.ranks}
+    (finding,) = skew_findings(run, summaries, ())
+    assert (finding.rule, finding.ranks, finding.severity, finding.count) == ("rank-skew", (0,), "note", 4)
+    assert finding.cut is not None and finding.cut.frees_bytes == 32 << 20
+    assert (
+        finding.cut.reference == "['logits']"
+        and "; the largest holder is stash['logits'] in test_a_skewed_rank" in title(finding)
+    )
+    assert finding.trace[0].object == "frame of test_a_skewed_rank_is_told_with_the_reference_that_holds_most"
+
+
+def test_a_larger_stage_may_hold_more_and_what_is_named_is_no_skew() -> None:
+    mib = 1024 * 1024
+    run = run_of(rank_with(0), rank_with(1))
+    assert skew_findings(run, {0: _summary(50 * mib, 20 * mib), 1: _summary(200 * mib, 80 * mib)}, ()) == []
+    named = Finding(
+        "step-growth",
+        Said("", ""),
+        "1",
+        "leak",
+        "program",
+        70 * mib,
+        0.0,
+        (),
+        None,
+        sightings=(Sighting(1, 3, 70 * mib),),
+    )
+    summaries = {0: _summary(100 * mib, 20 * mib), 1: _summary(100 * mib, 90 * mib)}
+    assert skew_findings(run, summaries, ()) and skew_findings(run, summaries, (named,)) == []
