@@ -84,8 +84,8 @@ def test_the_module_path_and_the_phase_are_told() -> None:
     lived = watched(step)
     assert lived.peak is not None
     told = [one.row for one in lived.peak.idle if one.row.module == "Sequential.1.0"]
-    assert told and told[0]["phase"] == "forward"
-    assert "(aten::relu)" in told[0]["made_at"]
+    assert told and told[0].phase == "forward"
+    assert "(aten::relu)" in told[0].made_at
 
 
 def test_steps_that_differ_are_not_judged() -> None:
