@@ -1,4 +1,4 @@
-"""Who holds this? Shortest readable ways from a root, or from a cycle, down to each object."""
+"""Who holds this? Shortest readable paths from a root, or from a cycle, down to each object."""
 
 from __future__ import annotations
 
@@ -12,36 +12,58 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array
 from scipy.sparse.csgraph import dijkstra
 
-from leakscope.graph.model import REFERENCE_KINDS, ROOTS, HeapGraph, Ints, RootKind
+from leakscope.graph.model import REFERENCE_KINDS, ROOTS, HeapGraph, Ints, ReferenceKind, RootKind
 from leakscope.graph.once import once
 from leakscope.graph.ownership import is_built_with, is_library_line
 
-_REFERENCE_COST = {"unnamed": 6.0, "operand": 6.0, "grad graph": 1.2, "saved": 1.2, "hook": 1.5, "memory": 1.0}
-_ROOT_COST = {"frame": 1.0, "module": 1.5, "thread": 2.0, "interpreter": 30.0, "native": 60.0}
+_REFERENCE_COST = {
+    ReferenceKind.UNNAMED: 6.0,
+    ReferenceKind.OPERAND: 6.0,
+    ReferenceKind.GRAD_GRAPH: 1.2,
+    ReferenceKind.SAVED: 1.2,
+    ReferenceKind.HOOK: 1.5,
+}
+"""A reference that code writes costs 1: a path through what a person sees goes before a shorter one through C++."""
+_ROOT_COST = {
+    RootKind.FRAME: 1.0,
+    RootKind.MODULE: 1.5,
+    RootKind.THREAD: 2.0,
+    RootKind.INTERPRETER: 30.0,
+    RootKind.NATIVE: 60.0,
+}
+"""In the same: what a person can open goes before what nobody can, however far."""
 _LIBRARY_COST = 8.0
+"""Of a library's module or frame."""
+_DUNDER_COST = 0.7
+"""Added for what only Python's insides name, and less than one reference."""
 _FAR = 1e9
+"""Of a start that is no root."""
+_NAMES = 997
+_NAME_COST = 1e-6
+"""Ties go by the checksum of a name modulo a prime, times so little that no sum of them outweighs a cost."""
 
 
 @dataclass(frozen=True)
-class Ways:
-    """A tree of shortest ways."""
+class ShortestPaths:
+    """A tree of shortest paths."""
 
     cost: NDArray[np.float64]
-    """Infinite where no way leads."""
+    """Infinite where no path leads."""
     last: Ints
-    """The last reference on the way to each object, -1 at the start of a way."""
+    """The last reference on the path to each object, -1 at the start of a path."""
 
-    def to(self, graph: HeapGraph, index: int) -> list[int]:
-        """References from the way's start down to an object; [] for the start itself."""
-        way = []
+    def path_to(self, graph: HeapGraph, index: int) -> list[int]:
+        """References from the path's start down to an object; [] for the start itself."""
+        path = []
         while (reference := int(self.last[index])) >= 0:
-            way.append(reference)
+            path.append(reference)
             index = int(graph.holder[reference])
-        return way[::-1]
+        return path[::-1]
 
-    def start(self, graph: HeapGraph, index: int) -> int:
-        way = self.to(graph, index)
-        return int(graph.holder[way[0]]) if way else index
+    def start_of(self, graph: HeapGraph, index: int) -> int:
+        """The object that the path to another starts from."""
+        path = self.path_to(graph, index)
+        return int(graph.holder[path[0]]) if path else index
 
     def storages_below(self, graph: HeapGraph, storages: Sequence[int]) -> Counter[int]:
         """Objects on the paths to these storages, each with how many of the paths go through it."""
@@ -62,8 +84,11 @@ class Ways:
 
 
 @once
-def ways_from_roots(graph: HeapGraph) -> Ways:
-    """From the root that a person would name first: a frame or module of the user's before a library's and native code."""
+def paths_from_roots(graph: HeapGraph) -> ShortestPaths:
+    """From the root that a person would name first.
+
+    A frame or module of the user's goes before a library's, and that before native code.
+    """
     cost = np.array([_ROOT_COST.get(name, _FAR) for name in ROOTS])[graph.root]
     for index in np.flatnonzero(graph.root == ROOTS.index(RootKind.MODULE)).tolist():
         name = graph.object(index).name
@@ -75,14 +100,15 @@ def ways_from_roots(graph: HeapGraph) -> Ways:
     return _ways(graph, graph.roots, cost[graph.roots])
 
 
-def ways_from(graph: HeapGraph, starts: Ints) -> Ways:
+def paths_from(graph: HeapGraph, starts: Ints) -> ShortestPaths:
+    """From these objects, all alike."""
     return _ways(graph, starts, np.ones(len(starts)))
 
 
-def _ways(graph: HeapGraph, starts: Ints, start_cost: NDArray[np.float64]) -> Ways:
+def _ways(graph: HeapGraph, starts: Ints, start_cost: NDArray[np.float64]) -> ShortestPaths:
     n = len(graph)
     if n == 0 or len(starts) == 0:
-        return Ways(np.full(n, np.inf), np.full(n, -1, dtype=np.int64))
+        return ShortestPaths(np.full(n, np.inf), np.full(n, -1, dtype=np.int64))
     weight = reference_costs(graph)
     # csgraph adds up parallel references; keep the cheapest of each pair.
     order = np.lexsort((weight, graph.held, graph.holder))
@@ -99,15 +125,15 @@ def _ways(graph: HeapGraph, starts: Ints, start_cost: NDArray[np.float64]) -> Wa
     wanted = before[reached].astype(np.int64) * n + reached
     sorted_pairs = pairs[first]
     last[reached] = best[np.searchsorted(sorted_pairs, wanted)]
-    return Ways(cost[:n], last)
+    return ShortestPaths(cost[:n], last)
 
 
 def reference_costs(graph: HeapGraph) -> NDArray[np.float64]:
-    """How far a reference takes the reader; equal ways are told apart by name, the same in every look."""
+    """How far a reference takes the reader; equal paths are told apart by name, the same in every look."""
     by_kind = np.array([_REFERENCE_COST.get(kind, 1.0) for kind in REFERENCE_KINDS])
-    by_name = np.array([(zlib.crc32(_letters(name).encode()) % 997) * 1e-6 for name in graph.strings])
+    by_name = np.array([(zlib.crc32(_letters(name).encode()) % _NAMES) * _NAME_COST for name in graph.strings])
     dunder = np.array(
-        [0.7 if name.startswith((".__", "key ", "iterated", "local .")) else 0.0 for name in graph.strings]
+        [_DUNDER_COST if name.startswith((".__", "key ", "iterated", "local .")) else 0.0 for name in graph.strings]
     )
     costs: NDArray[np.float64] = by_kind[graph.reference_kind] + (by_name + dunder)[graph.reference_name]
     return costs

@@ -9,7 +9,7 @@ from support.heap_text import heap_from, way_text
 from leakscope.graph.as_json import from_json, to_json
 from leakscope.graph.cycles import find_cycles, smallest_cycle
 from leakscope.graph.model import HeapGraph
-from leakscope.graph.paths import ways_from_roots
+from leakscope.graph.paths import paths_from_roots
 from leakscope.graph.retained import bytes_freed, freed_storages
 
 SHARED = """
@@ -49,9 +49,10 @@ def cut(graph: HeapGraph, *references: int) -> int:
 
 def test_the_way_from_the_root_is_told_as_code_writes_it() -> None:
     graph = heap_from(SHARED)
-    ways = ways_from_roots(graph)
+    ways = paths_from_roots(graph)
     told = {
-        int(graph.bytes[s]): way_text(graph, ways.start(graph, s), ways.to(graph, s)) for s in graph.storages.tolist()
+        int(graph.bytes[s]): way_text(graph, ways.start_of(graph, s), ways.path_to(graph, s))
+        for s in graph.storages.tolist()
     }
     assert told[80] == "module train .losses -> list, 3 items [1] -> tensor b storage -> storage b"
     assert told[400] == "module train .losses -> list, 3 items [0] -> tensor a storage -> storage a"
@@ -89,9 +90,9 @@ def test_what_hangs_on_a_cycle_that_still_closes_stays() -> None:
 
 def test_native_code_is_the_last_root_that_is_named() -> None:
     graph = heap_from("native n -> .grad -> tensor a\n" + PARALLEL)
-    ways = ways_from_roots(graph)
+    ways = paths_from_roots(graph)
     storage = int(graph.storages[0])
-    assert way_text(graph, ways.start(graph, storage), ways.to(graph, storage)).startswith("module train")
+    assert way_text(graph, ways.start_of(graph, storage), ways.path_to(graph, storage)).startswith("module train")
 
 
 def test_a_graph_survives_its_way_through_json() -> None:
@@ -108,6 +109,6 @@ def test_a_graph_survives_its_way_through_json() -> None:
 def test_an_empty_heap_has_no_ways_and_no_cycles() -> None:
     graph = heap_from("")
     assert len(graph) == 0
-    assert len(ways_from_roots(graph).cost) == 0
+    assert len(paths_from_roots(graph).cost) == 0
     assert len(find_cycles(graph).cyclic) == 0
     assert cut(graph) == 0

@@ -11,7 +11,7 @@ from leakscope.findings.grouping.candidate import Candidate
 from leakscope.findings.grouping.groups import HOOKS
 from leakscope.findings.naming.trace import generic
 from leakscope.graph.model import REFERENCE_COLUMNS, HeapGraph, Ints
-from leakscope.graph.paths import ways_from_roots
+from leakscope.graph.paths import paths_from_roots
 
 MAX_REFERENCES = 4
 """References that a person can be asked to cut together."""
@@ -41,8 +41,8 @@ def minimal_cut(candidate: Candidate, freed: Freed) -> tuple[tuple[int, ...], tu
     compared = group.storages[:: -(-len(group.storages) // _MAX_COMPARED)]
     while len(cuts) < MAX_REFERENCES:
         rest, number = _without(candidate.graph, cuts)
-        paths = ways_from_roots(rest)
-        path = tuple(int(number[reference]) for reference in paths.to(rest, typical))
+        paths = paths_from_roots(rest)
+        path = tuple(int(number[reference]) for reference in paths.path_to(rest, typical))
         if not path:
             return (), ()
         holder = replace(candidate, group=replace(group, start=int(candidate.graph.holder[path[0]]), way=path))

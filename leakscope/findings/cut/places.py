@@ -10,7 +10,7 @@ from leakscope.findings.grouping.candidate import Candidate
 from leakscope.findings.grouping.groups import HOOKS, holds_itself
 from leakscope.findings.naming.trace import generic, grouping
 from leakscope.graph.model import ObjectKind, ReferenceKind
-from leakscope.graph.paths import Ways, ways_from, ways_from_roots
+from leakscope.graph.paths import ShortestPaths, paths_from, paths_from_roots
 
 _MAX_INSTANCES = 4000
 """Cycles or paths alike that are cut in the same place, the last ones made: more change no share that is told."""
@@ -27,10 +27,10 @@ def on_path(candidate: Candidate) -> list[tuple[int, ...]]:
         if candidate.group.key[-1] == HOOKS
         else []
     )
-    way = candidate.group.way[: max(candidate.tensor_at, 1, *hooks)]
-    if candidate.group.roots <= 1 or not way:
-        return [(reference,) for reference in way]
-    return _same_on_paths(candidate, ways_from_roots(candidate.graph), way)
+    path = candidate.group.way[: max(candidate.tensor_at, 1, *hooks)]
+    if candidate.group.roots <= 1 or not path:
+        return [(reference,) for reference in path]
+    return _same_on_paths(candidate, paths_from_roots(candidate.graph), path)
 
 
 def of_each_owner(candidate: Candidate, position: int) -> tuple[int, ...]:
@@ -45,13 +45,13 @@ def of_each_owner(candidate: Candidate, position: int) -> tuple[int, ...]:
         or graph.reference(candidate.group.way[place]).kind != ReferenceKind.ATTRIBUTE
     ):
         return ()
-    upto, ways = candidate.group.way[: place + 1], ways_from_roots(graph)
+    upto, paths = candidate.group.way[: place + 1], paths_from_roots(graph)
     names = [generic(graph.reference(r).name) for r in upto]
     each = {upto[-1]: None}
     for storage in candidate.group.storages[-_MAX_INSTANCES:]:
-        way = ways.to(graph, storage)[: place + 1]
-        if way[-1] not in each and [generic(graph.reference(r).name) for r in way] == names:
-            each[way[-1]] = None
+        path = paths.path_to(graph, storage)[: place + 1]
+        if path[-1] not in each and [generic(graph.reference(r).name) for r in path] == names:
+            each[path[-1]] = None
     return tuple(each)
 
 
@@ -90,22 +90,22 @@ def below_cycle(candidate: Candidate) -> list[tuple[int, ...]]:
     around = np.asarray([r for cycle in candidate.group.cycles[:_MAX_INSTANCES] for r in cycle], dtype=np.int64)
     if len(around) == 0:
         return []
-    ways = ways_from(candidate.graph, np.unique(candidate.graph.holder[around]))
-    down = ways.to(candidate.graph, int(candidate.graph.held[candidate.group.way[-1]]))
+    paths = paths_from(candidate.graph, np.unique(candidate.graph.holder[around]))
+    down = paths.path_to(candidate.graph, int(candidate.graph.held[candidate.group.way[-1]]))
     tensor = next(
         (k for k, r in enumerate(down) if candidate.graph.object(int(candidate.graph.held[r])).kind in _TENSORS),
         len(down) - 1,
     )
-    return _same_on_paths(candidate, ways, down[: tensor + 1])
+    return _same_on_paths(candidate, paths, down[: tensor + 1])
 
 
-def _same_on_paths(candidate: Candidate, ways: Ways, first: Sequence[int]) -> list[tuple[int, ...]]:
+def _same_on_paths(candidate: Candidate, paths: ShortestPaths, first: Sequence[int]) -> list[tuple[int, ...]]:
     """For each reference of one path, that reference on one path of the same names from every other start."""
     graph = candidate.graph
     names = [grouping(graph.reference(r).name) for r in first]
     same = {int(graph.holder[first[0]]): first}
     for storage in candidate.group.storages[-_MAX_INSTANCES:]:
-        way = ways.to(graph, storage)[: len(first)]
-        if [grouping(graph.reference(r).name) for r in way] == names:
-            same.setdefault(int(graph.holder[way[0]]), way)
-    return [tuple(way[k] for way in same.values()) for k in range(len(first))]
+        path = paths.path_to(graph, storage)[: len(first)]
+        if [grouping(graph.reference(r).name) for r in path] == names:
+            same.setdefault(int(graph.holder[path[0]]), path)
+    return [tuple(path[k] for path in same.values()) for k in range(len(first))]

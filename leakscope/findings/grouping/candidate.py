@@ -13,7 +13,7 @@ from leakscope.findings.grouping.growth import Series
 from leakscope.findings.naming.expressions import as_expression, line_of
 from leakscope.findings.naming.trace import OF_TENSORS, generic, passes_through
 from leakscope.graph.model import HeapGraph, Object, ObjectKind, Reference
-from leakscope.graph.paths import ways_from_roots
+from leakscope.graph.paths import paths_from_roots
 
 
 @dataclass(frozen=True)
@@ -133,7 +133,7 @@ class Candidate:
     @cached_property
     def storages_below(self) -> Counter[int]:
         """Objects on the ways from the roots to the storages, each with how many of those ways go through it."""
-        return ways_from_roots(self.graph).storages_below(self.graph, self.group.storages)
+        return paths_from_roots(self.graph).storages_below(self.graph, self.group.storages)
 
     @property
     def keeps_its_number(self) -> int:

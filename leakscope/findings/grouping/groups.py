@@ -10,7 +10,7 @@ from leakscope.findings.naming.trace import generic, grouping, key_of, passes_th
 from leakscope.graph.cycles import Cycles, find_cycles, smallest_cycle
 from leakscope.graph.model import IMMORTAL, KINDS, REFERENCE_KINDS, HeapGraph, ObjectKind, ReferenceKind
 from leakscope.graph.ownership import is_outside_users_files
-from leakscope.graph.paths import Ways, ways_from, ways_from_roots
+from leakscope.graph.paths import ShortestPaths, paths_from, paths_from_roots
 
 _HANDLES = (
     ObjectKind.METHOD,
@@ -55,7 +55,7 @@ def group_storages(graph: HeapGraph) -> list[Group]:
 
 
 def _live(graph: HeapGraph) -> list[Group]:
-    ways = ways_from_roots(graph)
+    ways = paths_from_roots(graph)
     entries, through, hooked, origins = _entries(graph, ways)
     keys: dict[int, tuple[str, ...]] = {}
     shared: dict[tuple[object, ...], tuple[str, ...]] = {}
@@ -67,7 +67,7 @@ def _live(graph: HeapGraph) -> list[Group]:
                 last = int(ways.last[entry])
                 like = (last, entry) if last < 0 else (int(graph.holder[last]), *_alike(graph, last, entry))
                 if like not in shared:
-                    shared[like] = key_of(graph, ways.start(graph, entry), ways.to(graph, entry))
+                    shared[like] = key_of(graph, ways.start_of(graph, entry), ways.path_to(graph, entry))
                 keys[entry] = shared[like]
             # what a tensor's hooks hold grows by itself, though the tensor is as it was
             key = (*keys[entry], HOOKS) if hooked[storage] else keys[entry]
@@ -78,7 +78,7 @@ def _live(graph: HeapGraph) -> list[Group]:
         behind = [s for s in storages if through[s]]
         heavier = behind if 2 * _bytes(graph, behind) > _bytes(graph, storages) else storages
         typical = _typical(graph, heavier)
-        down = tuple(ways.to(graph, typical))
+        down = tuple(ways.path_to(graph, typical))
         roots = len({origins[s] for s in storages})
         groups.append(Group(key, origins[typical], down, tuple(storages), _bytes(graph, storages), 0, roots=roots))
     return groups
@@ -92,7 +92,7 @@ def _alike(graph: HeapGraph, reference: int, held: int) -> tuple[object, ...]:
     return int(graph.reference_kind[reference]), name, int(graph.kind[held]), int(graph.name[held])
 
 
-def _entries(graph: HeapGraph, ways: Ways) -> tuple[list[int], list[bool], list[bool], list[int]]:
+def _entries(graph: HeapGraph, ways: ShortestPaths) -> tuple[list[int], list[bool], list[bool], list[int]]:
     """For each object the first tensor on its way that is held for its own sake (-1 without one), whether its way leads
     through a grad graph, whether through a hook of that tensor, and the root it starts from.
 
@@ -142,11 +142,11 @@ def _garbage(graph: HeapGraph) -> list[Group]:
         return []
     cycles = find_cycles(graph)
     closed = np.flatnonzero(cycles.cyclic[cycles.label] & (graph.freed != 0))
-    ways = ways_from(graph, closed)
+    ways = paths_from(graph, closed)
     instances: dict[int, list[int]] = {}
     for storage in dead.tolist():
         if np.isfinite(ways.cost[storage]):
-            instances.setdefault(int(cycles.label[ways.start(graph, storage)]), []).append(storage)
+            instances.setdefault(int(cycles.label[ways.start_of(graph, storage)]), []).append(storage)
     collected: dict[tuple[str, ...], list[tuple[tuple[int, ...], list[int]]]] = {}
     members = _members(cycles, instances)
     for component, storages in instances.items():
@@ -222,7 +222,7 @@ def _cycle_key(graph: HeapGraph, cycle: tuple[int, ...]) -> tuple[str, ...]:
 
 
 def _garbage_group(
-    graph: HeapGraph, ways: Ways, key: tuple[str, ...], found: list[tuple[tuple[int, ...], list[int]]]
+    graph: HeapGraph, ways: ShortestPaths, key: tuple[str, ...], found: list[tuple[tuple[int, ...], list[int]]]
 ) -> Group:
     storages = [s for _, held in found for s in held]
     cycle, last = found[-1]
@@ -230,8 +230,8 @@ def _garbage_group(
     freed = [int(graph.freed[s]) for s in storages]
     return Group(
         key=key,
-        start=ways.start(graph, typical),
-        way=tuple(ways.to(graph, typical)),
+        start=ways.start_of(graph, typical),
+        way=tuple(ways.path_to(graph, typical)),
         storages=tuple(storages),
         bytes=_bytes(graph, storages),
         freed=IMMORTAL if IMMORTAL in freed else max(freed),

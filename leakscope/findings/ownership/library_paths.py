@@ -9,10 +9,10 @@ import numpy as np
 
 from leakscope.findings.model import Hop
 from leakscope.findings.naming.trace import hops
-from leakscope.findings.ownership.known_leaks import TYPES, Known, known_leak
+from leakscope.findings.ownership.known_leaks import TYPES, KnownLeak, known_leak
 from leakscope.graph.model import HeapGraph, ObjectKind, ReferenceKind
 from leakscope.graph.ownership import Climb, is_library_state
-from leakscope.graph.paths import Ways
+from leakscope.graph.paths import ShortestPaths
 from leakscope.graph.retained import freed_storages
 
 _PASSED = (
@@ -32,13 +32,13 @@ _RECORDS = (f"{TYPES}stage._RecvInfo", "torch.distributed.distributed_c10d.P2POp
 class Hold:
     """One of a library's objects, functions or frames with the references that lead from it down to a storage."""
 
-    known: Known
+    known: KnownLeak
     owner: int
-    way: tuple[int, ...]
+    path: tuple[int, ...]
 
     def is_direct(self, graph: HeapGraph) -> bool:
         """Whether no grad graph lies between: the tensor itself is kept, not what autograd saved below it."""
-        return all(_is_direct(graph, r) for r in self.way)
+        return all(_is_direct(graph, r) for r in self.path)
 
 
 @dataclass(frozen=True)
@@ -55,14 +55,14 @@ class Holds:
 
 
 def holds_of(graph: HeapGraph, storage: int, through_graphs: bool = True) -> Holds:
-    """Everything that keeps a storage, from its tensors up to the first object that is no tensor, grad node or container.
+    """Everything that keeps a storage, up to the first objects that are no tensors, grad nodes or containers.
 
     Without `through_graphs` only who has a tensor itself is told, not who has a graph that it is saved in.
     """
     known_holds: list[Hold] = []
     others: list[int] = []
     running = native = False
-    crossed = storage in graph.comm_uses if graph.comm_uses else None
+    comm_used = storage in graph.comm_uses if graph.comm_uses else None
     climb = Climb(storage)
     for here in climb:
         native = native or bool(graph.root[here])
@@ -77,7 +77,7 @@ def holds_of(graph: HeapGraph, storage: int, through_graphs: bool = True) -> Hol
                 others.append(reference)
             else:
                 path = [reference, *_down(graph, climb.by, here)]
-                known = known_leak(hops(graph, holder, path, 0, {}, ("", "")), crossed)
+                known = known_leak(hops(graph, holder, path, 0, {}, ("", "")), comm_used)
                 if known is not None:
                     known_holds.append(Hold(known, holder, tuple(path)))
                 running = running or known is None
@@ -97,25 +97,25 @@ def _down(graph: HeapGraph, by: Mapping[int, int], here: int) -> list[int]:
     return path
 
 
-def whole_trace(graph: HeapGraph, ways: Ways, hold: Hold, frees: int) -> tuple[Hop, ...]:
+def whole_trace(graph: HeapGraph, paths: ShortestPaths, hold: Hold, frees: int) -> tuple[Hop, ...]:
     """From a root to the holder and down to the storage."""
-    above = ways.to(graph, hold.owner)
-    way = [*above, *hold.way]
-    start = int(graph.holder[way[0]])
+    above = paths.path_to(graph, hold.owner)
+    path = [*above, *hold.path]
+    start = int(graph.holder[path[0]])
     return hops(
         graph,
         start,
-        way,
+        path,
         len(above) + 1,
-        {hold.way[0]: frees} if frees else {},
-        ("held on the way from a root", "kept by the library"),
+        {hold.path[0]: frees} if frees else {},
+        ("held on the path from a root", "kept by the library"),
     )
 
 
 def freed_by(graph: HeapGraph, holds: Iterable[Hold], storages: Iterable[int]) -> int:
     """Bytes of these storages that would be freed if the holders let go of the tensors, and nobody else did."""
     cuts = {
-        next((r for r in hold.way[::-1] if graph.reference(r).kind != ReferenceKind.MEMORY), hold.way[0])
+        next((r for r in hold.path[::-1] if graph.reference(r).kind != ReferenceKind.MEMORY), hold.path[0])
         for hold in holds
     }
     gone = freed_storages(graph, np.asarray(sorted(cuts), dtype=np.int64))

@@ -1,4 +1,4 @@
-"""What a library keeps from step to step, though no step needs it: named once for each holder, with the upstream issue."""
+"""What does a library keep from step to step, though no step needs it? Named once for each holder."""
 
 from __future__ import annotations
 
@@ -13,25 +13,27 @@ from leakscope.findings.naming.candidate_trace import on_trace
 from leakscope.findings.naming.expressions import as_part_of_holder
 from leakscope.findings.naming.trace import fingerprint
 from leakscope.findings.ownership.facts import Course, KeptToo, RetentionFacts
-from leakscope.findings.ownership.known_leaks import KNOWN, TYPES, Known
+from leakscope.findings.ownership.known_leaks import KNOWN, TYPES, KnownLeak
 from leakscope.findings.ownership.library_paths import Hold, Holds, freed_by, holds_of, whole_trace
 from leakscope.graph.model import HeapGraph, ObjectKind, ReferenceKind
-from leakscope.graph.paths import ways_from_roots
+from leakscope.graph.paths import paths_from_roots
 from leakscope.record.kinds import Occasion
 from leakscope.record.model import Look, Rank
 
 _OTHERS_SHOWN = 3
+"""Others who keep the same: chosen, for a sentence each."""
 
 
 @dataclass(frozen=True)
-class Kept:
+class LibraryRetention:
     """Storages of one look that one known holder keeps, each with all that keeps it."""
 
-    known: Known
+    known: KnownLeak
     holds: Mapping[int, Holds]
     """By storage."""
 
     def of_its_own(self, storage: int) -> list[Hold]:
+        """Where this holder itself keeps a storage."""
         return [hold for hold in self.holds[storage].known if hold.known == self.known]
 
     def frees(self, graph: HeapGraph) -> int:
@@ -44,12 +46,12 @@ class Kept:
         for holds in self.holds.values():
             names = [hold.known.holder for hold in holds.known if hold.known != self.known]
             names += ["a running call of the library"] * holds.running + ["native code"] * holds.native
-            for name in dict.fromkeys([*names, *(_said(graph, r) for r in holds.others[:2])]):
+            for name in dict.fromkeys([*names, *(_holder_text(graph, r) for r in holds.others[:2])]):
                 found[name] += 1
         return dict(found)
 
 
-def by_holder(graph: HeapGraph, storages: Sequence[int], alone: bool) -> list[Kept]:
+def by_holder(graph: HeapGraph, storages: Sequence[int], alone: bool) -> list[LibraryRetention]:
     """Those of the storages that known holders keep; one that several keep belongs to the first of `KNOWN`.
 
     `alone`: only what neither the script nor native code keeps too; else only what no grad graph stands before.
@@ -64,10 +66,10 @@ def by_holder(graph: HeapGraph, storages: Sequence[int], alone: bool) -> list[Ke
         known = [h.known for h in holds.known if alone or h.is_direct(graph)]
         if known and not (alone and (holds.others or holds.native)):
             found[min(known, key=KNOWN.index).holder][storage] = holds
-    return [Kept(known, found[known.holder]) for known in KNOWN if known.holder in found]
+    return [LibraryRetention(known, found[known.holder]) for known in KNOWN if known.holder in found]
 
 
-def _said(graph: HeapGraph, reference: int) -> str:
+def _holder_text(graph: HeapGraph, reference: int) -> str:
     """`losses in train()`, whether train is a function that runs or a generator that waits."""
     r = graph.reference(reference)
     holder = graph.object(r.holder)
@@ -80,7 +82,7 @@ def kept_by_library(rank: Rank, looks: Sequence[Look], told: Sequence[Finding], 
 
     `told` are the findings of this rank that grow: what they name is not told again.
     """
-    if len(looks) < 2 or looks[-1].occasion == Occasion.BLOCK:
+    if len(looks) <= 1 or looks[-1].occasion == Occasion.BLOCK:
         return {}
     named = {index for finding in told for index in finding.storages.get(rank.number, ())}
     last = looks[-1]
@@ -101,18 +103,18 @@ def kept_by_library(rank: Rank, looks: Sequence[Look], told: Sequence[Finding], 
     return found
 
 
-def _bytes(graph: HeapGraph, kept: Kept) -> int:
+def _bytes(graph: HeapGraph, kept: LibraryRetention) -> int:
     return int(graph.bytes[list(kept.holds)].sum())
 
 
-def _finding(rank: Rank, graph: HeapGraph, kept: Kept, line: Series, size: int, min_bytes: int) -> Finding:
+def _finding(rank: Rank, graph: HeapGraph, kept: LibraryRetention, line: Series, size: int, min_bytes: int) -> Finding:
     known, count = kept.known, len(kept.holds)
     typical = max(kept.holds, key=lambda s: (int(graph.bytes[s]), s))
     frees = kept.frees(graph)
     grows = line.grew_lately
     hold = kept.of_its_own(typical)[0]
-    trace = whole_trace(graph, ways_from_roots(graph), hold, frees)
-    named = CutReference(known.holder, indexes=hold.way[:1])
+    trace = whole_trace(graph, paths_from_roots(graph), hold, frees)
+    named = CutReference(known.holder, indexes=hold.path[:1])
     return Finding(
         rule=known.rule,
         facts=RetentionFacts(known.holder, size, count, kept_too(graph, kept), known.cure, _course(line)),
@@ -124,7 +126,7 @@ def _finding(rank: Rank, graph: HeapGraph, kept: Kept, line: Series, size: int, 
         trace=trace,
         cut=on_trace(Cut((named,), frees), trace) if frees else None,
         origin=Origin.LIBRARY,
-        upstream=Upstream(known.issue, known.said),
+        upstream=Upstream(known.issue, known.what),
         made_at=tuple(dict.fromkeys(graph.made_at[s] for s in kept.holds if s in graph.made_at))[:6],
         sightings=tuple(Sighting(rank.number, s, b) for s, b in zip(line.steps, line.bytes, strict=True) if b),
         count=count,
@@ -140,7 +142,7 @@ def _course(line: Series) -> Course:
     return Course.STEADY if len(set(line.bytes)) == 1 else Course.VARIES
 
 
-def kept_too(graph: HeapGraph, kept: Kept) -> tuple[KeptToo, ...]:
+def kept_too(graph: HeapGraph, kept: LibraryRetention) -> tuple[KeptToo, ...]:
     """Who else keeps most of the same storages."""
     most = sorted(kept.others(graph).items(), key=lambda item: -item[1])[:_OTHERS_SHOWN]
     return tuple(KeptToo(name, count) for name, count in most)

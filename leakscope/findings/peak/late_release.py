@@ -17,7 +17,7 @@ from leakscope.findings.naming.trace import fingerprint, generic, hops
 from leakscope.findings.peak.idle import Idle, PeakOfStep, Releaser, arguments_cut, frees_mostly_idle, peak_of
 from leakscope.findings.peak.library_drag import NAME, others_findings
 from leakscope.graph.model import HeapGraph, ObjectKind, ReferenceKind
-from leakscope.graph.paths import Ways, ways_from_roots
+from leakscope.graph.paths import ShortestPaths, paths_from_roots
 from leakscope.graph.reach import reachable
 from leakscope.graph.retained import freed_storages
 from leakscope.record.model import Rank
@@ -76,7 +76,7 @@ def avoidable_peak_bytes(rank: Rank) -> int | None:
 
 def _users_findings(peak: PeakOfStep, min_bytes: int, least: float) -> list[Finding]:
     graph = peak.graph
-    ways = ways_from_roots(graph)
+    ways = paths_from_roots(graph)
     idle = peak.held_by(Releaser.USER)
     storages = frozenset(i.row.storage for i in idle)
     groups: dict[str, list[tuple[Idle, tuple[int, ...]]]] = defaultdict(list)
@@ -122,10 +122,10 @@ def _of_one_object(graph: HeapGraph, cuts: list[int], one: Idle, idle: frozenset
     return cuts
 
 
-def _owner(graph: HeapGraph, ways: Ways, reference: int) -> str:
+def _owner(graph: HeapGraph, ways: ShortestPaths, reference: int) -> str:
     """What a person would open to mend it: the function whose variable it is, or the root that leads there."""
     holder = int(graph.holder[reference])
-    root = graph.object(ways.start(graph, holder))
+    root = graph.object(ways.start_of(graph, holder))
     return (
         f"{root.kind} {root.name}"
         if root.kind == ObjectKind.FRAME
@@ -133,22 +133,22 @@ def _owner(graph: HeapGraph, ways: Ways, reference: int) -> str:
     )
 
 
-def _where(graph: HeapGraph, ways: Ways, reference: int) -> str:
+def _where(graph: HeapGraph, ways: ShortestPaths, reference: int) -> str:
     """The line of this reference, or of the nearest one above it that has a line."""
-    for above in [reference, *ways.to(graph, int(graph.holder[reference]))[::-1]]:
+    for above in [reference, *ways.path_to(graph, int(graph.holder[reference]))[::-1]]:
         r = graph.reference(above)
         if where := r.where or graph.object(r.holder).where:
             return where
     return ""
 
 
-def _spoken(graph: HeapGraph, ways: Ways, reference: int) -> str:
-    way = [*ways.to(graph, int(graph.holder[reference])), reference]
+def _spoken(graph: HeapGraph, ways: ShortestPaths, reference: int) -> str:
+    way = [*ways.path_to(graph, int(graph.holder[reference])), reference]
     return as_expression(graph, way, reference)
 
 
 def _finding(
-    peak: PeakOfStep, ways: Ways, members: Sequence[tuple[Idle, tuple[int, ...]]], least: float
+    peak: PeakOfStep, ways: ShortestPaths, members: Sequence[tuple[Idle, tuple[int, ...]]], least: float
 ) -> Finding:  # fmt: skip
     """A leak from `least` bytes on, else a note."""
     graph = peak.graph
@@ -228,9 +228,9 @@ def _listed(names: Sequence[str]) -> str:
     return " and ".join([", ".join(names[:-1]), names[-1]]) if len(names) > 1 else names[0]
 
 
-def _trace(graph: HeapGraph, ways: Ways, cut: int, storage: int, frees: int) -> tuple[Hop, ...]:
+def _trace(graph: HeapGraph, ways: ShortestPaths, cut: int, storage: int, frees: int) -> tuple[Hop, ...]:
     """From the root through the cut down to the storage."""
-    above = ways.to(graph, int(graph.holder[cut]))
+    above = ways.path_to(graph, int(graph.holder[cut]))
     way = [*above, cut]
     came: dict[int, int] = {int(graph.held[cut]): -1}
     waiting = [int(graph.held[cut])]

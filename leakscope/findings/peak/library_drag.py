@@ -11,9 +11,9 @@ from leakscope.findings.naming.candidate_trace import on_trace
 from leakscope.findings.naming.trace import fingerprint
 from leakscope.findings.ownership.facts import LibraryDragFacts
 from leakscope.findings.ownership.library_paths import whole_trace
-from leakscope.findings.ownership.library_retention import Kept, by_holder, kept_too
+from leakscope.findings.ownership.library_retention import LibraryRetention, by_holder, kept_too
 from leakscope.findings.peak.idle import Idle, PeakOfStep, Releaser
-from leakscope.graph.paths import ways_from_roots
+from leakscope.graph.paths import paths_from_roots
 from leakscope.record.kinds import Phase
 
 NAME = RuleName.LATE_RELEASE
@@ -59,13 +59,13 @@ def _made_at(idle: Sequence[Idle]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(one.row.made_at for one in idle if one.row.made_at))[:6]
 
 
-def _known(peak: PeakOfStep, kept: Kept, idle: Sequence[Idle]) -> Finding:
+def _known(peak: PeakOfStep, kept: LibraryRetention, idle: Sequence[Idle]) -> Finding:
     graph, known, size = peak.graph, kept.known, _bytes(idle)
     frees = kept.frees(graph)
     typical = max(kept.holds, key=lambda s: (int(graph.bytes[s]), s))
     hold = kept.of_its_own(typical)[0]
-    trace = whole_trace(graph, ways_from_roots(graph), hold, frees)
-    named = CutReference(known.holder, indexes=hold.way[:1])
+    trace = whole_trace(graph, paths_from_roots(graph), hold, frees)
+    named = CutReference(known.holder, indexes=hold.path[:1])
     return Finding(
         rule=NAME,
         facts=LibraryDragFacts(
@@ -79,7 +79,7 @@ def _known(peak: PeakOfStep, kept: Kept, idle: Sequence[Idle]) -> Finding:
         trace=trace,
         cut=on_trace(Cut((named,), frees), trace) if frees else None,
         origin=Origin.LIBRARY,
-        upstream=Upstream(known.issue, known.said),
+        upstream=Upstream(known.issue, known.what),
         made_at=_made_at(idle),
         sightings=(Sighting(peak.rank, peak.step.step, size),),
         count=len(idle),

@@ -11,7 +11,7 @@ from leakscope.findings.model import Finding
 from leakscope.findings.naming.expressions import as_expression, line_of
 from leakscope.findings.peak.idle import peak_of
 from leakscope.findings.peak.late_release import late_release_findings
-from leakscope.graph.paths import ways_from_roots
+from leakscope.graph.paths import paths_from_roots
 
 BIG = 2048 * KIB
 
@@ -113,7 +113,7 @@ def private(outer: str, root: str = "") -> tuple[str, str]:
     heap.refer("metric", ".seen", "seen")
     heap.refer("seen", "[0]", heap.tensor("input"), "item")
     graph = heap.graph()
-    way = ways_from_roots(graph).to(graph, heap.objects["seen"].index)
+    way = paths_from_roots(graph).to(graph, heap.objects["seen"].index)
     return as_expression(graph, way, way[-1]), line_of(graph, way, way[-1])
 
 

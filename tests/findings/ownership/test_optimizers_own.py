@@ -14,7 +14,7 @@ from leakscope.capture.heap.look import look
 from leakscope.findings.judge import judge
 from leakscope.findings.model import Finding
 from leakscope.graph.model import HeapGraph
-from leakscope.graph.paths import ways_from_roots
+from leakscope.graph.paths import paths_from_roots
 from leakscope.record.model import Ended, Rank, Run, Step
 from leakscope.report.wording import advice, next_text, title
 
@@ -130,5 +130,5 @@ def held_twice(where: str) -> HeapGraph:
 def test_a_root_of_the_users_is_told_before_a_frame_of_a_library(where: str, first: str) -> None:
     graph = held_twice(where)
     (storage,) = graph.storages.tolist()
-    ways = ways_from_roots(graph)
-    assert way_text(graph, ways.start(graph, storage), ways.to(graph, storage)).startswith(first)
+    ways = paths_from_roots(graph)
+    assert way_text(graph, ways.start_of(graph, storage), ways.path_to(graph, storage)).startswith(first)
