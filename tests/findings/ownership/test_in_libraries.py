@@ -113,7 +113,7 @@ def private(outer: str, root: str = "") -> tuple[str, str]:
     heap.refer("metric", ".seen", "seen")
     heap.refer("seen", "[0]", heap.tensor("input"), "item")
     graph = heap.graph()
-    way = paths_from_roots(graph).to(graph, heap.objects["seen"].index)
+    way = paths_from_roots(graph).path_to(graph, heap.objects["seen"].index)
     return as_expression(graph, way, way[-1]), line_of(graph, way, way[-1])
 
 
