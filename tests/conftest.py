@@ -40,7 +40,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if "starts_processes" in fixtures or "pytester" in fixtures:
             item.add_marker(pytest.mark.process)
         if item.get_closest_marker("process") is None:
-            item.add_marker(pytest.mark.look if looks(getattr(item, "module", None)) else pytest.mark.unit)
+            looking = item.get_closest_marker("no_tensor_leaks") or looks(getattr(item, "module", None))
+            item.add_marker(pytest.mark.look if looking else pytest.mark.unit)
 
 
 @functools.cache

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from xml.etree import ElementTree
 
 from support import examples
+from support.recorded_rows import rows
 
 from leakscope.report.timeline import ROWS_SHOWN, timeline
 
@@ -46,9 +48,10 @@ def test_a_buffer_that_never_dies_runs_to_the_edge_with_an_arrow() -> None:
 
 
 def test_unknown_moments_are_no_error() -> None:
-    later = dict.fromkeys(("waited", "completed", "tensor_died", "storage_died"))
-    row = {"direction": "send", "issued": 1.0, **later}
-    drawn = timeline([row, {"direction": "send"}, {"issued": float("nan")}])
+    (_, sent) = examples.comm_operations(step_count=1, microbatches=1)
+    unseen = replace(sent, waited=None, completed=None, tensor_died=None, storage_died=None)
+    drawn = timeline([unseen, replace(sent, issued=float("nan"))])
+    assert rows(wire=[{"id": 1, "direction": "send"}])["operations"] == (), "one that nobody knows the begin of is none"
     assert drawn is not None and drawn.alive == 1 and "storage died: not seen" in drawn.svg
 
 
