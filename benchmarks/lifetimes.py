@@ -21,7 +21,7 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from leakscope.capture.heap.look import Live, inspect
-from leakscope.capture.lifetimes.tracker import Watch
+from leakscope.capture.lifetimes.tracker import LifetimeTracker
 from leakscope.capture.process.patches import Patches
 
 ROUNDS = 5
@@ -79,7 +79,7 @@ def main() -> None:
 
     for _ in range(ROUNDS):
         plain += [timed(step) for _ in range(3)]
-        watch, patches = Watch(0, looked), Patches()
+        watch, patches = LifetimeTracker(0, looked), Patches()
         watch.install(patches, wire=False)
         inventory.append(timed(partial(watch.boundary, 1)))
         first.append(timed(step))

@@ -67,14 +67,11 @@ MOST_LINES = 300
 """Lines of a file that is read in one go."""
 CROWDED: dict[str, str] = {
     "leakscope/allocator": "to be split",
-    "leakscope/capture/heap": "to be split",
     "leakscope/report": "to be split",
 }
 """The folders that hold more, and why."""
 LONG: dict[str, str] = {
     "benchmarks/backward.py": "four comparisons side by side",
-    "leakscope/capture/lifetimes/table.py": "to be split",
-    "leakscope/capture/lifetimes/tracker.py": "to be split",
     "leakscope/report/as_text.py": "to be split",
     "tests/capture/comm/test_groups.py": "one fixture, and each way to make and use a group",
     "tests/capture/device/test_on_a_device.py": "one training script, and all that is asked of it on a device",
@@ -228,7 +225,6 @@ def test_the_commands_that_the_readme_shows_exist() -> None:
 
 
 CIRCLES = {
-    frozenset(("leakscope.capture.comm", "leakscope.capture.p2p")),
     frozenset(("leakscope.findings.grouping", "leakscope.findings.naming")),
 }
 """Pairs of packages that still import each other: to be empty."""

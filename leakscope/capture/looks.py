@@ -16,7 +16,7 @@ from leakscope.capture.heap.look import Live, LookContext
 from leakscope.capture.heap.look import inspect as inspect_heap
 from leakscope.capture.heap.look import look as look_at_heap
 from leakscope.capture.host.limits import HostLimits
-from leakscope.capture.lifetimes.allocation_sites import Makers
+from leakscope.capture.lifetimes.allocation_sites import AllocationSites
 from leakscope.capture.process.gc_callbacks import freezing
 from leakscope.options import Options
 from leakscope.record.folder import RankFolder
@@ -34,13 +34,13 @@ class Looks:
         options: Options,
         folder: RankFolder,
         counter: Counter,
-        makers: Makers,
+        sites: AllocationSites,
         own: Callable[[], tuple[object, ...]],
     ) -> None:
         self.lock = _thread.allocate_lock()
         self.comm: CommMonitor | None = None
         self.device: DeviceMemory | None = None
-        self._options, self._folder, self._counter, self._makers = options, folder, counter, makers
+        self._options, self._folder, self._counter, self._sites = options, folder, counter, sites
         self._own = own
         self.limits = HostLimits()
         self._frozen = False
@@ -94,7 +94,7 @@ class Looks:
             peak_bytes=counted.peak,
             counted_on=self._counter.device,
             hidden=self.own_objects(),
-            made_at=self._makers.made_at,
+            made_at=self._sites.made_at,
             comm_holds=() if comm is None else comm.holds(),
             comm_uses={} if comm is None else comm.last_uses(),
             blocks=None if self.device is None else self.device.one_look(),

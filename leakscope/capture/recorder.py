@@ -15,8 +15,8 @@ from leakscope.capture.comm.monitor import CommMonitor
 from leakscope.capture.device.counters import Counter
 from leakscope.capture.device.monitor import DeviceMemory
 from leakscope.capture.heap.look import Live
-from leakscope.capture.lifetimes.allocation_sites import Makers
-from leakscope.capture.lifetimes.tracker import Watch as LifetimeWatch
+from leakscope.capture.lifetimes.allocation_sites import AllocationSites
+from leakscope.capture.lifetimes.tracker import LifetimeTracker
 from leakscope.capture.looks import Looks
 from leakscope.capture.process.child_processes import OwnProcesses
 from leakscope.capture.process.forks import in_forked_child
@@ -57,12 +57,14 @@ class Recorder:
         self._collections = CollectionWatch(lambda: self._counter.read().bytes)
         self._clock = StepClock()
         self._schedule = Schedule(options.warmup, options.steps, options.budget)
-        self._makers = Makers(self.patches.part())
-        self._looks = Looks(options, self._folder, self._counter, self._makers, self._own_objects)
+        self._sites = AllocationSites(self.patches.part())
+        self._looks = Looks(options, self._folder, self._counter, self._sites, self._own_objects)
         self._peers = Peers(self._rank_state, self._schedule, options, self._look_as_peer, self._look_for_failing_peer)
-        self._lifetimes = LifetimeWatch(options.warmup, self._at_peak, lambda: self._counter.fullest, self._makers.know)
+        self._lifetimes = LifetimeTracker(
+            options.warmup, self._at_peak, lambda: self._counter.fullest, self._sites.know
+        )
         self._device = self._looks.device = DeviceMemory(self._folder, options.snapshot, options.budget)
-        self._watched_steps = WatchedSteps(options, self._folder, self._makers, self._device, self._lifetimes)
+        self._watched_steps = WatchedSteps(options, self._folder, self._sites, self._device, self._lifetimes)
         self._comm: CommMonitor | None = None
         self._hang: HangClock | None = None
         self._termination: TerminationClock | None = None
@@ -280,7 +282,7 @@ class Recorder:
         self._lifetimes.forget()
         if look:
             self._look(self.steps, Occasion.END, collect=self.options.gc_diff == When.ALWAYS)
-        self._makers.forget()
+        self._sites.forget()
         if self.options.prove and self.steps < (self.options.steps or 0):
             self._folder.note(f"no cut was proved: the script ended after {self.steps} of {self.options.steps} steps")
         self._ends.ended(ended(self.steps))

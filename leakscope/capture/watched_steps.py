@@ -7,8 +7,8 @@ from typing import Any
 import torch
 
 from leakscope.capture.device.monitor import DeviceMemory
-from leakscope.capture.lifetimes.allocation_sites import Makers
-from leakscope.capture.lifetimes.tracker import Watch as LifetimeWatch
+from leakscope.capture.lifetimes.allocation_sites import AllocationSites
+from leakscope.capture.lifetimes.tracker import LifetimeTracker
 from leakscope.capture.process.forks import in_forked_child
 from leakscope.capture.process.patches import Patches
 from leakscope.options import Options
@@ -19,10 +19,15 @@ class WatchedSteps:
     """The last step of the warm-up, for where tensors are made, and pairs of steps after it, for the lifetimes."""
 
     def __init__(
-        self, options: Options, folder: RankFolder, makers: Makers, device: DeviceMemory, lifetimes: LifetimeWatch
+        self,
+        options: Options,
+        folder: RankFolder,
+        sites: AllocationSites,
+        device: DeviceMemory,
+        lifetimes: LifetimeTracker,
     ) -> None:
         self._options, self._folder = options, folder
-        self._makers, self._device, self._lifetimes = makers, device, lifetimes
+        self._sites, self._device, self._lifetimes = sites, device, lifetimes
         self._in_forked_child = in_forked_child()
 
     def install(self, patches: Patches, comm: bool) -> None:
@@ -33,11 +38,11 @@ class WatchedSteps:
 
     def step_ended(self, step: int) -> None:
         """Begin or end watching at the end of this step, and write what was seen."""
-        if self._makers.watching:
-            self._makers.leave()
+        if self._sites.watching:
+            self._sites.leave()
         elif step == self._options.warmup - 1:
-            reason = self._makers.enter(self._lifetimes.compile_called)
-            if reason and not self._device.tells_makers():
+            reason = self._sites.enter(self._lifetimes.compile_called)
+            if reason and not self._device.tells_allocation_sites():
                 self._folder.note(reason)
         watched = self._lifetimes.boundary(step) if self._options.lifetimes else None
         if watched is not None:
@@ -48,12 +53,12 @@ class WatchedSteps:
 
     def leave(self) -> None:
         """Watch no more."""
-        self._makers.leave()
+        self._sites.leave()
         self._lifetimes.leave()
 
     def _before_compile(self, *_: Any, **__: Any) -> None:
         if self._in_forked_child:
             return
-        if self._makers.watching and self._makers.leave():
+        if self._sites.watching and self._sites.leave():
             self._folder.note("where tensors are made was not watched to the end: the script calls torch.compile")
         self._lifetimes.script_compiles()

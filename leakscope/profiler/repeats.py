@@ -62,9 +62,9 @@ def run_and_judge(
 ) -> tuple[Run, Findings]:  # fmt: skip
     """`check`, with the run it judged."""
     from leakscope.capture.device.counters import Counter
-    from leakscope.capture.heap.pause import no_automatic_gc
     from leakscope.capture.process.gc_callbacks import CollectionWatch
     from leakscope.capture.process.patches import Patches
+    from leakscope.capture.process.pause import no_automatic_gc
     from leakscope.findings import judge
     from leakscope.record.model import Ended, Rank, Step
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from leakscope.capture.heap.look import LookContext, inspect
-from leakscope.capture.lifetimes.tracker import Watch
+from leakscope.capture.lifetimes.tracker import LifetimeTracker
 from leakscope.capture.process.patches import Patches
 from leakscope.findings.model import Finding, Unjudged
 from leakscope.findings.peak.late_release import PeakOfStep, late_release_findings, late_release_unjudged, peak_of
@@ -46,7 +46,9 @@ def watched(step: Callable[[], object], times: int = 8, min_bytes: int = 0) -> L
     """`step` called until it has been told of, at most `times` times; a step ends where the call ends."""
     rows: list[Any] = []
     looks: list[Any] = []
-    watch = Watch(0, lambda number, occasion: inspect(number, occasion, LookContext(hidden=(watch, rows, looks))))
+    watch = LifetimeTracker(
+        0, lambda number, occasion: inspect(number, occasion, LookContext(hidden=(watch, rows, looks)))
+    )
     patches = Patches()
     watch.install(patches, wire=False)
     try:

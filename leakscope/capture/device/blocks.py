@@ -28,8 +28,8 @@ def placed(storage: Storage, objects: Sequence[Any], kind: str) -> Placed | None
     """Where the storage's memory begins; None where it is not on this kind of device or does not say."""
     over = [tensor_over(objects[index], storage.address) for index in storage.holders]
     # tensors first: asking a storage for its data_ptr makes a lazy clone copy its memory (c10/core/StorageImpl.h,
-    # mutable_data); a tensor's _data_address, which is its storage's whatever the offset (torch/csrc/Module.cpp), does not
-    for holder in sorted(over, key=lambda one: TensorBase not in mro(type(one))):
+    # mutable_data); a tensor's _data_address, its storage's whatever the offset (torch/csrc/Module.cpp), does not
+    for holder in sorted(over, key=lambda holder: TensorBase not in mro(type(holder))):
         try:
             device = device_of(holder)
             if device.type != kind:
@@ -55,7 +55,7 @@ def made_where(stack: Stack, recorded: bool) -> str:
     return library or (_NATIVE if recorded else _UNRECORDED)
 
 
-class OneLook:
+class BlocksAtLook:
     """The allocator's blocks at one look, joined and written."""
 
     def __init__(
@@ -75,6 +75,7 @@ class OneLook:
         self._sites: list[str] = []
 
     def read(self, storages: Iterable[Storage], objects: Sequence[Any]) -> Mapping[int, str]:
+        """Join the storages with the allocator's blocks; gives the place that made each, by the storage's address."""
         self._snapshot = snapshot = self._read()
         if snapshot is None:
             return {}
@@ -93,6 +94,7 @@ class OneLook:
         }
 
     def seen(self, look: Look, places: Mapping[int, int]) -> None:
+        """Write one line, with the storages as indexes in the graph of the look."""
         if self._snapshot is not None and self._joined is not None:
             self._write(look, self._row(look, self._snapshot, self._joined, places))
 

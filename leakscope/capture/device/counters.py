@@ -64,7 +64,7 @@ def _resident() -> int | None:
         return int(stream.read(128).split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
-_MOST_LEFT = 512 * 1024
+_MAX_LEFT = 512 * 1024
 """Bytes that a look may leave in malloc's caches: at most 425 KiB were measured."""
 
 
@@ -98,12 +98,12 @@ class Counter:
         return Counted(sum(f.allocated for f in counted), sum(f.peak for f in counted))
 
     @contextmanager
-    def ours(self, most: int = _MOST_LEFT) -> Iterator[None]:
-        """What the host's count rises by while the block runs, `most` bytes of it, is leakscope's own doing: later readings leave it out.
+    def ours(self, most: int = _MAX_LEFT) -> Iterator[None]:
+        """What the host's count rises by while the block runs, `most` bytes of it, is left out of later readings.
 
-        A look lets everything go, and still glibc keeps about 230 KiB of small blocks for reuse (tcache) in every thread
-        that has looked, and counts them as in use. More than that, or less than nothing, is what threads of C++ have
-        allocated or freed meanwhile: a collective that was under way.
+        It is leakscope's own doing: a look lets everything go, and still glibc keeps about 230 KiB of small blocks for
+        reuse (tcache) in every thread that has looked, and counts them as in use. More than that, or less than nothing,
+        is what threads of C++ have allocated or freed meanwhile: a collective that was under way.
         """
         before = self._host()
         try:

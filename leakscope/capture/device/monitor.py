@@ -12,13 +12,13 @@ from leakscope.allocator.joining import DeviceLayout, layouts
 from leakscope.allocator.reading import read_segments
 from leakscope.allocator.snapshot import Snapshot
 from leakscope.capture.device.accelerator import Accelerator, find, read_figures
-from leakscope.capture.device.blocks import OneLook
+from leakscope.capture.device.blocks import BlocksAtLook
 from leakscope.capture.device.history import History
 from leakscope.capture.device.oom_observer import Failures
 from leakscope.capture.device.snapshot_files import SnapshotFiles
 from leakscope.capture.heap.look import Blocks
-from leakscope.capture.heap.pause import paused
 from leakscope.capture.process.patches import Patches
+from leakscope.capture.process.pause import paused
 from leakscope.errors import LeakscopeError
 from leakscope.options import When
 from leakscope.record.folder import RankFolder
@@ -26,12 +26,18 @@ from leakscope.record.model import Look
 from leakscope.record.rows.device import DeviceBlocks, DeviceStep
 
 _SHARE = 0.25
-"""Share of the looks' budget that reading the allocator's layout between looks may take."""
+"""Share of the looks' budget, chosen, that reading the allocator's layout between looks may take."""
+
+
+_KEPT = ((1000, 1), (10_000, 10), (100_000, 100))
+"""(up to this step, one step in so many is kept), chosen: about 3,000 lines for the first 100,000 steps."""
+_KEPT_RARELY = 1000
+"""One step in so many is kept beyond, chosen."""
 
 
 def is_kept(step: int) -> bool:
     """Whether a step's counters are kept: the first thousand all, then ever fewer: a long run's file stays small."""
-    return step <= 1000 or step % (10 if step <= 10_000 else 100 if step <= 100_000 else 1000) == 0
+    return any(step <= last and step % every == 0 for last, every in _KEPT) or step % _KEPT_RARELY == 0
 
 
 class DeviceMemory:
@@ -94,7 +100,7 @@ class DeviceMemory:
         finally:
             self._spent += time.perf_counter() - began
 
-    def tells_makers(self) -> bool:
+    def tells_allocation_sites(self) -> bool:
         """Whether the allocator's own stacks say where memory was made, but for what autograd's threads have made."""
         return self._history is not None and self._history.is_ours()
 
@@ -117,7 +123,7 @@ class DeviceMemory:
             seen.let_go()
             self._folder.append(row)
 
-        return OneLook(device.kind, True, snapshot, lambda index: self._outside(device, index), write)
+        return BlocksAtLook(device.kind, True, snapshot, lambda index: self._outside(device, index), write)
 
     def _write_file(self, seen: _Snapshots, look: Look) -> bool:
         assert self._files is not None

@@ -14,10 +14,11 @@ from leakscope.capture.source.user_frames import users_line, waiting
 from leakscope.record.folder import RankFolder
 from leakscope.record.rows.device import DeviceFailure
 
-MOST_LOOKS = 3
-"""Failures looked at whatever that costs; a library that tries one size after the other fails often and quietly."""
+MAX_FREE_LOOKS = 3
+"""Failures, chosen: so many are looked at whatever that costs. A library that tries one size after the other fails often
+and quietly."""
 _SHARE = 0.02
-"""Share of the run's time that looking at further failures may take."""
+"""Share of the run's time, chosen, that looking at further failures may take."""
 
 
 class Failures:
@@ -89,7 +90,7 @@ class Failures:
 
     def _look(self) -> bool:
         began = time.perf_counter()
-        if self.look is None or (self._looks >= MOST_LOOKS and self._spent > _SHARE * (began - self._began)):
+        if self.look is None or (self._looks >= MAX_FREE_LOOKS and self._spent > _SHARE * (began - self._began)):
             return False
         looked = self.look()
         self._looks += looked
@@ -104,8 +105,8 @@ class Failures:
 
 def _observer(failures: weakref.ref[Failures]) -> Callable[[int, int, int, int], None]:
     def ran_out(device: int, wanted: int, limit: int, free: int) -> None:
-        found = failures()
-        if found is not None:
-            found.ran_out(device, wanted, limit, free)
+        observer = failures()
+        if observer is not None:
+            observer.ran_out(device, wanted, limit, free)
 
     return ran_out

@@ -13,12 +13,12 @@ from leakscope.options import When
 from leakscope.record.folder import snapshot_name
 from leakscope.record.kinds import Occasion
 
-MOST_FILES = {When.AUTO: 4, When.ALWAYS: 16}
-"""Files that one rank keeps, the first and the newest ones."""
-MOST_BYTES = 512 << 20
-"""All files of one rank together."""
-FROM = 1 << 20
-"""Growth over the looks, of the device's memory or of what nothing alive holds, that is worth a file."""
+MAX_FILES = {When.AUTO: 4, When.ALWAYS: 16}
+"""Files of one rank, by what `--snapshot` asks for, chosen."""
+MAX_BYTES = 512 << 20
+"""Bytes of all files of one rank together, chosen."""
+MIN_GROWTH = 1 << 20
+"""Bytes, chosen: growth over the looks, of the device's memory or of what nothing alive holds, that is worth a file."""
 
 
 class SnapshotFiles:
@@ -40,10 +40,10 @@ class SnapshotFiles:
         lowest, highest = self._lowest, self._highest
         self._lowest = counted if lowest is None else min(lowest, counted)
         self._highest = max(highest, counted)
-        grew = lowest is not None and counted > highest and counted - lowest >= FROM
+        grew = lowest is not None and counted > highest and counted - lowest >= MIN_GROWTH
         left = left_about(heap)
         self._least_left = min(left, self._least_left if self._least_left is not None else left)
-        return grew or left - self._least_left >= FROM
+        return grew or left - self._least_left >= MIN_GROWTH
 
     def write(self, snapshot: Mapping[str, Any], step: int, occasion: Occasion) -> None:
         """One file, whole or not at all; older ones go where there are too many."""
@@ -54,7 +54,7 @@ class SnapshotFiles:
         os.replace(temporary, path)
         self._written = [entry for entry in self._written if entry[0] != path]
         self._written.append((path, path.stat().st_size))
-        for gone in surplus([size for _, size in self._written], MOST_FILES.get(self._wanted, 0), MOST_BYTES):
+        for gone in surplus([size for _, size in self._written], MAX_FILES.get(self._wanted, 0), MAX_BYTES):
             self._written[gone][0].unlink(missing_ok=True)
             self._written[gone] = (self._written[gone][0], -1)
         self._written = [entry for entry in self._written if entry[1] >= 0]
@@ -73,5 +73,7 @@ def surplus(sizes: Sequence[int], most: int, most_bytes: int) -> list[int]:
     left = list(range(len(sizes)))
     gone = []
     while len(left) > 1 and (len(left) > most or sum(sizes[k] for k in left) > most_bytes):
-        gone.append(left.pop(1 if len(left) > 2 else 0))
+        oldest, *newer = left
+        gone.append(newer[0] if len(newer) > 1 else oldest)
+        left.remove(gone[-1])
     return gone

@@ -146,7 +146,7 @@ def _instance_kind(bases: Bases, short: str) -> tuple[ObjectKind, str]:
 def _tensor(obj: Any, kind: type) -> Described:
     base = TensorBase
     dtype = str(base.dtype.__get__(obj)).removeprefix("torch.")
-    # Parameter() of a tensor subclass marks the instance (torch/nn/parameter.py, `_is_param`): DTensor, quantized weights.
+    # Parameter() of a tensor subclass marks the instance (torch/nn/parameter.py, `_is_param`): DTensor, for one.
     parameter = torch.nn.Parameter in mro(kind) or (kind is not torch.Tensor and _marked(obj, kind))
     word = type_name(kind)
     name = qualified_name(kind)

@@ -1,6 +1,6 @@
 """The live heap becomes a HeapGraph, pruned to the paths to tensor memory.
 
-A look goes, while the process is paused (`pause`):
+A look goes, while the process is paused (`process.pause`):
 
 1. `source.user_frames`: which frames run;
 2. `python.gc_heap`: one sweep over all that gc tracks, as numbers;
@@ -26,9 +26,9 @@ from leakscope.capture.heap.explain import explain
 from leakscope.capture.heap.garbage import Watched, watch_storage
 from leakscope.capture.heap.native.references import NativeReferences, Storage
 from leakscope.capture.heap.native.storages import device_of, storage_object, tensor_over
-from leakscope.capture.heap.pause import paused
 from leakscope.capture.heap.python.gc_heap import sweep, type_counts
 from leakscope.capture.heap.to_graph import StorageFacts, to_heap_graph
+from leakscope.capture.process.pause import paused
 from leakscope.capture.source import user_source as source
 from leakscope.capture.source.user_frames import running_frames
 from leakscope.graph.model import CommUse, ReferenceKind
@@ -120,8 +120,13 @@ def inspect(step: int, occasion: Occasion, context: LookContext = _NOTHING_KNOWN
 
 
 def _inspect(
-    native: NativeReferences, frames: list[FrameType], step: int, occasion: Occasion, context: LookContext, started: float
-) -> Live:  # fmt: skip
+    native: NativeReferences,
+    frames: list[FrameType],
+    step: int,
+    occasion: Occasion,
+    context: LookContext,
+    started: float,
+) -> Live:
     """All of a look but the pause around it; `started` is when that began, on the clock of `time.perf_counter`."""
     for holder, held, name in context.comm_holds:
         native.extra.add(native.index_of(holder), native.index_of(held), ReferenceKind.COMM, name, 0)

@@ -43,7 +43,7 @@ def module_namespaces(native: NativeReferences) -> dict[int, str]:
 
 
 def prune(native: NativeReferences, refcounts: RefcountTable, frames: dict[int, str], own: set[int]) -> PrunedHeap:
-    """Keep the ancestors of all storages and of arrays that own memory, stopping at module namespaces and running frames.
+    """Keep the ancestors of storages and of arrays that own memory, stopping at module namespaces and running frames.
 
     `own` are indexes of leakscope's own objects, which are left out. An instance's reference to its class is
     no path to memory that the class holds: every instance would be on it.

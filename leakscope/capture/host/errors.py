@@ -17,8 +17,8 @@ _UNITS = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40
 def failure(error: BaseException | None) -> dict[str, Any] | None:
     """What is known of an uncaught allocation failure; None for any other error.
 
-    On CPU torch raises a plain RuntimeError (c10/core/impl/alloc_cpu.cpp), on an accelerator torch.OutOfMemoryError. One
-    that the script caught is not seen.
+    On CPU torch raises a plain RuntimeError (c10/core/impl/alloc_cpu.cpp), on an accelerator torch.OutOfMemoryError.
+    One that the script caught is not seen.
     """
     if error is None:
         return None
@@ -38,10 +38,10 @@ def _is_oom(error: BaseException) -> bool:
 
 
 def _wanted(text: str) -> int | None:
-    if found := _WANTED.search(text):
-        return int(found[1])
-    if found := _WANTED_ON_DEVICE.search(text):
-        return int(float(found[1]) * _UNITS.get(found[2], 1))
+    if match := _WANTED.search(text):
+        return int(match[1])
+    if match := _WANTED_ON_DEVICE.search(text):
+        return int(float(match[1]) * _UNITS.get(match[2], 1))
     return None
 
 

@@ -11,12 +11,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 NEAR = 0.9
-"""Share of a limit from which a process is near it."""
+"""Share of a limit, chosen, from which a process is near it."""
 _EARLIEST = 0.75
-"""Share of a limit below which nothing is near it."""
+"""Share of a limit, chosen, below which nothing is near it."""
 _BYTES_A_BLOCK = 128
-"""What a look takes for each block of Python's allocator; 60 to 84 were measured from 300,000 to 1,300,000 objects."""
+"""Bytes that a look takes for each block of Python's allocator; 60 to 84 were measured, from 300,000 objects to
+1,300,000."""
 _PAGE = resource.getpagesize()
+_SIZE, _RESIDENT, _DATA = 0, 1, 5
+"""Fields of /proc/self/statm, in pages (proc(5))."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +44,10 @@ class ControlGroup:
     """Name of the page cache that is given back before anybody runs out, in `statistics`."""
 
     def used(self) -> int:
-        """Bytes that count: the group's, less what the kernel can drop at once. The statistics are read only when it matters."""
+        """Bytes that count: the group's, less what the kernel can drop at once.
+
+        The statistics are read only when it matters.
+        """
         used = int(_text(self.usage) or 0)
         if used < NEAR * self.limit_bytes:
             return used
@@ -64,9 +70,9 @@ class HostLimits:
         """The limit that is nearest, the first time that one is near."""
         if self._said:
             return None
-        found = [near for near, ours in self._used() if ours and _is_near(near)]
-        self._said = bool(found)
-        return max(found, key=lambda near: near.used_bytes / near.limit_bytes, default=None)
+        limits = [near for near, ours in self._used() if ours and _is_near(near)]
+        self._said = bool(limits)
+        return max(limits, key=lambda near: near.used_bytes / near.limit_bytes, default=None)
 
     def room_for_a_look(self) -> bool:
         """Would a look stay below every limit? One that does not could have the kernel end the script."""
@@ -75,20 +81,18 @@ class HostLimits:
     def _used(self) -> Iterator[tuple[Near, bool]]:
         """Every limit, and whether it is this process, or its group, that comes near it."""
         fields = _text(self._proc / "self" / "statm").split()
-        if len(fields) < 6:
+        if len(fields) <= _DATA:
             return
-        size, resident, data = (int(fields[place]) * _PAGE for place in (0, 1, 5))
+        size, resident, data = (int(fields[place]) * _PAGE for place in (_SIZE, _RESIDENT, _DATA))
         for kind, used in (("RLIMIT_AS", size), ("RLIMIT_DATA", data)):
-            soft = resource.getrlimit(getattr(resource, kind))[
-                0
-            ]  # asked each time: a script may set it after its imports
+            soft, _ = resource.getrlimit(getattr(resource, kind))  # asked each time: a script may set it late
             if soft != resource.RLIM_INFINITY:
                 yield Near(f"the process's {kind}", soft, used), True
         for group in self._groups:
             yield Near("its control group's memory limit", group.limit_bytes, group.used()), True
-        told = dict(line.split(":", 1) for line in _text(self._proc / "meminfo").splitlines() if ":" in line)
-        if "MemAvailable" in told:
-            total, available = (int(told[name].split()[0]) * 1024 for name in ("MemTotal", "MemAvailable"))
+        fields_of = dict(line.split(":", 1) for line in _text(self._proc / "meminfo").splitlines() if ":" in line)
+        if "MemAvailable" in fields_of:
+            total, available = (int(fields_of[name].split()[0]) * 1024 for name in ("MemTotal", "MemAvailable"))
             # a machine that others have filled is not this process's doing
             yield Near("the machine's memory", total, total - available), resident >= available
 

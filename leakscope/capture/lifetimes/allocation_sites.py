@@ -1,4 +1,7 @@
-"""Which line made this storage? Watched for one warm-up step, under a dispatch mode of torch; more comes from the lifetimes."""
+"""Which line made this storage?
+
+Watched for one warm-up step, under a dispatch mode of torch; more comes from the lifetimes.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ from leakscope.capture.source.user_frames import users_line, waiting
 Tensors = (torch.Tensor, torch.nn.Parameter)
 
 
-class Makers:
+class AllocationSites:
     """Who made the storages of a few steps: entered and left at step boundaries, holds no storage alive."""
 
     def __init__(self, patches: Patches) -> None:
@@ -29,6 +32,7 @@ class Makers:
 
     @property
     def watching(self) -> bool:
+        """Whether the mode is on."""
         return self._mode is not None
 
     @property

@@ -27,12 +27,13 @@ def watching_mode(dispatched: Dispatched) -> TorchDispatchMode:
     plain: dict[type, bool] = {}
 
     class Watching(TorchDispatchMode):  # type: ignore[no-untyped-call]
-        # a mode that does not say so makes torch.cond and flex_attention raise (torch/_ops.py, HigherOrderOperator.dispatch)
+        # without it torch.cond and flex_attention raise under a mode (torch/_ops.py, HigherOrderOperator.dispatch)
         supports_higher_order_operators = True
 
         @classmethod
         def _should_skip_dynamo(cls) -> bool:
-            return False  # torch would wrap every call in torch._disable_dynamo, a third of a mode's cost; nothing is compiled here
+            # torch would wrap every call in torch._disable_dynamo, a third of a mode's cost; nothing is compiled here
+            return False
 
         def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             for kind in types:  # usually none, but `.data` inside a custom Function names torch.Tensor itself
@@ -80,7 +81,8 @@ def why_not(compile_called: bool) -> str:
     # a dispatch mode makes compiled callables run eager (measured on torch 2.13)
     regions = compiled_regions()
     if regions:
-        return f"the script uses torch.compile: {regions} compiled region{'s' * (regions != 1)} cannot be seen into, and {_OFF}"
+        counted = f"{regions} compiled region{'s' * (regions != 1)}"
+        return f"the script uses torch.compile: {counted} cannot be seen into, and {_OFF}"
     if compile_called:
         return (
             f"the script calls torch.compile, itself or through torch: compiled regions cannot be seen into, and {_OFF}"

@@ -11,7 +11,7 @@ from torch.nn.modules import module as hooks
 from leakscope.capture.process.patches import Patches
 
 
-class ModulesRunning:
+class ModuleStack:
     """Two global hooks around every module's forward; holds only modules whose forward is running."""
 
     def __init__(self) -> None:

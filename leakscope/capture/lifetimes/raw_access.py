@@ -17,7 +17,7 @@ HANDS_OUT = ("numpy", "__array__", "__dlpack__", "data_ptr")
 """Methods after which others read and write the memory, and nobody can tell when."""
 
 
-class UnseenUses:
+class RawAccess:
     """Stands before these methods while a step is watched; what they do and return is not touched."""
 
     def __init__(
@@ -31,19 +31,19 @@ class UnseenUses:
 
     def enter(self, patches: Patches) -> None:
         """Stand before them from here on."""
-        for owner, name, tell, after in self._calls:
-            patches.wrap(owner, name, partial(_told, tell=tell, after=after))
+        for owner, name, report, after in self._calls:
+            patches.wrap(owner, name, partial(_reporting, report=report, after=after))
 
 
-def _told(original: Any, tell: Callable[[Any], None], after: bool) -> Any:
+def _reporting(original: Any, report: Callable[[Any], None], after: bool) -> Any:
     def wrapper(self: Any, /, *args: Any, **kwargs: Any) -> Any:
         if not after:
-            tell(self)
+            report(self)
             if has_torch_function((self,)):  # a mode or subclass hears of torch's own method, as it would without us
                 return handle_torch_function(original, (self,), self, *args, **kwargs)
             return original(self, *args, **kwargs)
         result = original(self, *args, **kwargs)
-        tell(self)
+        report(self)
         return result
 
     return wrapper

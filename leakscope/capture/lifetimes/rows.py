@@ -3,38 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from typing import Any
 
-from leakscope.capture.lifetimes.table import GONE, Key, Record, Table
+from leakscope.capture.lifetimes.peak import Peak
+from leakscope.capture.lifetimes.records import GONE, Key, Record
+from leakscope.capture.lifetimes.table import Table
 from leakscope.record.kinds import Phase
 from leakscope.record.rows.lifetimes import AlikeStorage, DraggedStorage, IdleStorage, LifetimeRow, WatchedStep
 
-MOST_ROWS = 2000
-"""Storages told of at most, the largest drags first."""
-_TOLD_DRAGS = 20
-
-
-@dataclass
-class Peak:
-    """The moment of a step at which most was alive."""
-
-    operation: int
-    """Number in its step of the operation after which it was reached, -1 where the step makes nothing."""
-    sign: int
-    """What `Table.sign` said then."""
-    start: int
-    """Bytes alive when the second step began."""
-    live: int = 0
-    """Bytes alive then, in the second step."""
-    unseen: int = 0
-    """Bytes then of storages that nobody saw being made or used."""
-    arguments: list[tuple[str, str]] = field(default_factory=list)
-    """(function, argument) of the user's calls that ran then."""
+MAX_ROWS = 2000
+"""Storages told of at most, the largest first, chosen: a step's file stays small."""
+_MAX_DRAGS = 20
+"""Storages of the largest drags told of, chosen."""
 
 
 def rows_of(table: Table, second: int, peak: Peak, step: int) -> Iterator[LifetimeRow]:
-    """One row for the step, then rows for the storages that were not used again at its peak, then for the largest drags.
+    """One row for the step, rows for the storages that were not used again at its peak, then for the largest drags.
 
     `second` is the number of the second step's first operation. What is alive at both ends of the second step is
     nobody's drag; what it made and did not see die is judged by its like of the first step, made by the same operation.
@@ -44,7 +28,7 @@ def rows_of(table: Table, second: int, peak: Peak, step: int) -> Iterator[Lifeti
     points = [(number - second, live) for number, live, _ in table.curve if number >= second]
     floor = peak.live - sum(record.at_peak for record in idle)
     first = [r for r in table.records if 0 <= r.born < second and r.died < GONE and r.bytes]
-    drags = sorted(first, key=lambda r: -_drag(table, r))[:_TOLD_DRAGS]
+    drags = sorted(first, key=lambda r: -_drag(table, r))[:_MAX_DRAGS]
     yield WatchedStep(
         step=step,
         device=str(table.device),
@@ -64,15 +48,19 @@ def rows_of(table: Table, second: int, peak: Peak, step: int) -> Iterator[Lifeti
         drag_byte_seconds=sum(_drag(table, r) for r in first),
     )
     like = {(r.born, r.ordinal): r for r in table.records if 0 <= r.born < second}
-    for record in sorted(idle, key=lambda r: -r.at_peak)[:MOST_ROWS]:
+    for record in sorted(idle, key=lambda r: -r.at_peak)[:MAX_ROWS]:
         twin = like.get((record.born - second, record.ordinal), record)
         same = _one_statement(table, record.last, at)
         life = _life(table, record, twin)
         yield IdleStorage(**life, last=record.last - second, died=_died(record, twin, second), one_statement=same)
-    told = {id(record) for record in idle}
+    in_idle = {id(record) for record in idle}
     sites = {_site(table, record) for record in idle}
     for record in table.records:
-        if id(record) not in told and _site(table, record) in sites and (record.born >= second or record.died < GONE):
+        if (
+            id(record) not in in_idle
+            and _site(table, record) in sites
+            and (record.born >= second or record.died < GONE)
+        ):
             twin = like.get((record.born - second, record.ordinal), record)
             died = _died(record, twin, second)
             if died > 0:

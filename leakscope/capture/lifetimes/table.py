@@ -1,29 +1,17 @@
-"""Every storage of a step as numbers: where it was made, first and last used, and when it died."""
+"""When was each storage of a step made, first and last used, and when did it die?"""
 
 from __future__ import annotations
 
-import gc
 import time
 import weakref
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from functools import lru_cache
-from types import CodeType
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
 from leakscope.capture.heap.native.storages import StorageBase, TensorBase, storage_of
-from leakscope.capture.heap.raw_types import mro
-from leakscope.capture.source.user_source import at
-from leakscope.record.kinds import Phase
-
-Key = tuple[int, int]
-"""(operation in its step, how many storages that operation had made before): the same in every step that does the same."""
-
-GONE = 1 << 60
-"""`died` of a storage that is still alive."""
-
+from leakscope.capture.lifetimes.records import Operation, Record, StorageRef
 
 _HOST = torch.device("cpu")
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
@@ -41,7 +29,10 @@ def _gives_twice(node: Any) -> bool:
 
 @lru_cache(maxsize=1)
 def _holders_of_one() -> int:
-    """What torch counts for a storage that one tensor has and a weak reference knows: Python's object for it may count."""
+    """What torch counts for a storage that one tensor has and a weak reference knows.
+
+    Python's object for it may count.
+    """
     alone = torch.empty(1, device="cpu")
     known = weakref.ref(alone.untyped_storage())
     return int(_holders(_address(alone))) if known is not None else 0
@@ -52,60 +43,6 @@ def _address_of(tensor: Any) -> int | None:
     if type(tensor) in _PLAIN and _has_storage(tensor) and not _is_meta(tensor):
         return _address(tensor)  # type: ignore[no-any-return]
     return storage_of(tensor)
-
-
-class StorageRef(weakref.ref[Any]):
-    """A weak reference to a storage that knows its record; its callback fires when the C++ storage dies."""
-
-    __slots__ = ("record",)
-    record: Record
-
-
-@dataclass(slots=True)
-class Record:
-    """One storage; operations count from 0 over the watched steps, -1 stands for before them."""
-
-    address: int
-    bytes: int
-    born: int
-    ordinal: int
-    first: int = -1
-    last: int = -1
-    died: int = GONE
-    born_seconds: float = 0.0
-    died_seconds: float = 0.0
-    at_peak: int = -1
-    """Bytes at the peak, -1 where it was not alive then."""
-    summed: int = -1
-    """The last operation that added another gradient to it."""
-    handed_out: bool = False
-    """numpy or native code has its address: it is in use for as long as it lives."""
-    storage: int = -1
-    """Index in the heap graph of the peak, -1 where it is not in there."""
-    reference: StorageRef | None = None
-
-
-class Operation(NamedTuple):
-    """One operation that the dispatcher ran."""
-
-    name: str
-    code: CodeType | None
-    """The user's code that asked for it, and the line in it."""
-    line: int
-    phase: Phase
-    """forward, backward or optimizer."""
-    node: str
-    """The grad node that ran it."""
-    module: str
-    """`1.linear`: the module it ran in, by the names of the modules around it."""
-    seconds: float
-    call: int = -1
-    """Sequence number of that grad node."""
-
-    def where(self) -> str:
-        """`train.py:41 forward (aten::addmm)`."""
-        inside = f"{self.name} in {self.node}" if self.node else self.name
-        return inside if self.code is None else f"{at(self.code.co_filename, self.line)} {self.code.co_name} ({inside})"
 
 
 class Table:
@@ -190,11 +127,8 @@ class Table:
         ):
             return None
         made, used, now = self.operations[record.born], self.operations[record.last], self.operations[-1]
-        waits = (
-            record.last == record.summed
-            or made.call >= 0
-            and used.call == made.call
-            and (made.call != now.call or _gives_twice(node))
+        waits = record.last == record.summed or (
+            made.call >= 0 and used.call == made.call and (made.call != now.call or _gives_twice(node))
         )
         return record if waits and _holders(record.address) == _holders_of_one() else None
 
@@ -272,7 +206,7 @@ class Table:
         if self.alive.get(record.address) is record:
             del self.alive[record.address]
 
-    def makers(self) -> Iterator[tuple[Any, str]]:
+    def allocation_sites(self) -> Iterator[tuple[Any, str]]:
         """Each storage that is alive and was made by one of the operations, and where."""
         for record in list(self.alive.values()):
             storage = record.reference() if record.born >= 0 and record.reference is not None else None
@@ -287,26 +221,3 @@ class Table:
         self.alive.clear()
         self.operations.clear()
         self.curve.clear()
-
-
-def kind_of(kind: type) -> int:
-    """1 a tensor, 2 a list or tuple, 0 anything else."""
-    bases = mro(kind)
-    if TensorBase in bases:
-        return 1
-    return 2 if list in bases or tuple in bases else 0
-
-
-def tensors_alive() -> Iterator[Any]:
-    """Every tensor gc knows, and the gradients that may live in C++ alone."""
-    kinds: dict[type, int] = {}
-    for obj in gc.get_objects():
-        kind = kinds.get(type(obj))
-        if kind is None:
-            kind = kinds[type(obj)] = kind_of(type(obj))
-        if kind == 1:
-            yield obj
-            if TensorBase.is_leaf.__get__(obj) and TensorBase.requires_grad.__get__(obj):
-                grad = TensorBase.grad.__get__(obj)
-                if grad is not None:
-                    yield grad

@@ -12,17 +12,18 @@ from typing import Any
 from leakscope.capture.heap.native.autograd import TensorBase
 from leakscope.capture.heap.python.referents import LRU_CACHE
 from leakscope.capture.heap.raw_types import instance_dict, mro, type_dict
+from leakscope.graph.model import ReferenceKind
 
 CANNOT = "Python cannot make this cut: only C++ holds the reference"
 
 
-def cut(holder: Any, held: Any, kind: str, name: str) -> str:
+def cut(holder: Any, held: Any, kind: ReferenceKind, name: str) -> str:
     """Remove the reference; "" when done, else why Python cannot.
 
     To be called in a forked copy of the process only: it changes the program.
     """
-    way = _WAYS.get(kind)
-    return way(holder, held, name) if way is not None else CANNOT
+    cutter = _CUTTERS.get(kind)
+    return cutter(holder, held, name) if cutter is not None else CANNOT
 
 
 def _attribute(holder: Any, held: Any, name: str) -> str:
@@ -34,10 +35,10 @@ def _attribute(holder: Any, held: Any, name: str) -> str:
     names = holder if type(holder) is dict else instance_dict(holder, type(holder))
     for values in (names or {}, *_module_dicts(names)):
         for key, value in list(values.items()):
-            if value is held and (f".{key}" == name or f"[{key}]" == name):
+            if value is held and name in (f".{key}", f"[{key}]"):
                 dict.__delitem__(values, key)
                 return ""
-    return _descriptor(holder, held, name.removeprefix("."))
+    return _descriptor(holder, name.removeprefix("."))
 
 
 def _of_class(holder: type, held: Any, name: str) -> str:
@@ -48,11 +49,11 @@ def _of_class(holder: type, held: Any, name: str) -> str:
 
 
 def _module_dicts(names: dict[str, Any] | None) -> list[dict[str, Any]]:
-    found = [(names or {}).get(key) for key in ("_parameters", "_buffers", "_modules")]
-    return [values for values in found if type(values) is dict]
+    of_module = [(names or {}).get(key) for key in ("_parameters", "_buffers", "_modules")]
+    return [values for values in of_module if type(values) is dict]
 
 
-def _descriptor(holder: Any, held: Any, name: str) -> str:
+def _descriptor(holder: Any, name: str) -> str:
     if name == "__traceback__" and isinstance(holder, BaseException):
         holder.__traceback__ = None
         return ""
@@ -70,7 +71,7 @@ def _descriptor(holder: Any, held: Any, name: str) -> str:
     return f"Python cannot make this cut: {name} of a {type(holder).__name__} cannot be set"
 
 
-def _item(holder: Any, held: Any, name: str) -> str:
+def _item(holder: Any, held: Any, _name: str) -> str:
     bases = mro(type(holder))
     if list in bases or collections.deque in bases:
         base: Any = list if list in bases else collections.deque
@@ -89,7 +90,7 @@ def _item(holder: Any, held: Any, name: str) -> str:
     return f"Python cannot make this cut: a {type(holder).__name__} cannot be changed"
 
 
-def _closure(holder: Any, held: Any, name: str) -> str:
+def _closure(holder: Any, _held: Any, name: str) -> str:
     for variable, cell in zip(holder.__code__.co_freevars, holder.__closure__ or (), strict=False):
         if f"closure {variable}" == name:
             del cell.cell_contents
@@ -97,7 +98,7 @@ def _closure(holder: Any, held: Any, name: str) -> str:
     return f"Python cannot make this cut: {name} is no variable of {holder.__qualname__}"
 
 
-def _local(holder: Any, held: Any, name: str) -> str:
+def _local(holder: Any, _held: Any, name: str) -> str:
     frame = (
         holder
         if type(holder) is types.FrameType
@@ -115,19 +116,22 @@ def _local(holder: Any, held: Any, name: str) -> str:
     return ""
 
 
-def _hooks(holder: Any, held: Any, name: str) -> str:
-    """As `remove()` of each hook's handle does; a tensor given None as its hooks may keep them (python_variable.cpp)."""
+def _hooks(_holder: Any, held: Any, _name: str) -> str:
+    """As `remove()` of each hook's handle does.
+
+    A tensor given None as its hooks may keep them (python_variable.cpp).
+    """
     if type(held) in (dict, collections.OrderedDict):
         held.clear()
         return ""
     return CANNOT
 
 
-_WAYS: dict[str, Callable[[Any, Any, str], str]] = {
-    "attribute": _attribute,
-    "buffer": _attribute,
-    "item": _item,
-    "closure": _closure,
-    "local": _local,
-    "hook": _hooks,
+_CUTTERS: dict[ReferenceKind, Callable[[Any, Any, str], str]] = {
+    ReferenceKind.ATTRIBUTE: _attribute,
+    ReferenceKind.BUFFER: _attribute,
+    ReferenceKind.ITEM: _item,
+    ReferenceKind.CLOSURE: _closure,
+    ReferenceKind.LOCAL: _local,
+    ReferenceKind.HOOK: _hooks,
 }

@@ -7,13 +7,15 @@ import sys
 
 from leakscope.capture.source.user_source import is_users, short
 
-_MOST_FILES = 300
-_MOST_LINES = 20_000
+_MAX_FILES = 300
+"""Files kept of a run, chosen."""
+_MAX_LINES = 20_000
+"""Lines of a file that is kept, chosen: longer ones are generated."""
 
 
 def users_sources() -> dict[str, list[str]]:
     """Lines of every file of the user's that this process has imported, by the short name used for lines in a run."""
-    found: dict[str, list[str]] = {}
+    sources: dict[str, list[str]] = {}
     for module in list(sys.modules.values()):
         # the module's dict is read, not its attributes: a module may define __getattr__
         namespace = module.__dict__ if type(module).__name__ == "module" else {}
@@ -21,6 +23,6 @@ def users_sources() -> dict[str, list[str]]:
         if type(filename) is not str or not filename.endswith(".py") or not is_users(filename):
             continue
         lines = linecache.getlines(filename)
-        if lines and len(lines) <= _MOST_LINES and len(found) < _MOST_FILES:
-            found[short(filename)] = [line.rstrip("\n") for line in lines]
-    return found
+        if lines and len(lines) <= _MAX_LINES and len(sources) < _MAX_FILES:
+            sources[short(filename)] = [line.rstrip("\n") for line in lines]
+    return sources

@@ -12,12 +12,14 @@ def running_frames() -> list[FrameType]:
     """Every frame that runs now, in all threads, innermost first."""
     frames = []
     own = sys._getframe()
-    for walk in sys._current_frames().values():
-        while walk is not None:
-            if walk is not own:
-                frames.append(walk)
-            walk = walk.f_back  # type: ignore[assignment]
-    del own, walk  # a frame that holds itself would outlive this call
+    frame: FrameType | None
+    for innermost in sys._current_frames().values():
+        frame = innermost
+        while frame is not None:
+            if frame is not own:
+                frames.append(frame)
+            frame = frame.f_back
+    del own, frame, innermost  # a frame that holds itself would outlive this call
     return frames
 
 
@@ -35,10 +37,10 @@ def users_line(frame: FrameType | None) -> str:
 
 def arguments_of_running_calls() -> list[tuple[str, str]]:
     """(function, argument) of the user's running functions, by qualified name."""
-    found = []
+    arguments = []
     for frame in running_frames():
         code = frame.f_code
         if is_users(code.co_filename):
             count = code.co_argcount + code.co_kwonlyargcount
-            found += [(code.co_qualname, name) for name in code.co_varnames[:count]]
-    return list(dict.fromkeys(found))
+            arguments += [(code.co_qualname, name) for name in code.co_varnames[:count]]
+    return list(dict.fromkeys(arguments))

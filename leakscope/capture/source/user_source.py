@@ -58,6 +58,7 @@ def at(filename: str, line: int) -> str:
 
 
 def of_code(code: CodeType) -> str:
+    """`train.py:12`, the line where a function is defined."""
     return at(code.co_filename, code.co_firstlineno)
 
 
@@ -78,8 +79,8 @@ def forget() -> None:
 @lru_cache(maxsize=4096)
 def class_line(filename: str, qualname: str) -> int:
     """Line of a class statement by qualified name, 0 where the file does not show it."""
-    found = _scope(filename, qualname)
-    return found.lineno if isinstance(found, ast.ClassDef) else 0
+    scope = _scope(filename, qualname)
+    return scope.lineno if isinstance(scope, ast.ClassDef) else 0
 
 
 @lru_cache(maxsize=4096)
@@ -124,10 +125,8 @@ def local_line(filename: str, qualname: str, name: str, last: bool = False, argu
     scope = _scope(filename, qualname) if qualname else _tree(filename)
     if scope is None:
         return 0
-    for nodes in (
-        list(_own_nodes(scope)),
-        list(ast.walk(scope)),
-    ):  # what is bound here goes before what is bound inside
+    # what is bound here goes before what is bound inside
+    for nodes in (list(_own_nodes(scope)), list(ast.walk(scope))):
         lines = _bound(nodes, name)
         if not lines:
             lines = [n.lineno for n in nodes if isinstance(n, ast.arg) and n.arg == name]
@@ -146,9 +145,9 @@ def _bound(nodes: list[ast.AST], name: str) -> list[int]:
 
 def _lines(nodes: Iterable[ast.AST], wanted: Callable[[ast.AST], bool]) -> list[int]:
     """Lines that bind what is wanted, in the order of the nodes."""
-    found = [(node, target.lineno) for node in nodes for target in _targets(node) if wanted(target)]
-    held = [line for node, line in found if not isinstance(getattr(node, "value", node), (ast.Constant, type(None)))]
-    return held or [line for _, line in found]
+    bound = [(node, target.lineno) for node in nodes for target in _targets(node) if wanted(target)]
+    held = [line for node, line in bound if not isinstance(getattr(node, "value", node), (ast.Constant, type(None)))]
+    return held or [line for _, line in bound]
 
 
 def _own_nodes(scope: ast.AST) -> Iterator[ast.AST]:

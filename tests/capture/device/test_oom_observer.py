@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from support.devices.fake_device_memory import FakeDeviceMemory
 
-from leakscope.capture.device.oom_observer import MOST_LOOKS
+from leakscope.capture.device.oom_observer import MAX_FREE_LOOKS
 
 Make = Callable[..., FakeDeviceMemory]
 
@@ -106,7 +106,7 @@ def test_a_loop_that_fails_often_is_looked_at_a_few_times(at: FakeDeviceMemory, 
     at.memory.failures.look = look
     for _ in range(20):
         run_out(at)
-    assert len(asked) == MOST_LOOKS and len(rows(at, tmp_path)) == 20
+    assert len(asked) == MAX_FREE_LOOKS and len(rows(at, tmp_path)) == 20
     assert not at.memory.failures.looked_at_last(0), "the last one has no look of its own"
 
 

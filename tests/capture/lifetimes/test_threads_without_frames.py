@@ -10,8 +10,8 @@ from typing import Any
 
 import torch
 
-from leakscope.capture.lifetimes.allocation_sites import Makers
-from leakscope.capture.lifetimes.tracker import Watch
+from leakscope.capture.lifetimes.allocation_sites import AllocationSites
+from leakscope.capture.lifetimes.tracker import LifetimeTracker
 from leakscope.capture.process.patches import Patches
 
 
@@ -25,7 +25,7 @@ def _in_bare_thread(mode: Any, operator: Any, arguments: tuple[Any, ...], done: 
 
 
 def test_makers_know_the_operator_where_no_line_made_it() -> None:
-    makers, tensor = Makers(Patches()), torch.ones(3)
+    makers, tensor = AllocationSites(Patches()), torch.ones(3)
     assert makers.enter(False) == ""
     try:
         lifted = torch.ops.aten.lift_fresh.default
@@ -36,7 +36,7 @@ def test_makers_know_the_operator_where_no_line_made_it() -> None:
 
 
 def test_what_looks_at_memory_has_not_made_it() -> None:
-    there, makers = torch.ones(8), Makers(Patches())
+    there, makers = torch.ones(8), AllocationSites(Patches())
     assert makers.enter(False) == ""
     try:
         views = [there.detach(), there[2:], there.view(2, 4).t(), there.add_(1)]
@@ -54,7 +54,7 @@ def test_lifetimes_count_the_operation_without_a_line() -> None:
     def no_peak(step: int, occasion: str) -> Iterator[Any]:
         yield None
 
-    watch, tensor = Watch(0, no_peak), torch.ones(3)
+    watch, tensor = LifetimeTracker(0, no_peak), torch.ones(3)
     watch._enter(1)
     try:
         before = len(watch._table.operations)

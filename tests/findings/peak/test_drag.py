@@ -8,8 +8,10 @@ import pytest
 from support.lived_steps import KIB, watched
 from torch import ones
 
-from leakscope.capture.lifetimes.rows import Peak, rows_of
-from leakscope.capture.lifetimes.table import GONE, Operation, Record, Table
+from leakscope.capture.lifetimes.peak import Peak
+from leakscope.capture.lifetimes.records import GONE, Operation, Record
+from leakscope.capture.lifetimes.rows import rows_of
+from leakscope.capture.lifetimes.table import Table
 from leakscope.findings import judge
 from leakscope.findings.peak.drag import drag_told
 from leakscope.record.kinds import Phase

@@ -1,4 +1,7 @@
-"""What C++ keeps where no getter of torch shows it: read word by word, believed only where known addresses stand around it."""
+"""What does C++ keep where no getter of torch shows it?
+
+Memory is read word by word, and believed only where known addresses stand around what is looked for.
+"""
 
 from __future__ import annotations
 
@@ -20,23 +23,30 @@ _WORD = struct.calcsize("P")
 _OBJECT_HEAD = 2
 """Words of a Python object before its own fields: the reference count and the type."""
 _BEFORE_LOCALS = 9
+"""Words of a frame before its locals (CPython Include/internal/pycore_frame.h)."""
 _GENERATORS = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 _SAVED_VARIABLE = 24
 _NODE = 64
 """Words read of a torch::autograd::SavedVariable and Node; their fields of interest lie well within."""
 
 
+_FIRST_PAGE = 4096
+"""Bytes from address 0 on that no process has."""
+_PAIR = 2
+"""Words of a vector that say where it begins and ends."""
+
+
 @contextmanager
 def own_memory() -> Iterator[Words]:
-    """This process's memory through /proc/self/mem; where the system has none, nothing can be read."""
+    """Read the process's own memory through /proc/self/mem; where the system has none, nothing can be read."""
     try:
         opened = os.open("/proc/self/mem", os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
-        yield lambda address, count: ()
+        yield lambda _address, _count: ()
         return
 
     def words(address: int, count: int) -> tuple[int, ...]:
-        if address < 4096 or address % _WORD:
+        if address < _FIRST_PAGE or address % _WORD:
             return ()
         try:
             return struct.unpack(f"{count}P", os.pread(opened, count * _WORD, address))
@@ -64,7 +74,7 @@ def pack_hook_at(saved: Any, payload: object, unpack_hook: object, words: Words)
 
 
 def pre_hooks_word(words: Words) -> int:
-    """Which word of a Node begins its vector of pre-hooks, learned from a node made for the purpose; 0 where unknown."""
+    """Which word of a Node begins its vector of pre-hooks, learned from a node made for it; 0 where unknown."""
     probe: Any = torch._C._functions.DelayedError("", 1)  # a node that needs no tensor
     handle = probe.register_prehook(lambda *_: None)
     hooks = handle.hooks_dict_ref()
@@ -87,11 +97,12 @@ def tensor_hooks_of(node: Any, pre_hooks: int, words: Words) -> list[int]:
 
 
 def operands_of(frame: FrameType, words: Words) -> tuple[int, ...]:
-    """Addresses of what a statement has on the stack of its frame while it calls a function written in Python: the list of
-    `losses.append(step())`; () where C is called, and in other Pythons than 3.11 to 3.13.
+    """Addresses of what a statement has on the stack of its frame while it calls a function written in Python.
 
-    A frame object is {head, f_back, f_frame}; what it points to has nine words before the locals and the stack, the last
-    of them the height of both, -1 while C runs (CPython Include/internal/pycore_frame.h).
+    The list of `losses.append(step())` is one. () where C is called, and in other Pythons than 3.11 to 3.13.
+
+    A frame object is {head, f_back, f_frame}; what it points to has nine words before the locals and the stack, the
+    last of them the height of both, -1 while C runs (CPython Include/internal/pycore_frame.h).
     """
     if not (3, 11) <= sys.version_info[:2] <= (3, 13):
         return ()
@@ -119,7 +130,7 @@ def _node_of(node: Any, within: int, words: Words) -> int:
 
 def _dicts_in(vector: tuple[int, ...], words: Words) -> list[int]:
     """The dicts of a vector of hooks, given as its begin and end: each hook is {vtable, dict, ...} (python_hook.h)."""
-    if len(vector) < 2 or not 0 < vector[1] - vector[0] <= _NODE * _WORD:
+    if len(vector) < _PAIR or not 0 < vector[1] - vector[0] <= _NODE * _WORD:
         return []
     hooks = words(vector[0], (vector[1] - vector[0]) // _WORD)
     return [dict_at for hook in hooks for dict_at in words(hook, 2)[1:]]

@@ -39,8 +39,8 @@ from leakscope.capture.heap.python.gc_heap import Sweep, append, counts_of
 from leakscope.graph.model import ReferenceKind
 
 _STACK_PER_NODE = 800
-"""Bytes of stack reckoned for freeing one grad node of a chain: three times what was seen, for a stack of 8 MiB overflowed
-at 30,000 to 45,000 nodes, with no look involved (torch 2.13)."""
+"""Bytes of stack reckoned for freeing one grad node of a chain: three times what was seen, as 8 MiB of it overflowed
+at 30,000 to 45,000 nodes with no look involved (torch 2.13)."""
 _LEAST_DEPTH = 100
 """References that the walk goes deep on the smallest of stacks."""
 _UNBOUNDED = 1 << 40

@@ -61,7 +61,7 @@ def tensor_over(obj: Any, address: int) -> Any:
 def _owns_memory(tensor: Any) -> bool:
     """False for meta tensors and wrappers, whose storage only says how many bytes the shape would take.
 
-    Only wrappers are asked for their data pointer, and none for its device: a subclass may answer that with its own code.
+    Only wrappers are asked for their data pointer, and none for its device: a subclass may answer with code of its own.
     """
     keys = torch._C._dispatch_keys(tensor)
     if not (keys.has(_PYTHON) or keys.has(_FUNCTIONALIZE) or keys.has(_LAZY)):

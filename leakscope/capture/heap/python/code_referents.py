@@ -12,7 +12,7 @@ from leakscope.capture.heap.python.named import ATTRIBUTE, CLOSURE, LOCAL, Named
 from leakscope.capture.heap.raw_types import made_in_python, mro
 
 _CO_OPTIMIZED = 0x1
-"""Flag of a function's code, whose locals are its own (CPython Include/cpython/code.h); not of a module's or class's."""
+"""Flag of a function's code, whose locals are its own, not a namespace's (CPython Include/cpython/code.h)."""
 
 
 def function(obj: Any) -> Iterator[Named]:
@@ -42,8 +42,8 @@ def cell(obj: Any) -> Iterator[Named]:
 
 
 _OWNERS_OF_LOCALS = 4
-"""References to the dict of `f_locals` that are nobody's: the frame's, the name's, the argument's; and that of the sweep's
-list, where an earlier read has left the empty dict."""
+"""References to the dict of `f_locals` that are nobody's: the frame's, the name's, the argument's; and the one of the
+sweep's list, where an earlier read has left the empty dict."""
 
 
 def frame_locals(frame: types.FrameType) -> dict[str, Any]:

@@ -94,7 +94,7 @@ def untracked_referents(obj: Any) -> Iterable[Any]:
 
 
 def leads_on(obj: Any, holding: dict[int, bool]) -> bool:
-    """Whether an object that gc.get_objects does not show stands between others: an array, frozen, or with arrays in it.
+    """Whether an object that gc.get_objects does not show stands between others: an array, frozen, or holding one.
 
     `holding` remembers what is known of each type, by its address.
     """
