@@ -15,8 +15,8 @@ from leakscope.record.folder import RankFolder
 from leakscope.record.rows.device import DeviceFailure
 
 MAX_FREE_LOOKS = 3
-"""Failures, chosen: so many are looked at whatever that costs. A library that tries one size after the other fails often
-and quietly."""
+"""Failures, chosen: so many are looked at whatever that costs. A library that tries one size after the other fails
+often and quietly."""
 _SHARE = 0.02
 """Share of the run's time, chosen, that looking at further failures may take."""
 
