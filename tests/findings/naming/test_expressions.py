@@ -152,13 +152,13 @@ CASES: dict[str, tuple[Callable[[], Any], Callable[[], None], str, str]] = {
         "Empty {here}._each[i].seen",
     ),
     "default": (
-        _by_default,
+        lambda: _by_default(),  # noqa: PLW0108 - called by itself, the step would be the function that keeps
         lambda: (_by_default.__defaults__ or ((),))[0].clear(),  # noqa: PLW0108 - a bound method would hold the list
         "{here}._by_default.__defaults__[0]",
         "A default",
     ),
     "keyword": (
-        _by_keyword,
+        lambda: _by_keyword(),  # noqa: PLW0108 - as above
         lambda: _by_keyword.__kwdefaults__["kept"].clear(),  # noqa: PLW0108 - a bound method would hold the list
         "{here}._by_keyword.__kwdefaults__['kept']",
         "A default",

@@ -43,6 +43,7 @@ def test_lag_use_and_drag_are_counted_in_byte_seconds() -> None:
     assert step.drag_byte_seconds == pytest.approx(100 * 1.5 + 10 * 2)
 
 
+@pytest.mark.process
 def test_the_report_tells_drag_and_the_idle_part_of_the_peak_in_every_form() -> None:
     def step() -> None:
         held = ones(64 * KIB)
