@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from leakscope.findings.facts import Said
 from leakscope.findings.model import Cut, Finding, FreedBy, Origin, Severity, Sighting
 from leakscope.findings.naming.trace import any_item
 
@@ -100,13 +99,9 @@ def _of_any_item(finding: Finding) -> Finding:
     """A finding without the numbers of the items in what is to be cut: they differ from rank to rank."""
     if finding.cut is None:
         return finding
-    cut, facts = finding.cut, finding.facts
-    general = any_item(cut.written)
-    if isinstance(facts, Said):
-        facts = Said(facts.title.replace(cut.written, general), facts.advice.replace(cut.written, general))
+    cut = finding.cut
     return replace(
         finding,
-        facts=facts,
         subject=any_item(finding.subject),
         trace=tuple(replace(hop, reference=any_item(hop.reference)) for hop in finding.trace),
         cut=replace(

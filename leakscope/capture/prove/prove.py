@@ -76,7 +76,7 @@ def _in_child(work: Any) -> Any:
 def _cut_each(run: Run, rank: Rank, step: int, context: LookContext) -> Answers:
     from leakscope.findings.build import build_finding
     from leakscope.findings.cut.best_cut import best_cut
-    from leakscope.findings.grouping.bounds import doubted
+    from leakscope.findings.grouping.bounds import downgraded
     from leakscope.findings.grouping.candidates import candidates_of
     from leakscope.findings.grouping.looks import judged_looks
     from leakscope.findings.merge import merge_findings, with_one_cut
@@ -86,7 +86,7 @@ def _cut_each(run: Run, rank: Rank, step: int, context: LookContext) -> Answers:
     with inspect(step, Occasion.LAST, context) as live:
         earlier = [look for look in judged_looks(rank, run.warmup) if look.step < step]
         candidates = candidates_of(rank, [*earlier, live.look])
-        told = [doubted(build_finding(found, run.min_bytes), found) for found in candidates]
+        told = [downgraded(build_finding(found, run.min_bytes), found) for found in candidates]
         for first, *others in with_one_cut(told):
             fingerprint = merge_findings([told[place] for place in (first, *others)]).fingerprint
             _, _, references = best_cut(candidates[first])

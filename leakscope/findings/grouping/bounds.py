@@ -151,7 +151,7 @@ def _items_at(graph: HeapGraph, way: Sequence[int], place: int) -> int:
     return holder.size if holder.size >= 0 else len(graph.out_of(holder.index))
 
 
-def doubted(finding: Finding, candidate: Candidate) -> Finding:
+def downgraded(finding: Finding, candidate: Candidate) -> Finding:
     """A note where something speaks against a leak."""
     if candidate.group.freed:
         return finding

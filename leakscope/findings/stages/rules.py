@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from leakscope.findings.build import build_with_problems
 from leakscope.findings.grouping.arrays import of_arrays
-from leakscope.findings.grouping.bounds import doubted, is_open
+from leakscope.findings.grouping.bounds import downgraded, is_open
 from leakscope.findings.grouping.candidate import Candidate
 from leakscope.findings.model import Finding, Origin
 from leakscope.findings.stages.case import OpenCase, RankCase
@@ -22,16 +22,16 @@ def apply_rules(case: RankCase) -> RankCase:
     problems = [problem for _, problems in (*built, *arrays) for problem in problems]
     return replace(
         case,
-        findings=_doubted(of_tensors, case.candidates),
+        findings=_downgraded(of_tensors, case.candidates),
         open_cases=_open_cases(of_tensors, case.candidates),
-        array_findings=_doubted(others, case.arrays),
+        array_findings=_downgraded(others, case.arrays),
         array_open_cases=_open_cases(others, case.arrays),
         unjudged=(*case.unjudged, *dict.fromkeys(problems)),
     )
 
 
-def _doubted(findings: Sequence[Finding], candidates: Sequence[Candidate]) -> tuple[Finding, ...]:
-    return tuple(doubted(finding, candidate) for finding, candidate in zip(findings, candidates, strict=True))
+def _downgraded(findings: Sequence[Finding], candidates: Sequence[Candidate]) -> tuple[Finding, ...]:
+    return tuple(downgraded(finding, candidate) for finding, candidate in zip(findings, candidates, strict=True))
 
 
 def _open_cases(findings: Sequence[Finding], candidates: Sequence[Candidate]) -> tuple[OpenCase, ...]:
