@@ -29,7 +29,7 @@ _ANALYSE = """
 import sys
 from pathlib import Path
 from leakscope.allocator import examine
-from leakscope.report.snapshot_text import snapshot_text
+from leakscope.report.snapshot.as_text import snapshot_text
 print(snapshot_text(examine([Path(sys.argv[1])])).splitlines()[0])
 """
 

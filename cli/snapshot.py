@@ -34,9 +34,9 @@ def snapshot(files: tuple[Path, ...], form: str, output: Path | None, comparing:
     """
     from leakscope.allocator import examine
     from leakscope.errors import LeakscopeError
-    from leakscope.report.snapshot_html import snapshot_html
-    from leakscope.report.snapshot_json import snapshot_json
-    from leakscope.report.snapshot_text import snapshot_text
+    from leakscope.report.snapshot.as_html import snapshot_html
+    from leakscope.report.snapshot.as_json import snapshot_json
+    from leakscope.report.snapshot.as_text import snapshot_text
 
     report = examine([path for file in files for path in _snapshots_in(file)], comparing)
     render = {"text": snapshot_text, "json": snapshot_json, "html": snapshot_html}[form]

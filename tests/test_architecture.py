@@ -67,12 +67,10 @@ MOST_LINES = 300
 """Lines of a file that is read in one go."""
 CROWDED: dict[str, str] = {
     "leakscope/allocator": "to be split",
-    "leakscope/report": "to be split",
 }
 """The folders that hold more, and why."""
 LONG: dict[str, str] = {
     "benchmarks/backward.py": "four comparisons side by side",
-    "leakscope/report/as_text.py": "to be split",
     "tests/capture/comm/test_groups.py": "one fixture, and each way to make and use a group",
     "tests/capture/device/test_on_a_device.py": "one training script, and all that is asked of it on a device",
     "tests/capture/heap/python/test_referents.py": "one example for each type of Python",

@@ -32,7 +32,7 @@ def leaks_of(findings: Findings) -> tuple[Finding, ...]:
 
 def leaks_text(run: Run, findings: Findings, allowance: int = 0) -> str:
     """What a failing test says: the sum, the `allowance` in bytes, then every leak's trace."""
-    from leakscope.report.as_text import render_in_test
+    from leakscope.report.text.page import render_in_test
     from leakscope.report.wording import why_text
 
     repeats = sum(len(rank.steps) for rank in run.ranks)

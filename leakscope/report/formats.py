@@ -51,9 +51,9 @@ class OwnFormat:
 
 
 OWN: tuple[Format, ...] = (
-    OwnFormat("text", ".txt", "leakscope.report.as_text"),
+    OwnFormat("text", ".txt", "leakscope.report.text.page"),
     OwnFormat("json", ".json", "leakscope.report.as_json"),
-    OwnFormat("html", ".html", "leakscope.report.as_html"),
+    OwnFormat("html", ".html", "leakscope.report.html.page"),
     OwnFormat("sarif", ".sarif", "leakscope.report.as_sarif"),
     OwnFormat("junit", ".xml", "leakscope.report.as_junit"),
 )

@@ -17,9 +17,9 @@ from leakscope_cli import main
 from support.snapshot_building import START, block, event, frame, segment, training
 
 from leakscope.allocator import examine
-from leakscope.report.snapshot_html import snapshot_html
-from leakscope.report.snapshot_json import snapshot_json
-from leakscope.report.snapshot_text import snapshot_text
+from leakscope.report.snapshot.as_html import snapshot_html
+from leakscope.report.snapshot.as_json import snapshot_json
+from leakscope.report.snapshot.as_text import snapshot_text
 
 
 @pytest.fixture
@@ -177,7 +177,7 @@ def test_reading_and_rendering_need_no_torch(leaking: Path) -> None:
     script = (
         "import sys; sys.modules['torch'] = None; from pathlib import Path; from leakscope.allocator import examine;"
         "assert 'jinja2' not in sys.modules; r = examine([Path(sys.argv[1])]);"
-        "from leakscope.report.snapshot_html import snapshot_html; print(len(snapshot_html(r)))"
+        "from leakscope.report.snapshot.as_html import snapshot_html; print(len(snapshot_html(r)))"
     )
     paths = {"PYTHONPATH": ":".join(path for path in sys.path if path)}
     done = subprocess.run(

@@ -21,7 +21,7 @@ from leakscope.allocator.analysis import analyse
 from leakscope.allocator.ranks import rank_in
 from leakscope.allocator.snapshot import NOT_RECORDED, Snapshot
 from leakscope.errors import Unreadable
-from leakscope.report.snapshot_wording import host_text
+from leakscope.report.snapshot.wording import host_text
 
 Read = Callable[[Any], Snapshot]
 

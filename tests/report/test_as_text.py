@@ -14,8 +14,8 @@ from leakscope.findings.model import CutReference, Sighting
 from leakscope.record.kinds import EndKind
 from leakscope.record.model import Ended, Rank, Step
 from leakscope.report import FORMATS
-from leakscope.report.as_text import WIDTH
 from leakscope.report.per_rank import counted_steps
+from leakscope.report.text.lines import WIDTH
 from leakscope.report.wording import held_text
 
 GOLDEN = Path(__file__).parent / "golden"

@@ -10,8 +10,8 @@ import pytest
 from support import examples
 
 from leakscope.findings.model import Cut, CutReference, CycleReference, Hop
-from leakscope.report.drawings import draw, drawing_of
-from leakscope.report.layout import Box, column_layout, dot_layout
+from leakscope.report.html.drawings import draw, drawing_of
+from leakscope.report.html.layout import Box, column_layout, dot_layout
 
 WITH_DOT = pytest.param(True, marks=pytest.mark.skipif(shutil.which("dot") is None, reason="dot is not installed"))
 

@@ -9,7 +9,7 @@ from xml.etree import ElementTree
 from support import examples
 from support.recorded_rows import rows
 
-from leakscope.report.timeline import ROWS_SHOWN, timeline
+from leakscope.report.html.timeline import ROWS_SHOWN, timeline
 
 SVG = "{http://www.w3.org/2000/svg}"
 

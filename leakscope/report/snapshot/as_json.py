@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import Any
 
 from leakscope.allocator.judging import SnapshotsReport
-from leakscope.report.snapshot_wording import verdict_line
+from leakscope.report.snapshot.wording import verdict_line
 
 FORMAT = 1
 

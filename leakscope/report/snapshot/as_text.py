@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from leakscope.allocator.figures import DeviceReport, SiteBytes, SnapshotReport
 from leakscope.allocator.judging import Comparison, SnapshotsReport
 from leakscope.report.cleaning import cleaned, one_line
-from leakscope.report.snapshot_wording import concern_text, facts, failure_texts, host_text, title, verdict_line
+from leakscope.report.snapshot.wording import concern_text, facts, failure_texts, host_text, title, verdict_line
 from leakscope.units import bytes_text
 
 _ROWS = 10

@@ -8,7 +8,7 @@ from html import escape
 from leakscope.findings.model import Finding, HopStatus
 from leakscope.graph.model import ObjectKind
 from leakscope.report.cleaning import one_line
-from leakscope.report.layout import Box, Layout, column_layout, dot_layout
+from leakscope.report.html.layout import Box, Layout, column_layout, dot_layout
 
 LINE = 34
 """Characters of a label on one line of a box: most labels fit, and two boxes fit side by side."""

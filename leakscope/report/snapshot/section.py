@@ -11,8 +11,8 @@ from leakscope.findings.memory.device import DeviceLook, device_looks
 from leakscope.record.kinds import Occasion
 from leakscope.record.model import Rank, Run
 from leakscope.report.cleaning import cleaned, one_line
-from leakscope.report.snapshot_plot import Curve, memory_curves
-from leakscope.report.snapshot_wording import facts, failure_texts, title, verdict_line
+from leakscope.report.snapshot.plot import Curve, memory_curves
+from leakscope.report.snapshot.wording import facts, failure_texts, title, verdict_line
 from leakscope.report.wording import plural
 from leakscope.units import bytes_text
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from leakscope.allocator.figures import DeviceReport, SnapshotReport
 from leakscope.allocator.judging import SnapshotsReport
 from leakscope.report.cleaning import cleaned
-from leakscope.report.snapshot_plot import Curve, memory_curves
-from leakscope.report.snapshot_text import signed
-from leakscope.report.snapshot_wording import concern_text, facts, failure_texts, host_text, title, verdict_line
+from leakscope.report.snapshot.as_text import signed
+from leakscope.report.snapshot.plot import Curve, memory_curves
+from leakscope.report.snapshot.wording import concern_text, facts, failure_texts, host_text, title, verdict_line
 from leakscope.units import bytes_text
 
 _PAGE = """<!doctype html>

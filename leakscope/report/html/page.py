@@ -14,11 +14,11 @@ from leakscope.record.kinds import Occasion
 from leakscope.record.model import Rank, Run
 from leakscope.report import marks, wording
 from leakscope.report.cleaning import cleaned
-from leakscope.report.drawings import draw
+from leakscope.report.html.drawings import draw
+from leakscope.report.html.plots import categories_plot, categories_shown, category_series, memory_plot
+from leakscope.report.html.timeline import Timeline, timeline
 from leakscope.report.per_rank import RankStory, rank_stories
-from leakscope.report.plots import categories_plot, categories_shown, category_series, memory_plot
-from leakscope.report.snapshot_section import device_section
-from leakscope.report.timeline import Timeline, timeline
+from leakscope.report.snapshot.section import device_section
 from leakscope.units import bytes_text
 from leakscope.verdict import Verdict
 

@@ -1,0 +1,1 @@
+"""The page: one file that opens offline, with its drawings and plots inside."""

@@ -1,0 +1,136 @@
+"""What holds this memory, from the root down, and which reference is to be cut?"""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator
+
+from leakscope.findings.model import Finding, Hop, RuleName
+from leakscope.record.model import Run
+from leakscope.report.cleaning import one_line
+from leakscope.report.marks import NO_TRACE, allocation_sites, closes_cycle, new_reasons, source_line, suspects
+from leakscope.report.text.lines import WIDTH, field_lines, wrapped
+from leakscope.report.wording import (
+    advice,
+    also_text,
+    cut_name,
+    cycle_text,
+    freed_text,
+    held_text,
+    holds_nothing,
+    of_block,
+    proved_text,
+    seen_text,
+    status_word,
+    title,
+    would_be_freed,
+)
+from leakscope.units import bytes_text
+
+INDENT, COLUMN = "   ", 10
+"""Before a field of a finding, and the columns that its name takes."""
+SIGHTINGS_SHOWN = 8
+"""Looks of one rank, the last ones: a line of them."""
+
+
+def finding_lines(run: Run, finding: Finding, number: int) -> Iterator[str]:
+    """One finding: its title, its trace, its cut, and what there is to do."""
+    yield from wrapped(f"{number}. {title(finding)}", "", "   ")
+    block = of_block(run)
+    held = held_text(finding, "after the block") if block else f"{held_text(finding)}; {seen_text(finding)}"
+    yield from wrapped(f"{finding.rule} [{finding.fingerprint}]; {held}", "   ")
+    yield ""
+    if not holds_nothing(finding):
+        yield from _held(run, finding)
+    yield from _made_at(run, finding)
+    if not block:
+        yield from field_lines("seen", _sightings(finding), INDENT, COLUMN)
+    if advice(finding):
+        yield from field_lines("advice", advice(finding), INDENT, COLUMN)
+    for index, place in enumerate(finding.see):
+        yield from field_lines("see" if index == 0 else "", place, INDENT, COLUMN)
+
+
+def _held(run: Run, finding: Finding) -> Iterator[str]:
+    """What holds the memory, what to cut, and who frees it."""
+    if trace := list(_trace(finding)):
+        yield from trace
+        yield ""
+    yield from _cut(run, finding)
+    if cycle := cycle_text(finding):
+        yield from field_lines("cycle", cycle, INDENT, COLUMN)
+    yield from field_lines("freed by", freed_text(finding), INDENT, COLUMN)
+
+
+def _made_at(run: Run, finding: Finding) -> Iterator[str]:
+    for index, (place, line) in enumerate(allocation_sites(run, finding)):
+        yield from field_lines("made at" if index == 0 else "", place, INDENT, COLUMN)
+        yield from _source(line)
+
+
+def _source(line: str) -> Iterator[str]:
+    if line:
+        yield from field_lines("", f"| {line}", INDENT, COLUMN)
+
+
+def _trace(finding: Finding) -> Iterator[str]:
+    if not finding.trace and finding.rule != RuleName.LATE_RELEASE:  # of that the holders are known, and many
+        yield f"   {NO_TRACE}"
+    at_fault, cut, reasons = suspects(finding), finding.cut_position, new_reasons(finding)
+    last = len(finding.trace) - 1
+    for index, hop in enumerate(finding.trace):
+        branch = "╰→ " if index == last else "┬─ " if index == 0 else "├─ "
+        stem = "     " if index == last else "│    "
+        place = f"  ({hop.where})" if hop.where else ""
+        yield from wrapped(f"{one_line(hop.object)}{place}", "   " + branch, "   " + stem)
+        if closes_cycle(finding, index):
+            yield f"   {stem}the cycle is closed; from it on to the memory:"
+            continue
+        status = status_word(finding, hop)
+        yield from wrapped(f"{status}: {reasons[index]}" if reasons[index] else status, "   " + stem)
+        if hop.reference and index != last:
+            yield from _reference(finding, hop, stem, index in at_fault, index == cut)
+
+
+def _reference(finding: Finding, hop: Hop, stem: str, at_fault: bool, is_cut: bool) -> Iterator[str]:
+    name = one_line(hop.reference)
+    mark = ""
+    if is_cut and finding.cut is not None:
+        mark = f"   <- cut here{also_text(finding.cut)}: {bytes_text(finding.cut.frees_bytes)} would be freed"
+    elif at_fault and hop.frees_bytes:
+        mark = f"   (cutting it would free {bytes_text(hop.frees_bytes)})"
+    lead = f"   {stem}↓ "
+    room = WIDTH - len(lead)
+    pieces = textwrap.wrap(name, room) or [""]
+    for number, piece in enumerate(pieces):
+        closing = number == len(pieces) - 1
+        inline = mark if closing and len(piece) + len(mark) <= room else ""
+        yield lead + piece + inline
+        if at_fault or is_cut:
+            yield f"   {stem}  {'~' * len(piece)}"
+        if closing and mark and not inline:
+            yield f"   {stem}  {mark.strip()}"
+        lead = f"   {stem}  "
+
+
+def _cut(run: Run, finding: Finding) -> Iterator[str]:
+    cut = finding.cut
+    if cut is None:
+        yield from field_lines("cut", "no single reference frees it", INDENT, COLUMN)
+        return
+    where = f" at {cut.where}" if cut.where else ""
+    text = f"`{cut_name(cut)}`{where}{also_text(cut)}: {would_be_freed(finding)}"
+    yield from field_lines("cut", text, INDENT, COLUMN)
+    yield from _source(source_line(run, cut.where))
+    if proof := proved_text(finding):
+        yield from field_lines("", proof, INDENT, COLUMN)
+
+
+def _sightings(finding: Finding) -> str:
+    ranks = []
+    for rank in finding.ranks:
+        seen = sorted((s for s in finding.sightings if s.rank == rank), key=lambda s: s.step)
+        shown = ", ".join(f"step {s.step}: {bytes_text(s.bytes)}" for s in seen[-SIGHTINGS_SHOWN:])
+        more = f"{len(seen) - SIGHTINGS_SHOWN} earlier, " if len(seen) > SIGHTINGS_SHOWN else ""
+        ranks.append(f"rank {rank} ({more}{shown})")
+    return "; ".join(ranks) or "at no judged look"
