@@ -1,7 +1,8 @@
-"""Sentences about memory that no storage explains, and about what an allocator or a driver keeps."""
+"""Sentences about memory that no storage explains, that an allocator keeps, or that one rank holds beside its peers."""
 
 from __future__ import annotations
 
+from leakscope.findings.compare_ranks import RankSkewFacts
 from leakscope.findings.memory.allocator import CaughtFacts, OutsideFacts, PendingFacts, ReservedFacts, RetriesFacts
 from leakscope.findings.memory.device import NativeBlocksFacts
 from leakscope.findings.memory.unattributed import UnattributedFacts
@@ -117,4 +118,21 @@ def caught_advice(_finding: Finding, _facts: CaughtFacts) -> str:
     return (
         "It was caught: by the script, as one that takes a smaller batch then, or by a library that tries one algorithm "
         "after the other. No failure by itself."
+    )
+
+
+def skew_title(_finding: Finding, facts: RankSkewFacts) -> str:
+    """How much it holds, and what its peers' share would be."""
+    largest = f"; the largest holder is {facts.largest}" if facts.largest else ""
+    return (
+        f"rank {facts.rank} holds {bytes_text(facts.held_bytes)} beside its model where its peers' share would be "
+        f"{bytes_text(facts.expected_bytes)}{largest}"
+    )
+
+
+def skew_advice(_finding: Finding, facts: RankSkewFacts) -> str:
+    """What to compare."""
+    return (
+        f"Compare what rank {facts.rank} holds at its last look with a peer's, by category. In a pipeline the first "
+        "stages keep more microbatches in flight; the last stage keeps logits, losses and what a logged metric holds."
     )

@@ -24,7 +24,7 @@ from leakscope.findings.rules.retained_graph import GraphFacts
 from leakscope.findings.rules.step_growth import GrowthFacts
 from leakscope.findings.rules.tensor_cycle import CycleFacts
 from leakscope.findings.rules.view_hold import ViewFacts
-from leakscope.report.wording import comm, comm_notes, cycles, growth, holders, memory, peak, ranks, retention
+from leakscope.report.wording import comm, cycles, growth, holders, memory, peak
 from leakscope.units import bytes_text
 
 Sentence = Callable[[Finding, Any], str]
@@ -41,15 +41,15 @@ SENTENCES: Mapping[type, tuple[Sentence, Sentence]] = {
     GraphFacts: (holders.graph_title, holders.graph_advice),
     ViewFacts: (holders.view_title, holders.view_advice),
     NativeFacts: (holders.native_title, holders.native_advice),
-    RetentionFacts: (retention.retention_title, retention.retention_advice),
-    LibraryDragFacts: (retention.drag_title, retention.drag_advice),
+    RetentionFacts: (holders.retention_title, holders.retention_advice),
+    LibraryDragFacts: (holders.drag_title, holders.drag_advice),
     GrowthFacts: (growth.growth_title, growth.growth_advice),
-    RankSkewFacts: (ranks.skew_title, ranks.skew_advice),
+    RankSkewFacts: (memory.skew_title, memory.skew_advice),
     LateReleaseFacts: (peak.late_release_title, peak.late_release_advice),
     OthersFacts: (peak.others_title, peak.others_advice),
-    DroppedFacts: (comm_notes.dropped_title, comm_notes.dropped_advice),
-    OpenPassesFacts: (comm_notes.open_passes_title, comm_notes.open_passes_advice),
-    EmptyContextsFacts: (comm_notes.empty_contexts_title, comm_notes.empty_contexts_advice),
+    DroppedFacts: (comm.dropped_title, comm.dropped_advice),
+    OpenPassesFacts: (comm.open_passes_title, comm.open_passes_advice),
+    EmptyContextsFacts: (comm.empty_contexts_title, comm.empty_contexts_advice),
     UnattributedFacts: (memory.unattributed_title, memory.unattributed_advice),
     NativeBlocksFacts: (memory.native_blocks_title, memory.native_blocks_advice),
     ReservedFacts: (memory.reserved_title, memory.reserved_advice),
