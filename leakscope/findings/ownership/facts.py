@@ -1,4 +1,4 @@
-"""What is known of memory that a library, or what runs meanwhile, keeps: `report/wording/retention.py` tells it."""
+"""What is known of memory that a library, or what runs meanwhile, keeps: `report/wording/holders.py` tells it."""
 
 from __future__ import annotations
 
