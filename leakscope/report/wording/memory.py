@@ -10,7 +10,8 @@ from leakscope.findings.model import Finding
 from leakscope.units import bytes_text
 
 _FOR_EACH_SHAPE = (
-    "oneDNN keeps what it has built for each new shape, up to ONEDNN_PRIMITIVE_CACHE_CAPACITY of them (1024 unless set): "
+    "oneDNN keeps what it has built for each new shape, up to ONEDNN_PRIMITIVE_CACHE_CAPACITY of them (1024 "
+    "unless set): "
     "run with fixed shapes, or set it to 1, to see whether anything else grows. "
 )
 _ON_HOST = (
@@ -116,7 +117,8 @@ def caught_title(_finding: Finding, facts: CaughtFacts) -> str:
 def caught_advice(_finding: Finding, _facts: CaughtFacts) -> str:
     """Who caught it."""
     return (
-        "It was caught: by the script, as one that takes a smaller batch then, or by a library that tries one algorithm "
+        "It was caught: by the script, as one that takes a smaller batch then, or by a library that tries one "
+        "algorithm "
         "after the other. No failure by itself."
     )
 

@@ -47,14 +47,17 @@ def late_release_advice(finding: Finding, facts: LateReleaseFacts) -> str:
     assert finding.cut is not None
     used = f"last used at {facts.last_use_at}" if facts.last_use_at else "not used in the step at all"
     text = (
-        f"Let go of {finding.cut.written} after the last use, or move that part into a function of its own. The largest "
+        f"Let go of {finding.cut.written} after the last use, or move that part into a function of its own. The "
+        "largest "
         f"was {used}; the peak is at {facts.peak_at}. The step's peak would fall by {bytes_text(facts.fall_bytes)}."
     )
     if facts.arguments:
         is_argument = "is an argument" if len(facts.arguments) == 1 else "are arguments"
         text += (
-            f" {', '.join(facts.arguments)} {is_argument} of a running call: what a caller hands over stays alive until "
-            "the call returns, unless it is passed in a list that the callee empties (a boxed call) and no caller keeps "
+            f" {', '.join(facts.arguments)} {is_argument} of a running call: what a caller hands over stays alive "
+            "until "
+            "the call returns, unless it is passed in a list that the callee empties (a boxed call) and no "
+            "caller keeps "
             "a name for it."
         )
     if facts.is_saved:
