@@ -1,4 +1,4 @@
-"""Why was a look taken, how did a rank end, what is a row about? Words that code decides by, importable without torch and numpy."""
+"""Why was a look taken, how did a rank end, what is a row about? The words that code decides by, free of torch."""
 
 from __future__ import annotations
 

@@ -12,7 +12,9 @@ from leakscope.record.rows.row import from_json
 NAME = "wire_last.bin"
 SIZE = 2048
 _HEAD = struct.Struct("<8s4qdI")
-"""State, id, nth, step, microbatch, seconds since the start at its issue, length of the JSON of the rest, which follows."""
+"""State, id, nth, step, microbatch, seconds from the start to its issue, length of the JSON of the rest, which
+follows.
+"""
 _NEWEST = b"!"
 ISSUED, WAITING, WAITED, FAILED = b"issued" + _NEWEST, b"waits ", b"waited", b"failed"
 """What a rank is doing with its last operation, all of one length but for the mark after the first.
@@ -41,7 +43,7 @@ def unpack(data: bytes) -> FinalOperation | None:
         return None
     rest = json.loads(data[_HEAD.size : _HEAD.size + length])
     if not isinstance(rest, dict):
-        raise ValueError(f"{NAME} is damaged")  # noqa: TRY004 - of the data, not of an argument
+        raise ValueError(f"{NAME} is damaged")
     word = state.rstrip(b"\0 ")
     head = {
         "state": word.removesuffix(_NEWEST).rstrip().decode(),

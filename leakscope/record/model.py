@@ -115,7 +115,7 @@ class Rank:
     proved: Mapping[str, int | str] = field(default_factory=dict)
     """Fingerprint to the bytes a forked cut really freed, or to the reason why it was not tried."""
     operations: tuple[CommOperation, ...] = ()
-    """P2P and collective operations in the order of issue: those of the first steps, then the late and the last ones."""
+    """P2P and collective operations in the order of issue: of the first steps all, then the late and the last ones."""
     final_operation: FinalOperation | None = None
     """What it did last, right even after SIGKILL."""
     final_operation_known: bool = False

@@ -57,7 +57,8 @@ def read_run(folder: Path, snapshots: bool = False) -> Run:
         raise Unreadable(f"{folder} is not a leakscope run: run.json names no format")
     if data["format"] > FORMAT:
         raise Unreadable(
-            f"{folder} was recorded by a newer leakscope (format {data['format']}, this one reads up to {FORMAT}); upgrade leakscope"
+            f"{folder} was recorded by a newer leakscope (format {data['format']}, this one reads up to {FORMAT}); "
+            "upgrade leakscope"
         )
     try:
         expected = int(data["ranks"])

@@ -67,7 +67,9 @@ class _Book:
         return _last_of(self.issued.get(channel, ()))[1]
 
     def at_most(self, channel: Channel) -> float:
-        """Operations of a channel that it can have issued: what is not on record is of this one unless it must be of another."""
+        """Operations of a channel that it can have issued: what is not on record is of this one unless it must be
+        of another.
+        """
         if self.newest is None:
             return math.inf
         number, nth = _last_of(self.issued.get(channel, ()))
@@ -253,7 +255,9 @@ def _suspicion(rank: Rank) -> tuple[int, int, int]:
 
 
 def waiting_circle(run: Run) -> tuple[int, ...]:
-    """Ranks that wait for each other, so that none of them can go on; a rank that waits for one of them is not among them."""
+    """Ranks that wait for each other, so that none of them can go on; a rank that waits for one of them is not
+    among them.
+    """
     books = {rank.number: _book(rank) for rank in run.ranks}
     waits_for = {
         number: missing for number, (last, missing) in absent(run).items() if last.state == OperationState.WAITS

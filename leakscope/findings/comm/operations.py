@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 from leakscope.findings.facts import BufferKind, CommBuffers, Facts, OpenContextsFacts
 from leakscope.findings.grouping.candidate import Candidate
@@ -21,6 +22,8 @@ CONTEXT = "dist_autograd context"
 CUT = "the open context"
 _BARRIERS = ("barrier", "monitored_barrier")
 """Collectives without a buffer: nothing is lost when their Work is dropped."""
+_LINES_TO_JUDGE = 3
+"""Lines of `contexts.jsonl`, each with more contexts open than the one before, from which they are never closed."""
 _SIGHTINGS_A_RANK = 20
 """The latest steps at which a rank dropped Works; earlier ones are in the count alone."""
 
@@ -132,9 +135,9 @@ def context_findings(run: Run) -> list[Finding]:
 
 
 def _never_closed(rows: Sequence[ContextsAtStep]) -> bool:
-    """More contexts open at each of the last three lines."""
-    counts = [row.open for row in rows[-3:]]
-    return len(counts) == 3 and counts[0] < counts[1] < counts[2]
+    """More contexts open at each of the last lines."""
+    counts = [row.open for row in rows[-_LINES_TO_JUDGE:]]
+    return len(counts) == _LINES_TO_JUDGE and all(before < after for before, after in pairwise(counts))
 
 
 def _open_passes(rank: int, row: ContextsAtStep) -> Finding:
@@ -163,7 +166,9 @@ def _context_note(what: str, rank: int, row: ContextsAtStep, facts: Facts) -> Fi
 
 
 def with_contexts(found: Sequence[Finding], run: Run) -> list[Finding]:
-    """All that open contexts keep, on every rank and by whatever reference, told as one leak with the place that opened them."""
+    """All that open contexts keep, on every rank and by whatever reference, told as one leak with the place that
+    opened them.
+    """
     mine = [f for f in found if f.rule == RuleName.DIST_AUTOGRAD_CONTEXT and f.trace]
     if not mine:
         return list(found)
@@ -198,6 +203,8 @@ def _opened(run: Run) -> tuple[list[str], list[int]]:
 
 
 def beyond_the_wire(gaps: Sequence[Finding], told: Sequence[Finding]) -> list[Finding]:
-    """The gaps that what is open on the wire does not account for: a context also keeps messages that nobody can count."""
+    """The gaps that what is open on the wire does not account for: a context also keeps messages that nobody can
+    count.
+    """
     rate = sum(f.bytes_per_step for f in told if f.rule == RuleName.DIST_AUTOGRAD_CONTEXT)
     return [gap for gap in gaps if gap.bytes_per_step > rate / 2]

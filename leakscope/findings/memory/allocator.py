@@ -19,6 +19,8 @@ NAME = RuleName.ALLOCATOR
 _ABOVE_LEAST, _ABOVE_SHARE = 256 << 20, 0.25
 _PENDING_LEAST, _PENDING_SHARE = 1 << 20, 0.02
 _OUTSIDE_LEAST = 64 << 20
+_TWICE = 2
+"""Looks or steps at which something must be seen to be told: once may be chance."""
 
 Counted = Sequence[tuple[int, DeviceFigures]]
 """One device's counters, each with the step at whose end they were read."""
@@ -103,7 +105,7 @@ def _above(rank: Rank, device: int, counted: Counted, looks: Sequence[DeviceLook
 def _pending(rank: Rank, device: int, looks: Sequence[DeviceLook]) -> list[Finding]:
     """Dead tensors that another stream keeps, look after look."""
     seen = [(k.step, k.pending) for k in looks if k.pending >= max(_PENDING_LEAST, _PENDING_SHARE * k.reserved)]
-    if len(seen) < 2 or seen[-1][0] != looks[-1].step:
+    if len(seen) < _TWICE or seen[-1][0] != looks[-1].step:
         return []
     made_at = tuple(site.where for site in looks[-1].pending_sites)
     return [_note("pending", rank, PendingFacts(device, seen[-1][1]), seen[-1][1], seen, made_at=made_at)]
@@ -122,7 +124,7 @@ def _outside(rank: Rank, device: int, looks: Sequence[DeviceLook]) -> list[Findi
 def _retries(rank: Rank, device: int, counted: Counted) -> list[Finding]:
     """The cache was given back and memory asked for anew, which waits for the device each time."""
     steps = sum(1 for (_, a), (_, b) in pairwise(counted) if b.retries > a.retries)
-    if steps < 2 or not counted[-1][1].retries:
+    if steps < _TWICE or not counted[-1][1].retries:
         return []
     step, last = counted[-1]
     facts = RetriesFacts(device, last.retries, steps)

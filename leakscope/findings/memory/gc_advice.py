@@ -17,7 +17,9 @@ FULL = 2
 
 
 def gc_advice(run: Run, findings: Sequence[Finding]) -> tuple[str, ...]:
-    """Sentences for each rank, then what cutting the references would do instead; () where gc frees no tensor memory."""
+    """Sentences for each rank, then what cutting the references would do instead; () where gc frees no tensor
+    memory.
+    """
     told: list[str] = []
     for rank in run.ranks:
         told += _of_rank(rank)

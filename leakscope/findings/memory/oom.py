@@ -40,7 +40,9 @@ def ranks_out_of_memory(run: Run) -> tuple[Rank, ...]:
 
 
 def largest_holder(rank: Rank) -> Holder | None:
-    """The largest holder when a rank's allocation failed; None where it was not looked at, or is nothing that a user lets go of."""
+    """The largest holder when a rank's allocation failed; None where it was not looked at, or is nothing that a
+    user lets go of.
+    """
     step = rank.allocation_failures[-1].step
     look = _look_at(rank, step) or _look_at(rank, step, "oom")
     if look is None:
@@ -64,7 +66,9 @@ def _bytes(look: Look, group: Group) -> int:
 
 
 def out_of_memory_told(run: Run) -> tuple[str, ...]:
-    """Sentences on the rank that failed to allocate, the first to fail first, on its peers then, and on limits that came near."""
+    """Sentences on the rank that failed to allocate, the first to fail first, on its peers then, and on limits
+    that came near.
+    """
     ranks = sorted(run.ranks, key=lambda rank: (_failed_at(rank), rank.number))
     told = [f"Rank {rank.number}: {text}" for rank in ranks for text in (*_of_failure(rank), *_of_peer(rank))]
     told += [f"Rank {rank.number}: {text}" for rank in ranks for text in _of_limit(rank)]
@@ -146,7 +150,9 @@ def _is_named(graph: HeapGraph, group: Group) -> bool:
 
 
 def _named(graph: HeapGraph, group: Group) -> tuple[str, str]:
-    """`net.weight in main()` and the line, from the frame nearest to the memory, which the error's traceback may keep."""
+    """`net.weight in main()` and the line, from the frame nearest to the memory, which the error's traceback may
+    keep.
+    """
     frames = [k for k, r in enumerate(group.way) if graph.object(int(graph.holder[r])).kind == ObjectKind.FRAME]
     way = _down_to_holder(graph, group.way[frames[-1] :] if frames else group.way)
     if not way:

@@ -19,7 +19,9 @@ _OVERHEAD = 0.1
 """Leaked tensors take their grad nodes, dicts and frames along, which the allocator counts and no storage explains."""
 
 _MOST_A_SHAPE = 4 << 20
-"""Bytes that a new shape in each step may cost: up to 2.8 MiB were measured, of a small convolutional net in bfloat16."""
+"""Bytes that a new shape in each step may cost: up to 2.8 MiB were measured, of a small convolutional net in
+bfloat16.
+"""
 
 
 @dataclass(frozen=True)

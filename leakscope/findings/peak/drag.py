@@ -1,4 +1,6 @@
-"""How long did memory lie unused: lag, use and drag of a watched step in byte-seconds, and what of its peak was idle."""
+"""How long did memory lie unused: lag, use and drag of a watched step in byte-seconds, and what of its peak was
+idle.
+"""
 
 from __future__ import annotations
 

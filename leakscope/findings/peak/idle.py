@@ -69,7 +69,9 @@ class PeakOfStep:
         return sum(idle.row.bytes for idle in self.held_by(Releaser.USER))
 
     def fall(self, idle: Sequence[Idle]) -> int:
-        """By how much the step's peak falls when these are released after their last use: another moment may be the peak then."""
+        """By how much the step's peak falls when these are released after their last use: another moment may be
+        the peak then.
+        """
         spans: dict[tuple[str, str], int] = {}
         for one in idle:
             spans[_site(one.row)] = min(_span(one.row), spans.get(_site(one.row), _span(one.row)))

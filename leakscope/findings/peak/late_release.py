@@ -24,7 +24,9 @@ from leakscope.record.model import Rank
 from leakscope.record.rows.lifetimes import LifetimesUnjudged
 
 LEAK_SHARE = 0.2
-"""Share of the step's peak from which what could be let go is a leak: a variable that lives on is in every plain script."""
+"""Share of the step's peak from which what could be let go is a leak: a variable that lives on is in every plain
+script.
+"""
 _LEAK_FACTOR = 4
 """And at least this many times `min_bytes`."""
 _CONTAINERS = (ObjectKind.CONTAINER,)
@@ -96,7 +98,9 @@ def _users_findings(peak: PeakOfStep, min_bytes: int, least: float) -> list[Find
 
 
 def _climb(graph: HeapGraph, reference: int, idle: frozenset[int]) -> int:
-    """From an item of a container to the local that holds the container, where cutting that frees nothing that is needed."""
+    """From an item of a container to the local that holds the container, where cutting that frees nothing that is
+    needed.
+    """
     best = reference
     for _ in range(3):
         holder = int(graph.holder[best])
@@ -153,7 +157,8 @@ def _finding(
     """A leak from `least` bytes on, else a note."""
     graph = peak.graph
     size = sum(one.row.bytes for one, _ in members)
-    # what the running statement itself used a moment ago, as `logits` in loss.backward(), every plain script holds: a note
+    # what the running statement itself used a moment ago, as `logits` in loss.backward(), every plain script
+    # holds: a note
     passing = sum(one.row.bytes for one, _ in members if one.row.one_statement)
     fall = peak.fall([one for one, _ in members])
     members = sorted(members, key=lambda m: -m[0].row.bytes)

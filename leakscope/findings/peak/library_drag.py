@@ -18,7 +18,9 @@ from leakscope.record.kinds import Phase
 
 NAME = RuleName.LATE_RELEASE
 _WORTH_SHARE = 0.05
-"""Share of the step's own peak, above what was alive when it began, from which what somebody else holds is worth a note."""
+"""Share of the step's own peak, above what was alive when it began, from which what somebody else holds is worth
+a note.
+"""
 _WORTH_FACTOR = 16
 """And at least this many times `min_bytes`."""
 _OTHERS = (Releaser.LIBRARY, Releaser.GRADIENT, Releaser.COMM, Releaser.AUTOGRAD)
@@ -33,7 +35,9 @@ class OthersFacts(Facts):
 
 
 def others_findings(peak: PeakOfStep, min_bytes: int, told: Collection[str]) -> list[Finding]:
-    """Notes: one for each holder of a library that is known, but for those `told` already, then one for each other sort."""
+    """Notes: one for each holder of a library that is known, but for those `told` already, then one for each
+    other sort.
+    """
     by_storage = {idle.row.storage: idle for idle in peak.held_by(Releaser.LIBRARY)}
     kept = by_holder(peak.graph, list(by_storage), alone=True)
     found = []

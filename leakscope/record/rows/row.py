@@ -57,12 +57,12 @@ def to_json(item: Any) -> dict[str, Any]:
 
 
 def from_json(kind: type[T], data: Any) -> T:
-    """The dataclass that `to_json` made `data` of; keys that it does not know, as a newer leakscope may write, are passed over.
+    """The dataclass that `to_json` made `data` of; keys of a newer leakscope, which it does not know, are passed over.
 
     Raises ValueError where `data` is no object, lacks a field that has no default, or has one of another type.
     """
     if not isinstance(data, Mapping):
-        raise ValueError(f"{_shown(data)} is no object")  # noqa: TRY004 - of the data, not of an argument
+        raise ValueError(f"{_shown(data)} is no object")
     values = {}
     for column in _columns(kind):
         if column.name in data:
