@@ -12,9 +12,9 @@ KNOWN_CYCLES = {
 """Qualified type name on a cycle to what the library does there."""
 
 
-def origin_of(found: Candidate) -> Origin:
+def origin_of(candidate: Candidate) -> Origin:
     """`library` where a known one closes the cycle, or every line that can be named on it belongs to a library."""
-    graph, group = found.graph, found.group
+    graph, group = candidate.graph, candidate.group
     references = list(group.cycles[0]) if group.cycles else list(group.way)
     if group.cycles and any(graph.object(int(graph.holder[r])).name in KNOWN_CYCLES for r in references):
         return Origin.LIBRARY

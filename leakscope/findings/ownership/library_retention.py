@@ -42,13 +42,13 @@ class LibraryRetention:
 
     def others(self, graph: HeapGraph) -> dict[str, int]:
         """Who else keeps how many of the storages."""
-        found: dict[str, int] = defaultdict(int)
+        counts: dict[str, int] = defaultdict(int)
         for holds in self.holds.values():
             names = [hold.known.holder for hold in holds.known if hold.known != self.known]
             names += ["a running call of the library"] * holds.running + ["native code"] * holds.native
             for name in dict.fromkeys([*names, *(_holder_text(graph, r) for r in holds.others[:2])]):
-                found[name] += 1
-        return dict(found)
+                counts[name] += 1
+        return dict(counts)
 
 
 def by_holder(graph: HeapGraph, storages: Sequence[int], alone: bool) -> list[LibraryRetention]:
@@ -58,15 +58,15 @@ def by_holder(graph: HeapGraph, storages: Sequence[int], alone: bool) -> list[Li
     """
     if not any(name.startswith(TYPES) for name in graph.strings):
         return []
-    found: dict[str, dict[int, Holds]] = defaultdict(dict)
+    storages_of: dict[str, dict[int, Holds]] = defaultdict(dict)
     for storage in storages:
         if not (alone or holds_of(graph, storage, through_graphs=False).known):
             continue
         holds = holds_of(graph, storage)
         known = [h.known for h in holds.known if alone or h.is_direct(graph)]
         if known and not (alone and (holds.others or holds.native)):
-            found[min(known, key=KNOWN.index).holder][storage] = holds
-    return [LibraryRetention(known, found[known.holder]) for known in KNOWN if known.holder in found]
+            storages_of[min(known, key=KNOWN.index).holder][storage] = holds
+    return [LibraryRetention(known, storages_of[known.holder]) for known in KNOWN if known.holder in storages_of]
 
 
 def _holder_text(graph: HeapGraph, reference: int) -> str:
@@ -91,16 +91,18 @@ def kept_by_library(rank: Rank, looks: Sequence[Look], told: Sequence[Finding], 
     sizes: dict[str, dict[int, int]] = defaultdict(dict)
     for look in looks[:-1] if kept else ():
         alive = [s for s in look.heap.storages.tolist() if look.heap.freed[s] == 0]
-        for one in by_holder(look.heap, alive, alone=False):
-            sizes[one.known.holder][look.step] = _bytes(look.heap, one)
-    found = {}
-    for one in kept:
-        size = _bytes(graph, one)
-        if size < max(min_bytes, 1) or not sizes[one.known.holder]:  # seen once, it may go when the next step begins
+        for retention in by_holder(look.heap, alive, alone=False):
+            sizes[retention.known.holder][look.step] = _bytes(look.heap, retention)
+    findings = {}
+    for retention in kept:
+        size = _bytes(graph, retention)
+        if (
+            size < max(min_bytes, 1) or not sizes[retention.known.holder]
+        ):  # seen once, it may go when the next step begins
             continue
-        line = series([look.step for look in looks], {**sizes[one.known.holder], last.step: size})
-        found[one.known.holder] = _finding(rank, graph, one, line, size, min_bytes)
-    return found
+        line = series([look.step for look in looks], {**sizes[retention.known.holder], last.step: size})
+        findings[retention.known.holder] = _finding(rank, graph, retention, line, size, min_bytes)
+    return findings
 
 
 def _bytes(graph: HeapGraph, kept: LibraryRetention) -> int:

@@ -37,7 +37,7 @@ class Idle:
     """One storage that was alive at the peak and is not used again."""
 
     row: IdleStorage
-    grips: Holders
+    holders: Holders
     by: Releaser
     """Who could let go of it."""
 
@@ -97,28 +97,28 @@ def peak_of(rank: Rank) -> PeakOfStep | None:
         if isinstance(row, IdleStorage) and 0 <= row.storage < len(graph) and graph.freed[row.storage] == 0
     ]
     reached: dict[int, Reach] = {}
-    grips = _settled(graph, {row.storage: holders_of(graph, row.storage, users, reached) for row in lying})
-    idle = [Idle(row, grips[row.storage], _who(graph, grips[row.storage], row, step)) for row in lying]
+    holders = _settled(graph, {row.storage: holders_of(graph, row.storage, users, reached) for row in lying})
+    idle = [Idle(row, holders[row.storage], _who(graph, holders[row.storage], row, step)) for row in lying]
     alike = tuple(row for row in rank.lifetimes if isinstance(row, (IdleStorage, AlikeStorage)))
     return PeakOfStep(rank.number, step, graph, tuple(idle), alike)
 
 
 def _settled(graph: HeapGraph, idle: Mapping[int, Holders]) -> dict[int, Holders]:
-    """The grips with what the user reaches only inside a library's objects told as one or the other's.
+    """The holders with what the user reaches only inside a library's objects told as one or the other's.
 
     The user can let go of such an object where that frees the storage, and mostly what lies idle: an output that was
     used up, not a trainer that still runs.
     """
     known: dict[tuple[int, ...], Ints] = {}
     settled = dict(idle)
-    for storage, grips in idle.items():
-        if grips.inside and not (grips.library or grips.native):
-            cuts = tuple(sorted({*grips.users, *grips.handles, *grips.packed}))
+    for storage, holders in idle.items():
+        if holders.inside and not (holders.library or holders.native):
+            cuts = tuple(sorted({*holders.users, *holders.handles, *holders.packed}))
             if cuts not in known:
                 known[cuts] = freed_storages(graph, np.asarray(cuts, dtype=np.int64))
             if frees_mostly_idle(graph, known[cuts], storage, idle):
                 settled[storage] = replace(
-                    grips, users=tuple(sorted({*grips.users, *grips.handles})), inside=(), handles=()
+                    holders, users=tuple(sorted({*holders.users, *holders.handles})), inside=(), handles=()
                 )
     return settled
 
@@ -138,16 +138,16 @@ def _site(row: StorageLife) -> tuple[str, str]:
     return row.made_at, row.last_use_at
 
 
-def _who(graph: HeapGraph, grips: Holders, row: IdleStorage, step: WatchedStep) -> Releaser:
-    if grips.gradient:
+def _who(graph: HeapGraph, holders: Holders, row: IdleStorage, step: WatchedStep) -> Releaser:
+    if holders.gradient:
         return Releaser.GRADIENT
-    if grips.native or grips.library or grips.inside or not (grips.users or grips.work):
+    if holders.native or holders.library or holders.inside or not (holders.users or holders.work):
         return Releaser.LIBRARY
-    if grips.work:
+    if holders.work:
         return Releaser.COMM
-    if grips.packed and not arguments_cut(graph, step, grips.users):
+    if holders.packed and not arguments_cut(graph, step, holders.users):
         return Releaser.LIBRARY
-    if grips.saved and step.backward_follows and row.last_phase != Phase.BACKWARD:
+    if holders.saved and step.backward_follows and row.last_phase != Phase.BACKWARD:
         return Releaser.AUTOGRAD
     return Releaser.USER
 

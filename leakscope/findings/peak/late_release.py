@@ -85,7 +85,7 @@ def _users_findings(peak: PeakOfStep, min_bytes: int, least: float) -> list[Find
     climbed: dict[int, int] = {}
     for one in idle:
         cuts = []
-        for reference in one.grips.users:
+        for reference in one.holders.users:
             if reference not in climbed:
                 climbed[reference] = _climb(graph, reference, storages)
             cuts.append(climbed[reference])
@@ -120,7 +120,7 @@ def _of_one_object(graph: HeapGraph, cuts: list[int], one: Idle, idle: frozenset
     times = Counter(int(graph.holder[c]) for c in cuts)
     for holder in [h for h, count in times.items() if count > 1 and not graph.root[h] and len(graph.into(h)) == 1]:
         instead = [*graph.into(holder).tolist(), *(c for c in cuts if graph.holder[c] != holder)]
-        gone = freed_storages(graph, np.asarray([*instead, *one.grips.packed], dtype=np.int64))
+        gone = freed_storages(graph, np.asarray([*instead, *one.holders.packed], dtype=np.int64))
         if frees_mostly_idle(graph, gone, one.row.storage, idle):
             cuts = list(dict.fromkeys(instead))
     return cuts
@@ -165,7 +165,7 @@ def _finding(
     cuts = list(dict.fromkeys(c for _, more in members for c in more))
     spoken = list(dict.fromkeys(_spoken(graph, ways, c) for c in cuts))
     where = _where(graph, ways, cuts[0])
-    packed = {r for one, _ in members for r in one.grips.packed}
+    packed = {r for one, _ in members for r in one.holders.packed}
     gone = freed_storages(graph, np.asarray([*cuts, *packed], dtype=np.int64))
     frees = int(graph.bytes[[s for s in gone.tolist() if s in {m[0].row.storage for m in members}]].sum())
     names = _together(spoken)
@@ -194,7 +194,7 @@ def _finding(
             peak_at=peak.step.peak_at,
             fall_bytes=fall,
             arguments=tuple(arguments),
-            is_saved=any(idle.grips.saved for idle, _ in members),
+            is_saved=any(idle.holders.saved for idle, _ in members),
         ),
         fingerprint=fingerprint((NAME, *sorted(spoken))),
         severity=Severity.LEAK if min(size - passing, fall) >= least else Severity.NOTE,

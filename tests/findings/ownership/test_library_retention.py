@@ -238,8 +238,8 @@ def test_work_handles_of_the_scripts_own_are_no_library() -> None:
     heap.tensor("output", 1024 * KIB)
     with_sends(heap, ["output"], frame="")
     graph = heap.graph()
-    grips = holders_of(graph, storages(heap, "output")[0], users_side(graph))
-    assert grips.work and not grips.library
+    holders = holders_of(graph, storages(heap, "output")[0], users_side(graph))
+    assert holders.work and not holders.library
     (finding,) = late_release_findings(peak_rank(graph, storages(heap, "output")), 1)
     assert finding.origin == "application" and "whose Work is kept" in title(finding)
 
@@ -250,8 +250,8 @@ def test_a_dict_of_the_scripts_own_object_stays_the_users_to_empty(owner: str) -
     heap.stage(owner)
     heap.by_microbatch("fwd_cache", [heap.tensor("output", 2048 * KIB)])
     graph = heap.graph()
-    grips = holders_of(graph, storages(heap, "output")[0], users_side(graph))
-    assert grips.users and not grips.library
+    holders = holders_of(graph, storages(heap, "output")[0], users_side(graph))
+    assert holders.users and not holders.library
     (finding,) = late_release_findings(peak_rank(graph, storages(heap, "output")), 1)
     assert (finding.origin, finding.severity) == ("application", "leak")
 
