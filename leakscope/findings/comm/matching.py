@@ -192,7 +192,7 @@ def _told(operation: IssuedOperation, state: bool = True) -> str:
 
 
 def absent(run: Run) -> dict[int, tuple[FinalOperation, tuple[int, ...]]]:
-    """Ranks whose last operation is a collective that has not returned, each with it and the ranks that have not come to it.
+    """Ranks whose last operation is a collective that has not returned, each with it and those that never came to it.
 
     A group is known by the ranks that have used it, the default one has them all.
     """

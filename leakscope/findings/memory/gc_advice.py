@@ -39,9 +39,7 @@ def _of_rank(rank: Rank) -> list[str]:
     # what came before the end of the first step is mostly imports
     rank = replace(rank, steps=rank.steps[1:])
     own = [(step.number, c) for step in rank.steps for c in step.collections]
-    return [
-        f"Rank {rank.number}: {text}" for text in (*_programs(rank, own), *_measured(rank, own), *_freeze(rank, own))
-    ]
+    return [f"Rank {rank.number}: {text}" for text in (*_programs(rank, own), *_measured(rank), *_freeze(rank, own))]
 
 
 def _programs(rank: Rank, own: Sequence[tuple[int, Collection]]) -> list[str]:
@@ -61,7 +59,7 @@ def _programs(rank: Rank, own: Sequence[tuple[int, Collection]]) -> list[str]:
     return [f"{text}; that is {seconds_text(seconds / len(rank.steps))} a step{share}."]
 
 
-def _measured(rank: Rank, own: Sequence[tuple[int, Collection]]) -> list[str]:
+def _measured(rank: Rank) -> list[str]:
     """What collecting freed at the end, generation by generation."""
     diff = rank.gc_diff
     if diff is None or sum(diff.freed_bytes) == 0 or len(diff.freed_bytes) <= FULL:
@@ -78,14 +76,16 @@ def _measured(rank: Rank, own: Sequence[tuple[int, Collection]]) -> list[str]:
             seconds = sum(diff.seconds[: generation + 1])
             told.append(
                 f"gc.collect({generation}) would free {bytes_text(sum(diff.freed_bytes[: generation + 1]))} of these "
-                f"{bytes_text(total)} for {seconds_text(seconds)} instead of {seconds_text(sum(diff.seconds[: FULL + 1]))}."
+                f"{bytes_text(total)} for {seconds_text(seconds)} instead of "
+                f"{seconds_text(sum(diff.seconds[: FULL + 1]))}."
             )
             break
     step = _typical([s.seconds for s in rank.steps])
     if step:
         cost = diff.seconds[FULL] / step
         told.append(
-            f"a full collection after every step would make a step of {seconds_text(step)} {1 + cost:.1f} times as long."
+            f"a full collection after every step would make a step of {seconds_text(step)} "
+            f"{1 + cost:.1f} times as long."
         )
     return told
 
@@ -104,8 +104,8 @@ def _freeze(rank: Rank, own: Sequence[tuple[int, Collection]]) -> list[str]:
     once = _typical([c.seconds for c in full]) or (rank.gc_diff.seconds[FULL] if rank.gc_diff else 0.0)
     share = f", {seconds / running:.0%} of the steps' time" if wanted else ""
     text = (
-        f"a full collection takes {seconds_text(once)}{share}; {min(first, last):,} of its {last:,} objects are there since step "
-        f"{looks[0].step}, and gc.freeze() after warm-up leaves those out"
+        f"a full collection takes {seconds_text(once)}{share}; {min(first, last):,} of its {last:,} objects are there "
+        f"since step {looks[0].step}, and gc.freeze() after warm-up leaves those out"
     )
     measured = rank.gc_freezes
     if not measured:

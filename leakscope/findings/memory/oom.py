@@ -88,7 +88,10 @@ def _of_failure(rank: Rank) -> Iterator[str]:
     if look is not None:
         yield from holders_told(look, True)
     elif rows and rank.memory_shortages:
-        yield "there was no room to look at what was alive when the allocation failed; what is told below was seen before."
+        yield (
+            "there was no room to look at what was alive when the allocation failed; what is told below was "
+            "seen before."
+        )
 
 
 def _of_peer(rank: Rank) -> Iterator[str]:

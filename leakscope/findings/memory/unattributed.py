@@ -72,8 +72,10 @@ def gap_findings(rank: Rank, looks: Sequence[Look], min_bytes: int) -> list[Find
 
 
 def _since_last_fall(steps: list[int], gap: Mapping[int, int]) -> list[int]:
-    """The steps of the looks after the gap fell for the last time, where enough are left to judge by: what is let go of once,
-    the memory of a start or of a step that was watched, hides no growth after it."""
+    """The steps of the looks after the gap fell for the last time, where enough are left to judge by.
+
+    What is let go of once, the memory of a start or of a step that was watched, hides no growth after it.
+    """
     falls = [place for place, (before, after) in enumerate(pairwise(steps), 1) if gap[after] < gap[before]]
     later = steps[falls[-1] :] if falls else steps
     return later if len(later) > LEAST_LOOKS else steps

@@ -42,13 +42,15 @@ def _of_rank(peak: PeakOfStep) -> Iterator[str]:
             for name, part in (("lag", lag), ("use", use), ("drag", drag))
         ]
         yield (
-            f"the {step.storages} storages that the step before step {step.step} made and let go were alive for {bytes_text(whole)}·s: "
+            f"the {step.storages} storages that the step before step {step.step} made and let go were alive for "
+            f"{bytes_text(whole)}·s: "
             f"{', '.join(parts)}; lag is before the first use, drag after the last."
         )
     idle = sum(storage.row.bytes for storage in peak.idle)
     at = f" at {step.peak_at}" if step.peak_at else ""
     on = "" if step.device == "cpu" else f" on {step.device}"
-    text = f"the peak of step {step.step}{on} was {bytes_text(step.peak_bytes)}{at}; {bytes_text(idle)} of it were not used again"
+    text = f"the peak of step {step.step}{on} was {bytes_text(step.peak_bytes)}{at}"
+    text += f"; {bytes_text(idle)} of it were not used again"
     shares = {who: sum(storage.row.bytes for storage in peak.held_by(who)) for who in _WHO}
     named = [f"{bytes_text(size)} {_WHO[who]}" for who, size in shares.items() if size]
     unseen = step.unseen_bytes

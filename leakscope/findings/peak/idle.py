@@ -51,8 +51,8 @@ class PeakOfStep:
     graph: HeapGraph
     idle: tuple[Idle, ...]
     rows: tuple[StorageLife, ...]
-    """All storages of the step that were made and last used where an idle one was; those that are idle for about as long
-    are held in the same way, and the same mended line lets go of them."""
+    """All storages of the step that were made and last used where an idle one was; those that are idle for about as
+    long are held in the same way, and the same mended line lets go of them."""
 
     @property
     def rise(self) -> int:
