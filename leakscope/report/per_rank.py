@@ -12,6 +12,10 @@ from leakscope.report.wording import ended_badly, ended_text, leaks, plural
 from leakscope.units import bytes_text, seconds_text
 
 
+_OLDEST = 2
+"""The generation of a full collection (gc.get_count)."""
+
+
 @dataclass(frozen=True)
 class RankStory:
     """Figures and sentences of one rank, ready to be set in a table."""
@@ -95,7 +99,7 @@ def counted_steps(rank: Rank) -> list[tuple[int, int]]:
 
 def _growth(rank: Rank, warmup: int) -> float | None:
     counted = [(number, size) for number, size in counted_steps(rank) if number > warmup]
-    if len(counted) < 2 or counted[-1][0] == counted[0][0]:
+    if not counted or counted[-1][0] == counted[0][0]:
         return None
     return (counted[-1][1] - counted[0][1]) / (counted[-1][0] - counted[0][0])
 
@@ -127,7 +131,7 @@ def _own_collections(rank: Rank) -> str:
     collections = [c for step in rank.steps for c in step.collections]
     if not collections:
         return ""
-    full = sum(c.generation == 2 for c in collections)
+    full = sum(c.generation == _OLDEST for c in collections)
     freed = sum(c.freed_bytes or 0 for c in collections)
     cost = seconds_text(sum(c.seconds for c in collections))
     count = plural(len(collections), "collection")
