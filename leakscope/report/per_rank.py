@@ -11,7 +11,6 @@ from leakscope.record.model import Rank, Run
 from leakscope.report.wording import ended_badly, ended_text, leaks, plural
 from leakscope.units import bytes_text, seconds_text
 
-
 _OLDEST = 2
 """The generation of a full collection (gc.get_count)."""
 
