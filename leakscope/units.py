@@ -4,6 +4,11 @@ from __future__ import annotations
 
 import re
 
+_KIB = 1024
+"""Bytes of a KiB, and each further suffix over the one before."""
+_MILLISECOND = 1e-3
+_LONG = 120.0
+"""Seconds from which minutes read better."""
 _SUFFIXES = ("B", "KiB", "MiB", "GiB", "TiB")
 _FACTORS = {"": 1, "b": 1, "k": 1024, "m": 1024**2, "g": 1024**3, "t": 1024**4}
 
@@ -14,9 +19,9 @@ def bytes_text(count: float | None) -> str:
         return "unknown"
     size = float(count)
     for suffix in _SUFFIXES:
-        if abs(size) < 1024 or suffix == _SUFFIXES[-1]:
+        if abs(size) < _KIB or suffix == _SUFFIXES[-1]:
             return f"{size:.0f} B" if suffix == "B" else f"{size:.2f} {suffix}"
-        size /= 1024
+        size /= _KIB
     raise AssertionError("unreachable")
 
 
@@ -24,11 +29,11 @@ def seconds_text(seconds: float | None) -> str:
     """`0.0123` as `12.3 ms`; None as `unknown`."""
     if seconds is None:
         return "unknown"
-    if seconds < 1e-3:
+    if seconds < _MILLISECOND:
         return f"{seconds * 1e6:.0f} µs"
     if seconds < 1:
         return f"{seconds * 1e3:.1f} ms"
-    if seconds < 120:
+    if seconds < _LONG:
         return f"{seconds:.1f} s"
     return f"{seconds / 60:.1f} min"
 

@@ -9,8 +9,8 @@ from pathlib import Path
 from leakscope.allocator.analysis import analyse
 from leakscope.allocator.figures import SnapshotReport
 from leakscope.allocator.judging import SnapshotsReport, compare, judge_snapshots
-from leakscope.allocator.ranks import rank_in
-from leakscope.allocator.reading import read_snapshots
+from leakscope.allocator.load.snapshot_files import read_snapshots
+from leakscope.allocator.of_rank import rank_in
 from leakscope.errors import LeakscopeError
 
 _COMPARED = ("a base", "a new one")

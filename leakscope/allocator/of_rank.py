@@ -1,4 +1,4 @@
-"""What do the snapshots say that one rank of a run has left?"""
+"""Which rank wrote a snapshot, and what do those say that one rank of a run has left?"""
 
 from __future__ import annotations
 
@@ -7,11 +7,13 @@ from pathlib import Path
 
 from leakscope.allocator.analysis import analyse
 from leakscope.allocator.figures import SnapshotReport
-from leakscope.allocator.reading import read_snapshots
+from leakscope.allocator.load.snapshot_files import read_snapshots
 from leakscope.errors import Unreadable
 
 _NAME = re.compile(r"([a-z][a-z0-9]*)_([a-z]+)_(\d{6,})\.pickle")
 _FAILED = "oom"
+_RANK = re.compile(r"(?:^|[^a-z])rank[_\-=. ]?0*(\d{1,6})", re.IGNORECASE)
+_SHORT = re.compile(r"(?:^|[_\-.])r0*(\d{1,6})(?=[_\-.]|$)", re.IGNORECASE)
 
 
 def files_in(folder: Path) -> tuple[Path, ...]:
@@ -39,3 +41,15 @@ def snapshots_in(folder: Path, rank: int) -> tuple[tuple[SnapshotReport, ...], t
         except Unreadable as error:
             problems.append(str(error))
     return tuple(reports), tuple(problems)
+
+
+def rank_in(path: Path) -> int | None:
+    """The rank in a file's name, or in the nearest folder's that has one (`rank_0003/cuda.pickle`), else None.
+
+    A snapshot itself does not say which rank wrote it.
+    """
+    for part in (path.name, *(parent.name for parent in path.parents)):
+        if found := _RANK.search(part):
+            return int(found[1])
+    found = _SHORT.search(path.name)
+    return int(found[1]) if found else None

@@ -14,8 +14,8 @@ from support.snapshot_building import block, segment, snapshot
 
 from leakscope.allocator import read_snapshots
 from leakscope.allocator.joining import Placed, join, layouts
+from leakscope.allocator.load.snapshot_files import read_segments
 from leakscope.allocator.of_rank import files_in, snapshots_in
-from leakscope.allocator.reading import read_segments
 from leakscope.allocator.snapshot import INACTIVE, PENDING_FREE, Snapshot
 
 Read = Callable[[Any], Snapshot]

@@ -17,7 +17,7 @@ from support.snapshot_building import training
 from leakscope.allocator import read_bytes
 from leakscope.allocator.analysis import analyse
 from leakscope.allocator.judging import compare, judge_snapshots
-from leakscope.allocator.plain_pickle import BUDGET_PER_BYTE, FREE_BUDGET, load_plain
+from leakscope.allocator.load.plain_pickle import BUDGET_PER_BYTE, FREE_BUDGET, load_plain
 from leakscope.errors import Unreadable
 
 

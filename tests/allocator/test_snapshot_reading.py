@@ -18,7 +18,7 @@ from support.snapshot_building import OTHER, START, TRAIN, block, event, frame, 
 
 from leakscope.allocator import read_bytes, read_snapshots
 from leakscope.allocator.analysis import analyse
-from leakscope.allocator.ranks import rank_in
+from leakscope.allocator.of_rank import rank_in
 from leakscope.allocator.snapshot import NOT_RECORDED, Snapshot
 from leakscope.errors import Unreadable
 from leakscope.report.snapshot.wording import host_text

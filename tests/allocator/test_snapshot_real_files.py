@@ -11,10 +11,10 @@ from support import ROOT
 
 from leakscope.allocator import read_snapshots
 from leakscope.allocator.analysis import analyse
-from leakscope.allocator.event_columns import FIRST_SPELLED, decode_runs
-from leakscope.allocator.event_lane import EventRun
 from leakscope.allocator.figures import DeviceReport
-from leakscope.allocator.plain_pickle import load_plain
+from leakscope.allocator.load.event_columns import FIRST_SPELLED, decode_runs
+from leakscope.allocator.load.event_lane import EventRun
+from leakscope.allocator.load.plain_pickle import load_plain
 
 FOLDER = ROOT.parent / "shared" / "snapshots"
 NAMES = (

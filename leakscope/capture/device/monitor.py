@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from leakscope.allocator.joining import DeviceLayout, layouts
-from leakscope.allocator.reading import read_segments
+from leakscope.allocator.load.snapshot_files import read_segments
 from leakscope.allocator.snapshot import Snapshot
 from leakscope.capture.device.accelerator import Accelerator, find, read_figures
 from leakscope.capture.device.blocks import BlocksAtLook

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from leakscope.allocator.event_lane import LONG1, EventLane, EventRun, ValueKind
+from leakscope.allocator.load.event_lane import LONG1, EventLane, EventRun, ValueKind
 
 Ints = npt.NDArray[np.int64]
 NO_VALUE, EMPTY_LIST, FIRST_SPELLED = -1, -2, -3

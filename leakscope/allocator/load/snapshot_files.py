@@ -7,8 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from leakscope.allocator.containers import pickles_in
-from leakscope.allocator.plain_pickle import Plain, load_plain
+from leakscope.allocator.load.containers import pickles_in
+from leakscope.allocator.load.plain_pickle import Plain, load_plain
+from leakscope.allocator.load.stack_table import StackTable
+from leakscope.allocator.load.traces import MOST_DEVICES, read_trace, whole_number, wrapped
 from leakscope.allocator.snapshot import (
     INACTIVE,
     NOT_RECORDED,
@@ -20,8 +22,6 @@ from leakscope.allocator.snapshot import (
     Segment,
     Snapshot,
 )  # fmt: skip
-from leakscope.allocator.stack_table import StackTable
-from leakscope.allocator.trace_reading import MOST_DEVICES, read_trace, whole_number, wrapped
 from leakscope.errors import Unreadable
 
 UNSET = -1

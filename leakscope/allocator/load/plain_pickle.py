@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from leakscope.allocator.event_lane import LAZY, EventLane
+from leakscope.allocator.load.event_lane import LAZY, EventLane
 from leakscope.errors import Unreadable
 
 BUDGET_PER_BYTE = 32

@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from leakscope.allocator.event_columns import EMPTY_LIST, FIELDS, FIRST_SPELLED, NO_VALUE, decode_runs
-from leakscope.allocator.event_lane import EventLane, EventRun
-from leakscope.allocator.plain_pickle import Plain
+from leakscope.allocator.load.event_columns import EMPTY_LIST, FIELDS, FIRST_SPELLED, NO_VALUE, decode_runs
+from leakscope.allocator.load.event_lane import EventLane, EventRun
+from leakscope.allocator.load.plain_pickle import Plain
+from leakscope.allocator.load.stack_table import StackTable
 from leakscope.allocator.snapshot import ACTIONS, NO_FRAMES, NOT_RECORDED, OOM, UNKNOWN, Ints, Trace
-from leakscope.allocator.stack_table import StackTable
 from leakscope.errors import Unreadable
 
 LARGEST_SIZE = 1 << 48
