@@ -1,4 +1,4 @@
-# Sets up an environment of its own and runs what a newcomer or a CI needs: make demo, make test.
+# Sets up an environment of its own and runs what a newcomer or a CI needs: make demo, make check, make test.
 
 PYTHON ?= python3.11
 VENV := .venv
@@ -19,8 +19,10 @@ test: $(READY)
 test-fast: $(READY)
 	$(BIN)/python -m pytest -n 2 --dist loadfile -m unit
 
+# What has to pass before the tests, in CI too.
 check: $(READY)
 	$(BIN)/ruff check leakscope cli tests benchmarks
+	$(BIN)/ruff format --check leakscope cli tests benchmarks
 	$(BIN)/mypy
 	$(BIN)/mypy --strict --ignore-missing-imports cli/*.py
 

@@ -13,6 +13,8 @@ from leakscope.units import bytes_text, seconds_text
 
 STEPS_SHOWN = 2
 ROWS_SHOWN = 80
+_STRETCHES = 5
+"""Stretches that the ticks of an axis mark off."""
 _LEFT, _WIDTH, _ROW, _TOP = 250.0, 980.0, 20.0, 30.0
 
 
@@ -77,11 +79,11 @@ def _svg(rows: Sequence[CommOperation], start: float, end: float) -> str:
         f'<svg class="timeline" viewBox="0 0 {_WIDTH:.0f} {height:.0f}" role="img" ',
         'xmlns="http://www.w3.org/2000/svg"><title>Sends and receives over time</title>',
     ]
-    for tick in range(6):
-        x = _LEFT + tick * (_WIDTH - _LEFT - 20) / 5
-        label = escape(seconds_text(tick * (end - start) / 5))
+    for tick in range(_STRETCHES + 1):
+        x = _LEFT + tick * (_WIDTH - _LEFT - 20) / _STRETCHES
+        label = escape(seconds_text(tick * (end - start) / _STRETCHES))
         parts.append(f'<line class="grid" x1="{x:.1f}" x2="{x:.1f}" y1="20" y2="{height - 6:.1f}"/>')
-        kind, shift = ("tick last", 14) if tick == 5 else ("tick", 0)
+        kind, shift = ("tick last", 14) if tick == _STRETCHES else ("tick", 0)
         parts.append(f'<text class="{kind}" x="{x + shift:.1f}" y="13">{label}</text>')
     group: tuple[int, int] | None = None
     for row, y in zip(rows, places, strict=True):

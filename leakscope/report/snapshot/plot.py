@@ -12,6 +12,8 @@ from leakscope.units import bytes_text, seconds_text
 if TYPE_CHECKING:
     from markupsafe import Markup
 
+_STRETCHES = 4
+"""Stretches that the ticks of an axis mark off."""
 _WIDTH, _HEIGHT, _LEFT, _BOTTOM, _TOP, _RIGHT = 860, 260, 90, 30, 10, 10
 _COLOURS = ("#2563ab", "#c2410c", "#15803d", "#7e22ce", "#a16207", "#0e7490", "#be185d", "#4b5563")
 
@@ -86,15 +88,15 @@ def _line(
 
 def _axes(widest: float, highest: float, clock: bool) -> list[str]:
     parts = []
-    for step in range(5):
-        value, y = highest * step / 4, _y(highest * step / 4, highest)
+    for step in range(_STRETCHES + 1):
+        value, y = highest * step / _STRETCHES, _y(highest * step / _STRETCHES, highest)
         parts.append(f'<line x1="{_LEFT}" x2="{_WIDTH - _RIGHT}" y1="{y:.1f}" y2="{y:.1f}" stroke="#e5e7eb"/>')
         parts.append(
             f'<text x="{_LEFT - 6}" y="{y + 4:.1f}" text-anchor="end" fill="#4b5563">{bytes_text(value)}</text>'
         )
-        at = widest * step / 4
+        at = widest * step / _STRETCHES
         text = seconds_text(at) if clock else f"{at:.0f}"
-        anchor = "start" if step == 0 else "end" if step == 4 else "middle"
+        anchor = "start" if step == 0 else "end" if step == _STRETCHES else "middle"
         parts.append(
             f'<text x="{_x(at, widest):.1f}" y="{_HEIGHT - 12}" text-anchor="{anchor}" fill="#4b5563">{text}</text>'
         )

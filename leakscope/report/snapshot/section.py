@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from leakscope.allocator.figures import SnapshotReport
@@ -84,26 +85,8 @@ def _snapshot_texts(rank: Rank) -> tuple[str, ...]:
     )
 
 
-_SECTION = """{% for rank, looks, natives, snapshots in told %}
-{% if looks %}<h4>rank {{ rank.number }}</h4>
-<div class="scroll"><table class="figures"><tr>{% for head in heads %}<th>{{ head }}</th>{% endfor %}</tr>
-{% for cells in looks %}<tr>{% for cell in cells %}<td>{{ cell }}</td>{% endfor %}</tr>
-{% endfor %}</table></div>
-{% if natives %}<ul class="plain">{% for text in natives %}<li>{{ text }}</li>{% endfor %}</ul>{% endif %}
-{% endif %}
-{% for report, verdict, devices in snapshots %}
-<details><summary>{{ report }}: {{ verdict }}</summary>
-{% for curve, rows, failures, sites in devices %}{{ curve or "" }}
-<div class="scroll"><table>{% for label, text in rows %}<tr><th>{{ label }}</th><td>{{ text }}</td></tr>{% endfor %}</table></div>
-{% for text in failures %}<p>Out of memory at {{ text }}</p>{% endfor %}
-<h4>Alive at its end, by first user frame</h4>
-<div class="scroll"><table class="figures">{% for entry in sites %}<tr><td>{{ entry.bytes|bytes }}</td><td>{{ entry.count }}&times;</td>
-<td class="words">{{ entry.site.where }}</td></tr>{% endfor %}</table></div>
-{% endfor %}</details>
-{% endfor %}
-{% endfor %}
-{% if any_looks %}<p class="faint">{{ legend }}</p>{% endif %}
-"""
+_SECTION = Path(__file__).with_name("section.html")
+"""The template; all that is filled in is escaped."""
 
 
 def device_section(run: Run) -> Markup | None:
@@ -123,7 +106,9 @@ def device_section(run: Run) -> Markup | None:
     environment.filters["bytes"] = bytes_text
     any_looks = any(looks for _, looks, _, _ in told)
     return Markup(
-        environment.from_string(_SECTION).render(told=told, heads=_HEADS, legend=_LEGEND, any_looks=any_looks)
+        environment.from_string(_SECTION.read_text(encoding="utf-8")).render(
+            told=told, heads=_HEADS, legend=_LEGEND, any_looks=any_looks
+        )
     )
 
 

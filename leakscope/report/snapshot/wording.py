@@ -57,6 +57,7 @@ def host_text(host: HostReport) -> str:
 
 
 def title(snapshot: SnapshotReport) -> str:
+    """`rank 3 (cuda_step_000012.pickle)`, or the file alone where no rank is known."""
     return snapshot.name if snapshot.rank is None else f"rank {snapshot.rank} ({snapshot.name})"
 
 
@@ -68,6 +69,7 @@ def peak_text(device: DeviceReport) -> str:
 
 
 def history_text(device: DeviceReport) -> str:
+    """How many events the file has of a device, and whether they go back to the beginning."""
     return f"{device.events} events, history {device.history}"
 
 
