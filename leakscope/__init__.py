@@ -6,6 +6,7 @@ From Python:
     with leakscope.Profiler() as profiler: ...      a training loop, step by step
     leakscope.check(train_step, repeats=7)          what grows on every repeat?
     leakscope.judge(leakscope.read_run(folder))     a recorded run
+    leakscope.title(finding), leakscope.advice(finding)    what one finding says
     import leakscope.backward                       a pipeline backward that does not leak
 
 The packages; data flows launch -> capture -> record -> graph -> findings -> report:
@@ -30,14 +31,15 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from leakscope._version import __version__
+
 if TYPE_CHECKING:
     from leakscope.errors import LaunchFailed, LeakscopeError, Unreadable
     from leakscope.findings import Finding, Findings, judge
     from leakscope.profiler import LeaksFound, Profiler, check, watch
     from leakscope.record.model import Run
     from leakscope.record.reading import read_run
-
-__version__ = "0.1.0"
+    from leakscope.report.wording import advice, title
 
 _MODULE_OF = {
     "Finding": "leakscope.findings",
@@ -48,9 +50,11 @@ _MODULE_OF = {
     "Profiler": "leakscope.profiler",
     "Run": "leakscope.record.model",
     "Unreadable": "leakscope.errors",
+    "advice": "leakscope.report.wording",
     "check": "leakscope.profiler",
     "judge": "leakscope.findings",
     "read_run": "leakscope.record.reading",
+    "title": "leakscope.report.wording",
     "watch": "leakscope.profiler",
 }
 """Public name to where it is defined; imported when it is first asked for, so that `import leakscope` is quick."""
@@ -64,9 +68,12 @@ __all__ = [
     "Profiler",
     "Run",
     "Unreadable",
+    "__version__",
+    "advice",
     "check",
     "judge",
     "read_run",
+    "title",
     "watch",
 ]
 

@@ -9,7 +9,7 @@ import sys
 import time
 from dataclasses import replace
 
-from leakscope import __version__
+from leakscope._version import __version__
 from leakscope.errors import LaunchFailed
 from leakscope.launch.elastic import run_under_elastic
 from leakscope.launch.outcome import Outcome, collect_outcome

@@ -25,7 +25,7 @@ def look_now(step: int, occasion: Occasion, counter: Counter | None = None) -> L
 
 def run_of_rank(rank: Rank, warmup: int = 0, min_bytes: int = 0) -> Run:
     """A run of this process, its one rank."""
-    from leakscope import __version__
+    from leakscope._version import __version__
     from leakscope.record.model import Run
 
     torch = sys.modules.get("torch")

@@ -71,7 +71,7 @@ class Profiler:
         self._temporary: tempfile.TemporaryDirectory[str] | None = None
 
     def __enter__(self) -> Self:
-        from leakscope import __version__
+        from leakscope._version import __version__
         from leakscope.capture.recorder import Recorder
         from leakscope.record.folder import prepare_folder, write_run
 
