@@ -7,7 +7,7 @@ from collections import Counter
 from leakscope.findings.comm.operations import p2p_buffers
 from leakscope.findings.cut.best_cut import best_cut, subject
 from leakscope.findings.grouping.candidate import Candidate
-from leakscope.findings.grouping.growth import LEAST_TOTAL_FACTOR
+from leakscope.findings.grouping.growth import MIN_TOTAL_FACTOR
 from leakscope.findings.model import Finding, FreedBy, RuleName, Severity, Sighting, Unjudged
 from leakscope.findings.naming.candidate_trace import cycle_of, on_trace, trace_of
 from leakscope.findings.naming.expressions import SEVERAL
@@ -19,7 +19,7 @@ from leakscope.graph.model import IMMORTAL
 
 _ABOUT_BUFFERS = (RuleName.P2P_BUFFER, RuleName.DIST_AUTOGRAD_CONTEXT)
 """Rules whose facts say what sent and received buffers they are about."""
-_PLACES_TOLD = 6
+_MAX_PLACES = 6
 """Places where storages were made that a finding names."""
 
 
@@ -36,7 +36,7 @@ def build_with_problems(candidate: Candidate, min_bytes: int) -> tuple[Finding, 
     known = facts_of(candidate, written)
     trace = trace_of(candidate, cut, frees)
     total = max(group.bytes, line.total)
-    large = total >= min_bytes * LEAST_TOTAL_FACTOR or candidate.recreated
+    large = total >= min_bytes * MIN_TOTAL_FACTOR or candidate.recreated
     leak = candidate.per_step >= min_bytes and large and not known.facts.is_bounded
     gc = group.freed > 0
     finding = Finding(
@@ -78,4 +78,4 @@ def _on_host(candidate: Candidate) -> int:
 
 def _made_at(candidate: Candidate) -> tuple[str, ...]:
     times = Counter(candidate.made_at)
-    return tuple(sorted(times, key=lambda place: -times[place]))[:_PLACES_TOLD]
+    return tuple(sorted(times, key=lambda place: -times[place]))[:_MAX_PLACES]

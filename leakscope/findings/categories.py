@@ -48,7 +48,7 @@ def categories(graph: HeapGraph, leaked: Collection[int] = ()) -> dict[str, int]
     code = {word: k for k, word in enumerate(REFERENCE_KINDS)}
     name = np.array(graph.strings, dtype=object)[graph.reference_name] if len(graph.holder) else np.zeros(0, object)
     memory = (kind == code[ReferenceKind.MEMORY]) | _inner(graph, name)
-    found: dict[str, Mask] = {}
+    masks: dict[str, Mask] = {}
     storages = graph.storages
 
     def over(tensors: Mask) -> Mask:
@@ -59,8 +59,8 @@ def categories(graph: HeapGraph, leaked: Collection[int] = ()) -> dict[str, int]
         tensors[graph.held[mask]] = True
         return over(tensors)
 
-    found["parameter"] = over(_of(graph, ObjectKind.PARAMETER))
-    found["gradient"] = held_by(name == ".grad")
+    masks["parameter"] = over(_of(graph, ObjectKind.PARAMETER))
+    masks["gradient"] = held_by(name == ".grad")
     optimizers = graph.of_kind(ObjectKind.OPTIMIZER)
     states = (name == ".state") & np.isin(graph.holder, optimizers)
     through = reachable(
@@ -69,22 +69,22 @@ def categories(graph: HeapGraph, leaked: Collection[int] = ()) -> dict[str, int]
         graph.held[kind == code[ReferenceKind.ITEM]],
         graph.held[states],
     )
-    found["optimizer state"] = over(through)
-    found["buffer"] = held_by(kind == code[ReferenceKind.BUFFER])
-    found["leaked"] = np.isin(storages, list(leaked)) | (graph.freed[storages] != 0)
-    found["activation held by a live graph"] = held_by(kind == code[ReferenceKind.SAVED])
-    found["P2P or collective buffer"] = held_by(np.isin(graph.holder, graph.of_kind(ObjectKind.WORK))) | np.isin(
+    masks["optimizer state"] = over(through)
+    masks["buffer"] = held_by(kind == code[ReferenceKind.BUFFER])
+    masks["leaked"] = np.isin(storages, list(leaked)) | (graph.freed[storages] != 0)
+    masks["activation held by a live graph"] = held_by(kind == code[ReferenceKind.SAVED])
+    masks["P2P or collective buffer"] = held_by(np.isin(graph.holder, graph.of_kind(ObjectKind.WORK))) | np.isin(
         storages, list(graph.comm_uses)
     )
-    found["input or label"] = over(_given(graph, name))
+    masks["input or label"] = over(_given(graph, name))
     named = graph.roots[np.isin(graph.root[graph.roots], (1, 2, 3, 5))]
-    found["held by a named root"] = reachable(n, graph.holder, graph.held, named)[storages]
+    masks["held by a named root"] = reachable(n, graph.holder, graph.held, named)[storages]
     host = ~np.isin(storages, list(graph.device)) & bool(graph.device)
     left = np.ones(len(storages), dtype=bool)
     garbage = graph.freed[storages] != 0
     result: dict[str, int] = {}
     for category in CATEGORIES:
-        here = left & (found.get(category, left))
+        here = left & (masks.get(category, left))
         if category != "leaked":
             here &= ~garbage & (host if category == HOST else ~host)
         result[category] = int(graph.bytes[storages[here]].sum())

@@ -38,26 +38,28 @@ class RankSkewFacts(Facts):
     """What holds most of it, as the user would write it; "" where nothing stands out."""
 
 
-def skew_findings(run: Run, summaries: Mapping[int, RankSummary], told: Sequence[Finding]) -> list[Finding]:
+def skew_findings(run: Run, summaries: Mapping[int, RankSummary], findings: Sequence[Finding]) -> list[Finding]:
     """A note for each rank that holds far more beside its model than its peers do, each set against its own model.
 
-    `told` are the other findings: bytes that they name are no skew. Stages are compared at their last looks, so this
+    `findings` are the others: bytes that they name are no skew. Stages are compared at their last looks, so this
     says where to look, not that anything grows; it is never a verdict.
     """
     excess = {
-        number: _beside(summary, _named(number, told)) for number, summary in summaries.items() if summary.categories
+        number: _beside(summary, _named(number, findings))
+        for number, summary in summaries.items()
+        if summary.categories
     }
     if len(excess) <= 1:
         return []
     models = {number: max(_model(summaries[number]), 1) for number in excess}
-    found = []
+    skews = []
     for number, held in sorted(excess.items()):
         usual = median(excess[other] / models[other] for other in excess if other != number)
         expected = usual * models[number]
         over = int(held - expected)
         if held > _FACTOR * expected and over >= max(_LEAST, run.min_bytes):
-            found.append(_finding(run, number, over, held, int(expected)))
-    return found
+            skews.append(_finding(run, number, over, held, int(expected)))
+    return skews
 
 
 def _holder(run: Run, rank: int) -> Finding | None:
@@ -66,10 +68,10 @@ def _holder(run: Run, rank: int) -> Finding | None:
     if rank not in looks:
         return None
     look = looks[rank]
-    groups = {number: {g.key: g for g in group_storages(found.heap) if not g.freed} for number, found in looks.items()}
-    peers = [found for number, found in groups.items() if number != rank]
+    groups = {number: {g.key: g for g in group_storages(there.heap) if not g.freed} for number, there in looks.items()}
+    peers = [theirs for number, theirs in groups.items() if number != rank]
     over = {
-        key: group.bytes - median(found[key].bytes if key in found else 0 for found in peers)
+        key: group.bytes - median(theirs[key].bytes if key in theirs else 0 for theirs in peers)
         for key, group in groups[rank].items()
         if not is_model(look.heap, group)
         and (not look.heap.device or any(s in look.heap.device for s in group.storages))
@@ -90,8 +92,8 @@ def _last_look(rank: Rank) -> Look | None:
 
 def is_model(graph: HeapGraph, group: Group) -> bool:
     """A parameter, what hangs on one, or an optimizer's state."""
-    on_the_way = [group.start, *(int(graph.held[reference]) for reference in group.way)]
-    return any(graph.object(index).kind in (ObjectKind.PARAMETER, ObjectKind.OPTIMIZER) for index in on_the_way)
+    path = [group.start, *(int(graph.held[reference]) for reference in group.path)]
+    return any(graph.object(index).kind in (ObjectKind.PARAMETER, ObjectKind.OPTIMIZER) for index in path)
 
 
 def _model(summary: RankSummary) -> int:
@@ -105,10 +107,10 @@ def _beside(summary: RankSummary, named: int) -> int:
     return max(everything + leaked - max(named, leaked), 0)
 
 
-def _named(rank: int, told: Sequence[Finding]) -> int:
+def _named(rank: int, findings: Sequence[Finding]) -> int:
     last = (
         max((s for s in f.sightings if s.rank == rank), key=lambda s: s.step, default=None)
-        for f in told
+        for f in findings
         if f.severity == Severity.LEAK
     )
     return sum(sighting.bytes for sighting in last if sighting is not None)
@@ -118,7 +120,7 @@ def _finding(run: Run, rank: int, over: int, held: int, expected: int) -> Findin
     step = next((look.step for r in run.ranks if r.number == rank and (look := _last_look(r)) is not None), 0)
     holder = _holder(run, rank)
     largest = (holder.cut.written or holder.cut.reference) if holder is not None and holder.cut is not None else ""
-    found = Finding(
+    note = Finding(
         rule=NAME,
         facts=RankSkewFacts(rank, held, expected, largest),
         fingerprint=fingerprint((NAME,)),
@@ -131,8 +133,8 @@ def _finding(run: Run, rank: int, over: int, held: int, expected: int) -> Findin
         sightings=(Sighting(rank, step, over),),
     )
     if holder is None:
-        return found
+        return note
     own = fingerprint((NAME, holder.fingerprint))
     return replace(
-        found, fingerprint=own, trace=holder.trace, cut=holder.cut, made_at=holder.made_at, count=holder.count
+        note, fingerprint=own, trace=holder.trace, cut=holder.cut, made_at=holder.made_at, count=holder.count
     )

@@ -20,18 +20,18 @@ _OF_A_NODE = range(64, 1024)
 """Bytes that a grad node takes with what it keeps besides tensors: 380 (linear, convolution) to 600 (a chain of ReLU)
 were counted.
 """
-_ENOUGH = 0.9
+_NODES_THRESHOLD = 0.9
 """Share of the grad nodes that came meanwhile which a cut must free for them to be its own; chosen."""
 
 
 def with_graphs_behind(
-    told: Sequence[Finding], candidates: Sequence[Candidate], gaps: Sequence[Finding], looks: Sequence[Look]
+    findings: Sequence[Finding], candidates: Sequence[Candidate], gaps: Sequence[Finding], looks: Sequence[Look]
 ) -> tuple[list[Finding], list[Finding]]:
     """The findings and the gaps, with each gap moved to the finding whose cut frees the grad nodes that came meanwhile.
 
     `losses.append(loss)` after its backward keeps four bytes of storage, and a node for each operation of the step.
     """
-    moved, left = list(told), []
+    moved, left = list(findings), []
     for gap in gaps:
         place = next(_frees_the_nodes(candidates, gap, looks), None) if gap.severity == Severity.LEAK else None
         if place is None:
@@ -55,7 +55,7 @@ def _frees_the_nodes(candidates: Sequence[Candidate], gap: Finding, looks: Seque
         if candidate.group.freed == 0 and candidate.graph is looks[-1].heap:
             references = np.asarray(best_cut(candidate)[2], dtype=np.int64)
             gone = freed_without(candidate.graph, references)
-            if (candidate.graph.kind[gone] == _NODE).sum() >= _ENOUGH * came:
+            if (candidate.graph.kind[gone] == _NODE).sum() >= _NODES_THRESHOLD * came:
                 yield place
 
 

@@ -84,7 +84,7 @@ def p2p_buffers(candidate: Candidate) -> CommBuffers | None:
     return comm_buffers(candidate.graph, crossed) if crossed else None
 
 
-def wire_findings(run: Run) -> list[Finding]:
+def dropped_work_findings(run: Run) -> list[Finding]:
     """Notes on Works that were dropped before anybody waited for them; what they kept alive is told from the heap."""
     dropped: dict[tuple[str, str], list[tuple[int, CommOperation]]] = defaultdict(list)
     for rank in run.ranks:
@@ -117,21 +117,21 @@ def _sightings(operations: Sequence[tuple[int, CommOperation]]) -> list[Sighting
     of_rank: dict[int, list[Sighting]] = defaultdict(list)
     for (rank, step), size in sorted(seen.items()):
         of_rank[rank].append(Sighting(rank, step, size))
-    return [sighting for told in of_rank.values() for sighting in told[-_SIGHTINGS_A_RANK:]]
+    return [sighting for sightings in of_rank.values() for sighting in sightings[-_SIGHTINGS_A_RANK:]]
 
 
 def context_findings(run: Run) -> list[Finding]:
     """Notes on contexts and backward passes that stay open without keeping memory that a look could see."""
-    found = []
+    findings = []
     for rank in run.ranks:
         if not rank.contexts:
             continue
         last = rank.contexts[-1]
         if last.backward_passes and len(rank.contexts) > 1 and rank.contexts[-2].backward_passes:
-            found.append(_open_passes(rank.number, last))
+            findings.append(_open_passes(rank.number, last))
         if last.open and not last.bytes and _never_closed(rank.contexts):
-            found.append(_empty_contexts(rank.number, last))
-    return found
+            findings.append(_empty_contexts(rank.number, last))
+    return findings
 
 
 def _never_closed(rows: Sequence[ContextsAtStep]) -> bool:
@@ -165,20 +165,20 @@ def _context_note(what: str, rank: int, row: ContextsAtStep, facts: Facts) -> Fi
     )
 
 
-def with_contexts(found: Sequence[Finding], run: Run) -> list[Finding]:
+def with_contexts(findings: Sequence[Finding], run: Run) -> list[Finding]:
     """All that open contexts keep, on every rank and by whatever reference, told as one leak with the place that
     opened them.
     """
-    mine = [f for f in found if f.rule == RuleName.DIST_AUTOGRAD_CONTEXT and f.trace]
+    mine = [f for f in findings if f.rule == RuleName.DIST_AUTOGRAD_CONTEXT and f.trace]
     if not mine:
-        return list(found)
+        return list(findings)
     places, workers = _opened(run)
     functions = tuple(dict.fromkeys(place.rpartition(" ")[2] for place in places))
     together = [
         merge_findings([f for f in mine if rank in f.storages])
         for rank in sorted({r for f in mine for r in f.storages})
     ]
-    told = []
+    merged = []
     for finding in together:
         # no single reference: the container lets go of all when the context is left
         where = places[0].rpartition(" ")[0] if places else ""
@@ -186,8 +186,8 @@ def with_contexts(found: Sequence[Finding], run: Run) -> list[Finding]:
         name = fingerprint(("dist-autograd-context", *functions))
         assert isinstance(finding.facts, OpenContextsFacts)
         facts = replace(finding.facts, opened_at=tuple(places), workers=tuple(workers))
-        told.append(replace(finding, fingerprint=name, cut=cut, facts=facts))
-    return [f for f in found if f not in mine] + told
+        merged.append(replace(finding, fingerprint=name, cut=cut, facts=facts))
+    return [f for f in findings if f not in mine] + merged
 
 
 def _opened(run: Run) -> tuple[list[str], list[int]]:
@@ -202,9 +202,9 @@ def _opened(run: Run) -> tuple[list[str], list[int]]:
     return list(places), sorted(workers)
 
 
-def beyond_the_wire(gaps: Sequence[Finding], told: Sequence[Finding]) -> list[Finding]:
-    """The gaps that what is open on the wire does not account for: a context also keeps messages that nobody can
+def beyond_contexts(gaps: Sequence[Finding], findings: Sequence[Finding]) -> list[Finding]:
+    """The gaps that open contexts do not account for: a context also keeps messages that nobody can
     count.
     """
-    rate = sum(f.bytes_per_step for f in told if f.rule == RuleName.DIST_AUTOGRAD_CONTEXT)
+    rate = sum(f.bytes_per_step for f in findings if f.rule == RuleName.DIST_AUTOGRAD_CONTEXT)
     return [gap for gap in gaps if gap.bytes_per_step > rate / 2]

@@ -45,7 +45,7 @@ def minimal_cut(candidate: Candidate, freed: Freed) -> tuple[tuple[int, ...], tu
         path = tuple(int(number[reference]) for reference in paths.path_to(rest, typical))
         if not path:
             return (), ()
-        holder = replace(candidate, group=replace(group, start=int(candidate.graph.holder[path[0]]), way=path))
+        holder = replace(candidate, group=replace(group, start=int(candidate.graph.holder[path[0]]), path=path))
         shared = _last_shared(holder, paths.storages_below(rest, compared), len(compared))
         if shared is None:
             return (), ()
@@ -72,14 +72,14 @@ def _needed(cuts: Sequence[int], is_enough: Callable[[Sequence[int]], bool]) -> 
 
 def _names_more(candidate: Candidate, freed: Freed) -> bool:
     """Whether a name stands on the path below the last reference whose cut frees the memory: `.rows`, not `[i]`."""
-    upto = candidate.group.way[: candidate.tensor_at]
+    upto = candidate.group.path[: candidate.tensor_at]
     named = [reference for reference in upto if generic(candidate.graph.reference(reference).name) != "[i]"]
     return bool(named) and freed([named[-1]]) < _HELD_ELSEWHERE_SHARE * candidate.group.bytes
 
 
 def _last_shared(candidate: Candidate, below: Mapping[int, int], count: int) -> int | None:
     """The last reference before the first tensor that most of the storages hang on; None where they share none."""
-    upto = candidate.group.way[: candidate.tensor_at]
+    upto = candidate.group.path[: candidate.tensor_at]
     shared = [reference for reference in upto if 2 * below[int(candidate.graph.held[reference])] > count]
     return shared[-1] if shared else None
 

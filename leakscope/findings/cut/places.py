@@ -8,7 +8,7 @@ import numpy as np
 
 from leakscope.findings.grouping.candidate import Candidate
 from leakscope.findings.grouping.groups import HOOKS, holds_itself
-from leakscope.findings.naming.trace import generic, grouping
+from leakscope.findings.naming.trace import generic, group_name
 from leakscope.graph.model import ObjectKind, ReferenceKind
 from leakscope.graph.paths import ShortestPaths, paths_from, paths_from_roots
 
@@ -27,7 +27,7 @@ def on_path(candidate: Candidate) -> list[tuple[int, ...]]:
         if candidate.group.key[-1] == HOOKS
         else []
     )
-    path = candidate.group.way[: max(candidate.tensor_at, 1, *hooks)]
+    path = candidate.group.path[: max(candidate.tensor_at, 1, *hooks)]
     if candidate.group.roots <= 1 or not path:
         return [(reference,) for reference in path]
     return _same_on_paths(candidate, paths_from_roots(candidate.graph), path)
@@ -42,10 +42,10 @@ def of_each_owner(candidate: Candidate, position: int) -> tuple[int, ...]:
     if (
         not position < place < candidate.tensor_at
         or candidate.group.roots > 1
-        or graph.reference(candidate.group.way[place]).kind != ReferenceKind.ATTRIBUTE
+        or graph.reference(candidate.group.path[place]).kind != ReferenceKind.ATTRIBUTE
     ):
         return ()
-    upto, paths = candidate.group.way[: place + 1], paths_from_roots(graph)
+    upto, paths = candidate.group.path[: place + 1], paths_from_roots(graph)
     names = [generic(graph.reference(r).name) for r in upto]
     each = {upto[-1]: None}
     for storage in candidate.group.storages[-_MAX_INSTANCES:]:
@@ -69,9 +69,9 @@ def all_items(candidate: Candidate) -> tuple[int, ...]:
     ):
         return ()
     item = candidate.references[place]
-    name = grouping(item.name)
+    name = group_name(item.name)
     alike = [
-        r for r in graph.out_of(item.holder).tolist() if r != item.index and grouping(graph.reference(r).name) == name
+        r for r in graph.out_of(item.holder).tolist() if r != item.index and group_name(graph.reference(r).name) == name
     ]
     return (item.index, *alike[-_MAX_INSTANCES:])
 
@@ -91,7 +91,7 @@ def below_cycle(candidate: Candidate) -> list[tuple[int, ...]]:
     if len(around) == 0:
         return []
     paths = paths_from(candidate.graph, np.unique(candidate.graph.holder[around]))
-    down = paths.path_to(candidate.graph, int(candidate.graph.held[candidate.group.way[-1]]))
+    down = paths.path_to(candidate.graph, int(candidate.graph.held[candidate.group.path[-1]]))
     tensor = next(
         (k for k, r in enumerate(down) if candidate.graph.object(int(candidate.graph.held[r])).kind in _TENSORS),
         len(down) - 1,
@@ -102,10 +102,10 @@ def below_cycle(candidate: Candidate) -> list[tuple[int, ...]]:
 def _same_on_paths(candidate: Candidate, paths: ShortestPaths, first: Sequence[int]) -> list[tuple[int, ...]]:
     """For each reference of one path, that reference on one path of the same names from every other start."""
     graph = candidate.graph
-    names = [grouping(graph.reference(r).name) for r in first]
+    names = [group_name(graph.reference(r).name) for r in first]
     same = {int(graph.holder[first[0]]): first}
     for storage in candidate.group.storages[-_MAX_INSTANCES:]:
         path = paths.path_to(graph, storage)[: len(first)]
-        if [grouping(graph.reference(r).name) for r in path] == names:
+        if [group_name(graph.reference(r).name) for r in path] == names:
             same.setdefault(int(graph.holder[path[0]]), path)
     return [tuple(path[k] for path in same.values()) for k in range(len(first))]

@@ -48,9 +48,9 @@ def _noun(finding: Finding) -> str:
     return "numpy array" if kind == "ndarray" else f"{kind} object"
 
 
-def beside_tensors(told: Sequence[Finding], arrays: Finding) -> list[Finding]:
+def beside_tensors(findings: Sequence[Finding], arrays: Finding) -> list[Finding]:
     """The findings of one rank with one of arrays: what a tensor's cut frees as well is said with that."""
-    for place, finding in enumerate(told):
+    for place, finding in enumerate(findings):
         same = (
             finding.cut
             and arrays.cut
@@ -62,5 +62,5 @@ def beside_tensors(told: Sequence[Finding], arrays: Finding) -> list[Finding]:
             and (finding.severity == Severity.LEAK or arrays.severity == Severity.NOTE)
         ):
             beside = (*finding.beside, Beside(arrays.retained_bytes, arrays.noun))
-            return [*told[:place], replace(finding, beside=beside), *told[place + 1 :]]
-    return [*told, arrays]
+            return [*findings[:place], replace(finding, beside=beside), *findings[place + 1 :]]
+    return [*findings, arrays]

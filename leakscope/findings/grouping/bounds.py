@@ -26,7 +26,7 @@ _TELLING = 4 << 20
 """Bytes to be expected before what was counted says something: on the host everything else is counted with them."""
 _OTHERS = 0.2
 """Share of all that grows by which other memory may have risen or fallen meanwhile."""
-_LEAST_FALL = 1 << 20
+_MIN_FALL = 1 << 20
 _STILL = 6
 """Steps to the end over which memory that has come to rest is seen to be still."""
 _IN_STEP = 0.1
@@ -97,24 +97,24 @@ def _of_others(rises: Sequence[tuple[float, float]]) -> float:
 
 def _was_let_go(later: Sequence[int], rose: Callable[[int, int], int], last: int, growing: Sequence[Series]) -> bool:
     """Whether the counted bytes fell once by about all that was growing, and did not come straight back."""
-    held, rate = sum(one.bytes[-1] for one in growing), sum(one.per_step for one in growing)
+    held, rate = sum(line.bytes[-1] for line in growing), sum(line.per_step for line in growing)
     for before, here, after in zip([last, *later], later, later[1:], strict=False):
         everything = held + rate * (before - last)
-        if abs(-rose(before, here) - everything) <= _OTHERS * everything and everything >= _LEAST_FALL:
+        if abs(-rose(before, here) - everything) <= _OTHERS * everything and everything >= _MIN_FALL:
             return rose(here, after) < _COUNTED * everything
     return False
 
 
 def gaining(at: Mapping[int, tuple[Look, Group]]) -> list[int]:
-    """Positions on the group's way of the containers that have gained items; `at` has the group at each look."""
+    """Positions on the group's path of the containers that have gained items; `at` has the group at each look."""
     places = sorted(at)
     group = at[places[-1]][1]
-    found = []
-    for place in range(len(group.way)):
-        items = [_items_at(there.heap, seen.way, place) for there, seen in (at[k] for k in places)]
+    positions = []
+    for place in range(len(group.path)):
+        items = [_items_at(there.heap, seen.path, place) for there, seen in (at[k] for k in places)]
         if items[-1] > items[0] >= 0:
-            found.append(place)
-    return found
+            positions.append(place)
+    return positions
 
 
 def bound_on(at: Mapping[int, tuple[Look, Group]], places: Sequence[int]) -> Bounded | None:
@@ -127,25 +127,25 @@ def bound_on(at: Mapping[int, tuple[Look, Group]], places: Sequence[int]) -> Bou
         return None
     look, group = last
     place = places[0]
-    label = look.heap.object(int(look.heap.holder[group.way[place]])).label
+    label = look.heap.object(int(look.heap.holder[group.path[place]])).label
     bound = re.search(r", max(?:len|size) (\d+)$", label)
-    items = _items_at(look.heap, group.way, place)
-    if bound is None or items >= int(bound[1]) <= _items_at(before[0].heap, before[1].way, place):
+    items = _items_at(look.heap, group.path, place)
+    if bound is None or items >= int(bound[1]) <= _items_at(before[0].heap, before[1].path, place):
         return None
-    more = items - _items_at(before[0].heap, before[1].way, place)
+    more = items - _items_at(before[0].heap, before[1].path, place)
     each = (
         (group.bytes - before[1].bytes) / more if more > 0 else group.bytes / items
     )  # one of them may have another holder
     return Bounded(items, int(bound[1]), full_bytes=round(each * int(bound[1])))
 
 
-def _items_at(graph: HeapGraph, way: Sequence[int], place: int) -> int:
-    """Items of the container at this place of a way, -1 where there is none; an lru_cache has one for each result on
+def _items_at(graph: HeapGraph, path: Sequence[int], place: int) -> int:
+    """Items of the container at this place of a path, -1 where there is none; an lru_cache has one for each result on
     the graph.
     """
-    if place >= len(way):
+    if place >= len(path):
         return -1
-    holder = graph.object(int(graph.holder[way[place]]))
+    holder = graph.object(int(graph.holder[path[place]]))
     if holder.kind != ObjectKind.CONTAINER:
         return -1
     return holder.size if holder.size >= 0 else len(graph.out_of(holder.index))

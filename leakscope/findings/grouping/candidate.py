@@ -47,11 +47,11 @@ class Candidate:
 
     def written(self, reference: int) -> str:
         """A reference on the way, as its user would write it: `model[1].seen in main()`."""
-        return as_expression(self.graph, self.group.way, reference, self.one_of_its_kind)
+        return as_expression(self.graph, self.group.path, reference, self.one_of_its_kind)
 
     def line(self, reference: int) -> str:
         """The line that a reference on the way is told with."""
-        return line_of(self.graph, self.group.way, reference)
+        return line_of(self.graph, self.group.path, reference)
 
     def name(self, reference: int) -> str:
         """A reference's own name: `.seen`, `[i]` where it is one of many items, `[1]` where all hangs on that item."""
@@ -66,7 +66,7 @@ class Candidate:
         below = self.storages_below
         shared = (
             r
-            for r, held in zip(self.group.way, self.objects[1:], strict=True)
+            for r, held in zip(self.group.path, self.objects[1:], strict=True)
             if below[held.index] == len(self.group.storages)
         )
         return frozenset(r for r in shared if self.graph.object(int(self.graph.held[r])).kind not in OF_TENSORS)
@@ -75,20 +75,20 @@ class Candidate:
     def objects(self) -> tuple[Object, ...]:
         """Objects along the way, from its start to the typical storage."""
         return tuple(
-            self.graph.object(i) for i in (self.group.start, *(int(self.graph.held[r]) for r in self.group.way))
+            self.graph.object(i) for i in (self.group.start, *(int(self.graph.held[r]) for r in self.group.path))
         )
 
     @cached_property
     def references(self) -> tuple[Reference, ...]:
         """References along the way."""
-        return tuple(self.graph.reference(r) for r in self.group.way)
+        return tuple(self.graph.reference(r) for r in self.group.path)
 
     @cached_property
     def tensor_at(self) -> int:
         """Position of the first tensor on the way that is held for its own sake, not for a list it carries."""
-        way = self.group.way
+        path = self.group.path
         tensors = [k for k, o in enumerate(self.objects) if o.kind in (ObjectKind.TENSOR, ObjectKind.PARAMETER)]
-        held = (k for k in tensors if k == len(way) or not passes_through(self.graph, way[k]))
+        held = (k for k in tensors if k == len(path) or not passes_through(self.graph, path[k]))
         return next(held, len(self.objects) - 1)
 
     @cached_property
@@ -126,9 +126,9 @@ class Candidate:
         below = self.objects[position + 1 : self.tensor_at + 1]
         return any(self.is_for_all(o) for o in below)
 
-    def is_for_all(self, one: Object) -> bool:
+    def is_for_all(self, holder: Object) -> bool:
         """Whether more than half of the storages hang on this one object."""
-        return 2 * self.storages_below[one.index] > len(self.group.storages)
+        return 2 * self.storages_below[holder.index] > len(self.group.storages)
 
     @cached_property
     def storages_below(self) -> Counter[int]:

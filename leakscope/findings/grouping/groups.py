@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from leakscope.findings.naming.trace import generic, grouping, key_of, passes_through
+from leakscope.findings.naming.trace import generic, group_name, key_of, passes_through
 from leakscope.graph.cycles import Cycles, find_cycles, smallest_cycle
 from leakscope.graph.model import IMMORTAL, KINDS, REFERENCE_KINDS, HeapGraph, ObjectKind, ReferenceKind
 from leakscope.graph.ownership import is_outside_users_files
@@ -36,8 +36,8 @@ class Group:
 
     key: tuple[str, ...]
     start: int
-    """The object the way begins at: a root, or an object of the cycle."""
-    way: tuple[int, ...]
+    """The object the path begins at: a root, or an object of the cycle."""
+    path: tuple[int, ...]
     """References from the start to a typical storage (the last one made)."""
     storages: tuple[int, ...]
     bytes: int
@@ -46,7 +46,7 @@ class Group:
     cycles: tuple[tuple[int, ...], ...] = field(default=())
     """The smallest cycle of each instance, as references; () for live storages."""
     roots: int = 0
-    """How many roots the ways to live storages start from: each call of one function is a root of its own."""
+    """How many roots the paths to live storages start from: each call of one function is a root of its own."""
 
 
 def group_storages(graph: HeapGraph) -> list[Group]:
@@ -55,19 +55,19 @@ def group_storages(graph: HeapGraph) -> list[Group]:
 
 
 def _live(graph: HeapGraph) -> list[Group]:
-    ways = paths_from_roots(graph)
-    entries, through, hooked, origins = _entries(graph, ways)
+    paths = paths_from_roots(graph)
+    entries, through, hooked, origins = _entries(graph, paths)
     keys: dict[int, tuple[str, ...]] = {}
     shared: dict[tuple[object, ...], tuple[str, ...]] = {}
     members: dict[tuple[str, ...], list[int]] = {}
     for storage in graph.storages.tolist():
-        if graph.freed[storage] == 0 and np.isfinite(ways.cost[storage]):
+        if graph.freed[storage] == 0 and np.isfinite(paths.cost[storage]):
             entry = entries[storage] if entries[storage] >= 0 else storage
             if entry not in keys:
-                last = int(ways.last[entry])
+                last = int(paths.last[entry])
                 like = (last, entry) if last < 0 else (int(graph.holder[last]), *_alike(graph, last, entry))
                 if like not in shared:
-                    shared[like] = key_of(graph, ways.start_of(graph, entry), ways.path_to(graph, entry))
+                    shared[like] = key_of(graph, paths.start_of(graph, entry), paths.path_to(graph, entry))
                 keys[entry] = shared[like]
             # what a tensor's hooks hold grows by itself, though the tensor is as it was
             key = (*keys[entry], HOOKS) if hooked[storage] else keys[entry]
@@ -78,7 +78,7 @@ def _live(graph: HeapGraph) -> list[Group]:
         behind = [s for s in storages if through[s]]
         heavier = behind if 2 * _bytes(graph, behind) > _bytes(graph, storages) else storages
         typical = _typical(graph, heavier)
-        down = tuple(ways.path_to(graph, typical))
+        down = tuple(paths.path_to(graph, typical))
         roots = len({origins[s] for s in storages})
         groups.append(Group(key, origins[typical], down, tuple(storages), _bytes(graph, storages), 0, roots=roots))
     return groups
@@ -88,11 +88,11 @@ def _alike(graph: HeapGraph, reference: int, held: int) -> tuple[object, ...]:
     """All that a key takes from the last reference of a way and what it holds: the items of one container share
     theirs.
     """
-    name = grouping(graph.strings[graph.reference_name[reference]])
+    name = group_name(graph.strings[graph.reference_name[reference]])
     return int(graph.reference_kind[reference]), name, int(graph.kind[held]), int(graph.name[held])
 
 
-def _entries(graph: HeapGraph, ways: ShortestPaths) -> tuple[list[int], list[bool], list[bool], list[int]]:
+def _entries(graph: HeapGraph, paths: ShortestPaths) -> tuple[list[int], list[bool], list[bool], list[int]]:
     """For each object the first tensor on its way that is held for its own sake (-1 without one), whether its way leads
     through a grad graph, whether through a hook of that tensor, and the root it starts from.
 
@@ -107,14 +107,14 @@ def _entries(graph: HeapGraph, ways: ShortestPaths) -> tuple[list[int], list[boo
         [REFERENCE_KINDS.index(ReferenceKind.GRAD_GRAPH), REFERENCE_KINDS.index(ReferenceKind.SAVED)],
     ).tolist()
     hooks = (graph.reference_kind == REFERENCE_KINDS.index(ReferenceKind.HOOK)).tolist()
-    last, holder = ways.last.tolist(), graph.holder.tolist()
+    last, holder = paths.last.tolist(), graph.holder.tolist()
     entries, through, hooked, origins = (
         [-1] * len(graph),
         [False] * len(graph),
         [False] * len(graph),
         list(range(len(graph))),
     )
-    for index in np.argsort(ways.cost, kind="stable").tolist():
+    for index in np.argsort(paths.cost, kind="stable").tolist():
         reference = last[index]
         if reference >= 0:
             before = holder[reference]
@@ -142,11 +142,11 @@ def _garbage(graph: HeapGraph) -> list[Group]:
         return []
     cycles = find_cycles(graph)
     closed = np.flatnonzero(cycles.cyclic[cycles.label] & (graph.freed != 0))
-    ways = paths_from(graph, closed)
+    paths = paths_from(graph, closed)
     instances: dict[int, list[int]] = {}
     for storage in dead.tolist():
-        if np.isfinite(ways.cost[storage]):
-            instances.setdefault(int(cycles.label[ways.start_of(graph, storage)]), []).append(storage)
+        if np.isfinite(paths.cost[storage]):
+            instances.setdefault(int(cycles.label[paths.start_of(graph, storage)]), []).append(storage)
     collected: dict[tuple[str, ...], list[tuple[tuple[int, ...], list[int]]]] = {}
     members = _members(cycles, instances)
     for component, storages in instances.items():
@@ -154,14 +154,14 @@ def _garbage(graph: HeapGraph) -> list[Group]:
         immortal = any(graph.freed[s] == IMMORTAL for s in storages)
         key = ("immortal" if immortal else "cycle", *_cycle_key(graph, cycle))
         collected.setdefault(key, []).append((cycle, storages))
-    return [_garbage_group(graph, ways, key, found) for key, found in collected.items()]
+    return [_garbage_group(graph, paths, key, alike) for key, alike in collected.items()]
 
 
 def _members(cycles: Cycles, wanted: dict[int, list[int]]) -> dict[int, list[int]]:
-    found: dict[int, list[int]] = {component: [] for component in wanted}
+    members: dict[int, list[int]] = {component: [] for component in wanted}
     for index in np.flatnonzero(np.isin(cycles.label, list(wanted))).tolist():
-        found[int(cycles.label[index])].append(index)
-    return found
+        members[int(cycles.label[index])].append(index)
+    return members
 
 
 def _cycle(graph: HeapGraph, cycles: Cycles, members: list[int]) -> tuple[int, ...]:
@@ -170,15 +170,15 @@ def _cycle(graph: HeapGraph, cycles: Cycles, members: list[int]) -> tuple[int, .
     """
 
     def rank(index: int) -> tuple[bool, bool, bool, int, int]:
-        found = graph.object(index)
-        order = _HANDLES.index(found.kind) if found.kind in _HANDLES else len(_HANDLES)
+        member = graph.object(index)
+        order = _HANDLES.index(member.kind) if member.kind in _HANDLES else len(_HANDLES)
         inherent = holds_itself(graph, index)
-        return (not inherent, is_outside_users_files(found.where), inherent and not found.where, order, index)
+        return (not inherent, is_outside_users_files(member.where), inherent and not member.where, order, index)
 
     for start in sorted(members, key=rank)[:8]:
-        way = smallest_cycle(graph, cycles, start)
-        if way:
-            return tuple(way)
+        cycle = smallest_cycle(graph, cycles, start)
+        if cycle:
+            return tuple(cycle)
     return ()
 
 
@@ -222,18 +222,18 @@ def _cycle_key(graph: HeapGraph, cycle: tuple[int, ...]) -> tuple[str, ...]:
 
 
 def _garbage_group(
-    graph: HeapGraph, ways: ShortestPaths, key: tuple[str, ...], found: list[tuple[tuple[int, ...], list[int]]]
+    graph: HeapGraph, paths: ShortestPaths, key: tuple[str, ...], instances: list[tuple[tuple[int, ...], list[int]]]
 ) -> Group:
-    storages = [s for _, held in found for s in held]
-    cycle, last = found[-1]
+    storages = [s for _, held in instances for s in held]
+    cycle, last = instances[-1]
     typical = _typical(graph, last)
     freed = [int(graph.freed[s]) for s in storages]
     return Group(
         key=key,
-        start=ways.start_of(graph, typical),
-        way=tuple(ways.path_to(graph, typical)),
+        start=paths.start_of(graph, typical),
+        path=tuple(paths.path_to(graph, typical)),
         storages=tuple(storages),
         bytes=_bytes(graph, storages),
         freed=IMMORTAL if IMMORTAL in freed else max(freed),
-        cycles=tuple(c for c, _ in [(cycle, last), *found[:-1]]),
+        cycles=tuple(c for c, _ in [(cycle, last), *instances[:-1]]),
     )

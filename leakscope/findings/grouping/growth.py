@@ -8,9 +8,9 @@ from functools import cached_property
 from itertools import pairwise
 from statistics import median
 
-LEAST_LOOKS = 3
+MIN_LOOKS = 3
 """Fewer looks after warm-up say nothing about growth."""
-LEAST_TOTAL_FACTOR = 16
+MIN_TOTAL_FACTOR = 16
 """A leak has grown by this many times `min_bytes` in all (64 KiB a step, 1 MiB in all)."""
 STEADY_SHARE = 0.25
 """The slowest stretch of a steady growth is at least this share of the fastest."""
@@ -45,7 +45,7 @@ class Series:
 
     @property
     def _rises(self) -> bool:
-        few = len(self.bytes) < LEAST_LOOKS or len(self._slopes) < LEAST_LOOKS - 1
+        few = len(self.bytes) < MIN_LOOKS or len(self._slopes) < MIN_LOOKS - 1
         return not few and all(b >= a for a, b in pairwise(self.bytes))
 
     @property
@@ -68,7 +68,7 @@ class Series:
     @property
     def certain(self) -> bool:
         """It grew at each look, or at three of them where it pauses in between and not for longest at the end."""
-        return not self.pauses or (len(self._slopes) >= LEAST_LOOKS and self.grew_lately)
+        return not self.pauses or (len(self._slopes) >= MIN_LOOKS and self.grew_lately)
 
     @property
     def steady(self) -> bool:
@@ -88,20 +88,20 @@ class Series:
     @property
     def _pauses(self) -> list[int]:
         """Steps without growth before each rise, and after the last."""
-        found = [0]
+        pauses = [0]
         for s, t, a, b in zip(self.steps, self.steps[1:], self.bytes, self.bytes[1:], strict=False):
             if b > a:
-                found.append(0)
+                pauses.append(0)
             else:
-                found[-1] += t - s
-        return found
+                pauses[-1] += t - s
+        return pauses
 
     @cached_property
     def _periods(self) -> list[float]:
         """Bytes a step for each period of steps that the looks fit: as much at each time, at the looks that rose and
         at no other.
         """
-        found = []
+        rates = []
         span = self.steps[-1] - self.steps[0]
         for period in range(2, span if span <= _SPAN else 0):
             for first in range(period):
@@ -116,8 +116,8 @@ class Series:
                     and risen
                     and min(risen) >= _ALIKE * max(risen) > 0
                 ):
-                    found.append(sum(risen) / len(risen) / period)
-        return found
+                    rates.append(sum(risen) / len(risen) / period)
+        return rates
 
     @property
     def total(self) -> int:
@@ -126,7 +126,7 @@ class Series:
 
     def is_leak(self, min_bytes: int) -> bool:
         """Large enough for a verdict, not only a note."""
-        return self.per_step >= min_bytes and self.total >= min_bytes * LEAST_TOTAL_FACTOR
+        return self.per_step >= min_bytes and self.total >= min_bytes * MIN_TOTAL_FACTOR
 
 
 def series(steps: Sequence[int], bytes_at: dict[int, int]) -> Series:

@@ -149,15 +149,15 @@ def _spoken(graph: HeapGraph, group: Group) -> str:
 
 def _is_named(graph: HeapGraph, group: Group) -> bool:
     """Whether a variable of a function or of a module leads there."""
-    return any(graph.object(int(graph.holder[r])).kind in (ObjectKind.FRAME, ObjectKind.NAMESPACE) for r in group.way)
+    return any(graph.object(int(graph.holder[r])).kind in (ObjectKind.FRAME, ObjectKind.NAMESPACE) for r in group.path)
 
 
 def _named(graph: HeapGraph, group: Group) -> tuple[str, str]:
     """`net.weight in main()` and the line, from the frame nearest to the memory, which the error's traceback may
     keep.
     """
-    frames = [k for k, r in enumerate(group.way) if graph.object(int(graph.holder[r])).kind == ObjectKind.FRAME]
-    way = _down_to_holder(graph, group.way[frames[-1] :] if frames else group.way)
+    frames = [k for k, r in enumerate(group.path) if graph.object(int(graph.holder[r])).kind == ObjectKind.FRAME]
+    way = _down_to_holder(graph, group.path[frames[-1] :] if frames else group.path)
     if not way:
         return graph.object(group.start).label, ""
     said = as_expression(graph, way, way[-1])

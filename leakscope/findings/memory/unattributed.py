@@ -9,7 +9,7 @@ from itertools import pairwise
 from leakscope.findings.facts import Facts
 from leakscope.findings.grouping.arrays import array_bytes
 from leakscope.findings.grouping.bounds import went_on
-from leakscope.findings.grouping.growth import LEAST_LOOKS, series
+from leakscope.findings.grouping.growth import MIN_LOOKS, series
 from leakscope.findings.model import Finding, FreedBy, RuleName, Severity, Sighting
 from leakscope.findings.naming.trace import fingerprint
 from leakscope.graph.model import KINDS, ObjectKind
@@ -49,7 +49,7 @@ def gap_findings(rank: Rank, looks: Sequence[Look], min_bytes: int) -> list[Find
     if not line.grew_lately or not line.is_leak(min_bytes) or line.total <= _OVERHEAD * explained.total:
         return []
     grown = line.bytes[-1] - line.bytes[0]
-    enough = len(line.steps) > LEAST_LOOKS  # three counts, of whatever else the process does, rise one time in six
+    enough = len(line.steps) > MIN_LOOKS  # three counts, of whatever else the process does, rise one time in six
     shapes = on == "cpu" and line.per_step <= _MOST_A_SHAPE and _shapes_are_new(counted)
     finding = Finding(
         rule=RuleName.NATIVE_HOLD,
@@ -78,7 +78,7 @@ def _since_last_fall(steps: list[int], gap: Mapping[int, int]) -> list[int]:
     """
     falls = [place for place, (before, after) in enumerate(pairwise(steps), 1) if gap[after] < gap[before]]
     later = steps[falls[-1] :] if falls else steps
-    return later if len(later) > LEAST_LOOKS else steps
+    return later if len(later) > MIN_LOOKS else steps
 
 
 def _shapes_are_new(looks: Sequence[Look]) -> bool:

@@ -20,7 +20,7 @@ def trace_of(candidate: Candidate, cut: Cut | None, frees: dict[int, int]) -> tu
 def _from_root(candidate: Candidate, cut: Cut | None, frees: dict[int, int]) -> tuple[Hop, ...]:
     group = candidate.group
     instances = cut.references[0].indexes if cut else ()
-    leaked_from = next((k + 1 for k, r in enumerate(group.way) if r in instances), candidate.tensor_at)
+    leaked_from = next((k + 1 for k, r in enumerate(group.path) if r in instances), candidate.tensor_at)
     if cut is None:
         kept = "held by more than what is listed here"
     elif cut.also:
@@ -28,7 +28,7 @@ def _from_root(candidate: Candidate, cut: Cut | None, frees: dict[int, int]) -> 
     else:
         kept = "only the cut reference keeps it"
     reasons = ("held on the way from a root", kept)
-    return hops(candidate.graph, group.start, group.way, leaked_from, frees, reasons, candidate.one_of_its_kind)
+    return hops(candidate.graph, group.start, group.path, leaked_from, frees, reasons, candidate.one_of_its_kind)
 
 
 def _from_cycle(candidate: Candidate, frees: dict[int, int]) -> tuple[Hop, ...]:
@@ -36,9 +36,9 @@ def _from_cycle(candidate: Candidate, frees: dict[int, int]) -> tuple[Hop, ...]:
     cycle = group.cycles[0] if group.cycles else ()
     start = int(graph.holder[cycle[0]]) if cycle else group.start
     around = hops(graph, start, cycle, 0, frees, ("", "no root leads here: the cycle keeps itself"))
-    down = hops(graph, group.start, group.way, 0, frees, ("", "held by the cycle"))
+    down = hops(graph, group.start, group.path, 0, frees, ("", "held by the cycle"))
     on_cycle = {int(graph.held[r]) for r in cycle}
-    storage_in_reach = group.start in on_cycle and (len(group.way) <= 1 or len(cycle) == 1)
+    storage_in_reach = group.start in on_cycle and (len(group.path) <= 1 or len(cycle) == 1)
     return around[:-1] + down if storage_in_reach and cycle and group.start == start else around + down
 
 

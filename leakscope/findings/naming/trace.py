@@ -39,7 +39,7 @@ def any_item(text: str) -> str:
     return re.sub(r"\[-?\d+\]", "[i]", text)
 
 
-def grouping(name: str) -> str:
+def group_name(name: str) -> str:
     """Even more generic, to collect the items of one container: any key is `[...]`."""
     return "[...]" if name.startswith("[") else re.sub(r"key .*", "key ...", generic(name))
 
@@ -67,7 +67,7 @@ def key_of(graph: HeapGraph, start: int, path: Sequence[int], names: bool = Fals
     parts = [_kind_and_name(graph, start) + _native_type(graph, start)]
     for reference in path[: items[-1] + 1 if items else before]:
         r = graph.reference(reference)
-        part = f"{generic(r.name) if names else grouping(r.name)} {_kind_and_name(graph, r.held)}"
+        part = f"{generic(r.name) if names else group_name(r.name)} {_kind_and_name(graph, r.held)}"
         if part not in parts[-_REPEATED:]:
             parts.append(part)
     return tuple(parts)

@@ -15,7 +15,7 @@ KNOWN_CYCLES = {
 def origin_of(candidate: Candidate) -> Origin:
     """`library` where a known one closes the cycle, or every line that can be named on it belongs to a library."""
     graph, group = candidate.graph, candidate.group
-    references = list(group.cycles[0]) if group.cycles else list(group.way)
+    references = list(group.cycles[0]) if group.cycles else list(group.path)
     if group.cycles and any(graph.object(int(graph.holder[r])).name in KNOWN_CYCLES for r in references):
         return Origin.LIBRARY
     lines = [graph.object(int(graph.holder[r])).where for r in references] + [

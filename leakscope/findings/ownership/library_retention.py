@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from leakscope.findings.facts import Upstream
-from leakscope.findings.grouping.growth import LEAST_LOOKS, Series, series
+from leakscope.findings.grouping.growth import MIN_LOOKS, Series, series
 from leakscope.findings.model import Cut, CutReference, Finding, FreedBy, Origin, Severity, Sighting
 from leakscope.findings.naming.candidate_trace import on_trace
 from leakscope.findings.naming.expressions import as_part_of_holder
@@ -77,14 +77,16 @@ def _holder_text(graph: HeapGraph, reference: int) -> str:
     return f"{r.name.removeprefix('local ')} in {holder.name}()" if in_function else as_part_of_holder(graph, reference)
 
 
-def kept_by_library(rank: Rank, looks: Sequence[Look], told: Sequence[Finding], min_bytes: int) -> dict[str, Finding]:
+def kept_by_library(
+    rank: Rank, looks: Sequence[Look], growing: Sequence[Finding], min_bytes: int
+) -> dict[str, Finding]:
     """Holder to finding, for each holder that keeps something at the last look; a note unless it grows.
 
-    `told` are the findings of this rank that grow: what they name is not told again.
+    `growing` are the findings of this rank that grow: what they name is not told again.
     """
     if len(looks) <= 1 or looks[-1].occasion == Occasion.BLOCK:
         return {}
-    named = {index for finding in told for index in finding.storages.get(rank.number, ())}
+    named = {index for finding in growing for index in finding.storages.get(rank.number, ())}
     last = looks[-1]
     graph = last.heap
     kept = by_holder(graph, [s for s in graph.storages.tolist() if graph.freed[s] == 0 and s not in named], alone=False)
@@ -139,7 +141,7 @@ def _finding(rank: Rank, graph: HeapGraph, kept: LibraryRetention, line: Series,
 def _course(line: Series) -> Course:
     if line.grew_lately:
         return Course.GROWS
-    if len(line.bytes) < LEAST_LOOKS:
+    if len(line.bytes) < MIN_LOOKS:
         return Course.UNKNOWN
     return Course.STEADY if len(set(line.bytes)) == 1 else Course.VARIES
 

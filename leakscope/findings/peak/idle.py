@@ -73,8 +73,8 @@ class PeakOfStep:
         the peak then.
         """
         spans: dict[tuple[str, str], int] = {}
-        for one in idle:
-            spans[_site(one.row)] = min(_span(one.row), spans.get(_site(one.row), _span(one.row)))
+        for entry in idle:
+            spans[_site(entry.row)] = min(_span(entry.row), spans.get(_site(entry.row), _span(entry.row)))
         rows = [row for row in self.rows if _site(row) in spans and 2 * _span(row) >= spans[_site(row)]]
         heights = [
             live - sum(row.bytes for row in rows if row.last < number < row.died) for number, live in self.step.curve
@@ -91,14 +91,14 @@ def peak_of(rank: Rank) -> PeakOfStep | None:
     if look is None:
         return None
     graph, users = look.heap, users_side(look.heap)
-    lying = [
+    rows = [
         row
         for row in rank.lifetimes
         if isinstance(row, IdleStorage) and 0 <= row.storage < len(graph) and graph.freed[row.storage] == 0
     ]
     reached: dict[int, Reach] = {}
-    holders = _settled(graph, {row.storage: holders_of(graph, row.storage, users, reached) for row in lying})
-    idle = [Idle(row, holders[row.storage], _who(graph, holders[row.storage], row, step)) for row in lying]
+    holders = _settled(graph, {row.storage: holders_of(graph, row.storage, users, reached) for row in rows})
+    idle = [Idle(row, holders[row.storage], _who(graph, holders[row.storage], row, step)) for row in rows]
     alike = tuple(row for row in rank.lifetimes if isinstance(row, (IdleStorage, AlikeStorage)))
     return PeakOfStep(rank.number, step, graph, tuple(idle), alike)
 

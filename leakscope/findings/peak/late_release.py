@@ -52,17 +52,17 @@ class LateReleaseFacts(Facts):
 
 
 def late_release_findings(
-    rank: Rank, min_bytes: int, told: Collection[str] = (), leak_share: float = LEAK_SHARE
+    rank: Rank, min_bytes: int, reported: Collection[str] = (), leak_share: float = LEAK_SHARE
 ) -> list[Finding]:
     """A leak where the user could save `leak_share` of this rank's peak, else notes.
 
-    `told` are holders of a library that have findings of their own, as `PipelineStage.output_chunks`.
+    `reported` are holders of a library that have findings of their own, as `PipelineStage.output_chunks`.
     """
     peak = peak_of(rank)
     if peak is None:
         return []
     least = max(_LEAK_FACTOR * min_bytes, leak_share * peak.step.peak_bytes, 1)
-    return _users_findings(peak, min_bytes, least) + others_findings(peak, min_bytes, told)
+    return _users_findings(peak, min_bytes, least) + others_findings(peak, min_bytes, reported)
 
 
 def late_release_unjudged(rank: Rank) -> list[Unjudged]:
@@ -78,23 +78,23 @@ def avoidable_peak_bytes(rank: Rank) -> int | None:
 
 def _users_findings(peak: PeakOfStep, min_bytes: int, least: float) -> list[Finding]:
     graph = peak.graph
-    ways = paths_from_roots(graph)
+    paths = paths_from_roots(graph)
     idle = peak.held_by(Releaser.USER)
     storages = frozenset(i.row.storage for i in idle)
     groups: dict[str, list[tuple[Idle, tuple[int, ...]]]] = defaultdict(list)
     climbed: dict[int, int] = {}
-    for one in idle:
+    for entry in idle:
         cuts = []
-        for reference in one.holders.users:
+        for reference in entry.holders.users:
             if reference not in climbed:
                 climbed[reference] = _climb(graph, reference, storages)
             cuts.append(climbed[reference])
-        cuts = _of_one_object(graph, list(dict.fromkeys(cuts)), one, storages)
+        cuts = _by_their_object(graph, list(dict.fromkeys(cuts)), entry, storages)
         cuts.sort(key=lambda c: (graph.object(int(graph.holder[c])).kind != ObjectKind.FRAME, c))
-        groups[_owner(graph, ways, cuts[0])].append((one, tuple(cuts)))
+        groups[_owner(graph, paths, cuts[0])].append((entry, tuple(cuts)))
     # Where another moment is as high, letting go of these alone would gain nothing worth a line.
-    worth = [members for members in groups.values() if peak.fall([one for one, _ in members]) >= max(min_bytes, 1)]
-    return [_finding(peak, ways, members, least) for members in worth]
+    worth = [members for members in groups.values() if peak.fall([idle for idle, _ in members]) >= max(min_bytes, 1)]
+    return [_finding(peak, paths, members, least) for members in worth]
 
 
 def _climb(graph: HeapGraph, reference: int, idle: frozenset[int]) -> int:
@@ -115,64 +115,64 @@ def _climb(graph: HeapGraph, reference: int, idle: frozenset[int]) -> int:
     return best if graph.reference(best).kind == ReferenceKind.LOCAL else reference
 
 
-def _of_one_object(graph: HeapGraph, cuts: list[int], one: Idle, idle: frozenset[int]) -> list[int]:
+def _by_their_object(graph: HeapGraph, cuts: list[int], entry: Idle, idle: frozenset[int]) -> list[int]:
     """Where one object holds the storage by several references, the one reference to that object instead of these."""
     times = Counter(int(graph.holder[c]) for c in cuts)
     for holder in [h for h, count in times.items() if count > 1 and not graph.root[h] and len(graph.into(h)) == 1]:
         instead = [*graph.into(holder).tolist(), *(c for c in cuts if graph.holder[c] != holder)]
-        gone = freed_storages(graph, np.asarray([*instead, *one.holders.packed], dtype=np.int64))
-        if frees_mostly_idle(graph, gone, one.row.storage, idle):
+        gone = freed_storages(graph, np.asarray([*instead, *entry.holders.packed], dtype=np.int64))
+        if frees_mostly_idle(graph, gone, entry.row.storage, idle):
             cuts = list(dict.fromkeys(instead))
     return cuts
 
 
-def _owner(graph: HeapGraph, ways: ShortestPaths, reference: int) -> str:
+def _owner(graph: HeapGraph, paths: ShortestPaths, reference: int) -> str:
     """What a person would open to mend it: the function whose variable it is, or the root that leads there."""
     holder = int(graph.holder[reference])
-    root = graph.object(ways.start_of(graph, holder))
+    root = graph.object(paths.start_of(graph, holder))
     return (
         f"{root.kind} {root.name}"
         if root.kind == ObjectKind.FRAME
-        else f"{root.kind} {root.name} {_spoken(graph, ways, reference)}"
+        else f"{root.kind} {root.name} {_spoken(graph, paths, reference)}"
     )
 
 
-def _where(graph: HeapGraph, ways: ShortestPaths, reference: int) -> str:
+def _where(graph: HeapGraph, paths: ShortestPaths, reference: int) -> str:
     """The line of this reference, or of the nearest one above it that has a line."""
-    for above in [reference, *ways.path_to(graph, int(graph.holder[reference]))[::-1]]:
+    for above in [reference, *paths.path_to(graph, int(graph.holder[reference]))[::-1]]:
         r = graph.reference(above)
         if where := r.where or graph.object(r.holder).where:
             return where
     return ""
 
 
-def _spoken(graph: HeapGraph, ways: ShortestPaths, reference: int) -> str:
-    way = [*ways.path_to(graph, int(graph.holder[reference])), reference]
-    return as_expression(graph, way, reference)
+def _spoken(graph: HeapGraph, paths: ShortestPaths, reference: int) -> str:
+    path = [*paths.path_to(graph, int(graph.holder[reference])), reference]
+    return as_expression(graph, path, reference)
 
 
 def _finding(
-    peak: PeakOfStep, ways: ShortestPaths, members: Sequence[tuple[Idle, tuple[int, ...]]], least: float
+    peak: PeakOfStep, paths: ShortestPaths, members: Sequence[tuple[Idle, tuple[int, ...]]], least: float
 ) -> Finding:  # fmt: skip
     """A leak from `least` bytes on, else a note."""
     graph = peak.graph
-    size = sum(one.row.bytes for one, _ in members)
+    size = sum(member.row.bytes for member, _ in members)
     # what the running statement itself used a moment ago, as `logits` in loss.backward(), every plain script
     # holds: a note
-    passing = sum(one.row.bytes for one, _ in members if one.row.one_statement)
-    fall = peak.fall([one for one, _ in members])
+    passing = sum(member.row.bytes for member, _ in members if member.row.one_statement)
+    fall = peak.fall([idle for idle, _ in members])
     members = sorted(members, key=lambda m: -m[0].row.bytes)
     cuts = list(dict.fromkeys(c for _, more in members for c in more))
-    spoken = list(dict.fromkeys(_spoken(graph, ways, c) for c in cuts))
-    where = _where(graph, ways, cuts[0])
-    packed = {r for one, _ in members for r in one.holders.packed}
+    spoken = list(dict.fromkeys(_spoken(graph, paths, c) for c in cuts))
+    where = _where(graph, paths, cuts[0])
+    packed = {r for member, _ in members for r in member.holders.packed}
     gone = freed_storages(graph, np.asarray([*cuts, *packed], dtype=np.int64))
     frees = int(graph.bytes[[s for s in gone.tolist() if s in {m[0].row.storage for m in members}]].sum())
     names = _together(spoken)
-    made = list(dict.fromkeys(one.row.made_at for one, _ in members if one.row.made_at))
+    made = list(dict.fromkeys(member.row.made_at for member, _ in members if member.row.made_at))
     trace = _trace(
         graph,
-        ways,
+        paths,
         cuts[0],
         members[0][0].row.storage,
         frees if len(cuts) == 1 else _frees_alone(graph, members, cuts[0]),
@@ -212,7 +212,7 @@ def _finding(
 
 def _frees_alone(graph: HeapGraph, members: Sequence[tuple[Idle, tuple[int, ...]]], cut: int) -> int:
     """What this cut frees of the memory that lies idle, without the others."""
-    idle = {one.row.storage for one, _ in members}
+    idle = {member.row.storage for member, _ in members}
     return int(
         graph.bytes[[s for s in freed_storages(graph, np.asarray([cut], dtype=np.int64)).tolist() if s in idle]].sum()
     )
@@ -233,10 +233,10 @@ def _listed(names: Sequence[str]) -> str:
     return " and ".join([", ".join(names[:-1]), names[-1]]) if len(names) > 1 else names[0]
 
 
-def _trace(graph: HeapGraph, ways: ShortestPaths, cut: int, storage: int, frees: int) -> tuple[Hop, ...]:
+def _trace(graph: HeapGraph, paths: ShortestPaths, cut: int, storage: int, frees: int) -> tuple[Hop, ...]:
     """From the root through the cut down to the storage."""
-    above = ways.path_to(graph, int(graph.holder[cut]))
-    way = [*above, cut]
+    above = paths.path_to(graph, int(graph.holder[cut]))
+    path = [*above, cut]
     came: dict[int, int] = {int(graph.held[cut]): -1}
     waiting = [int(graph.held[cut])]
     while waiting and storage not in came:
@@ -251,8 +251,8 @@ def _trace(graph: HeapGraph, ways: ShortestPaths, cut: int, storage: int, frees:
     while came.get(at, -1) >= 0:
         down.append(came[at])
         at = int(graph.holder[came[at]])
-    way += down[::-1]
-    start = int(graph.holder[way[0]])
+    path += down[::-1]
+    start = int(graph.holder[path[0]])
     return hops(
-        graph, start, way, len(above) + 1, {cut: frees}, ("still needed", "not used again before it is released")
+        graph, start, path, len(above) + 1, {cut: frees}, ("still needed", "not used again before it is released")
     )

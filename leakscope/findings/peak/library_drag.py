@@ -34,33 +34,33 @@ class OthersFacts(Facts):
     by: Releaser
 
 
-def others_findings(peak: PeakOfStep, min_bytes: int, told: Collection[str]) -> list[Finding]:
-    """Notes: one for each holder of a library that is known, but for those `told` already, then one for each
+def others_findings(peak: PeakOfStep, min_bytes: int, reported: Collection[str]) -> list[Finding]:
+    """Notes: one for each holder of a library that is known, but for those `reported` already, then one for each
     other sort.
     """
     by_storage = {idle.row.storage: idle for idle in peak.held_by(Releaser.LIBRARY)}
     kept = by_holder(peak.graph, list(by_storage), alone=True)
-    found = []
-    for one in kept:
-        idle = [by_storage[storage] for storage in one.holds]
-        if one.known.holder not in told and _bytes(idle) >= max(min_bytes, 1):
-            found.append(_known(peak, one, idle))
-    named = {storage for one in kept for storage in one.holds}
+    findings = []
+    for kept_by in kept:
+        idle = [by_storage[storage] for storage in kept_by.holds]
+        if kept_by.known.holder not in reported and _bytes(idle) >= max(min_bytes, 1):
+            findings.append(_known(peak, kept_by, idle))
+    named = {storage for kept_by in kept for storage in kept_by.holds}
     for who in _OTHERS:
-        idle = [one for one in peak.held_by(who) if one.row.storage not in named]
+        idle = [entry for entry in peak.held_by(who) if entry.row.storage not in named]
         if who == Releaser.GRADIENT and peak.step.peak_phase == Phase.OPTIMIZER:
             continue  # the optimizer itself still holds them: no zero_grad could come before
         if _bytes(idle) >= max(_WORTH_FACTOR * min_bytes, _WORTH_SHARE * peak.rise, 1):
-            found.append(_unknown(peak, who, idle))
-    return found
+            findings.append(_unknown(peak, who, idle))
+    return findings
 
 
 def _bytes(idle: Sequence[Idle]) -> int:
-    return sum(one.row.bytes for one in idle)
+    return sum(entry.row.bytes for entry in idle)
 
 
 def _made_at(idle: Sequence[Idle]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(one.row.made_at for one in idle if one.row.made_at))[:6]
+    return tuple(dict.fromkeys(entry.row.made_at for entry in idle if entry.row.made_at))[:6]
 
 
 def _known(peak: PeakOfStep, kept: LibraryRetention, idle: Sequence[Idle]) -> Finding:

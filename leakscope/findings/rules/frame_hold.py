@@ -8,7 +8,7 @@ from itertools import pairwise
 
 from leakscope.findings.facts import Facts
 from leakscope.findings.grouping.candidate import Candidate
-from leakscope.findings.grouping.growth import LEAST_LOOKS
+from leakscope.findings.grouping.growth import MIN_LOOKS
 from leakscope.findings.model import RuleName
 from leakscope.findings.rules.rule import OwnRule
 from leakscope.graph.model import Object, ObjectKind, ReferenceKind, RootKind
@@ -76,7 +76,7 @@ def _applies(candidate: Candidate) -> bool:
 
 
 def _piles_up(candidate: Candidate) -> bool:
-    more = len(candidate.roots) >= LEAST_LOOKS and all(a < b for a, b in pairwise(candidate.roots))
+    more = len(candidate.roots) >= MIN_LOOKS and all(a < b for a, b in pairwise(candidate.roots))
     return more and candidate.objects[0].root == RootKind.FRAME
 
 
@@ -109,12 +109,12 @@ def _alike(candidate: Candidate, holder: Object) -> int:
 
 def _collector(candidate: Candidate, position: int, cut: str) -> str:
     """What collects the objects like the one at this position, as its user would write it; "" where that is the cut."""
-    way = candidate.group.way
+    path = candidate.group.path
     place = next((k for k in range(position - 1, 0, -1) if candidate.objects[k].kind == ObjectKind.CONTAINER), 0)
-    items = [reference for reference in way[place:position] if place and reference not in candidate.one_of_its_kind]
-    if all(cut != candidate.written(reference) for reference in (*items, *way[position : candidate.tensor_at])):
+    items = [reference for reference in path[place:position] if place and reference not in candidate.one_of_its_kind]
+    if all(cut != candidate.written(reference) for reference in (*items, *path[position : candidate.tensor_at])):
         return ""
-    collector = candidate.written(way[place - 1]) if place else cut
+    collector = candidate.written(path[place - 1]) if place else cut
     return "" if collector == cut else collector
 
 

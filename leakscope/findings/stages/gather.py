@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from leakscope.findings.categories import summary
-from leakscope.findings.comm.operations import beyond_the_wire, context_findings, wire_findings
+from leakscope.findings.comm.operations import beyond_contexts, context_findings, dropped_work_findings
 from leakscope.findings.compare_ranks import skew_findings
 from leakscope.findings.memory.allocator import allocator_findings
 from leakscope.findings.model import Unjudged
@@ -22,7 +22,7 @@ def add_memory_of_rank(case: RankCase) -> RankCase:
         case,
         findings=(
             *case.findings,
-            *beyond_the_wire(case.gaps, case.findings),
+            *beyond_contexts(case.gaps, case.findings),
             *allocator_findings(case.rank, case.looks),
             *kept.values(),
             *late_release_findings(case.rank, case.min_bytes, kept),
@@ -38,7 +38,7 @@ def gather(case: Case) -> Case:
     of_ranks = [finding for rank in case.ranks for finding in rank.findings]
     return replace(
         case,
-        findings=(*of_ranks, *wire_findings(case.run), *context_findings(case.run)),
+        findings=(*of_ranks, *dropped_work_findings(case.run), *context_findings(case.run)),
         summaries={rank.rank.number: summary(rank.rank, rank.leaking) for rank in case.ranks},
         unjudged=(*(problem for rank in case.ranks for problem in rank.unjudged), *unloaded),
     )

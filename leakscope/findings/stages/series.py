@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from leakscope.findings.grouping.growth import LEAST_LOOKS
+from leakscope.findings.grouping.growth import MIN_LOOKS
 from leakscope.findings.grouping.looks import judged_looks
 from leakscope.findings.grouping.over_looks import groups_over
 from leakscope.findings.model import RuleName, Unjudged
@@ -30,8 +30,8 @@ def _unjudged(rank: Rank, looks: Sequence[Look]) -> list[Unjudged]:
     if looks and looks[-1].occasion == Occasion.BLOCK:
         return []
     unjudged = []
-    if (rank.looks or rank.steps) and len(looks) < LEAST_LOOKS:
-        why = f"only {len(looks)} look{'s' if len(looks) != 1 else ''} after warm-up, growth needs {LEAST_LOOKS}"
+    if (rank.looks or rank.steps) and len(looks) < MIN_LOOKS:
+        why = f"only {len(looks)} look{'s' if len(looks) != 1 else ''} after warm-up, growth needs {MIN_LOOKS}"
         why = why if rank.steps else f"no step was seen; {why}"
         unjudged.append(Unjudged(RuleName.STEP_GROWTH, rank.number, why))
     for look in looks:

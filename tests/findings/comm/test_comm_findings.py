@@ -16,7 +16,7 @@ from leakscope.findings.comm.matching import (
     waiting_circle,
     wire_notes,
 )
-from leakscope.findings.comm.operations import context_findings, wire_findings
+from leakscope.findings.comm.operations import context_findings, dropped_work_findings
 from leakscope.findings.model import Findings, Hop
 from leakscope.findings.ownership.known_leaks import known_leak
 from leakscope.record.kinds import Direction, EndKind, OperationState
@@ -39,7 +39,7 @@ def test_a_completion_without_its_operation_is_left_out() -> None:
 
 def test_dropped_works_are_one_note_for_each_line() -> None:
     dropped = [row(n, "send", 1, n, dropped=True, issued_at="train.py:9 go") for n in (1, 2, 3)]
-    (finding,) = wire_findings(run_of(rank_with(0, wire=dropped), rank_with(1)))
+    (finding,) = dropped_work_findings(run_of(rank_with(0, wire=dropped), rank_with(1)))
     assert finding.rule == "p2p-buffer" and finding.severity == "note" and finding.count == 3
     assert "train.py:9 go" in title(finding) and finding.ranks == (0,)
 
@@ -49,7 +49,7 @@ def test_of_each_rank_the_latest_steps_are_told() -> None:
         rank_with(n, wire=[row(s, "send", 1, s, dropped=True, issued_at="train.py:9 go") for s in range(1, 31)])
         for n in range(3)
     ]
-    (finding,) = wire_findings(run_of(*ranks))
+    (finding,) = dropped_work_findings(run_of(*ranks))
     assert finding.ranks == (0, 1, 2) and finding.count == 90
     assert {(r, max(s.step for s in finding.sightings if s.rank == r)) for r in finding.ranks} == {
         (0, 30),
