@@ -253,3 +253,10 @@ def package_of(module: str) -> str:
     files = ROOT.joinpath(*folders[0])
     alone = any(files.glob("*/__init__.py"))
     return ".".join(parts[: len(folders[0]) + 1] if alone else folders[0])
+
+
+def test_the_files_that_the_guide_names_are_there() -> None:
+    named = set(re.findall(r"`((?:[a-z_]+/)+[a-z_]*(?:\.py)?)`", (ROOT / "CONTRIBUTING.md").read_text()))
+    missing = {name for name in named if not any((top / name).exists() for top in (ROOT, ROOT / "leakscope"))}
+    assert len(named) > 20
+    assert missing == {"logs/"}  # of a run's folder
