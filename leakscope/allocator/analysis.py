@@ -151,12 +151,12 @@ def _alive_at(snapshot: Snapshot, played: Replay, sites: Sequence[Site], event: 
     blocks = snapshot.blocks
     stacks = np.concatenate([played.stacks[alive], blocks.stack[played.ghosts]])
     sizes = np.concatenate([played.sizes[alive], blocks.requested[played.ghosts]])
-    found = _by_site(sites, stacks, sizes)
+    by_site = _by_site(sites, stacks, sizes)
     untraced = played.unknown_at(event)
     if untraced:
         more = SiteBytes(UNTRACED, untraced, int((played.unknown_frees > event).sum()))
-        found = tuple(sorted((*found, more), key=_largest_first))
-    return found
+        by_site = tuple(sorted((*by_site, more), key=_largest_first))
+    return by_site
 
 
 def _by_site(sites: Sequence[Site], stacks: Indexes, sizes: Ints) -> tuple[SiteBytes, ...]:

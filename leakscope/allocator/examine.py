@@ -26,7 +26,7 @@ def examine(paths: Sequence[Path], comparing: bool = False) -> SnapshotsReport:
     for path in paths:
         for snapshot in read_snapshots(path):
             reports.append(analyse(snapshot, rank_in(path)))
-    reports = _told_apart(paths, reports)
+    reports = _named_apart(paths, reports)
     if not comparing:
         reports.sort(key=lambda report: (report.rank is None, report.rank or 0))
         return SnapshotsReport(tuple(reports), judge_snapshots(reports))
@@ -35,7 +35,7 @@ def examine(paths: Sequence[Path], comparing: bool = False) -> SnapshotsReport:
     return SnapshotsReport(tuple(reports), judge_snapshots(reports[1:]), compare(*reports))
 
 
-def _told_apart(paths: Sequence[Path], reports: list[SnapshotReport]) -> list[SnapshotReport]:
+def _named_apart(paths: Sequence[Path], reports: list[SnapshotReport]) -> list[SnapshotReport]:
     """Files of the same name get their folder's name before it."""
     if len({report.name for report in reports}) == len(reports) or len(reports) != len(paths):
         return reports

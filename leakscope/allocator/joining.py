@@ -40,7 +40,7 @@ def join(snapshot: Snapshot, storages: Sequence[Placed]) -> Joined:
     blocks = snapshot.blocks
     owner = np.array([segment.device for segment in snapshot.segments], np.int64)
     active = np.flatnonzero(blocks.state != INACTIVE)
-    found = np.full(len(active), -1, np.int64)
+    place_of = np.full(len(active), -1, np.int64)
     placed = np.zeros(len(storages), np.bool_)
     device = np.array([storage.device for storage in storages], np.int64)
     address = np.array([storage.address for storage in storages], np.uint64)
@@ -56,9 +56,9 @@ def join(snapshot: Snapshot, storages: Sequence[Placed]) -> Joined:
         inside[inside] = address[theirs][inside] < ends[at[inside]]
         placed[theirs[inside]] = True
         for place, block in zip(theirs[inside].tolist()[::-1], mine[at[inside]].tolist()[::-1], strict=True):
-            found[block] = place
-    found[blocks.state[active] == PENDING_FREE] = -1
-    return Joined(active, found, np.flatnonzero(~placed))
+            place_of[block] = place
+    place_of[blocks.state[active] == PENDING_FREE] = -1
+    return Joined(active, place_of, np.flatnonzero(~placed))
 
 
 @dataclass(frozen=True)
@@ -82,13 +82,13 @@ def layouts(snapshot: Snapshot) -> tuple[DeviceLayout, ...]:
     """One row for each device with segments."""
     blocks, segments = snapshot.blocks, snapshot.segments
     owner = np.array([segment.device for segment in segments], np.int64)
-    found = []
+    rows = []
     for device in sorted({segment.device for segment in segments}):
         mine = np.flatnonzero(owner[blocks.segment] == device) if len(blocks) else np.zeros(0, np.intp)
         size, state = blocks.size[mine], blocks.state[mine]
         scraps = fragmentation_of(blocks, mine)
         here = [segment for segment in segments if segment.device == device]
-        found.append(
+        rows.append(
             DeviceLayout(
                 device=device,
                 reserved=sum(segment.total_size for segment in here),
@@ -102,4 +102,4 @@ def layouts(snapshot: Snapshot) -> tuple[DeviceLayout, ...]:
                 private=sum(segment.total_size for segment in here if segment.pool != (0, 0)),
             )
         )
-    return tuple(found)
+    return tuple(rows)

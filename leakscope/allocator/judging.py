@@ -10,7 +10,7 @@ from statistics import median_low
 
 from leakscope.allocator.figures import DeviceReport, History, SiteBytes, SnapshotReport
 from leakscope.allocator.sites import Site
-from leakscope.allocator.steps import FEWEST_RISES
+from leakscope.allocator.steps import MIN_RISES
 from leakscope.verdict import Verdict
 
 MIN_STEP_BYTES = 64 << 10
@@ -117,7 +117,7 @@ def judge_snapshots(snapshots: Sequence[SnapshotReport]) -> Judgement:
 
 def _concerns(snapshot: SnapshotReport, device: DeviceReport) -> list[Concern]:
     origin = (snapshot.name, snapshot.rank, device.device)
-    found = [
+    concerns = [
         Concern(
             ConcernKind.OUT_OF_MEMORY,
             *origin,
@@ -128,7 +128,7 @@ def _concerns(snapshot: SnapshotReport, device: DeviceReport) -> list[Concern]:
         )
         for failure in device.out_of_memory[:1]
     ]
-    found += [
+    concerns += [
         Concern(
             ConcernKind.GROWTH,
             *origin,
@@ -143,13 +143,13 @@ def _concerns(snapshot: SnapshotReport, device: DeviceReport) -> list[Concern]:
     ]
     if device.pending.bytes >= max(MIN_BYTES, _PENDING_SHARE * device.reserved_bytes):
         site = device.pending.sites[0].site if device.pending.sites else None
-        found.append(
+        concerns.append(
             Concern(ConcernKind.PENDING_FREES, *origin, device.pending.bytes, site, of_bytes=device.reserved_bytes)
         )
     stuck = device.fragmentation.stuck_bytes
     if stuck >= max(_MIN_STUCK_BYTES, _STUCK_SHARE * device.reserved_bytes):
-        found.append(Concern(ConcernKind.FRAGMENTATION, *origin, stuck, of_bytes=device.reserved_bytes))
-    return found
+        concerns.append(Concern(ConcernKind.FRAGMENTATION, *origin, stuck, of_bytes=device.reserved_bytes))
+    return concerns
 
 
 def _unjudged(device: DeviceReport) -> str:
@@ -161,7 +161,7 @@ def _unjudged(device: DeviceReport) -> str:
     if not device.growth.marker:
         return "it marks no steps (no optimizer step or other annotation was recorded)"
     if not device.growth.judged:
-        return f"it holds {device.growth.steps} complete steps, and growth takes {FEWEST_RISES} to show"
+        return f"it holds {device.growth.steps} complete steps, and growth takes {MIN_RISES} to show"
     return ""
 
 
@@ -170,7 +170,7 @@ def _excesses(snapshots: Sequence[SnapshotReport]) -> list[Concern]:
     if len(snapshots) <= 1 or len({snapshot.rank for snapshot in snapshots} - {None}) < len(snapshots):
         return []
     held = [_end_by_place(snapshot) for snapshot in snapshots]
-    found = []
+    concerns = []
     for index, snapshot in enumerate(snapshots):
         for place, entry in held[index].items():
             peers = median_low(
@@ -179,7 +179,7 @@ def _excesses(snapshots: Sequence[SnapshotReport]) -> list[Concern]:
             total = sum(device.requested_bytes for device in snapshot.devices)
             if entry.bytes - peers >= max(MIN_BYTES, _EXCESS_SHARE * total):
                 device = snapshot.devices[0].device
-                found.append(
+                concerns.append(
                     Concern(
                         ConcernKind.RANK_EXCESS,
                         snapshot.name,
@@ -190,7 +190,7 @@ def _excesses(snapshots: Sequence[SnapshotReport]) -> list[Concern]:
                         of_bytes=peers,
                     )
                 )
-    return found
+    return concerns
 
 
 def _end_by_place(snapshot: SnapshotReport) -> dict[str, SiteBytes]:

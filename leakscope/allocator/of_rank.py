@@ -21,12 +21,12 @@ def files_in(folder: Path) -> tuple[Path, ...]:
 
     `cuda_step_000012.pickle`, then `cuda_oom_000012.pickle`, which was taken after that step.
     """
-    found = [
+    named = [
         (int(name[3]), name[2] != "step", path)
         for path in folder.glob("*.pickle")
         if (name := _NAME.fullmatch(path.name))
     ]
-    return tuple(path for _, _, path in sorted(found))
+    return tuple(path for _, _, path in sorted(named))
 
 
 def snapshots_in(folder: Path, rank: int) -> tuple[tuple[SnapshotReport, ...], tuple[str, ...]]:
@@ -49,7 +49,7 @@ def rank_in(path: Path) -> int | None:
     A snapshot itself does not say which rank wrote it.
     """
     for part in (path.name, *(parent.name for parent in path.parents)):
-        if found := _RANK.search(part):
-            return int(found[1])
-    found = _SHORT.search(path.name)
-    return int(found[1]) if found else None
+        if match := _RANK.search(part):
+            return int(match[1])
+    match = _SHORT.search(path.name)
+    return int(match[1]) if match else None

@@ -102,8 +102,8 @@ def _native_name(stack: Stack) -> str:
         node = _GRAD_NODE.search(frame.name)
         if node:
             return f"autograd {node[1]}" + (f" ({operator})" if operator else "")
-        if not operator and (found := _OPERATOR.search(frame.name)):
-            operator = f"aten::{found[1]}"
+        if not operator and (named := _OPERATOR.search(frame.name)):
+            operator = f"aten::{named[1]}"
         if not plain and not _PLUMBING.search(frame.name):
             plain = re.split(r"[<(]", frame.name.removeprefix("void "))[0][:120]
     return operator or plain

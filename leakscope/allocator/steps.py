@@ -13,7 +13,7 @@ from leakscope.allocator.replaying import Replay
 from leakscope.allocator.sites import Site
 from leakscope.allocator.snapshot import Annotation, Ints, Trace
 
-FEWEST_RISES = 3
+MIN_RISES = 3
 """Growth is more bytes at each of at least this many step ends in a row, the last included."""
 
 _MAX_STEPS = 512
@@ -56,7 +56,7 @@ class StepGrowth:
     @property
     def judged(self) -> bool:
         """Whether enough steps were seen for growth to show."""
-        return self.steps >= FEWEST_RISES
+        return self.steps >= MIN_RISES
 
 
 def step_growth(replay: Replay, trace: Trace, annotations: Sequence[Annotation], sites: Sequence[Site]) -> StepGrowth:
@@ -77,7 +77,7 @@ def step_growth(replay: Replay, trace: Trace, annotations: Sequence[Annotation],
         return StepGrowth(marker, 0, (), ())
     levels = tuple(int(replay.curve[max(int(at) - 1, 0)]) for at in boundaries)
     steps = len(boundaries) - 1
-    growing = _growing(replay, boundaries, sites) if steps >= FEWEST_RISES else []
+    growing = _growing(replay, boundaries, sites) if steps >= MIN_RISES else []
     return StepGrowth(
         marker, steps, levels, tuple(sorted(growing, key=lambda grown: (-grown.bytes_per_step, grown.site)))
     )
@@ -103,7 +103,7 @@ def _growing(replay: Replay, boundaries: Ints, sites: Sequence[Site]) -> list[Si
     site_of_stack = np.array([number[site] for site in sites], np.int64)
     site = site_of_stack[replay.stacks]
     kept = np.bincount(site[replay.live], weights=replay.sizes[replay.live], minlength=len(distinct))
-    found = []
+    growing = []
     survivors = np.flatnonzero(kept > 0)
     chosen = np.isin(site, survivors)
     place = np.searchsorted(survivors, site[chosen])
@@ -112,9 +112,9 @@ def _growing(replay: Replay, boundaries: Ints, sites: Sequence[Site]) -> list[Si
     for column, at in enumerate(survivors.tolist()):
         flat = np.flatnonzero(rises[:, column] <= 0)
         run = rises[flat[-1] + 1 if len(flat) else 0 :, column]
-        if len(run) >= FEWEST_RISES:
-            found.append(SiteGrowth(distinct[at], float(run.mean()), len(run), int(kept[at])))
-    return found
+        if len(run) >= MIN_RISES:
+            growing.append(SiteGrowth(distinct[at], float(run.mean()), len(run), int(kept[at])))
+    return growing
 
 
 def _levels(replay: Replay, chosen: npt.NDArray[np.bool_], place: Ints, boundaries: Ints, width: int) -> Ints:

@@ -97,15 +97,15 @@ def paths_from_roots(graph: HeapGraph) -> ShortestPaths:
     for index in np.flatnonzero(graph.root == ROOTS.index(RootKind.FRAME)).tolist():
         if is_library_line(graph.object(index).where):
             cost[index] = _LIBRARY_COST
-    return _ways(graph, graph.roots, cost[graph.roots])
+    return _paths(graph, graph.roots, cost[graph.roots])
 
 
 def paths_from(graph: HeapGraph, starts: Ints) -> ShortestPaths:
     """From these objects, all alike."""
-    return _ways(graph, starts, np.ones(len(starts)))
+    return _paths(graph, starts, np.ones(len(starts)))
 
 
-def _ways(graph: HeapGraph, starts: Ints, start_cost: NDArray[np.float64]) -> ShortestPaths:
+def _paths(graph: HeapGraph, starts: Ints, start_cost: NDArray[np.float64]) -> ShortestPaths:
     n = len(graph)
     if n == 0 or len(starts) == 0:
         return ShortestPaths(np.full(n, np.inf), np.full(n, -1, dtype=np.int64))

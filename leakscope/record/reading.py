@@ -26,7 +26,7 @@ from leakscope.record.rows.row import Row, from_json, from_line
 if TYPE_CHECKING:
     from leakscope.allocator.figures import SnapshotReport
 
-MOST_ANALYSED = 16
+MAX_ANALYSED = 16
 """Ranks whose allocator snapshots are analysed for a report; `leakscope snapshot` reads those of all."""
 
 Lines = Mapping[str, Sequence[Any]]
@@ -65,7 +65,7 @@ def read_run(folder: Path, snapshots: bool = False) -> Run:
         numbers = sorted(int(p.name[5:]) for p in folder.iterdir() if re.fullmatch(r"rank_\d{4,}", p.name))
         missing = [n for n in range(expected) if n not in numbers]
         ranks = tuple(
-            _read_rank(folder, n, snapshots and place < MOST_ANALYSED) for place, n in enumerate(numbers)
+            _read_rank(folder, n, snapshots and place < MAX_ANALYSED) for place, n in enumerate(numbers)
         ) + tuple(_lost(n) for n in missing)
         return Run(
             command=tuple(data["command"]),

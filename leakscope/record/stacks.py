@@ -17,9 +17,9 @@ def read_stack(path: Path) -> tuple[str, ...]:
         r"^(?:Current thread|Thread) .*\n", path.read_text(encoding="utf-8", errors="replace"), flags=re.MULTILINE
     )
     stacks = [re.findall(r"^  File .*", section, flags=re.MULTILINE) for section in sections[1:]]
-    told = [
+    shown = [
         [line for line in reversed(stack) if "/leakscope/capture/" not in line and "<frozen " not in line]
         for stack in stacks
     ]
-    running = [stack for stack in told if any("/lib/python" not in line for line in stack)]
+    running = [stack for stack in shown if any("/lib/python" not in line for line in stack)]
     return ("Stack when it was told to end (most recent call last):", *running[-1]) if running else ()

@@ -49,11 +49,11 @@ class RankStory:
 
 def rank_stories(run: Run, findings: Findings) -> tuple[RankStory, ...]:
     """One story for each rank of the run, lost ones included, in order."""
-    of_the_wire = wire_notes(run)
-    return tuple(_story(rank, run, findings, of_the_wire.get(rank.number, ())) for rank in run.ranks)
+    of_operations = wire_notes(run)
+    return tuple(_story(rank, run, findings, of_operations.get(rank.number, ())) for rank in run.ranks)
 
 
-def _story(rank: Rank, run: Run, findings: Findings, of_the_wire: tuple[str, ...]) -> RankStory:
+def _story(rank: Rank, run: Run, findings: Findings, of_operations: tuple[str, ...]) -> RankStory:
     summary = findings.ranks.get(rank.number, RankSummary())
     diff = rank.gc_diff
     freed = sum(diff.freed_bytes) if diff is not None else summary.freed_by_gc_bytes
@@ -76,7 +76,7 @@ def _story(rank: Rank, run: Run, findings: Findings, of_the_wire: tuple[str, ...
         looking=_looking(rank),
         summary=summary,
         categories=summary.categories,
-        notes=rank.notes + of_the_wire + tuple(text for look in rank.looks for text in look.unjudged),
+        notes=rank.notes + of_operations + tuple(text for look in rank.looks for text in look.unjudged),
     )
 
 

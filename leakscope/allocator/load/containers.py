@@ -72,14 +72,14 @@ def _unzipped(data: bytes) -> bytes:
 def _embedded(data: bytes) -> list[tuple[str, bytes]]:
     """The files in the viewer's `const local_files = [{"name": ..., "base64": ...}]`."""
     start = data.find(b"local_files")
-    found = []
+    files = []
     for match in _EMBEDDED.finditer(data, max(start, 0)) if start >= 0 else ():
         if not match[3]:
             raise Unreadable("it is a page of torch's memory viewer that is cut short")
         try:
-            found.append((str(json.loads(match[1])), base64.b64decode(match[2], validate=True)))
+            files.append((str(json.loads(match[1])), base64.b64decode(match[2], validate=True)))
         except (binascii.Error, ValueError) as error:
             raise Unreadable(f"the snapshot embedded in the page is damaged ({error})") from error
-    if not found:
+    if not files:
         raise Unreadable("it is a web page without an embedded memory snapshot")
-    return found
+    return files

@@ -151,14 +151,14 @@ class EventLane:
         while following:
             following = False
             for number, match, groups, blanks in matchers:
-                found = match(data, pos)
-                if found is not None:
+                event = match(data, pos)
+                if event is not None:
                     starts.append(pos)
                     patterns.append(number)
                     memo_at.append(len(memo))
-                    frames_end.append(found.end(1) if groups else 0)
+                    frames_end.append(event.end(1) if groups else 0)
                     memo += blanks
-                    pos = found.end()
+                    pos = event.end()
                     following = True
                     break
         if not starts:

@@ -10,7 +10,7 @@ import numpy as np
 from leakscope.allocator.load.containers import pickles_in
 from leakscope.allocator.load.plain_pickle import Plain, load_plain
 from leakscope.allocator.load.stack_table import StackTable
-from leakscope.allocator.load.traces import MOST_DEVICES, read_trace, whole_number, wrapped
+from leakscope.allocator.load.traces import MAX_DEVICES, read_trace, whole_number, wrapped
 from leakscope.allocator.snapshot import (
     INACTIVE,
     NOT_RECORDED,
@@ -54,8 +54,8 @@ def read_bytes(name: str, data: bytes) -> Snapshot:
     stacks = StackTable()
     segments, blocks = _segments(_list(root, "segments"), stacks)
     listed = _list(root, "device_traces")
-    if len(listed) > MOST_DEVICES:
-        raise Unreadable(f"it holds traces of {len(listed)} devices, and no machine has more than {MOST_DEVICES}")
+    if len(listed) > MAX_DEVICES:
+        raise Unreadable(f"it holds traces of {len(listed)} devices, and no machine has more than {MAX_DEVICES}")
     traces = [read_trace(device, trace, plain, stacks) for device, trace in enumerate(listed)]
     host = _list(root, "host_segments")
     return Snapshot(
@@ -99,7 +99,7 @@ def _segments(items: list[Any], stacks: StackTable) -> tuple[tuple[Segment, ...]
         kind = item.get("segment_type", "")
         segments.append(
             Segment(
-                device=whole_number(item, "device", "segment", 0, most=MOST_DEVICES - 1),
+                device=whole_number(item, "device", "segment", 0, most=MAX_DEVICES - 1),
                 address=address,
                 total_size=whole_number(item, "total_size", "segment"),
                 kind=kind if type(kind) is str else "",
@@ -165,16 +165,16 @@ def _pool(value: Any) -> tuple[int, int]:
 
 
 def _annotations(items: list[Any]) -> tuple[Annotation, ...]:
-    found = []
+    annotations = []
     for item in items:
         if type(item) is not dict or item.get("stage") not in ("START", "END") or type(item.get("name")) is not str:
             continue
         device, time_us = item.get("device"), item.get("time_us")
         if type(time_us) is int and 0 <= time_us < 2**62:
-            found.append(
+            annotations.append(
                 Annotation(item["name"], item["stage"] == "START", device if type(device) is int else 0, time_us)
             )
-    return tuple(found)
+    return tuple(annotations)
 
 
 def _settings(value: Any) -> dict[str, str]:
@@ -209,7 +209,7 @@ def _host_segment(item: Any) -> HostSegment | None:
 
 def _host_traces(items: list[Any], plain: Plain, stacks: StackTable) -> tuple[Any, ...]:
     """Either a list of events or, like the devices', a list of such lists."""
-    if items and (type(items[0]) is not list or len(items) > MOST_DEVICES):
+    if items and (type(items[0]) is not list or len(items) > MAX_DEVICES):
         return (read_trace(0, items, plain, stacks),)
     return tuple(read_trace(number, trace, plain, stacks) for number, trace in enumerate(items))
 

@@ -16,7 +16,7 @@ from leakscope.errors import Unreadable
 LARGEST_SIZE = 1 << 48
 """No block is larger than 256 TiB; a damaged number would overflow every sum after it."""
 
-MOST_DEVICES = 256
+MAX_DEVICES = 256
 _REQUIRED: Any = object()
 
 

@@ -1,4 +1,4 @@
-"""The story as one page that opens offline: verdict, traces, drawings, plots and the wire."""
+"""The story as one page that opens offline: verdict, traces, drawings, plots and the operations over time."""
 
 from __future__ import annotations
 
@@ -82,8 +82,8 @@ class RankOnPage:
     series: Mapping[str, int]
     looks: tuple[tuple[int, Mapping[str, int], int | None, int | None], ...]
     """(step, bytes by category, explained, counted) at each look that was sorted into categories."""
-    wire: Timeline | None
-    wire_svg: Markup | None
+    operations: Timeline | None
+    operations_svg: Markup | None
 
 
 def render(run: Run, findings: Findings) -> str:
@@ -171,7 +171,7 @@ def _ranks(run: Run, findings: Findings) -> list[RankOnPage]:
 def _rank(run: Run, rank: Rank, story: RankStory) -> RankOnPage:
     by_step = story.summary.categories_by_step
     looks = {look.step: look for look in rank.looks if look.occasion in (Occasion.STEP, Occasion.LAST)}
-    wire = timeline(rank.operations)
+    operations = timeline(rank.operations)
     return RankOnPage(
         story=story,
         memory=_safe(memory_plot(rank, _absolute(run))),
@@ -183,8 +183,8 @@ def _rank(run: Run, rank: Rank, story: RankStory) -> RankOnPage:
             else (step, sizes, None, None)
             for step, sizes in by_step
         ),
-        wire=wire,
-        wire_svg=_safe(wire.svg) if wire is not None else None,
+        operations=operations,
+        operations_svg=_safe(operations.svg) if operations is not None else None,
     )
 
 

@@ -1,4 +1,4 @@
-"""The wire over time: each send and receive as a bar from issue to completion to Python death to storage death."""
+"""Operations over time: each send and receive as a bar from issue to completion to Python death to storage death."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def _bars(row: CommOperation, y: float, end: float, across: Callable[[float], fl
     python = min(gone, end if tensor is None else tensor)
     done = min(gone, waited if completed is None and waited is not None else end if completed is None else completed)
     marks = ((issued, done, "flight"), (done, max(done, python), "held"), (max(done, python), gone, "ghost"))
-    parts = [f"<g><title>{escape(_told(row))}</title>"]
+    parts = [f"<g><title>{escape(_tooltip(row))}</title>"]
     for left, right, kind in marks:
         if right > left and left < end:
             x = across(left)
@@ -142,7 +142,7 @@ def _label(row: CommOperation) -> str:
     return f"{direction}{towards}{tag}  {bytes_text(row.bytes)}"
 
 
-def _told(row: CommOperation) -> str:
+def _tooltip(row: CommOperation) -> str:
     sizes = ", ".join(map(str, row.shape))
     events = (
         ("waited for", row.waited),

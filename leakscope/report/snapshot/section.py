@@ -94,20 +94,20 @@ def device_section(run: Run) -> Markup | None:
     from jinja2 import Environment
     from markupsafe import Markup
 
-    told = []
+    ranks = []
     for rank in run.ranks:
         looks = cleaned(device_looks(rank))
         snapshots = [_report(report) for report in rank.snapshots]
         if looks or snapshots:
-            told.append((rank, [_cells(look) for look in looks], _native(looks) if looks else (), snapshots))
-    if not told:
+            ranks.append((rank, [_cells(look) for look in looks], _native(looks) if looks else (), snapshots))
+    if not ranks:
         return None
     environment = Environment(autoescape=True, trim_blocks=True)
     environment.filters["bytes"] = bytes_text
-    any_looks = any(looks for _, looks, _, _ in told)
+    any_looks = any(looks for _, looks, _, _ in ranks)
     return Markup(
         environment.from_string(_SECTION.read_text(encoding="utf-8")).render(
-            told=told, heads=_HEADS, legend=_LEGEND, any_looks=any_looks
+            ranks=ranks, heads=_HEADS, legend=_LEGEND, any_looks=any_looks
         )
     )
 

@@ -42,8 +42,8 @@ def render(run: Run, findings: Findings) -> str:
 def render_in_test(run: Run, findings: Findings) -> str:
     """What a failing test says was left behind: nothing on a command, its ranks and how they ended."""
     run, findings = cleaned(run), cleaned(findings)
-    told = leaks(findings)
-    lines = [*field_lines("Next", f"{first_cut(told)}."), ""] if told else []
+    distinct = leaks(findings)
+    lines = [*field_lines("Next", f"{first_cut(distinct)}."), ""] if distinct else []
     lines += _sections(run, findings)
     lines += [
         line
@@ -60,18 +60,18 @@ def _joined(lines: Sequence[str]) -> str:
 
 
 def _sections(run: Run, findings: Findings) -> Iterator[str]:
-    for section, found in (("leak", leaks(findings)), ("library", library(findings)), ("note", notes(findings))):
-        if found:
-            yield from (*_heading(section, len(found)), "")
-            for number, finding in enumerate(found, 1):
+    for section, shown in (("leak", leaks(findings)), ("library", library(findings)), ("note", notes(findings))):
+        if shown:
+            yield from (*_heading(section, len(shown)), "")
+            for number, finding in enumerate(shown, 1):
                 yield from (*finding_lines(run, finding, number), "")
 
 
 def _verdict(run: Run, findings: Findings) -> Iterator[str]:
     device = f", {run.device}" if run.device else ""
     torch = f", torch {run.torch}" if run.torch else ""
-    told = leaks(findings)
-    count = f": {plural(len(told), 'distinct leak')}" if told else ""
+    distinct = leaks(findings)
+    count = f": {plural(len(distinct), 'distinct leak')}" if distinct else ""
     yield from field_lines("Verdict", f"{findings.verdict.upper()}{count} (exit status {findings.exit_status})")
     if hung := hung_text(run):
         yield from field_lines("Hung", hung)
