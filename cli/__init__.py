@@ -32,9 +32,9 @@ class _Commands(click.Group):
 
     def invoke(self, ctx: click.Context) -> Any:
         """Whatever a command tells its user by a LeakscopeError is one sentence on stderr and exit status 2."""
-        from leakscope_cli.shared import told_in_one_sentence
+        from leakscope_cli.shared import errors_as_sentences
 
-        with told_in_one_sentence():
+        with errors_as_sentences():
             return super().invoke(ctx)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002

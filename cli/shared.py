@@ -30,7 +30,7 @@ class Impossible(click.ClickException):
 
 
 @contextmanager
-def told_in_one_sentence() -> Iterator[None]:
+def errors_as_sentences() -> Iterator[None]:
     """Turn what leakscope tells its user into a sentence on stderr and exit status 2."""
     try:
         yield

@@ -131,8 +131,8 @@ def _emptied(node: Node, names: tuple[str, ...]) -> bool:
             entry = getattr(node, name)
         except RuntimeError:  # a custom Function's freed buffers refuse to be listed
             return True
-        for one in entry if isinstance(entry, tuple) else (entry,):
-            if one.data is not None:
+        for variable in entry if isinstance(entry, tuple) else (entry,):
+            if variable.data is not None:
                 return False
             empty += 1
     if not empty:

@@ -19,12 +19,12 @@ def release_frames(error: BaseException) -> None:
     seen: set[int] = set()
     pending: list[BaseException | None] = [error]
     while pending:
-        one = pending.pop()
-        if one is None or id(one) in seen:
+        cause = pending.pop()
+        if cause is None or id(cause) in seen:
             continue
-        seen.add(id(one))
-        traceback.clear_frames(one.__traceback__)
-        pending += [one.__cause__, one.__context__]
+        seen.add(id(cause))
+        traceback.clear_frames(cause.__traceback__)
+        pending += [cause.__cause__, cause.__context__]
 
 
 def failed(what: str, error: Exception, outputs: Any, grads: Any, inputs: Any) -> RuntimeError:

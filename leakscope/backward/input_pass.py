@@ -25,7 +25,7 @@ def input_pass(
 ) -> tuple[InputGrads, list[ParamGroup]]:
     """Run backward up to the inputs and record, group by group, what the weights' gradients will need later."""
     inputs = list(input_values)
-    wanted = [one for one in inputs if isinstance(one, torch.Tensor) and one.requires_grad]
+    wanted = [tensor for tensor in inputs if isinstance(tensor, torch.Tensor) and tensor.requires_grad]
     roots = gather_roots(outputs, output_grads)
     if boxed:
         roots = take_roots(roots)
@@ -33,9 +33,9 @@ def input_pass(
             empty(handed_over)
     paths = trace_paths(
         [node for node, _ in roots.nodes],
-        {one.grad_fn for one in wanted if one.grad_fn is not None},
-        {id(one) for one in wanted},
-        {id(one) for one in weights},
+        {tensor.grad_fn for tensor in wanted if tensor.grad_fn is not None},
+        {id(tensor) for tensor in wanted},
+        {id(tensor) for tensor in weights},
     )
     functions = [node for node in paths.order if isinstance(node, BackwardCFunction)]
     if any(node.name() == "CheckpointFunctionBackward" for node in functions):
@@ -47,7 +47,7 @@ def input_pass(
         running = {node for group in groups for node in group.intermediates}
         drop_saved([node for node, lead in paths.leads.items() if lead & TO_INPUT and node not in running])
     by_id = dict(zip(map(id, wanted), dinputs, strict=True))
-    returned = tuple(by_id.pop(id(one), None) for one in inputs)
+    returned = tuple(by_id.pop(id(value), None) for value in inputs)
     if park_grad:
         _park(inputs, returned)
     if not boxed:
@@ -140,24 +140,24 @@ def _leading(node: Node, paths: Paths, where: int) -> set[Node]:
 
 
 def _whole_backward(roots: Roots, inputs: list[Any], park_grad: bool) -> InputGrads:
-    found = [(one, one.grad) for one in inputs if isinstance(one, torch.Tensor) and one.is_leaf]
-    for one, _ in found:
-        one.grad = None
+    leaves = [(tensor, tensor.grad) for tensor in inputs if isinstance(tensor, torch.Tensor) and tensor.is_leaf]
+    for tensor, _ in leaves:
+        tensor.grad = None
     try:
         dinputs = stage_backward(roots.starts, roots.grads, inputs)
     finally:
-        for one, before in found:
-            one.grad = before
+        for tensor, before in leaves:
+            tensor.grad = before
     if park_grad:
         _park(inputs, dinputs)
     return dinputs
 
 
 def _park(inputs: list[Any], dinputs: InputGrads) -> None:
-    for one, grad in zip(inputs, dinputs, strict=True):
+    for tensor, grad in zip(inputs, dinputs, strict=True):
         if grad is not None:
             # Out of place: the tensor in .grad may be the one an earlier call returned.
-            one.grad = grad if one.grad is None else one.grad + grad
+            tensor.grad = grad if tensor.grad is None else tensor.grad + grad
 
 
 def _detach(outputs: Any, paths: Paths) -> None:

@@ -84,11 +84,11 @@ def weight_groups(paths: Paths, roots: list[Node]) -> list[Group]:
     label: dict[Node, int] = {}
     starts: list[tuple[Node, list[Edge] | None, int]] = []
 
-    def find(one: int) -> int:
-        while parent[one] != one:
-            parent[one] = parent[parent[one]]
-            one = parent[one]
-        return one
+    def find(group: int) -> int:
+        while parent[group] != group:
+            parent[group] = parent[parent[group]]
+            group = parent[group]
+        return group
 
     def claim(nodes: list[Node], mine: int) -> None:
         while nodes:

@@ -133,8 +133,8 @@ def drop_saved(nodes: Iterable[Node]) -> None:
             continue
         for name in saved_names(type(node)):
             saved = getattr(node, name)
-            for one in saved if isinstance(saved, tuple) else (saved,):
-                handle = one.data
+            for variable in saved if isinstance(saved, tuple) else (saved,):
+                handle = variable.data
                 if isinstance(handle, SavedHandle):
                     handle.drop()
 
@@ -143,8 +143,8 @@ def packed_by(node: Node) -> str:
     """The module of the payload that saved-tensor hooks put into a node, '' where none did."""
     for name in saved_names(type(node)):
         saved = getattr(node, name)
-        for one in saved if isinstance(saved, tuple) else (saved,):
-            payload = one.data
+        for variable in saved if isinstance(saved, tuple) else (saved,):
+            payload = variable.data
             if payload is None:
                 continue
             return "" if isinstance(payload, torch.Tensor) else type(payload).__module__

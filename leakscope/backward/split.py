@@ -136,7 +136,7 @@ def _weight_pass(weights: list[torch.Tensor], param_groups: list[ParamGroup], re
         param_groups.clear()  # see also: boxed-lists in stage_backward_weight
     clamped = [group for group in pending if group.get("clamped", len(group.get("intermediates", ())) > 1)]
     if clamped:
-        pending = [group for group in pending if not any(group is one for one in clamped)]
+        pending = [group for group in pending if not any(group is other for other in clamped)]
         # Their call crosses the nodes between their intermediates: it may free those only if no other group waits.
         _run_clamped(clamped, wanted, retain_graph or bool(pending))
         clamped.clear()

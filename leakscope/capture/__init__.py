@@ -1,1 +1,1 @@
-"""The room that touches live objects: it turns them into plain data at once and leaves the process as it was."""
+"""What is alive in this process, as plain data? Live objects are read here and left as they were."""

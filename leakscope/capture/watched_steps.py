@@ -33,7 +33,7 @@ class WatchedSteps:
     def install(self, patches: Patches, comm: bool) -> None:
         """Put in what must stand before the first step; `comm` where comm operations are followed."""
         if self._options.lifetimes:
-            self._lifetimes.install(patches, wire=comm)
+            self._lifetimes.install(patches, comm=comm)
         patches.call_before(torch, "compile", self._before_compile)
 
     def step_ended(self, step: int) -> None:

@@ -1,4 +1,4 @@
-"""The small file that says what a rank was doing on the wire last: one packed record, right even after SIGKILL."""
+"""The small file that says what a rank was sending, receiving or reducing last: one packed record, right even after SIGKILL."""
 
 from __future__ import annotations
 

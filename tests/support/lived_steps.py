@@ -50,7 +50,7 @@ def watched(step: Callable[[], object], times: int = 8, min_bytes: int = 0) -> L
         0, lambda number, occasion: inspect(number, occasion, LookContext(hidden=(watch, rows, looks)))
     )
     patches = Patches()
-    watch.install(patches, wire=False)
+    watch.install(patches, comm=False)
     try:
         for number in range(1, times + 1):
             step()

@@ -32,10 +32,10 @@ def is_plain(value: Any) -> bool:
 
 def tensors_among(values: Iterable[Any]) -> list[Any]:
     """Plain tensors among arguments and in lists of them, each once, in order."""
-    found: dict[int, Any] = {}
+    tensors: dict[int, Any] = {}
     for value in values:
         for item in value if type(value) in (list, tuple) else (value,):
             for tensor in item if type(item) in (list, tuple) else (item,):
                 if is_plain(tensor):
-                    found[id(tensor)] = tensor
-    return list(found.values())
+                    tensors[id(tensor)] = tensor
+    return list(tensors.values())

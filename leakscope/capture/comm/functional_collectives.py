@@ -86,10 +86,10 @@ def unseen() -> str:
         ("a C++ wrapper", getattr(config, "cpp_wrapper", False)),
         ("CUDA graphs", getattr(getattr(config, "triton", None), "cudagraphs", False)),
     ]
-    unseen_ways = " and ".join(name for name, on in options if on)
+    unseen = " and ".join(name for name, on in options if on)
     return (
-        f"torch.compile was set to {unseen_ways}: what compiled code sent, received and reduced is not on record"
-        if unseen_ways
+        f"torch.compile was set to {unseen}: what compiled code sent, received and reduced is not on record"
+        if unseen
         else ""
     )
 

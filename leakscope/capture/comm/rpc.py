@@ -22,7 +22,7 @@ From torch/csrc/distributed/autograd/context/container.h.
 """
 _MAX_MISSES = 2000
 """Numbers in a row without an open context after which a worker's are taken to be all found."""
-_MAX_TOLD = 16
+_MAX_CONTEXTS = 16
 """Contexts told of one by one in a row on disk; the row counts them all."""
 DIRECTION = "dist_autograd context"
 
@@ -35,7 +35,7 @@ class ContextMonitor:
         self._folder = folder
         self._opened: dict[int, tuple[str, int]] = {}
         self._lowest: dict[int, int] = {}
-        self._said: tuple[int, int] = (0, 0)
+        self._last_counts: tuple[int, int] = (0, 0)
         self._install(patches)
 
     def _install(self, patches: Patches) -> None:
@@ -57,27 +57,27 @@ class ContextMonitor:
 
     def step_ended(self, step: int) -> None:
         """Write one line of `contexts.jsonl` when something is open, or has just been closed."""
-        said = counters()
-        if said != (0, 0) or said != self._said:
-            self._said = said
-            found = self.open_contexts()
-            size = sum(context.bytes for context in found)
-            self._folder.append(ContextsAtStep(step, *said, size, tuple(found[:_MAX_TOLD])))
+        counts = counters()
+        if counts != (0, 0) or counts != self._last_counts:
+            self._last_counts = counts
+            contexts = self.open_contexts()
+            size = sum(context.bytes for context in contexts)
+            self._folder.append(ContextsAtStep(step, *counts, size, tuple(contexts[:_MAX_CONTEXTS])))
         for number in [n for n in self._opened if not _is_open(n)]:
             self._opened.pop(number, None)
         self.step = step + 1
 
     def open_contexts(self) -> list[OpenContext]:
         """Every context open on this worker, in the order of their ids."""
-        found = []
+        contexts = []
         for number in self._open_numbers():
             context, gradients = _retrieve(number)
             if context is None:
                 continue
             where, step = self._opened.get(number, ("", None))
             size = sum({g.untyped_storage()._cdata: g.untyped_storage().nbytes() for g in gradients}.values())
-            found.append(OpenContext(number, where, step, _workers(context), len(gradients), size))
-        return found
+            contexts.append(OpenContext(number, where, step, _workers(context), len(gradients), size))
+        return contexts
 
     def holds(self, kept: list[Any]) -> Iterator[tuple[Any, Any, str]]:
         """(context, what it holds in C++, name of the reference), for a look; contexts themselves go to `kept`."""
@@ -99,26 +99,26 @@ class ContextMonitor:
 
     def last_uses(self) -> dict[int, CommUse]:
         """Address of each gradient's storage to the context that keeps it."""
-        found = {}
+        uses = {}
         for number in self._open_numbers():
             _, gradients = _retrieve(number)
             where, step = self._opened.get(number, ("", None))
             peer = number >> _WORKER_BITS
             for gradient in gradients:
-                found[gradient.untyped_storage()._cdata] = CommUse(DIRECTION, peer, None, step or 0, 0, where, False)
-        return found
+                uses[gradient.untyped_storage()._cdata] = CommUse(DIRECTION, peer, None, step or 0, 0, where, False)
+        return uses
 
     def _open_numbers(self) -> list[int]:
         """Ids of the open contexts: their number is known, and each worker counts its own up from 0."""
         wanted, _ = counters()
-        found: list[int] = []
+        numbers: list[int] = []
         for worker in _workers_known() if wanted else ():
             first = worker << _WORKER_BITS
             number = self._lowest.get(worker, first)
             lowest, misses = None, 0
-            while len(found) < wanted and misses < _MAX_MISSES:
+            while len(numbers) < wanted and misses < _MAX_MISSES:
                 if _is_open(number):
-                    found.append(number)
+                    numbers.append(number)
                     lowest = number if lowest is None else lowest
                     misses = 0
                 else:
@@ -126,7 +126,7 @@ class ContextMonitor:
                 number += 1
             if lowest is not None:
                 self._lowest[worker] = lowest
-        return found
+        return numbers
 
 
 def counters() -> tuple[int, int]:
@@ -134,8 +134,8 @@ def counters() -> tuple[int, int]:
     if not _started():
         return 0, 0
     autograd: Any = torch.distributed.autograd
-    told = autograd._get_debug_info()
-    return int(told["num_autograd_contexts"]), int(told["num_current_backward_passes"])
+    counts = autograd._get_debug_info()
+    return int(counts["num_autograd_contexts"]), int(counts["num_current_backward_passes"])
 
 
 def _started() -> bool:

@@ -72,7 +72,7 @@ def text_of(channel: Channel, issued_at: str, size: int) -> tuple[Callable[..., 
     known = channel.texts.get((issued_at, size))
     if known is not None:
         return known
-    told = {
+    values = {
         "direction": channel.direction,
         "peer": channel.peer,
         "tag": channel.tag,
@@ -82,7 +82,7 @@ def text_of(channel: Channel, issued_at: str, size: int) -> tuple[Callable[..., 
     }
     if len(channel.texts) > _MAX_TEXTS:
         channel.texts.clear()
-    text = json.dumps(told).encode()
+    text = json.dumps(values).encode()
     what = channel.texts[issued_at, size] = packer(text), text
     return what
 

@@ -70,9 +70,9 @@ def find() -> Accelerator | None:
     if torch is None or kind is None or module is None:
         return None
     foreign = getattr(sys.modules.get(f"torch_{kind}"), "_C", None)
-    found = described(kind, module, (torch._C, foreign))
+    accelerator = described(kind, module, (torch._C, foreign))
     return (
-        replace(found, has_context=None) if getattr(torch.version, "hip", None) else found
+        replace(accelerator, has_context=None) if getattr(torch.version, "hip", None) else accelerator
     )  # HIP makes contexts by rules of its own
 
 
@@ -132,8 +132,8 @@ def _first(holders: Sequence[Any], names: Sequence[str]) -> tuple[Any, str] | No
 
 
 def _call(holders: Sequence[Any], names: Sequence[str]) -> Call | None:
-    found = _first(holders, names)
-    call: Call | None = None if found is None else getattr(*found)
+    place = _first(holders, names)
+    call: Call | None = None if place is None else getattr(*place)
     return call
 
 
@@ -180,7 +180,7 @@ def read_figures(accelerator: Accelerator) -> tuple[DeviceFigures, ...] | None:
     used = accelerator.has_context
     devices = [device for device in range(accelerator.count()) if used is None or used(device)]
     try:
-        found = [figures(device, accelerator.stats(device)) for device in devices]
+        read = [figures(device, accelerator.stats(device)) for device in devices]
     except RuntimeError:
         return None
-    return tuple(f for f in found if f.reserved or f.peak)
+    return tuple(f for f in read if f.reserved or f.peak)

@@ -107,9 +107,9 @@ def compiled_regions() -> int:
 def _is_plain(kind: type) -> bool:
     """Whether a tensor type has no dispatch of its own."""
     for base in mro(kind):
-        found = type_dict(base).get("__torch_dispatch__")
-        if found is not None:
-            own = getattr(found, "__func__", found)
+        handler = type_dict(base).get("__torch_dispatch__")
+        if handler is not None:
+            own = getattr(handler, "__func__", handler)
             return own is _NO_DISPATCH or base is torch.Tensor
     return True
 

@@ -76,23 +76,23 @@ def _idle_at(table: Table, second: int, operation: int) -> list[Record]:
         if 0 <= record.born <= operation < record.died < GONE and record.last < operation and not record.handed_out:
             keys.add((record.born, record.ordinal))
     at = second + operation
-    found = []
+    idle = []
     for record in table.records:
         if record.last >= at or record.died <= at or record.born > at or record.at_peak <= 0 or record.handed_out:
             continue
         if record.born >= second:
             if (record.born - second, record.ordinal) in keys:
-                found.append(record)
+                idle.append(record)
         elif record.died < GONE:
-            found.append(record)
-    return found
+            idle.append(record)
+    return idle
 
 
 def _site(table: Table, record: Record) -> tuple[object, ...]:
     """Where it was made and where it was last used, cheap to compare."""
     places = [record.born] if record.last in (record.born, -1) else [record.born, record.last]
-    found = [table.operations[place] for place in places if place >= 0]
-    return tuple((o.code, o.line, o.name, o.node) for o in found)
+    operations = [table.operations[place] for place in places if place >= 0]
+    return tuple((o.code, o.line, o.name, o.node) for o in operations)
 
 
 def _life(table: Table, record: Record, twin: Record) -> dict[str, Any]:

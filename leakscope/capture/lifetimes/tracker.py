@@ -105,13 +105,13 @@ class LifetimeTracker:
         """Whether a pair of steps is under way."""
         return self._mode is not None
 
-    def install(self, patches: Patches, wire: bool) -> None:
+    def install(self, patches: Patches, comm: bool) -> None:
         """Put in what must stand before the first step: torch iterates its optimizer hooks while it calls them."""
         from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
         patches.add("optimizer phase begins", register_optimizer_step_pre_hook(self._optimizer_begins).remove)
         patches.add("optimizer phase ends", register_optimizer_step_post_hook(self._optimizer_ends).remove)
-        if wire:
+        if comm:
             from torch._C._distributed_c10d import Work
 
             patches.call_before(Work, "wait", self._before_wait)

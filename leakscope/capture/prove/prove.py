@@ -86,14 +86,14 @@ def _cut_each(run: Run, rank: Rank, step: int, context: LookContext) -> Answers:
     with inspect(step, Occasion.LAST, context) as live:
         earlier = [look for look in judged_looks(rank, run.warmup) if look.step < step]
         candidates = candidates_of(rank, [*earlier, live.look])
-        told = [downgraded(build_finding(found, run.min_bytes), found) for found in candidates]
-        for first, *others in with_one_cut(told):
-            fingerprint = merge_findings([told[place] for place in (first, *others)]).fingerprint
+        findings = [downgraded(build_finding(candidate, run.min_bytes), candidate) for candidate in candidates]
+        for first, *others in with_one_cut(findings):
+            fingerprint = merge_findings([findings[place] for place in (first, *others)]).fingerprint
             _, _, references = best_cut(candidates[first])
             held = [candidates[place].group for place in (first, *others) if candidates[place].graph is live.look.heap]
             if candidates[first].graph is not live.look.heap:
                 answers[fingerprint] = "gc had freed it before the last look"
-            elif told[first].severity == Severity.LEAK and references:
+            elif findings[first].severity == Severity.LEAK and references:
                 storages = [storage for group in held for storage in group.storages]
                 answer = _in_child(lambda refs=references, storages=storages: _cut_one(live, refs, storages))
                 answers[fingerprint] = "the forked copy did not answer" if answer is None else answer

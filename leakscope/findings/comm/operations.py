@@ -1,4 +1,4 @@
-"""What the wire tells beside the heap: buffers among the storages that something keeps, Works dropped too early."""
+"""What do the operations tell beside the heap? Comm buffers that something keeps, Works dropped too early."""
 
 from __future__ import annotations
 
@@ -54,12 +54,12 @@ class EmptyContextsFacts(Facts):
 
 
 def buffers_of(graph: HeapGraph, storages: Iterable[int]) -> dict[int, CommUse]:
-    """Those of the storages that have been on the wire."""
+    """Those of the storages that were sent, received or reduced."""
     return {s: graph.comm_uses[s] for s in storages if s in graph.comm_uses}
 
 
 def comm_buffers(graph: HeapGraph, storages: Iterable[int]) -> CommBuffers:
-    """Those of the storages that have been on the wire, by where they crossed; the commonest kind first."""
+    """Those of the storages that were sent, received or reduced, by where; the commonest kind first."""
     buffers = buffers_of(graph, storages)
     kinds = Counter(_kind(crossing) for crossing in buffers.values())
     return CommBuffers(

@@ -44,7 +44,7 @@ class Holders:
     gradient: bool
     """A parameter's `.grad`."""
     work: bool
-    """A Work that is still on the wire, or was not waited for."""
+    """A Work whose operation still runs, or was not waited for."""
     saved: bool
     """On a way through a tensor that a grad node saved."""
     inside: tuple[int, ...] = ()

@@ -133,12 +133,12 @@ def _lines(drawn: DrawnObject) -> list[str]:
     return [*lines, _end(drawn.where, LINE)] if drawn.where else lines
 
 
-def _shortened(text: str, room: int) -> str:
-    return text if len(text) <= room else text[: room - 1] + "…"
+def _shortened(text: str, length: int) -> str:
+    return text if len(text) <= length else text[: length - 1] + "…"
 
 
-def _end(text: str, room: int) -> str:
-    return text if len(text) <= room else "…" + text[1 - room :]
+def _end(text: str, length: int) -> str:
+    return text if len(text) <= length else "…" + text[1 - length :]
 
 
 def _svg(drawing: Drawing, boxes: tuple[Box, ...], layout: Layout) -> str:

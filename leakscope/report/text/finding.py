@@ -100,11 +100,11 @@ def _reference(finding: Finding, hop: Hop, stem: str, at_fault: bool, is_cut: bo
     elif at_fault and hop.frees_bytes:
         mark = f"   (cutting it would free {bytes_text(hop.frees_bytes)})"
     lead = f"   {stem}↓ "
-    room = WIDTH - len(lead)
-    pieces = textwrap.wrap(name, room) or [""]
+    width = WIDTH - len(lead)
+    pieces = textwrap.wrap(name, width) or [""]
     for number, piece in enumerate(pieces):
         closing = number == len(pieces) - 1
-        inline = mark if closing and len(piece) + len(mark) <= room else ""
+        inline = mark if closing and len(piece) + len(mark) <= width else ""
         yield lead + piece + inline
         if at_fault or is_cut:
             yield f"   {stem}  {'~' * len(piece)}"

@@ -67,9 +67,9 @@ def pack_hook_at(saved: Any, payload: object, unpack_hook: object, words: Words)
     """
     for variable in words(id(saved) + _OBJECT_HEAD * _WORD, 1):
         for hooks in words(variable, _SAVED_VARIABLE):
-            found = words(hooks, 4)
-            if found[2:] == (id(unpack_hook), id(payload)):
-                return found[1]
+            fields = words(hooks, 4)
+            if fields[2:] == (id(unpack_hook), id(payload)):
+                return fields[1]
     return 0
 
 

@@ -41,7 +41,7 @@ from leakscope.graph.model import ReferenceKind
 _STACK_PER_NODE = 800
 """Bytes of stack reckoned for freeing one grad node of a chain: three times what was seen, as 8 MiB of it overflowed
 at 30,000 to 45,000 nodes with no look involved (torch 2.13)."""
-_LEAST_DEPTH = 100
+_MIN_DEPTH = 100
 """References that the walk goes deep on the smallest of stacks."""
 _UNBOUNDED = 1 << 40
 """References: more than fit into any memory."""
@@ -277,7 +277,7 @@ class NativeReferences:
 def deepest_walk() -> int:
     """How many references deep the walk goes: torch frees a chain of nodes that Python has seen by recursion."""
     soft, _ = resource.getrlimit(resource.RLIMIT_STACK)
-    return _UNBOUNDED if soft == resource.RLIM_INFINITY else max(soft // _STACK_PER_NODE, _LEAST_DEPTH)
+    return _UNBOUNDED if soft == resource.RLIM_INFINITY else max(soft // _STACK_PER_NODE, _MIN_DEPTH)
 
 
 def _nbytes(storage: Any) -> int:

@@ -20,7 +20,7 @@ LOCAL, CLOSURE = ReferenceKind.LOCAL, ReferenceKind.CLOSURE
 
 _LONGEST_KEY = 40
 """Characters of a key that a name shows."""
-_MOST_KEY_ITEMS = 4
+_MAX_KEY_ITEMS = 4
 """Items of a tuple that is a key, more of which a name does not show."""
 
 
@@ -32,7 +32,7 @@ def key_text(key: Any) -> str:
     if any(kind is plain for plain in (int, bool, float, bytes, type(None))):
         return repr(key)
     if kind is tuple:
-        inner = ", ".join(key_text(item) for item in tuple.__iter__(key)) if len(key) <= _MOST_KEY_ITEMS else "..."
+        inner = ", ".join(key_text(item) for item in tuple.__iter__(key)) if len(key) <= _MAX_KEY_ITEMS else "..."
         return f"({inner})"
     return f"<{type_name(kind)}>"
 
