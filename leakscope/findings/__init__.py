@@ -1,4 +1,4 @@
-"""What is wrong, and which reference to cut."""
+"""What is wrong with a run, and which reference must be cut?"""
 
 from leakscope.findings.judge import judge
 from leakscope.findings.model import Cut, Finding, Findings, Hop, RankSummary, Sighting, Unjudged

@@ -1,1 +1,1 @@
-"""The heap as plain data, and the questions asked of it."""
+"""Who refers to whom? The heap as plain data, and the questions that are asked of it."""

@@ -1,1 +1,1 @@
-"""What was recorded of a run, as plain data and on disk."""
+"""What was recorded of a run? Plain data, read from its folder and written there."""

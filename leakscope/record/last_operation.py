@@ -1,4 +1,4 @@
-"""The small file that says what a rank was sending, receiving or reducing last: one packed record, right even after SIGKILL."""
+"""What a rank sent, received or reduced last: one packed record in a small file, right even after SIGKILL."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The same story told many ways."""
+"""How is one story told in each format? A terminal, a page, JSON, SARIF, JUnit and snapshots, all in the same words."""
 
 from __future__ import annotations
 

@@ -155,10 +155,10 @@ def _who(graph: HeapGraph, holders: Holders, row: IdleStorage, step: WatchedStep
 def arguments_cut(graph: HeapGraph, step: WatchedStep, cuts: Sequence[int]) -> list[str]:
     """Cuts that are arguments of calls that ran at the peak."""
     running = set(step.arguments)
-    found = []
+    names = []
     for cut in cuts:
         r = graph.reference(cut)
         holder = graph.object(r.holder)
         if holder.kind == ObjectKind.FRAME and (holder.name, r.name.removeprefix("local ")) in running:
-            found.append(r.name.removeprefix("local "))
-    return list(dict.fromkeys(found))
+            names.append(r.name.removeprefix("local "))
+    return list(dict.fromkeys(names))
