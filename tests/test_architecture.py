@@ -221,12 +221,6 @@ def test_the_commands_that_the_readme_shows_exist() -> None:
         assert set(re.findall(r"(?<!\S)--?[a-z][a-z-]*", own)) <= known, f"leakscope {name}{words}"
 
 
-CIRCLES = {
-    frozenset(("leakscope.findings.grouping", "leakscope.findings.naming")),
-}
-"""Pairs of packages that still import each other: to be empty."""
-
-
 def test_no_packages_import_each_other_in_a_circle() -> None:
     """Imports inside functions and under TYPE_CHECKING apart."""
     arrows: dict[str, set[str]] = {}
@@ -234,8 +228,7 @@ def test_no_packages_import_each_other_in_a_circle() -> None:
         own = package_of(".".join(path.relative_to(ROOT).with_suffix("").parts))
         if own and path.name != "__init__.py":  # a package may offer names of what lies deeper
             found = {package_of(module) for module, late, _ in imports(path) if not late}
-            allowed = {own, ""} | {target for target in found if frozenset((own, target)) in CIRCLES}
-            arrows.setdefault(own, set()).update(found - allowed)
+            arrows.setdefault(own, set()).update(found - {own, ""})
     while ends := [package for package, targets in arrows.items() if not targets & arrows.keys()]:
         for package in ends:
             del arrows[package]

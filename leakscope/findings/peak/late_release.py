@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from leakscope.findings.cut.trace import on_trace
 from leakscope.findings.facts import Facts
 from leakscope.findings.model import Cut, CutReference, Finding, FreedBy, Hop, Severity, Sighting, Unjudged
-from leakscope.findings.naming.candidate_trace import on_trace
 from leakscope.findings.naming.expressions import as_expression
 from leakscope.findings.naming.see_also import places
 from leakscope.findings.naming.trace import fingerprint, generic, hops
