@@ -22,7 +22,7 @@ _OWN = ("parameter", "gradient", "optimizer state", "buffer")
 """What a stage must hold: a stage with more layers may hold more."""
 _FACTOR = 1.5
 """Times its peers' share that a rank must hold; chosen."""
-_LEAST = 16 << 20
+_MIN_BYTES = 16 << 20
 """Bytes beyond its peers' share below which nothing is said; chosen."""
 
 
@@ -57,7 +57,7 @@ def skew_findings(run: Run, summaries: Mapping[int, RankSummary], findings: Sequ
         usual = median(excess[other] / models[other] for other in excess if other != number)
         expected = usual * models[number]
         over = int(held - expected)
-        if held > _FACTOR * expected and over >= max(_LEAST, run.min_bytes):
+        if held > _FACTOR * expected and over >= max(_MIN_BYTES, run.min_bytes):
             skews.append(_finding(run, number, over, held, int(expected)))
     return skews
 

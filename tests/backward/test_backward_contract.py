@@ -117,7 +117,9 @@ def test_the_package_imports_nothing_of_leakscope() -> None:
             assert not any(name.split(".")[0].startswith("leakscope") for name in names), path
     loaded = "import sys, leakscope.backward; print(sorted(m for m in sys.modules if m.startswith('leakscope.')))"
     out = subprocess.run([sys.executable, "-c", loaded], capture_output=True, text=True, check=True, timeout=60).stdout
-    assert all(name.startswith("leakscope.backward") for name in ast.literal_eval(out))
+    # leakscope itself, which python imports before its subpackage, has its version of a file that imports nothing
+    others = set(ast.literal_eval(out)) - {"leakscope._version"}
+    assert all(name.startswith("leakscope.backward") for name in others)
 
 
 def test_the_lines_that_cure_are_marked() -> None:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from leakscope.findings.cut.multi_cut import ENOUGH_SHARE, minimal_cut
+from leakscope.findings.cut.multi_cut import FREED_THRESHOLD, minimal_cut
 from leakscope.findings.cut.places import all_items, around_cycle, below_cycle, of_each_owner, on_path
 from leakscope.findings.grouping.candidate import Candidate
 from leakscope.findings.model import Cut, CutReference
@@ -62,13 +62,13 @@ def best_cut(candidate: Candidate) -> tuple[Cut | None, dict[int, int], tuple[in
         ]
         return None, frees, positions[max(named, default=len(positions) - 1)]
     if candidate.group.freed == 0:
-        best = max(k for k, size in enumerate(freed) if size >= ENOUGH_SHARE * most)
+        best = max(k for k, size in enumerate(freed) if size >= FREED_THRESHOLD * most)
         in_many = _in_many_places(candidate, best, most)
         if in_many is not None:
             best, positions[best], freed[best] = in_many  # from left to right: `best` is the new one already
             frees[positions[best][0]] = freed[best]
     else:
-        enough = [k for k, size in enumerate(freed) if size >= ENOUGH_SHARE * most]
+        enough = [k for k, size in enumerate(freed) if size >= FREED_THRESHOLD * most]
         best = min(enough, key=lambda k: _cut_rank(candidate, positions[k][0]))
     reference = candidate.graph.reference(positions[best][0])
     if reference.kind == ReferenceKind.MEMORY and reference.name == "storage":
@@ -128,11 +128,11 @@ def _in_many_places(candidate: Candidate, best: int, most: int) -> tuple[int, tu
     """
     each = of_each_owner(candidate, best)
     size = _freed(candidate, each) if each else 0
-    if size >= ENOUGH_SHARE * most:
+    if size >= FREED_THRESHOLD * most:
         return candidate.gaining - 1, each, size
-    items = all_items(candidate) if most < ENOUGH_SHARE * candidate.group.bytes else ()
+    items = all_items(candidate) if most < FREED_THRESHOLD * candidate.group.bytes else ()
     size = _freed(candidate, items) if items else 0
-    return (candidate.gaining, items, size) if most < ENOUGH_SHARE * size else None
+    return (candidate.gaining, items, size) if most < FREED_THRESHOLD * size else None
 
 
 def _freed(candidate: Candidate, references: Sequence[int]) -> int:

@@ -15,7 +15,7 @@ from leakscope.graph.paths import paths_from_roots
 
 MAX_REFERENCES = 4
 """References that a person can be asked to cut together."""
-ENOUGH_SHARE = 0.9
+FREED_THRESHOLD = 0.9
 """Share of the memory from which a cut is said to free it: the last tensor made may still be in use."""
 _MAX_COMPARED = 200
 """Storages whose paths are compared."""
@@ -51,8 +51,8 @@ def minimal_cut(candidate: Candidate, freed: Freed) -> tuple[tuple[int, ...], tu
             return (), ()
         cuts.append(shared)
         held_by.append(holder)
-        if freed(cuts) >= ENOUGH_SHARE * group.bytes:
-            needed = _needed(cuts, lambda some: freed(some) >= ENOUGH_SHARE * group.bytes)
+        if freed(cuts) >= FREED_THRESHOLD * group.bytes:
+            needed = _needed(cuts, lambda some: freed(some) >= FREED_THRESHOLD * group.bytes)
             return (tuple(cuts[k] for k in needed), tuple(held_by[k] for k in needed)) if len(cuts) > 1 else ((), ())
     return (), ()
 

@@ -85,7 +85,7 @@ def _live(graph: HeapGraph) -> list[Group]:
 
 
 def _alike(graph: HeapGraph, reference: int, held: int) -> tuple[object, ...]:
-    """All that a key takes from the last reference of a way and what it holds: the items of one container share
+    """All that a key takes from the last reference of a path and what it holds: the items of one container share
     theirs.
     """
     name = group_name(graph.strings[graph.reference_name[reference]])
@@ -93,10 +93,10 @@ def _alike(graph: HeapGraph, reference: int, held: int) -> tuple[object, ...]:
 
 
 def _entries(graph: HeapGraph, paths: ShortestPaths) -> tuple[list[int], list[bool], list[bool], list[int]]:
-    """For each object the first tensor on its way that is held for its own sake (-1 without one), whether its way leads
+    """For each object the first tensor on its path that is held for its own sake (-1 without one), whether it leads
     through a grad graph, whether through a hook of that tensor, and the root it starts from.
 
-    One pass in the order of the ways' costs: a chain of a million grad nodes costs a million steps, not their square.
+    One pass in the order of the paths' costs: a chain of a million grad nodes costs a million steps, not their square.
     """
     of_tensor = np.isin(graph.kind, [KINDS.index(ObjectKind.TENSOR), KINDS.index(ObjectKind.PARAMETER)])
     tensors = of_tensor.tolist()

@@ -46,7 +46,7 @@ class Holders:
     work: bool
     """A Work whose operation still runs, or was not waited for."""
     saved: bool
-    """On a way through a tensor that a grad node saved."""
+    """On a path through a tensor that a grad node saved."""
     inside: tuple[int, ...] = ()
     """References inside objects of libraries that the user's code reaches by these alone:"""
     handles: tuple[int, ...] = ()

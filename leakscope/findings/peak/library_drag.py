@@ -17,11 +17,11 @@ from leakscope.graph.paths import paths_from_roots
 from leakscope.record.kinds import Phase
 
 NAME = RuleName.LATE_RELEASE
-_WORTH_SHARE = 0.05
+_SHARE_THRESHOLD = 0.05
 """Share of the step's own peak, above what was alive when it began, from which what somebody else holds is worth
 a note.
 """
-_WORTH_FACTOR = 16
+_MIN_FACTOR = 16
 """And at least this many times `min_bytes`."""
 _OTHERS = (Releaser.LIBRARY, Releaser.GRADIENT, Releaser.COMM, Releaser.AUTOGRAD)
 
@@ -50,7 +50,7 @@ def others_findings(peak: PeakOfStep, min_bytes: int, reported: Collection[str])
         idle = [entry for entry in peak.held_by(who) if entry.row.storage not in named]
         if who == Releaser.GRADIENT and peak.step.peak_phase == Phase.OPTIMIZER:
             continue  # the optimizer itself still holds them: no zero_grad could come before
-        if _bytes(idle) >= max(_WORTH_FACTOR * min_bytes, _WORTH_SHARE * peak.rise, 1):
+        if _bytes(idle) >= max(_MIN_FACTOR * min_bytes, _SHARE_THRESHOLD * peak.rise, 1):
             findings.append(_unknown(peak, who, idle))
     return findings
 

@@ -14,7 +14,7 @@ from leakscope.findings.model import RuleName
 from leakscope.findings.rules.rule import OwnRule
 from leakscope.graph.model import ReferenceKind, RootKind
 
-_MOST = 0.5
+_SHARE_THRESHOLD = 0.5
 """Share of a group's bytes that its buffers must exceed for it to be about them; chosen."""
 
 
@@ -56,7 +56,7 @@ def _directly(candidate: Candidate) -> bool:
         return False
     buffers = buffers_of(candidate.graph, candidate.group.storages)
     size = sum(int(candidate.graph.bytes[s]) for s, use in buffers.items() if use.direction in ("send", "recv"))
-    return size > _MOST * candidate.group.bytes
+    return size > _SHARE_THRESHOLD * candidate.group.bytes
 
 
 def _held_natively(candidate: Candidate) -> bool:
@@ -70,7 +70,7 @@ def _nobody_waited(candidate: Candidate) -> bool:
         for s, use in buffers_of(candidate.graph, candidate.group.storages).items()
         if use.direction not in (CONTEXT, "send", "recv") and not use.waited
     ]
-    return sum(int(candidate.graph.bytes[s]) for s in waiting) > _MOST * candidate.group.bytes
+    return sum(int(candidate.graph.bytes[s]) for s in waiting) > _SHARE_THRESHOLD * candidate.group.bytes
 
 
 def _by_registry(candidate: Candidate) -> bool:

@@ -18,7 +18,7 @@ Reader = Callable[[Any], Iterator[Named]]
 ITEM, ATTRIBUTE = ReferenceKind.ITEM, ReferenceKind.ATTRIBUTE
 LOCAL, CLOSURE = ReferenceKind.LOCAL, ReferenceKind.CLOSURE
 
-_LONGEST_KEY = 40
+_MAX_KEY_LENGTH = 40
 """Characters of a key that a name shows."""
 _MAX_KEY_ITEMS = 4
 """Items of a tuple that is a key, more of which a name does not show."""
@@ -28,7 +28,7 @@ def key_text(key: Any) -> str:
     """A dict key as code shows it, without calling anybody's `__repr__`."""
     kind = type(key)
     if kind is str:
-        return repr(key if len(key) <= _LONGEST_KEY else key[: _LONGEST_KEY - 3] + "...")
+        return repr(key if len(key) <= _MAX_KEY_LENGTH else key[: _MAX_KEY_LENGTH - 3] + "...")
     if any(kind is plain for plain in (int, bool, float, bytes, type(None))):
         return repr(key)
     if kind is tuple:
