@@ -14,7 +14,7 @@ import torch
 import leakscope
 from leakscope.capture.device.counters import Counter
 from leakscope.graph.model import HeapGraph
-from leakscope.report.wording import why_text
+from leakscope.report.wording import run_text, why_text
 
 
 def leave_what_nobody_frees() -> None:
@@ -301,6 +301,6 @@ def test_a_profiled_loop_that_runs_out_of_memory_tells_what_was_alive() -> None:
     with pytest.raises(RuntimeError, match="allocate"), profiler, profiler.step():
         kept.append(torch.ones(1 << 20))
         torch.empty(1 << 50)
-    told = "\n".join(profiler.findings.out_of_memory)
+    told = "\n".join(run_text(profiler.findings.out_of_memory))
     assert "Rank 0: out of memory in step 1" in told
     assert kept and "kept in test_a_profiled_loop_that_runs_out_of_memory_tells_what_was_alive()" in told

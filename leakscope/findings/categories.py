@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from leakscope.findings.facts import AliveAtEnd
 from leakscope.findings.grouping.candidate import Candidate
 from leakscope.findings.model import RankSummary
 from leakscope.findings.peak.late_release import avoidable_peak_bytes
@@ -14,7 +15,6 @@ from leakscope.graph.model import REFERENCE_KINDS, HeapGraph, ObjectKind, Refere
 from leakscope.graph.reach import Mask, reachable
 from leakscope.record.kinds import Occasion
 from leakscope.record.model import Look, Rank, Run
-from leakscope.units import bytes_text
 
 HOST = "in host memory"
 """What a run that uses an accelerator has outside of it."""
@@ -150,12 +150,11 @@ def summary(rank: Rank, leaks: Sequence[Candidate]) -> RankSummary:
     )
 
 
-def listed(run: Run) -> tuple[str, ...]:
+def alive_at_end(run: Run) -> tuple[AliveAtEnd, ...]:
     """What was alive when the main code had returned, by category; shown, never judged."""
-    lines = []
-    for rank in run.ranks:
-        for look in rank.looks:
-            if look.occasion == Occasion.END and not rank.steps:
-                parts = ", ".join(f"{name} {bytes_text(size)}" for name, size in categories(look.heap).items() if size)
-                lines.append(f"rank {rank.number}, when its main code had returned: {parts or 'no tensor memory'}")
-    return tuple(lines)
+    return tuple(
+        AliveAtEnd(rank.number, {name: size for name, size in categories(look.heap).items() if size})
+        for rank in run.ranks
+        for look in rank.looks
+        if look.occasion == Occasion.END and not rank.steps
+    )

@@ -4,6 +4,7 @@ of them.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 
@@ -23,6 +24,23 @@ class Said(Facts):
 
     title: str
     advice: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunFacts:
+    """What is known of a run beside its findings; what finds it out adds what its sentences need."""
+
+    rank: int | None = None
+    """None where it is of the whole run."""
+
+
+@dataclass(frozen=True)
+class AliveAtEnd:
+    """What was alive when the script's main code had returned."""
+
+    rank: int
+    categories: Mapping[str, int]
+    """Bytes by what they are for."""
 
 
 @dataclass(frozen=True)

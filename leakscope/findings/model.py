@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from leakscope.findings.facts import Beside, Bounded, CameToRest, CommBuffers, Facts, Upstream
+from leakscope.findings.facts import AliveAtEnd, Beside, Bounded, CameToRest, CommBuffers, Facts, RunFacts, Upstream
 from leakscope.findings.why import Why
 from leakscope.graph.model import ObjectKind
 from leakscope.verdict import Verdict
@@ -265,11 +265,11 @@ class Findings:
     suppressed: tuple[Finding, ...] = ()
     unjudged: tuple[Unjudged, ...] = ()
     ranks: Mapping[int, RankSummary] = field(default_factory=dict)
-    listed: tuple[str, ...] = ()
+    listed: tuple[AliveAtEnd, ...] = ()
     """What was alive after the script's main code had returned: shown, never judged."""
-    out_of_memory: tuple[str, ...] = ()
+    out_of_memory: tuple[RunFacts, ...] = ()
     """Where an allocation failed, and what held the memory then; a report opens with it."""
-    gc_advice: tuple[str, ...] = ()
+    gc_advice: tuple[RunFacts, ...] = ()
     """What collecting freed and cost, and whether less of it would do."""
-    drag: tuple[str, ...] = ()
+    drag: tuple[RunFacts, ...] = ()
     """How long the memory of a watched step lay unused, and how much of its peak."""

@@ -9,7 +9,7 @@ from typing import Any
 from leakscope.findings.model import Cut, Finding, Findings, Hop, RankSummary
 from leakscope.record.ends import as_written
 from leakscope.record.model import Run
-from leakscope.report.wording import advice, steps_of, title, why_text
+from leakscope.report.wording import advice, run_text, steps_of, title, why_text
 
 FORMAT = 1
 """Number of the format of `findings.json`, not of a run's folder: it rises when a key goes or changes its meaning."""
@@ -32,9 +32,9 @@ def as_data(run: Run, findings: Findings) -> dict[str, Any]:
         "findings": [_finding(finding) for finding in findings.findings],
         "suppressed": [_finding(finding) for finding in findings.suppressed],
         "unjudged": [asdict(item) for item in findings.unjudged],
-        "out_of_memory": list(findings.out_of_memory),
-        "gc_advice": list(findings.gc_advice),
-        "drag": list(findings.drag),
+        "out_of_memory": list(run_text(findings.out_of_memory)),
+        "gc_advice": list(run_text(findings.gc_advice)),
+        "drag": list(run_text(findings.drag)),
         "ranks": {str(number): _rank(findings.ranks[number]) for number in sorted(findings.ranks)},
     }
 

@@ -10,13 +10,13 @@ from support import examples
 from support.heap_text import heap_from
 
 from leakscope.findings import judge
-from leakscope.findings.memory.oom import largest_holder
+from leakscope.findings.memory.oom import AllocationFailed, CameNear, largest_holder
 from leakscope.findings.model import Finding, Findings, Sighting
 from leakscope.graph.model import KINDS
 from leakscope.record.model import Ended, Look, Rank, Run
 from leakscope.record.rows.host import AllocationFailure
 from leakscope.report import FORMATS
-from leakscope.report.wording import next_text
+from leakscope.report.wording import next_text, run_text
 
 MIB = examples.MIB
 
@@ -68,11 +68,17 @@ def leak(rank: int, size: int, written: str) -> Finding:
 
 
 def told(*leaks: Finding) -> Findings:
-    return Findings("leaks", "2 leaks.", 1, leaks, out_of_memory=("Rank 1: out of memory in step 7.",))
+    return Findings(
+        "leaks",
+        "2 leaks.",
+        1,
+        leaks,
+        out_of_memory=(AllocationFailed(rank=1, step=7, at="", wanted_bytes=None, error=""),),
+    )
 
 
 def test_holders_are_named_down_to_the_tensor_or_the_container_of_many() -> None:
-    rows = [text for text in judge(run_out()).out_of_memory if "storage" in text]
+    rows = [text for text in run_text(judge(run_out()).out_of_memory) if "storage" in text]
     assert rows[1:4] == [
         "Rank 1: 56.00 MiB in 7 storages: cache in main()",
         "Rank 1: 2.00 MiB in 1 storage: net.weight in main()",
@@ -119,7 +125,6 @@ def test_the_page_opens_with_it() -> None:
     page = FORMATS["html"](run_out(), told(leak(0, 4 * MIB, "y in main()"), leak(1, 4 * MIB, "x in main()")))
     assert '<strong class="word">Out of memory on rank 1</strong>' in page and '<section class="verdict leaks">' in page
     assert page.index("<h2>Out of memory</h2>") < page.index("The leaks at a glance")
-    near = FORMATS["html"](
-        examples.run(examples.rank(0)), replace(told(), out_of_memory=("Rank 0: after step 3, ...",))
-    )
+    limit_near = CameNear(rank=0, step=3, inside=False, used_bytes=7, limit="the host's memory", limit_bytes=8)
+    near = FORMATS["html"](examples.run(examples.rank(0)), replace(told(), out_of_memory=(limit_near,)))
     assert "Out of memory" not in near and "Near the memory that there is" in near

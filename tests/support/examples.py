@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from leakscope.findings.facts import Said
+from leakscope.findings.facts import AliveAtEnd, Said
 from leakscope.findings.model import (
     Cut,
     CutReference,
@@ -365,7 +365,7 @@ def no_step() -> tuple[Run, Findings]:
         why="No step was seen: no optimizer of torch stepped.",
         exit_status=0,
         ranks={0: RankSummary(explained_bytes=2 * MIB, counted_bytes=90 * MIB, categories={"parameter": 2 * MIB})},
-        listed=("2.00 MiB in 14 storages held by module __main__ .model (parameter)",),
+        listed=(AliveAtEnd(0, {"parameter": 2 * MIB}),),
     )
 
 
@@ -406,7 +406,7 @@ def hostile() -> tuple[Run, Findings]:
         findings=(finding,),
         suppressed=(finding,),
         unjudged=(Unjudged("allocator", 0, bad),),
-        listed=(bad,),
+        listed=(AliveAtEnd(0, {bad: MIB}),),
         ranks={0: RankSummary(categories=categories, categories_by_step=((3, categories), (5, categories)))},
     )
     return run(only, command=(bad,), device=bad, torch=bad, folder=bad, sources={f"{bad}.py": ("", "", bad)}), told

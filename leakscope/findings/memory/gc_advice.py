@@ -3,97 +3,181 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
+from leakscope.findings.facts import RunFacts
 from leakscope.findings.model import Finding, FreedBy, Severity
-from leakscope.record.model import Collection, Rank, Run
-from leakscope.units import bytes_text, seconds_text
+from leakscope.record.model import Collection, GcDiff, Rank, Run
+from leakscope.record.rows.host import GcFreeze
 
 YOUNG_SHARE = 0.9
-"""Share of a full collection's bytes from which collecting young objects does the same."""
+"""Share of a full collection's bytes from which collecting young objects does the same; chosen."""
 COSTLY_SHARE = 0.01
-"""Share of the steps' time from which the program's full collections are worth a word."""
+"""Share of the steps' time from which the program's full collections are worth a word; chosen."""
 FULL = 2
+"""The oldest generation (`gc.collect`'s argument)."""
+_YOUNG = (0, 1)
 
 
-def gc_advice(run: Run, findings: Sequence[Finding]) -> tuple[str, ...]:
-    """Sentences for each rank, then what cutting the references would do instead; () where gc frees no tensor
-    memory.
-    """
-    told: list[str] = []
-    for rank in run.ranks:
-        told += _of_rank(rank)
+@dataclass(frozen=True)
+class Collected:
+    """What collections of one generation freed and cost."""
+
+    generation: int
+    freed_bytes: int
+    seconds: float
+    collections: int = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class OwnCollections(RunFacts):
+    """What the program's own collections freed and cost in the steps after the first."""
+
+    steps: int
+    by_generation: tuple[Collected, ...]
+    """Full ones, and of the younger generations those that freed anything."""
+    seconds: float
+    """All of them, those that freed nothing too."""
+    steps_seconds: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class CollectedAtEnd(RunFacts):
+    """What collecting at the end freed, generation by generation."""
+
+    by_generation: tuple[Collected, ...]
+    full_collections: int
+    """One after another, until nothing more went."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class YoungSuffices(RunFacts):
+    """Collecting young objects frees nearly all that a full collection does."""
+
+    generation: int
+    freed_bytes: int
+    all_bytes: int
+    seconds: float
+    full_seconds: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class FullEachStep(RunFacts):
+    """What a full collection after every step would cost."""
+
+    step_seconds: float
+    """Of a typical step."""
+    times: float
+    """As many times as long a step would be."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FreezeSaves(RunFacts):
+    """What gc.freeze() after warm-up would make of full collections: most objects are there from the start."""
+
+    full_seconds: float
+    """Of a typical one."""
+    share: float | None
+    """Of the steps' time; None where the program's own are not worth a word."""
+    early_objects: int
+    """Those of the objects that were there at the first look."""
+    objects: int
+    step: int
+    """Of the first look."""
+    measured: GcFreeze | None
+    frozen_seconds: float
+    """What one would take then; 0.0 where it was not measured."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CutsInstead(RunFacts):
+    """What cutting the references of cycles does instead of collecting."""
+
+    references: int
+    where: tuple[str, ...]
+    bytes_per_step: float
+
+
+def gc_advice(run: Run, findings: Sequence[Finding]) -> tuple[RunFacts, ...]:
+    """Facts of each rank, then what cutting the references would do instead; () where gc frees no tensor memory."""
+    facts = [fact for rank in run.ranks for fact in _of_rank(rank)]
     cyclic = [f for f in findings if f.freed_by == FreedBy.GC and f.severity == Severity.LEAK]
     if cyclic:
-        rate = sum(f.bytes_per_step for f in cyclic)
         cuts = [f.cut for f in cyclic if f.cut is not None]
-        where = ", ".join(dict.fromkeys(cut.where for cut in cuts if cut.where))
-        told.append(
-            f"Cutting {'the reference' if len(cuts) == 1 else f'the {len(cuts)} references'} named above"
-            f"{f' ({where})' if where else ''} frees the same {bytes_text(rate)} a step at once and costs nothing."
-        )
-    return tuple(told)
+        where = tuple(dict.fromkeys(cut.where for cut in cuts if cut.where))
+        rate = sum(f.bytes_per_step for f in cyclic)
+        facts.append(CutsInstead(references=len(cuts), where=where, bytes_per_step=rate))
+    return tuple(facts)
 
 
-def _of_rank(rank: Rank) -> list[str]:
+def _of_rank(rank: Rank) -> list[RunFacts]:
     # what came before the end of the first step is mostly imports
     rank = replace(rank, steps=rank.steps[1:])
-    own = [(step.number, c) for step in rank.steps for c in step.collections]
-    return [f"Rank {rank.number}: {text}" for text in (*_programs(rank, own), *_measured(rank), *_freeze(rank, own))]
+    own = [collection for step in rank.steps for collection in step.collections]
+    return [*_programs(rank, own), *_measured(rank), *_freeze(rank, own)]
 
 
-def _programs(rank: Rank, own: Sequence[tuple[int, Collection]]) -> list[str]:
+def _programs(rank: Rank, own: Sequence[Collection]) -> list[RunFacts]:
     """What the program's own collections freed and cost."""
-    found = []
-    for generation in (0, 1, FULL):
-        mine = [c for _, c in own if c.generation == generation]
+    kinds = []
+    for generation in (*_YOUNG, FULL):
+        mine = [c for c in own if c.generation == generation]
         freed = sum(c.freed_bytes or 0 for c in mine)
         if mine and (freed or generation == FULL):
-            seconds = sum(c.seconds for c in mine)
-            found.append(f"{len(mine)} of generation {generation} freed {bytes_text(freed)} in {seconds_text(seconds)}")
-    if not found:
+            kinds.append(Collected(generation, freed, sum(c.seconds for c in mine), len(mine)))
+    if not kinds:
         return []
-    seconds, running = sum(c.seconds for _, c in own), sum(step.seconds for step in rank.steps)
-    share = f", {seconds / running:.0%} of its time" if running else ""
-    text = f"the program's own collections in the {len(rank.steps)} steps after the first: {', '.join(found)}"
-    return [f"{text}; that is {seconds_text(seconds / len(rank.steps))} a step{share}."]
+    running = sum(step.seconds for step in rank.steps)
+    return [
+        OwnCollections(
+            rank=rank.number,
+            steps=len(rank.steps),
+            by_generation=tuple(kinds),
+            seconds=sum(c.seconds for c in own),
+            steps_seconds=running,
+        )
+    ]
 
 
-def _measured(rank: Rank) -> list[str]:
-    """What collecting freed at the end, generation by generation."""
+def _measured(rank: Rank) -> list[RunFacts]:
+    """What collecting freed at the end, and what less or more of it would do."""
     diff = rank.gc_diff
     if diff is None or sum(diff.freed_bytes) == 0 or len(diff.freed_bytes) <= FULL:
         return []
-    parts = [f"generation {g} {bytes_text(diff.freed_bytes[g])} in {seconds_text(diff.seconds[g])}" for g in (0, 1)]
-    full = sum(diff.freed_bytes[FULL:])
-    full_seconds = sum(diff.seconds[FULL:])
-    parts.append(f"generation 2 {bytes_text(full)} in {seconds_text(full_seconds)}")
-    more = f", {diff.collections} full collections one after another" if diff.collections > 1 else ""
-    told = [f"collecting at the end freed: {', '.join(parts)}{more}."]
-    total = sum(diff.freed_bytes)
-    for generation in (0, 1):
-        if sum(diff.freed_bytes[: generation + 1]) >= YOUNG_SHARE * total:
-            seconds = sum(diff.seconds[: generation + 1])
-            told.append(
-                f"gc.collect({generation}) would free {bytes_text(sum(diff.freed_bytes[: generation + 1]))} of these "
-                f"{bytes_text(total)} for {seconds_text(seconds)} instead of "
-                f"{seconds_text(sum(diff.seconds[: FULL + 1]))}."
-            )
-            break
+    full = Collected(FULL, sum(diff.freed_bytes[FULL:]), sum(diff.seconds[FULL:]))
+    young = (Collected(generation, diff.freed_bytes[generation], diff.seconds[generation]) for generation in _YOUNG)
+    facts: list[RunFacts] = [
+        CollectedAtEnd(rank=rank.number, by_generation=(*young, full), full_collections=diff.collections)
+    ]
+    facts += _young_suffices(rank.number, diff)
     step = _typical([s.seconds for s in rank.steps])
     if step:
-        cost = diff.seconds[FULL] / step
-        told.append(
-            f"a full collection after every step would make a step of {seconds_text(step)} "
-            f"{1 + cost:.1f} times as long."
-        )
-    return told
+        facts.append(FullEachStep(rank=rank.number, step_seconds=step, times=1 + diff.seconds[FULL] / step))
+    return facts
 
 
-def _freeze(rank: Rank, own: Sequence[tuple[int, Collection]]) -> list[str]:
-    """Whether gc.freeze() after warm-up would make full collections cheap: most objects are there from the start."""
+def _young_suffices(rank: int, diff: GcDiff) -> list[RunFacts]:
+    total = sum(diff.freed_bytes)
+    for generation in _YOUNG:
+        freed = sum(diff.freed_bytes[: generation + 1])
+        if freed >= YOUNG_SHARE * total:
+            return [
+                YoungSuffices(
+                    rank=rank,
+                    generation=generation,
+                    freed_bytes=freed,
+                    all_bytes=total,
+                    seconds=sum(diff.seconds[: generation + 1]),
+                    full_seconds=sum(diff.seconds[: FULL + 1]),
+                )
+            ]
+    return []
+
+
+def _freeze(rank: Rank, own: Sequence[Collection]) -> list[RunFacts]:
+    """Whether gc.freeze() after warm-up would make full collections cheap."""
     looks = [look for look in rank.looks if look.objects]
-    full = [c for _, c in own if c.generation == FULL]
+    full = [c for c in own if c.generation == FULL]
     seconds = sum(c.seconds for c in full)
     running = sum(step.seconds for step in rank.steps)
     wanted = bool(full) and running > 0 and seconds >= COSTLY_SHARE * running
@@ -101,19 +185,25 @@ def _freeze(rank: Rank, own: Sequence[tuple[int, Collection]]) -> list[str]:
     if not looks or not (wanted or freed):
         return []
     first, last = looks[0].objects, looks[-1].objects
-    once = _typical([c.seconds for c in full]) or (rank.gc_diff.seconds[FULL] if rank.gc_diff else 0.0)
-    share = f", {seconds / running:.0%} of the steps' time" if wanted else ""
-    text = (
-        f"a full collection takes {seconds_text(once)}{share}; {min(first, last):,} of its {last:,} objects are there "
-        f"since step {looks[0].step}, and gc.freeze() after warm-up leaves those out"
-    )
-    measured = rank.gc_freezes
-    if not measured:
-        return [f"{text}; what that saves was not measured (--steps N or --gc-diff always does)."]
-    whole, frozen = (measured[-1].full_seconds, measured[-1].frozen_seconds)
-    left = frozen + max(whole - frozen, 0.0) * max(last - first, 0) / last
-    ends = f"{seconds_text(whole)} with every object in it, {seconds_text(frozen)} with every object frozen"
-    return [f"{text}: about {seconds_text(left)} instead (measured: {ends})."]
+    measured = rank.gc_freezes[-1] if rank.gc_freezes else None
+    return [
+        FreezeSaves(
+            rank=rank.number,
+            full_seconds=_typical([c.seconds for c in full]) or (rank.gc_diff.seconds[FULL] if rank.gc_diff else 0.0),
+            share=seconds / running if wanted else None,
+            early_objects=min(first, last),
+            objects=last,
+            step=looks[0].step,
+            measured=measured,
+            frozen_seconds=_when_frozen(measured, first, last) if measured is not None else 0.0,
+        )
+    ]
+
+
+def _when_frozen(measured: GcFreeze, first: int, last: int) -> float:
+    """Seconds of a full collection that goes over the objects made since the first look alone."""
+    saved = max(measured.full_seconds - measured.frozen_seconds, 0.0)
+    return measured.frozen_seconds + saved * max(last - first, 0) / last
 
 
 def _typical(values: Sequence[float]) -> float:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from enum import StrEnum
 
 from leakscope.findings.compare_ranks import is_model
+from leakscope.findings.facts import RunFacts
 from leakscope.findings.grouping.groups import Group, group_storages
 from leakscope.findings.naming.expressions import as_expression
 from leakscope.findings.naming.trace import generic
@@ -13,12 +15,76 @@ from leakscope.graph.model import HeapGraph, ObjectKind
 from leakscope.record.kinds import Occasion
 from leakscope.record.model import Look, Rank, Run
 from leakscope.record.rows.host import LimitNear, PeerOutOfMemory
-from leakscope.units import bytes_text
 
 MOST_HOLDERS = 8
 PEERS_HOLDERS = 3
 """Holders told of a rank whose own allocations did not fail."""
-CAUGHT = "An allocation on the CPU that fails and is caught by the script is not seen; only the one that ended it is."
+
+
+class Garbage(StrEnum):
+    """What nothing alive holds, by who frees it."""
+
+    WAITS_FOR_GC = "waits for gc"
+    NEVER_FREED = "never freed"
+    """A cycle through C++ that gc cannot see."""
+
+
+@dataclass(frozen=True)
+class HeldThen:
+    """What one holder kept when memory was short."""
+
+    bytes: int
+    storages: int
+    name: str
+    """As its user would write it; "" for garbage."""
+    where: str
+    garbage: Garbage | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Alive(RunFacts):
+    """What was alive on a rank when memory was short, the largest holders first."""
+
+    bytes: int
+    """Of all storages then."""
+    holders: tuple[HeldThen, ...]
+    failed_rank: int | None
+    """The rank whose allocation had just failed; None where a limit came near."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class AllocationFailed(RunFacts):
+    """An allocation failed, and that ended the script."""
+
+    step: int
+    """The step in whose middle it failed."""
+    at: str
+    """The innermost line of the user's, "" where there is none."""
+    wanted_bytes: int | None
+    error: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class NoRoomToLook(RunFacts):
+    """There was no room to look at what was alive when the allocation failed."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CameNear(RunFacts):
+    """A limit of the host's memory came near."""
+
+    step: int
+    inside: bool
+    """In the middle of that step, not after it."""
+    used_bytes: int
+    limit: str
+    """`the control group's limit`."""
+    limit_bytes: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class CaughtUnseen(RunFacts):
+    """On the CPU only the failed allocation that ended the script is seen."""
 
 
 @dataclass(frozen=True)
@@ -48,8 +114,8 @@ def largest_holder(rank: Rank) -> Holder | None:
     if look is None:
         return None
     graph = look.heap
-    groups = [(_bytes(look, group), group) for group in group_storages(graph)]
-    size, group = max(groups, key=lambda found: found[0], default=(0, None))
+    sizes = [(_bytes(look, group), group) for group in group_storages(graph)]
+    size, group = max(sizes, key=lambda pair: pair[0], default=(0, None))
     if group is None or group.freed or is_model(graph, group) or not _is_named(graph, group):
         return None
     return Holder(*_named(graph, group), size, look.explained_bytes)
@@ -65,54 +131,58 @@ def _bytes(look: Look, group: Group) -> int:
     )
 
 
-def out_of_memory_told(run: Run) -> tuple[str, ...]:
-    """Sentences on the rank that failed to allocate, the first to fail first, on its peers then, and on limits
-    that came near.
+def out_of_memory(run: Run) -> tuple[RunFacts, ...]:
+    """Facts of the rank that failed to allocate, the first to fail first, of its peers then, and of limits that came
+    near.
     """
     ranks = sorted(run.ranks, key=lambda rank: (_failed_at(rank), rank.number))
-    told = [f"Rank {rank.number}: {text}" for rank in ranks for text in (*_of_failure(rank), *_of_peer(rank))]
-    told += [f"Rank {rank.number}: {text}" for rank in ranks for text in _of_limit(rank)]
-    return (*told, CAUGHT) if told and run.device == "cpu" else tuple(told)
+    facts = [fact for rank in ranks for fact in (*_of_failure(rank), *_of_peer(rank))]
+    facts += [fact for rank in ranks for fact in _of_limit(rank)]
+    return (*facts, CaughtUnseen()) if facts and run.device == "cpu" else tuple(facts)
 
 
 def _failed_at(rank: Rank) -> float:
     return min((row.time for row in rank.allocation_failures), default=float("inf"))
 
 
-def _of_failure(rank: Rank) -> Iterator[str]:
+def _of_failure(rank: Rank) -> Iterator[RunFacts]:
     rows = rank.allocation_failures
     for row in rows:
-        many = f": {bytes_text(row.wanted_bytes)} were wanted" if row.wanted_bytes is not None else ""
-        yield f"out of memory in step {row.step + 1} at {row.at or 'an unknown line'}{many}. {row.error}"
+        yield AllocationFailed(
+            rank=rank.number, step=row.step + 1, at=row.at, wanted_bytes=row.wanted_bytes, error=row.error
+        )
     look = _look_at(rank, rows[-1].step) if rows else None
     if look is not None:
-        yield from holders_told(look, True)
+        yield alive_then(rank, look, rank.number)
     elif rows and rank.memory_shortages:
-        yield (
-            "there was no room to look at what was alive when the allocation failed; what is told below was "
-            "seen before."
-        )
+        yield NoRoomToLook(rank=rank.number)
 
 
-def _of_peer(rank: Rank) -> Iterator[str]:
+def _of_peer(rank: Rank) -> Iterator[RunFacts]:
     """What a rank held when the allocation of another had failed."""
     rows = _peers_rows(rank)
     look = _look_at(rank, rows[-1].step) if rows and not rank.allocation_failures else None
     if look is not None:
-        yield from _held(look, f"when rank {rows[-1].of}'s allocation failed", PEERS_HOLDERS)
+        yield alive_then(rank, look, rows[-1].of, PEERS_HOLDERS)
 
 
-def _of_limit(rank: Rank) -> Iterator[str]:
+def _of_limit(rank: Rank) -> Iterator[RunFacts]:
     """A limit that came near; who held the memory then, where no look later in the same step says more."""
     later = {row.step for row in rank.allocation_failures} | {row.step for row in _peers_rows(rank)}
     for row in rank.memory_shortages:
         if isinstance(row, LimitNear):
+            yield CameNear(
+                rank=rank.number,
+                step=row.step + 1 if row.inside else row.step,
+                inside=row.inside,
+                used_bytes=row.used_bytes,
+                limit=row.limit,
+                limit_bytes=row.limit_bytes,
+            )
             # a look later in the same step has taken the place of this one
-            when = f"in step {row.step + 1}" if row.inside else f"after step {row.step}"
-            yield (f"{when}, {bytes_text(row.used_bytes)} of {row.limit} of {bytes_text(row.limit_bytes)} were in use.")
             look = None if row.step in later else _look_at(rank, row.step)
             if look is not None:
-                yield from holders_told(look, False)
+                yield alive_then(rank, look, None)
 
 
 def _peers_rows(rank: Rank) -> list[PeerOutOfMemory]:
@@ -123,28 +193,23 @@ def _look_at(rank: Rank, step: int, occasion: str = "memory") -> Look | None:
     return next((look for look in rank.looks if look.occasion == occasion and look.step == step), None)
 
 
-def holders_told(look: Look, failed: bool) -> list[str]:
-    """What was alive at a look, the largest holders first; `failed` where an allocation had just failed."""
-    return _held(look, "when the allocation failed" if failed else "then")
-
-
-def _held(look: Look, when: str, most: int = MOST_HOLDERS) -> list[str]:
-    rows: dict[str, tuple[int, int]] = {}
+def alive_then(rank: Rank, look: Look, failed_rank: int | None, most: int = MOST_HOLDERS) -> Alive:
+    """What was alive at a look, the largest holders first."""
+    rows: dict[tuple[str, str, Garbage | None], tuple[int, int]] = {}
     for group in group_storages(look.heap):
-        said = _spoken(look.heap, group)
-        size, count = rows.get(said, (0, 0))
-        rows[said] = (size + group.bytes, count + len(group.storages))
-    told = [f"{when}, storages of {bytes_text(look.explained_bytes)} were alive; the largest holders:"]
+        holder = _holder(look.heap, group)
+        size, count = rows.get(holder, (0, 0))
+        rows[holder] = (size + group.bytes, count + len(group.storages))
     largest = sorted(rows.items(), key=lambda row: -row[1][0])[:most]
-    return told + [
-        f"{bytes_text(size)} in {count} storage{'s' * (count != 1)}: {said}" for said, (size, count) in largest
-    ]
+    holders = tuple(HeldThen(size, count, *holder) for holder, (size, count) in largest)
+    return Alive(rank=rank.number, bytes=look.explained_bytes, holders=holders, failed_rank=failed_rank)
 
 
-def _spoken(graph: HeapGraph, group: Group) -> str:
+def _holder(graph: HeapGraph, group: Group) -> tuple[str, str, Garbage | None]:
+    """(name, line, garbage): what a user would call it, or that nothing alive holds it."""
     if group.freed:
-        return "garbage that waits for gc" if group.freed > 0 else "a cycle that gc never frees"
-    return ", ".join(part for part in _named(graph, group) if part)
+        return "", "", Garbage.WAITS_FOR_GC if group.freed > 0 else Garbage.NEVER_FREED
+    return (*_named(graph, group), None)
 
 
 def _is_named(graph: HeapGraph, group: Group) -> bool:
@@ -160,14 +225,14 @@ def _named(graph: HeapGraph, group: Group) -> tuple[str, str]:
     way = _down_to_holder(graph, group.path[frames[-1] :] if frames else group.path)
     if not way:
         return graph.object(group.start).label, ""
-    said = as_expression(graph, way, way[-1])
+    name = as_expression(graph, way, way[-1])
     if not frames:
-        return said, ""
+        return name, ""
     local = graph.reference(way[0])
     frame = graph.object(local.holder)
     inside = f" in {frame.name}()"
-    said = said if said.endswith(inside) else local.name.removeprefix("local ") + inside
-    return said, local.where or frame.where
+    name = name if name.endswith(inside) else local.name.removeprefix("local ") + inside
+    return name, local.where or frame.where
 
 
 def _down_to_holder(graph: HeapGraph, way: tuple[int, ...]) -> tuple[int, ...]:

@@ -4,59 +4,78 @@ idle.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Mapping
+from dataclasses import dataclass
 
+from leakscope.findings.facts import RunFacts
 from leakscope.findings.peak.idle import PeakOfStep, Releaser, peak_of
 from leakscope.record.model import Run
-from leakscope.units import bytes_text
-
-_WORTH_A_WORD = 0.01
-"""Share of the peak from which what nobody saw being made is told."""
-_WHO = {
-    Releaser.USER: "your code could let go of",
-    Releaser.LIBRARY: "only a library could let go of",
-    Releaser.GRADIENT: "are gradients kept until zero_grad",
-    Releaser.COMM: "are held by sends and receives that are not over",
-    Releaser.AUTOGRAD: "autograd keeps for a backward that does not use them",
-}
-"""Who could let go of what is idle at the peak."""
+from leakscope.record.rows.lifetimes import WatchedStep
 
 
-def drag_told(run: Run) -> tuple[str, ...]:
-    """Two sentences for each rank of which a step was watched storage by storage."""
-    told: list[str] = []
+@dataclass(frozen=True, kw_only=True)
+class LagUseDrag(RunFacts):
+    """How long the storages lived that the step before a watched step had made and let go."""
+
+    step: int
+    storages: int
+    lag_byte_seconds: float
+    """Before the first use."""
+    use_byte_seconds: float
+    drag_byte_seconds: float
+    """After the last use."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class IdleAtPeak(RunFacts):
+    """How much of a watched step's peak was not used again, and who could let go of it."""
+
+    step: int
+    device: str
+    peak_bytes: int
+    peak_at: str
+    """The line that ran then, "" where it is not known."""
+    idle_bytes: int
+    by: Mapping[Releaser, int]
+    """Those of the idle bytes that each could let go of."""
+    unseen_bytes: int
+    """What other threads or native code had made unseen; it is beside the peak."""
+
+
+def drag(run: Run) -> tuple[RunFacts, ...]:
+    """Two facts for each rank of which a step was watched storage by storage."""
+    facts: list[RunFacts] = []
     for rank in run.ranks:
         peak = peak_of(rank)
         if peak is not None:
-            told += [f"Rank {rank.number}: {text}" for text in _of_rank(peak)]
-    return tuple(told)
+            facts += [*_lived(rank.number, peak.step), _idle_at_peak(rank.number, peak)]
+    return tuple(facts)
 
 
-def _of_rank(peak: PeakOfStep) -> Iterator[str]:
-    step = peak.step
-    lag, use, drag = step.lag_byte_seconds, step.use_byte_seconds, step.drag_byte_seconds
-    whole = lag + use + drag
-    if whole > 0:
-        parts = [
-            f"{name} {bytes_text(part)}·s ({part / whole:.0%})"
-            for name, part in (("lag", lag), ("use", use), ("drag", drag))
-        ]
-        yield (
-            f"the {step.storages} storages that the step before step {step.step} made and let go were alive for "
-            f"{bytes_text(whole)}·s: "
-            f"{', '.join(parts)}; lag is before the first use, drag after the last."
+def _lived(rank: int, step: WatchedStep) -> list[RunFacts]:
+    if step.lag_byte_seconds + step.use_byte_seconds + step.drag_byte_seconds <= 0:
+        return []
+    return [
+        LagUseDrag(
+            rank=rank,
+            step=step.step,
+            storages=step.storages,
+            lag_byte_seconds=step.lag_byte_seconds,
+            use_byte_seconds=step.use_byte_seconds,
+            drag_byte_seconds=step.drag_byte_seconds,
         )
-    idle = sum(storage.row.bytes for storage in peak.idle)
-    at = f" at {step.peak_at}" if step.peak_at else ""
-    on = "" if step.device == "cpu" else f" on {step.device}"
-    text = f"the peak of step {step.step}{on} was {bytes_text(step.peak_bytes)}{at}"
-    text += f"; {bytes_text(idle)} of it were not used again"
-    shares = {who: sum(storage.row.bytes for storage in peak.held_by(who)) for who in _WHO}
-    named = [f"{bytes_text(size)} {_WHO[who]}" for who, size in shares.items() if size]
-    unseen = step.unseen_bytes
-    beside = (
-        f" Beside it {bytes_text(unseen)} were alive that other threads or native code had made unseen."
-        if unseen > _WORTH_A_WORD * step.peak_bytes
-        else ""
+    ]
+
+
+def _idle_at_peak(rank: int, peak: PeakOfStep) -> RunFacts:
+    step = peak.step
+    return IdleAtPeak(
+        rank=rank,
+        step=step.step,
+        device=step.device,
+        peak_bytes=step.peak_bytes,
+        peak_at=step.peak_at,
+        idle_bytes=sum(storage.row.bytes for storage in peak.idle),
+        by={who: sum(storage.row.bytes for storage in peak.held_by(who)) for who in Releaser},
+        unseen_bytes=step.unseen_bytes,
     )
-    yield f"{text}{': ' if named else ''}{', '.join(named)}.{beside}"

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from leakscope.findings.categories import listed
-from leakscope.findings.memory.device_oom import device_failures_told
+from leakscope.findings.categories import alive_at_end
+from leakscope.findings.memory.device_oom import device_failures
 from leakscope.findings.memory.gc_advice import gc_advice
-from leakscope.findings.memory.oom import out_of_memory_told
+from leakscope.findings.memory.oom import out_of_memory
 from leakscope.findings.model import Finding, Findings
-from leakscope.findings.peak.drag import drag_told
+from leakscope.findings.peak.drag import drag
 from leakscope.findings.stages.case import Case
 from leakscope.findings.verdict import verdict_of
 from leakscope.verdict import Verdict
@@ -31,10 +31,10 @@ def give_verdict(case: Case) -> Case:
         suppressed=tuple(apart),
         unjudged=case.unjudged,
         ranks=case.summaries,
-        listed=listed(run),
-        out_of_memory=(*out_of_memory_told(run), *device_failures_told(run)),
+        listed=alive_at_end(run),
+        out_of_memory=(*out_of_memory(run), *device_failures(run)),
         gc_advice=gc_advice(run, shown),
-        drag=drag_told(run),
+        drag=drag(run),
     )
     return replace(case, judged=judged)
 

@@ -12,6 +12,7 @@ from leakscope.report.text.finding import finding_lines
 from leakscope.report.text.lines import field_lines, wrapped
 from leakscope.report.text.ranks import rank_lines
 from leakscope.report.wording import (
+    at_end_text,
     first_cut,
     hung_text,
     leaks,
@@ -19,6 +20,7 @@ from leakscope.report.wording import (
     next_text,
     notes,
     plural,
+    run_text,
     steps_of,
     title,
     why_text,
@@ -76,7 +78,7 @@ def _verdict(run: Run, findings: Findings) -> Iterator[str]:
     if hung := hung_text(run):
         yield from field_lines("Hung", hung)
     yield from field_lines("Why", why_text(findings))
-    for sentence in findings.out_of_memory:
+    for sentence in run_text(findings.out_of_memory):
         yield from field_lines("Memory", sentence)
     yield from field_lines("Next", next_text(run, findings))
     about = f"{' '.join(run.command)}: {plural(len(run.ranks), 'rank')}, {plural(steps_of(run), 'step')}{device}{torch}"
@@ -100,14 +102,14 @@ def _lists(findings: Findings) -> Iterator[str]:
     suppressed = [
         f"[{f.fingerprint}] {f.rule}: {title(f)}, {bytes_text(f.retained_bytes)}" for f in findings.suppressed
     ]
-    listed = list(findings.listed[:LISTED_SHOWN])
+    listed = list(map(at_end_text, findings.listed[:LISTED_SHOWN]))
     if len(findings.listed) > LISTED_SHOWN:
         listed.append(f"and {len(findings.listed) - LISTED_SHOWN} more")
     for heading, items in (
         ("Not judged", unjudged),
         ("Suppressed", suppressed),
-        ("Memory that lay unused", findings.drag),
-        ("What collecting would do", findings.gc_advice),
+        ("Memory that lay unused", run_text(findings.drag)),
+        ("What collecting would do", run_text(findings.gc_advice)),
         ("Alive after the script's main code had returned (listed, never judged)", listed),
     ):
         if items:

@@ -23,15 +23,17 @@ from leakscope.report.wording.held import (
     status_word,
     would_be_freed,
 )
+from leakscope.report.wording.memory import at_end_text
 from leakscope.report.wording.next_step import first_cut, next_text
 from leakscope.report.wording.numbers import listed_numbers, plural
 from leakscope.report.wording.sections import leaks, library, notes, of_block, steps_of
-from leakscope.report.wording.sentences import advice, title
+from leakscope.report.wording.sentences import advice, run_text, title
 from leakscope.report.wording.verdict import why_text
 
 __all__ = [
     "advice",
     "also_text",
+    "at_end_text",
     "cut_name",
     "cycle_text",
     "ended_badly",
@@ -51,6 +53,7 @@ __all__ = [
     "of_block",
     "plural",
     "proved_text",
+    "run_text",
     "seen_text",
     "status_text",
     "status_word",

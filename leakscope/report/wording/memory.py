@@ -1,13 +1,36 @@
-"""Sentences about memory that no storage explains, that an allocator keeps, or that one rank holds beside its peers."""
+"""Sentences about memory that no storage explains, that an allocator keeps, that one rank holds beside its peers, that
+ran out, that was alive at the end, or that collecting frees.
+"""
 
 from __future__ import annotations
 
 from leakscope.findings.compare_ranks import RankSkewFacts
+from leakscope.findings.facts import AliveAtEnd
 from leakscope.findings.memory.allocator import CaughtFacts, OutsideFacts, PendingFacts, ReservedFacts, RetriesFacts
 from leakscope.findings.memory.device import NativeBlocksFacts
+from leakscope.findings.memory.device_oom import DeviceFailed
+from leakscope.findings.memory.gc_advice import (
+    Collected,
+    CollectedAtEnd,
+    CutsInstead,
+    FreezeSaves,
+    FullEachStep,
+    OwnCollections,
+    YoungSuffices,
+)
+from leakscope.findings.memory.oom import (
+    Alive,
+    AllocationFailed,
+    CameNear,
+    CaughtUnseen,
+    Garbage,
+    HeldThen,
+    NoRoomToLook,
+)
 from leakscope.findings.memory.unattributed import UnattributedFacts
 from leakscope.findings.model import Finding
-from leakscope.units import bytes_text
+from leakscope.report.wording.numbers import plural
+from leakscope.units import bytes_text, seconds_text
 
 _FOR_EACH_SHAPE = (
     "oneDNN keeps what it has built for each new shape, up to ONEDNN_PRIMITIVE_CACHE_CAPACITY of them (1024 "
@@ -138,3 +161,132 @@ def skew_advice(_finding: Finding, facts: RankSkewFacts) -> str:
         f"Compare what rank {facts.rank} holds at its last look with a peer's, by category. In a pipeline the first "
         "stages keep more microbatches in flight; the last stage keeps logits, losses and what a logged metric holds."
     )
+
+
+def failed_text(facts: AllocationFailed) -> str:
+    """Which allocation failed, and where."""
+    wanted = f": {bytes_text(facts.wanted_bytes)} were wanted" if facts.wanted_bytes is not None else ""
+    return f"out of memory in step {facts.step} at {facts.at or 'an unknown line'}{wanted}. {facts.error}"
+
+
+def device_failed_text(facts: DeviceFailed) -> str:
+    """What was wanted of a device, and what it had."""
+    row, counted = facts.failure, facts.failure.counted
+    at = f" at {row.at}" if row.at else ""
+    parts = [f"{bytes_text(row.wanted_bytes)} were wanted on {row.kind}:{row.device}{at}"]
+    if counted is not None:
+        parts.append(f"{bytes_text(counted.allocated)} allocated of {bytes_text(counted.reserved)} reserved")
+        if counted.active > counted.allocated:
+            pending = counted.active - counted.allocated
+            parts.append(f"{bytes_text(pending)} dead and waited for by another stream")
+    parts.append(f"the driver had {bytes_text(row.free_bytes)} free, the limit is {bytes_text(row.limit_bytes)}")
+    return "; ".join(parts) + "."
+
+
+def no_room_text(_facts: NoRoomToLook) -> str:
+    """Why nothing is told of that moment."""
+    return "there was no room to look at what was alive when the allocation failed; what is told below was seen before."
+
+
+def caught_unseen_text(_facts: CaughtUnseen) -> str:
+    """What is not told."""
+    return "An allocation on the CPU that fails and is caught by the script is not seen; only the one that ended it is."
+
+
+def near_text(facts: CameNear) -> str:
+    """Which limit came near."""
+    when = f"in step {facts.step}" if facts.inside else f"after step {facts.step}"
+    return f"{when}, {bytes_text(facts.used_bytes)} of {facts.limit} of {bytes_text(facts.limit_bytes)} were in use."
+
+
+def alive_text(facts: Alive) -> tuple[str, ...]:
+    """How much was alive when memory was short, then a line for each of the largest holders."""
+    when = "then"
+    if facts.failed_rank is not None:
+        whose = "the" if facts.failed_rank == facts.rank else f"rank {facts.failed_rank}'s"
+        when = f"when {whose} allocation failed"
+    first = f"{when}, storages of {bytes_text(facts.bytes)} were alive; the largest holders:"
+    return (first, *map(_held_then, facts.holders))
+
+
+def _held_then(held: HeldThen) -> str:
+    return f"{bytes_text(held.bytes)} in {plural(held.storages, 'storage')}: {_holder(held)}"
+
+
+def _holder(held: HeldThen) -> str:
+    if held.garbage is not None:
+        waits = held.garbage == Garbage.WAITS_FOR_GC
+        return "garbage that waits for gc" if waits else "a cycle that gc never frees"
+    return ", ".join(part for part in (held.name, held.where) if part)
+
+
+def at_end_text(alive: AliveAtEnd) -> str:
+    """What was alive when a rank's main code had returned."""
+    parts = ", ".join(f"{name} {bytes_text(size)}" for name, size in alive.categories.items())
+    return f"rank {alive.rank}, when its main code had returned: {parts or 'no tensor memory'}"
+
+
+def own_collections_text(facts: OwnCollections) -> str:
+    """What the program's own collections freed and cost."""
+    kinds = ", ".join(
+        f"{kind.collections} of generation {kind.generation} freed {_freed(kind)}" for kind in facts.by_generation
+    )
+    share = f", {facts.seconds / facts.steps_seconds:.0%} of its time" if facts.steps_seconds else ""
+    return (
+        f"the program's own collections in the {facts.steps} steps after the first: {kinds}; that is "
+        f"{seconds_text(facts.seconds / facts.steps)} a step{share}."
+    )
+
+
+def collected_text(facts: CollectedAtEnd) -> str:
+    """What collecting at the end freed."""
+    parts = ", ".join(f"generation {kind.generation} {_freed(kind)}" for kind in facts.by_generation)
+    full = facts.full_collections
+    more = f", {full} full collections one after another" if full > 1 else ""
+    return f"collecting at the end freed: {parts}{more}."
+
+
+def _freed(kind: Collected) -> str:
+    return f"{bytes_text(kind.freed_bytes)} in {seconds_text(kind.seconds)}"
+
+
+def young_text(facts: YoungSuffices) -> str:
+    """Which younger generation frees as much."""
+    return (
+        f"gc.collect({facts.generation}) would free {bytes_text(facts.freed_bytes)} of these "
+        f"{bytes_text(facts.all_bytes)} for {seconds_text(facts.seconds)} instead of "
+        f"{seconds_text(facts.full_seconds)}."
+    )
+
+
+def each_step_text(facts: FullEachStep) -> str:
+    """What a full collection after every step would cost."""
+    return (
+        f"a full collection after every step would make a step of {seconds_text(facts.step_seconds)} "
+        f"{facts.times:.1f} times as long."
+    )
+
+
+def freeze_text(facts: FreezeSaves) -> str:
+    """What gc.freeze() after warm-up would save."""
+    share = f", {facts.share:.0%} of the steps' time" if facts.share is not None else ""
+    text = (
+        f"a full collection takes {seconds_text(facts.full_seconds)}{share}; {facts.early_objects:,} of its "
+        f"{facts.objects:,} objects are there since step {facts.step}, and gc.freeze() after warm-up leaves those out"
+    )
+    measured = facts.measured
+    if measured is None:
+        return f"{text}; what that saves was not measured (--steps N or --gc-diff always does)."
+    ends = (
+        f"{seconds_text(measured.full_seconds)} with every object in it, "
+        f"{seconds_text(measured.frozen_seconds)} with every object frozen"
+    )
+    return f"{text}: about {seconds_text(facts.frozen_seconds)} instead (measured: {ends})."
+
+
+def cuts_text(facts: CutsInstead) -> str:
+    """What cutting the references does instead."""
+    many = "the reference" if facts.references == 1 else f"the {facts.references} references"
+    where = f" ({', '.join(facts.where)})" if facts.where else ""
+    rate = bytes_text(facts.bytes_per_step)
+    return f"Cutting {many} named above{where} frees the same {rate} a step at once and costs nothing."

@@ -1,10 +1,11 @@
-"""Sentences about memory at the step's peak that nothing uses again."""
+"""Sentences about memory at the step's peak that nothing uses again, and about how long memory lay unused."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
 from leakscope.findings.model import Finding
+from leakscope.findings.peak.drag import IdleAtPeak, LagUseDrag
 from leakscope.findings.peak.idle import Releaser
 from leakscope.findings.peak.late_release import LateReleaseFacts
 from leakscope.findings.peak.library_drag import OthersFacts
@@ -31,6 +32,16 @@ _OTHERS: Mapping[Releaser, tuple[str, str]] = {
     ),
 }
 """Who could let go to title and advice."""
+_COULD_LET_GO: Mapping[Releaser, str] = {
+    Releaser.USER: "your code could let go of",
+    Releaser.LIBRARY: "only a library could let go of",
+    Releaser.GRADIENT: "are gradients kept until zero_grad",
+    Releaser.COMM: "are held by sends and receives that are not over",
+    Releaser.AUTOGRAD: "autograd keeps for a backward that does not use them",
+}
+"""Who could let go of what is idle at the peak, after its size."""
+_UNSEEN_SHARE = 0.01
+"""Share of the peak from which what nobody saw being made is told; chosen."""
 
 
 def late_release_title(finding: Finding, facts: LateReleaseFacts) -> str:
@@ -76,3 +87,32 @@ def others_title(_finding: Finding, facts: OthersFacts) -> str:
 def others_advice(_finding: Finding, facts: OthersFacts) -> str:
     """What makes them let go."""
     return _OTHERS[facts.by][1]
+
+
+def lag_use_drag_text(facts: LagUseDrag) -> str:
+    """How long the storages of a step were alive, and how much of that they were of use."""
+    lag, use, drag = facts.lag_byte_seconds, facts.use_byte_seconds, facts.drag_byte_seconds
+    whole = lag + use + drag
+    parts = ", ".join(
+        f"{name} {bytes_text(part)}·s ({part / whole:.0%})"
+        for name, part in (("lag", lag), ("use", use), ("drag", drag))
+    )
+    return (
+        f"the {facts.storages} storages that the step before step {facts.step} made and let go were alive for "
+        f"{bytes_text(whole)}·s: {parts}; lag is before the first use, drag after the last."
+    )
+
+
+def idle_text(facts: IdleAtPeak) -> str:
+    """How high the peak was, and who could let go of what was idle then."""
+    at = f" at {facts.peak_at}" if facts.peak_at else ""
+    on = "" if facts.device == "cpu" else f" on {facts.device}"
+    text = f"the peak of step {facts.step}{on} was {bytes_text(facts.peak_bytes)}{at}"
+    idle = f"{bytes_text(facts.idle_bytes)} of it were not used again"
+    named = [f"{bytes_text(facts.by[who])} {words}" for who, words in _COULD_LET_GO.items() if facts.by.get(who)]
+    beside = (
+        f" Beside it {bytes_text(facts.unseen_bytes)} were alive that other threads or native code had made unseen."
+        if facts.unseen_bytes > _UNSEEN_SHARE * facts.peak_bytes
+        else ""
+    )
+    return f"{text}; {idle}{': ' if named else ''}{', '.join(named)}.{beside}"

@@ -1,18 +1,31 @@
-"""A finding's title and its advice, made of the facts that its rule has of it."""
+"""A finding's title and its advice, made of the facts that its rule has of it; what is told of a run, made of its
+facts.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from leakscope.findings.comm.operations import DroppedFacts, EmptyContextsFacts, OpenPassesFacts
 from leakscope.findings.compare_ranks import RankSkewFacts
-from leakscope.findings.facts import OpenContextsFacts, Said
+from leakscope.findings.facts import OpenContextsFacts, RunFacts, Said
 from leakscope.findings.memory.allocator import CaughtFacts, OutsideFacts, PendingFacts, ReservedFacts, RetriesFacts
 from leakscope.findings.memory.device import NativeBlocksFacts
+from leakscope.findings.memory.device_oom import DeviceFailed
+from leakscope.findings.memory.gc_advice import (
+    CollectedAtEnd,
+    CutsInstead,
+    FreezeSaves,
+    FullEachStep,
+    OwnCollections,
+    YoungSuffices,
+)
+from leakscope.findings.memory.oom import Alive, AllocationFailed, CameNear, CaughtUnseen, NoRoomToLook
 from leakscope.findings.memory.unattributed import UnattributedFacts
 from leakscope.findings.model import Finding
 from leakscope.findings.ownership.facts import LibraryDragFacts, RetentionFacts
+from leakscope.findings.peak.drag import IdleAtPeak, LagUseDrag
 from leakscope.findings.peak.late_release import LateReleaseFacts
 from leakscope.findings.peak.library_drag import OthersFacts
 from leakscope.findings.rules.frame_hold import CallsFacts, FrameFacts
@@ -59,6 +72,22 @@ SENTENCES: Mapping[type, tuple[Sentence, Sentence]] = {
     CaughtFacts: (memory.caught_title, memory.caught_advice),
 }
 """Facts to the functions that make a title and an advice of them."""
+OF_RUN: Mapping[type, Callable[[Any], str]] = {
+    AllocationFailed: memory.failed_text,
+    NoRoomToLook: memory.no_room_text,
+    CameNear: memory.near_text,
+    CaughtUnseen: memory.caught_unseen_text,
+    DeviceFailed: memory.device_failed_text,
+    OwnCollections: memory.own_collections_text,
+    CollectedAtEnd: memory.collected_text,
+    YoungSuffices: memory.young_text,
+    FullEachStep: memory.each_step_text,
+    FreezeSaves: memory.freeze_text,
+    CutsInstead: memory.cuts_text,
+    LagUseDrag: peak.lag_use_drag_text,
+    IdleAtPeak: peak.idle_text,
+}
+"""Facts of a run to the function that makes a sentence of them."""
 
 
 def title(finding: Finding) -> str:
@@ -91,3 +120,12 @@ def _sentences(finding: Finding) -> tuple[Sentence, Sentence]:
     """
     kinds = (kind for kind in type(finding.facts).__mro__ if kind in SENTENCES)
     return next((SENTENCES[kind] for kind in kinds), (lambda f, _: f"{f.rule}: {f.subject}", lambda *_: ""))
+
+
+def run_text(facts: Iterable[RunFacts]) -> tuple[str, ...]:
+    """`Rank 0: out of memory in step 3 at ...`: what is known of a run, sentence by sentence."""
+    return tuple(
+        sentence if fact.rank is None else f"Rank {fact.rank}: {sentence}"
+        for fact in facts
+        for sentence in (memory.alive_text(fact) if isinstance(fact, Alive) else (OF_RUN[type(fact)](fact),))
+    )

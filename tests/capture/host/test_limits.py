@@ -15,6 +15,7 @@ import pytest
 from leakscope.capture.host.limits import ControlGroup, HostLimits, control_groups
 from leakscope.findings import judge
 from leakscope.record.reading import read_run
+from leakscope.report.wording import run_text
 
 MIB = 1 << 20
 Command = Callable[..., "subprocess.CompletedProcess[str]"]
@@ -60,7 +61,7 @@ def test_a_limit_that_comes_near_is_told_before_an_allocation_fails(
     assert 0.75 * near.limit_bytes <= near.used_bytes <= near.limit_bytes
     assert 5 < near.step < failed.step
     assert [look.step for look in rank.looks if look.occasion == "memory"] == [near.step, failed.step]
-    told = judge(read_run(tmp_path / "run")).out_of_memory
+    told = run_text(judge(read_run(tmp_path / "run")).out_of_memory)
     (text,) = [text for text in told if name in text]
     when = f"in step {near.step + 1}" if near.inside else f"after step {near.step}"
     assert text.startswith(f"Rank 0: {when}, ")
@@ -106,7 +107,7 @@ def test_a_limit_that_comes_near_in_the_middle_of_a_step_is_told(
     (rank,) = read_run(tmp_path / "run").ranks
     (near,) = rank.memory_shortages
     assert (near.step, near.inside) == (2, True)
-    text, _, holder = judge(read_run(tmp_path / "run")).out_of_memory[:3]
+    text, _, holder = run_text(judge(read_run(tmp_path / "run")).out_of_memory)[:3]
     assert text.startswith("Rank 0: in step 3, ")
     assert ": kept" in holder and 2 <= int(re.findall(r"in (\d+) storages", holder)[0]) < 60
 

@@ -14,6 +14,7 @@ from leakscope.capture.host.errors import failure
 from leakscope.findings import judge
 from leakscope.record.reading import read_run
 from leakscope.report import FORMATS
+from leakscope.report.wording import run_text
 
 SCRIPT = """
     import torch
@@ -50,7 +51,7 @@ def test_an_uncaught_failure_is_told_with_its_holders(failed: RecordedRun, runs:
     assert plain.stderr.splitlines()[-1] in failed.done.stderr
     run = read_run(failed.folder)
     assert run.ranks[0].lifetimes == (), "--no-lifetimes"
-    told = judge(run).out_of_memory
+    told = run_text(judge(run).out_of_memory)
     assert "out of memory in step 3 at train.py:10 forward: 4096.00 TiB were wanted" in told[0]
     assert "4.00 MiB in 1 storage: hidden in forward(), train.py:8" in told[2]
     assert "is caught by the script is not seen" in told[-1]
@@ -177,7 +178,7 @@ def test_the_peers_of_a_failing_rank_are_looked_at_too(
     assert recorded.returncode == 1
     run = read_run(tmp_path / "run")
     assert run.ranks[0].ended.how in ("killed", "raised"), "by the launcher, or of the peer that is gone"
-    told = judge(run).out_of_memory
+    told = run_text(judge(run).out_of_memory)
     assert "Rank 1: out of memory in step 3 at train.py:14 train: 4096.00 TiB were wanted" in told[0]
     assert "4.00 MiB in 1 storage: mine in train(), train.py:12" in told[2]
     place = next(k for k, text in enumerate(told) if text.startswith("Rank 0: "))

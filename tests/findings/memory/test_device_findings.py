@@ -24,7 +24,7 @@ from leakscope.record.reading import read_run
 from leakscope.record.rows.device import DeviceFigures
 from leakscope.record.rows.host import AllocationFailure
 from leakscope.report import FORMATS
-from leakscope.report.wording import advice, title
+from leakscope.report.wording import advice, run_text, title
 
 MIB = 1 << 20
 GIB = 1 << 30
@@ -165,13 +165,11 @@ def ended_by_memory() -> Rank:
 
 def test_the_failure_that_ended_the_script_opens_the_report_and_one_that_was_caught_is_a_note() -> None:
     told = judge(run_of(ended_by_memory()))
-    assert "out of memory in step 9 at train.py:41 forward" in told.out_of_memory[0]
-    assert (
-        "2.00 GiB were wanted on cuda:0 at train.py:41 forward; 8.00 MiB allocated of 1.00 GiB reserved"
-        in told.out_of_memory[1]
-    )
-    assert "1.00 MiB free, the limit is 80.00 GiB" in told.out_of_memory[1]
-    assert "when the allocation failed, storages of 8.00 MiB were alive" in told.out_of_memory[2]
+    texts = run_text(told.out_of_memory)
+    assert "out of memory in step 9 at train.py:41 forward" in texts[0]
+    assert "2.00 GiB were wanted on cuda:0 at train.py:41 forward; 8.00 MiB allocated of 1.00 GiB reserved" in texts[1]
+    assert "1.00 MiB free, the limit is 80.00 GiB" in texts[1]
+    assert "when the allocation failed, storages of 8.00 MiB were alive" in texts[2]
     (caught,) = [finding for finding in told.findings if finding.rule == "allocator"]
     assert "ran out once and the script went on" in title(caught)
 
@@ -180,7 +178,7 @@ def test_an_error_of_the_hosts_is_not_laid_to_a_failure_that_was_caught_steps_be
     dead = ended_by_memory()
     end = AllocationFailure(step=9, error="DefaultCPUAllocator: can't allocate memory", wanted_bytes=1)
     told = judge(run_of(replace(dead, allocation_failures=(end,))))
-    assert not any("cuda:0" in text for text in told.out_of_memory)
+    assert not any("cuda:0" in text for text in run_text(told.out_of_memory))
     (caught,) = [finding for finding in told.findings if finding.rule == "allocator"]
     assert "ran out 2 times" in title(caught)
 

@@ -12,6 +12,7 @@ from leakscope.findings.model import Cut, CutReference, Finding
 from leakscope.graph.build import build
 from leakscope.record.model import Collection, Ended, GcDiff, Look, Rank, Run, Step
 from leakscope.record.rows.host import GcFreeze
+from leakscope.report.wording import run_text
 
 MIB = 1 << 20
 
@@ -29,7 +30,7 @@ def rank_of(
 
 
 def said(rank: Rank, *findings: Finding) -> str:
-    return "\n".join(gc_advice(run_of(rank), findings))
+    return "\n".join(run_text(gc_advice(run_of(rank), findings)))
 
 
 def test_nothing_is_said_where_gc_frees_nothing() -> None:

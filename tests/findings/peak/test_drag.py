@@ -13,11 +13,12 @@ from leakscope.capture.lifetimes.records import GONE, Operation, Record
 from leakscope.capture.lifetimes.rows import rows_of
 from leakscope.capture.lifetimes.table import Table
 from leakscope.findings import judge
-from leakscope.findings.peak.drag import drag_told
+from leakscope.findings.peak.drag import drag
 from leakscope.record.kinds import Phase
 from leakscope.record.model import Run
 from leakscope.record.rows.lifetimes import WatchedStep
 from leakscope.report import FORMATS
+from leakscope.report.wording import run_text
 
 
 def table_of(*records: Record) -> Table:
@@ -52,7 +53,7 @@ def test_the_report_tells_drag_and_the_idle_part_of_the_peak_in_every_form() -> 
 
     lived = watched(step)
     run = Run(("train.py",), (lived.rank,), 1, "cpu", "", "")
-    told = drag_told(run)
+    told = run_text(drag(run))
     assert "lag is before the first use, drag after the last" in told[0]
     assert "Rank 0: the peak of step 3 was " in told[1]
     assert "256.00 KiB of it were not used again: 256.00 KiB your code could let go of." in told[1]
