@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from leakscope.findings.comm.matching import wire_notes
+from leakscope.findings.comm.matching import CommState, comm_states
 from leakscope.findings.model import Findings, RankSummary
 from leakscope.record.model import Rank, Run
-from leakscope.report.wording import ended_badly, ended_text, leaks, plural
+from leakscope.report.wording import comm_notes, ended_badly, ended_text, leaks, plural
 from leakscope.units import bytes_text, seconds_text
 
 _OLDEST = 2
@@ -49,11 +49,12 @@ class RankStory:
 
 def rank_stories(run: Run, findings: Findings) -> tuple[RankStory, ...]:
     """One story for each rank of the run, lost ones included, in order."""
-    of_operations = wire_notes(run)
-    return tuple(_story(rank, run, findings, of_operations.get(rank.number, ())) for rank in run.ranks)
+    states = comm_states(run)
+    return tuple(_story(rank, run, findings, states.get(rank.number)) for rank in run.ranks)
 
 
-def _story(rank: Rank, run: Run, findings: Findings, of_operations: tuple[str, ...]) -> RankStory:
+def _story(rank: Rank, run: Run, findings: Findings, state: CommState | None) -> RankStory:
+    of_comm = comm_notes(state) if state is not None else ()
     summary = findings.ranks.get(rank.number, RankSummary())
     diff = rank.gc_diff
     freed = sum(diff.freed_bytes) if diff is not None else summary.freed_by_gc_bytes
@@ -76,7 +77,7 @@ def _story(rank: Rank, run: Run, findings: Findings, of_operations: tuple[str, .
         looking=_looking(rank),
         summary=summary,
         categories=summary.categories,
-        notes=rank.notes + of_operations + tuple(text for look in rank.looks for text in look.unjudged),
+        notes=(*rank.notes, *of_comm, *(text for look in rank.looks for text in look.unjudged)),
     )
 
 

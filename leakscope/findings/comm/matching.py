@@ -19,18 +19,11 @@ Channel = tuple[str, str, int | None, int | None]
 _WELL = (EndKind.FINISHED, EndKind.STOPPED)
 _ANSWERED_BY: Mapping[str, Direction] = {Direction.SEND: Direction.RECV, Direction.RECV: Direction.SEND}
 """P2P operations, each with what the other side does."""
-_GAVE_UP = (124, 130)
+_ENDED_FOR_ALL = (124, 130)
 """Statuses of ranks that `--hang-timeout` or Ctrl-C ended: no rank failed before the others."""
 _TERMINATED = 128 + signal.SIGTERM
 """Status of a rank that the launcher is taken to have ended because a peer had failed."""
-_MOST_TOLD = 4
 _NOT_OVER = (OperationState.WAITS, OperationState.ISSUED)
-_DOING = {
-    OperationState.ISSUED: "issued, not waited for",
-    OperationState.WAITS: "still waiting",
-    OperationState.WAITED: "done",
-    OperationState.FAILED: "failed",
-}
 _SUSPECT_FIRST: Mapping[EndKind, int] = {EndKind.KILLED: 0, EndKind.RAISED: 1, EndKind.HUNG: 1, EndKind.EXITED: 1}
 
 
@@ -49,6 +42,23 @@ class Unmatched:
     """The first of them that is on record."""
     answer: FinalOperation | None
     """The last operation of the rank that should have answered; None where it had none."""
+
+
+@dataclass(frozen=True)
+class MissingRanks:
+    """A collective that has not returned, and the ranks of its group that never came to it."""
+
+    operation: FinalOperation
+    ranks: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class CommState:
+    """Where one rank stood with its peers when the run ended."""
+
+    last: FinalOperation | None
+    missing: MissingRanks | None
+    unmatched: tuple[Unmatched, ...]
 
 
 @dataclass(frozen=True)
@@ -99,21 +109,23 @@ def _book(rank: Rank) -> _Book:
     for channel, ordered in issued.items():
         places = [(0, 0), *((operation.id, operation.nth) for operation in ordered)]
         gaps += [(channel, a, b, n - m - 1) for (a, m), (b, n) in pairwise(places) if n - m > 1]
-    return _Book(dict(issued), sorted(by_id), max(by_id, default=0) if _all_told(rank) else None, gaps)
+    return _Book(dict(issued), sorted(by_id), max(by_id, default=0) if _is_on_record(rank) else None, gaps)
 
 
 def _channel(operation: IssuedOperation) -> Channel:
     return operation.group, operation.direction, operation.peer, operation.tag
 
 
-def _all_told(rank: Rank) -> bool:
+def _is_on_record(rank: Rank) -> bool:
     """Whether a rank issued nothing after the latest operation that is on record."""
     ended, last = rank.ended, rank.final_operation
     if last is None and rank.final_operation_known and not rank.operations:
         return True
     if last is not None and last.newest:
         return True
-    if ended.status in _GAVE_UP:  # what it was in the middle of is written, what was over before the step may not be
+    if (
+        ended.status in _ENDED_FOR_ALL
+    ):  # what it was in the middle of is written, what was over before the step may not be
         return last is not None and last.step > ended.steps
     return ended.how in (EndKind.RAISED, EndKind.HUNG) or (ended.how == EndKind.FINISHED and not ended.error)
 
@@ -147,51 +159,20 @@ def unmatched(run: Run) -> tuple[Unmatched, ...]:
     return tuple(sorted(found, key=lambda u: (u.first.issued, u.rank)))
 
 
-def wire_notes(run: Run) -> Mapping[int, tuple[str, ...]]:
-    """Sentences for each rank of a run in which some rank did not end well; none for every other run."""
+def comm_states(run: Run) -> Mapping[int, CommState]:
+    """What there is to say of each rank of a run in which some rank did not end well; none for every other run."""
     if all(rank.ended.how in _WELL and not rank.ended.status for rank in run.ranks):
         return {}
-    notes: dict[int, list[str]] = defaultdict(list)
-    for rank in run.ranks:
-        if rank.final_operation is not None:
-            notes[rank.number].append(f"last on the wire: {_told(rank.final_operation)}")
-    for number, (operation, missing) in absent(run).items():
-        who = f"rank{'s' if len(missing) > 1 else ''} {', '.join(map(str, missing))}"
-        notes[number].append(
-            f"in {operation.direction} #{operation.nth} of group {operation.group}, to which {who} never came"
+    missing, lost = missing_ranks(run), unmatched(run)
+    return {
+        rank.number: CommState(
+            rank.final_operation, missing.get(rank.number), tuple(u for u in lost if u.rank == rank.number)
         )
-    for lost in unmatched(run):
-        verb = "received" if lost.direction == Direction.SEND else "sent"
-        more = f" and {lost.missing - 1} after it" if lost.missing > 1 else ""
-        answer = (
-            "which did nothing on the wire"
-            if lost.answer is None
-            else f"whose last operation was: {_told(lost.answer)}"
-        )
-        said = f"never {verb} by rank {lost.peer}: {_told(lost.first, state=False)}{more}; rank {lost.peer}, {answer}"
-        notes[lost.rank].append(said)
-    return {number: tuple(said) for number, said in notes.items()}
+        for rank in run.ranks
+    }
 
 
-def _told(operation: IssuedOperation, state: bool = True) -> str:
-    """`recv #12 from rank 0, tag 3 (step 4, microbatch 1, at train.py:40 forward), still waiting`."""
-    direction, peer = operation.direction, operation.peer
-    towards = (
-        ""
-        if direction not in _ANSWERED_BY
-        else " from any rank"
-        if peer is None
-        else f" {'to' if direction == Direction.SEND else 'from'} rank {peer}"
-    )
-    tagged = f", tag {operation.tag}" if operation.tag else ""
-    at = f", at {operation.issued_at}" if operation.issued_at else ""
-    text = (
-        f"{direction} #{operation.nth}{towards}{tagged} (step {operation.step}, microbatch {operation.microbatch}{at})"
-    )
-    return f"{text}, {_DOING[operation.state]}" if state and isinstance(operation, FinalOperation) else text
-
-
-def absent(run: Run) -> dict[int, tuple[FinalOperation, tuple[int, ...]]]:
+def missing_ranks(run: Run) -> dict[int, MissingRanks]:
     """Ranks whose last operation is a collective that has not returned, each with it and those that never came to it.
 
     A group is known by the ranks that have used it, the default one has them all.
@@ -201,7 +182,7 @@ def absent(run: Run) -> dict[int, tuple[FinalOperation, tuple[int, ...]]]:
     for number, book in books.items():
         for group, *_ in book.issued:
             members[group].add(number)
-    found = {}
+    stuck = {}
     for rank in run.ranks:
         last = rank.final_operation
         if last is None or last.direction in _ANSWERED_BY or last.state not in _NOT_OVER:
@@ -209,18 +190,20 @@ def absent(run: Run) -> dict[int, tuple[FinalOperation, tuple[int, ...]]]:
         channel = _channel(last)
         missing = tuple(m for m in sorted(members[channel[0]]) if books[m].at_most(channel) < last.nth)
         if missing:
-            found[rank.number] = (last, missing)
-    return found
+            stuck[rank.number] = MissingRanks(last, missing)
+    return stuck
 
 
 def first_to_blame(run: Run) -> int | None:
     """The rank that the others waited for: it owes an answer and is not itself waiting, else the first of those that
     wait for each other; None where that says nothing.
     """
-    owed = [u.peer for u in unmatched(run)] + [number for _, missing in absent(run).values() for number in missing]
+    owed = [u.peer for u in unmatched(run)] + [
+        number for stuck in missing_ranks(run).values() for number in stuck.ranks
+    ]
     waiting = {rank.number for rank in run.ranks if _state(rank) == OperationState.WAITS}
     free = [number for number in owed if number not in waiting]
-    return next(iter(free or waiting_circle(run)), None)
+    return next(iter(free or deadlock_cycle(run)), None)
 
 
 def first_to_fail(run: Run) -> Rank | None:
@@ -234,15 +217,15 @@ def first_to_fail(run: Run) -> Rank | None:
         for rank in run.ranks
         if rank.ended.how not in _WELL and (rank.ended.status or rank.ended.how != EndKind.EXITED)
     ]
-    if any(rank.ended.status in _GAVE_UP for rank in failed) and all(map(gave_up, failed)):
+    if any(rank.ended.status in _ENDED_FOR_ALL for rank in failed) and all(map(ended_from_outside, failed)):
         blamed = first_to_blame(run)
         failed = [rank for rank in failed if rank.number == blamed] or failed
     return min(failed, key=_suspicion, default=None)
 
 
-def gave_up(rank: Rank) -> bool:
+def ended_from_outside(rank: Rank) -> bool:
     """Whether it was ended from outside because it, or a peer, did not get on."""
-    return rank.ended.status in (*_GAVE_UP, _TERMINATED)
+    return rank.ended.status in (*_ENDED_FOR_ALL, _TERMINATED)
 
 
 def _suspicion(rank: Rank) -> tuple[int, int, int]:
@@ -254,13 +237,15 @@ def _suspicion(rank: Rank) -> tuple[int, int, int]:
     return order, rank.ended.steps, rank.number
 
 
-def waiting_circle(run: Run) -> tuple[int, ...]:
+def deadlock_cycle(run: Run) -> tuple[int, ...]:
     """Ranks that wait for each other, so that none of them can go on; a rank that waits for one of them is not
     among them.
     """
     books = {rank.number: _book(rank) for rank in run.ranks}
     waits_for = {
-        number: missing for number, (last, missing) in absent(run).items() if last.state == OperationState.WAITS
+        number: stuck.ranks
+        for number, stuck in missing_ranks(run).items()
+        if stuck.operation.state == OperationState.WAITS
     }
     for rank in run.ranks:
         last = rank.final_operation
@@ -287,13 +272,3 @@ def _reached(waits_for: Mapping[int, Sequence[int]], start: int) -> set[int]:
         found.update(more)
         ahead += more
     return found
-
-
-def circle_told(run: Run, circle: Sequence[int]) -> str:
-    """`rank 1 in recv #2 from rank 2 (step 2, microbatch 0, at train.py:40 forward), rank 2 in ...`."""
-    told = [
-        f"rank {rank.number} in {_told(rank.final_operation, state=False)}"
-        for rank in run.ranks
-        if rank.number in circle and rank.final_operation is not None
-    ]
-    return ", ".join(told[:_MOST_TOLD]) + (f" and {len(told) - _MOST_TOLD} more" if len(told) > _MOST_TOLD else "")

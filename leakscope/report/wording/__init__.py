@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from leakscope.report.wording.comm import comm_notes
 from leakscope.report.wording.ended import (
     ended_badly,
     ended_text,
@@ -34,6 +35,7 @@ __all__ = [
     "advice",
     "also_text",
     "at_end_text",
+    "comm_notes",
     "cut_name",
     "cycle_text",
     "ended_badly",

@@ -1,15 +1,31 @@
-"""Sentences about buffers of P2P and collective operations, and about contexts of distributed autograd."""
+"""Sentences about P2P and collective operations: their buffers, who waited for whom, contexts of distributed
+autograd.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
+from leakscope.findings.comm.matching import CommState, Unmatched
 from leakscope.findings.comm.operations import CONTEXT, DroppedFacts, EmptyContextsFacts, OpenPassesFacts
 from leakscope.findings.facts import BufferKind, CommBuffers, OpenContextsFacts
 from leakscope.findings.model import Finding
 from leakscope.findings.rules.p2p_buffer import BufferFacts, HeldBy
+from leakscope.record.kinds import Direction, OperationState
+from leakscope.record.model import Run
+from leakscope.record.rows.comm import FinalOperation, IssuedOperation
 from leakscope.units import bytes_text
 
 _KINDS_TOLD = 2
 _PLACES_TOLD = 3
+_CYCLE_TOLD = 4
+"""Ranks of a deadlock that are told with their operations."""
+_DOING: Mapping[OperationState, str] = {
+    OperationState.ISSUED: "issued, not waited for",
+    OperationState.WAITS: "still waiting",
+    OperationState.WAITED: "done",
+    OperationState.FAILED: "failed",
+}
 
 
 def buffer_kind_text(kind: BufferKind) -> str:
@@ -150,3 +166,54 @@ def empty_contexts_title(_finding: Finding, facts: EmptyContextsFacts) -> str:
 def empty_contexts_advice(_finding: Finding, _facts: EmptyContextsFacts) -> str:
     """How to leave a context."""
     return "Leave each context (`with torch.distributed.autograd.context()`): it is released on no worker before."
+
+
+def operation_text(operation: IssuedOperation) -> str:
+    """`recv #12 from rank 0, tag 3 (step 4, microbatch 1, at train.py:40 forward)`."""
+    direction, peer = operation.direction, operation.peer
+    towards = ""
+    if direction in (Direction.SEND, Direction.RECV):
+        to = "to" if direction == Direction.SEND else "from"
+        towards = " from any rank" if peer is None else f" {to} rank {peer}"
+    tagged = f", tag {operation.tag}" if operation.tag else ""
+    at = f", at {operation.issued_at}" if operation.issued_at else ""
+    when = f"(step {operation.step}, microbatch {operation.microbatch}{at})"
+    return f"{direction} #{operation.nth}{towards}{tagged} {when}"
+
+
+def last_operation_text(operation: FinalOperation) -> str:
+    """`recv #12 from rank 0 (step 4, microbatch 1), still waiting`."""
+    return f"{operation_text(operation)}, {_DOING[operation.state]}"
+
+
+def comm_notes(state: CommState) -> tuple[str, ...]:
+    """What a rank did last, whom it waited for, and what its peers never answered."""
+    notes = []
+    if state.last is not None:
+        notes.append(f"last on the wire: {last_operation_text(state.last)}")
+    if state.missing is not None:
+        operation, ranks = state.missing.operation, state.missing.ranks
+        who = f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"
+        notes.append(f"in {operation.direction} #{operation.nth} of group {operation.group}, to which {who} never came")
+    return (*notes, *map(_unmatched_text, state.unmatched))
+
+
+def _unmatched_text(lost: Unmatched) -> str:
+    verb = "received" if lost.direction == Direction.SEND else "sent"
+    more = f" and {lost.missing - 1} after it" if lost.missing > 1 else ""
+    answer = "which did nothing on the wire"
+    if lost.answer is not None:
+        answer = f"whose last operation was: {last_operation_text(lost.answer)}"
+    return f"never {verb} by rank {lost.peer}: {operation_text(lost.first)}{more}; rank {lost.peer}, {answer}"
+
+
+def deadlock_text(run: Run, cycle: Sequence[int]) -> str:
+    """`rank 1 in recv #2 from rank 2 (step 2, microbatch 0, at train.py:40 forward), rank 2 in ...`."""
+    ranks = [
+        f"rank {rank.number} in {operation_text(rank.final_operation)}"
+        for rank in run.ranks
+        if rank.number in cycle and rank.final_operation is not None
+    ]
+    return ", ".join(ranks[:_CYCLE_TOLD]) + (
+        f" and {len(ranks) - _CYCLE_TOLD} more" if len(ranks) > _CYCLE_TOLD else ""
+    )

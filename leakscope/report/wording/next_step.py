@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from leakscope.findings.comm.matching import circle_told, first_to_blame, first_to_fail, gave_up, waiting_circle
+from leakscope.findings.comm.matching import deadlock_cycle, ended_from_outside, first_to_blame, first_to_fail
 from leakscope.findings.grouping.growth import MIN_TOTAL_FACTOR
 from leakscope.findings.memory.oom import largest_holder, ranks_out_of_memory
 from leakscope.findings.model import Finding, Findings
 from leakscope.record.model import Rank, Run
 from leakscope.report.cleaning import cleaned, one_line
+from leakscope.report.wording.comm import deadlock_text
 from leakscope.report.wording.ended import ended_text, error_text, is_hung, was_text
 from leakscope.report.wording.held import also_text, cut_name, would_be_freed
 from leakscope.report.wording.numbers import listed_numbers
@@ -64,14 +65,14 @@ def _after_out_of_memory(rank: Rank, told: tuple[Finding, ...]) -> str:
 
 
 def _look_first(run: Run, culprit: Rank) -> str:
-    blamed = gave_up(culprit) and culprit.number == first_to_blame(run)
-    circle = waiting_circle(run) if blamed else ()
-    if culprit.number in circle:
-        logs = ", ".join(rank.ended.log for rank in run.ranks if rank.number in circle and rank.ended.log)
+    blamed = ended_from_outside(culprit) and culprit.number == first_to_blame(run)
+    cycle = deadlock_cycle(run) if blamed else ()
+    if culprit.number in cycle:
+        logs = ", ".join(rank.ended.log for rank in run.ranks if rank.number in cycle and rank.ended.log)
         told = f" (their logs: {logs})" if logs else ""
         return (
-            f"Look at ranks {listed_numbers(circle)} first: they wait for each other, "
-            f"{circle_told(run, circle)}{told}. "
+            f"Look at ranks {listed_numbers(cycle)} first: they wait for each other, "
+            f"{deadlock_text(run, cycle)}{told}. "
         )
     error = error_text(ended_text(culprit), culprit.ended.error)
     error = f"{': ' if is_hung(culprit) else ', '}{error}" if error else ""

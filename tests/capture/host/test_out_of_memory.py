@@ -13,6 +13,7 @@ from support.recorded_runs import RecordedRun, Runs
 from leakscope.capture.host.errors import failure
 from leakscope.findings import judge
 from leakscope.record.reading import read_run
+from leakscope.record.rows.host import PeerOutOfMemory
 from leakscope.report import FORMATS
 from leakscope.report.wording import run_text
 
@@ -201,5 +202,5 @@ def test_a_peer_that_never_waits_is_looked_at_at_the_end_of_its_step(
     assert leakscope("run", "-q", "-o", "run", "--ranks", "2", "--no-lifetimes", script(ALONE)).returncode == 1
     (rank, _) = read_run(tmp_path / "run").ranks
     (row,) = rank.memory_shortages
-    assert (row.kind, row.of) == ("peer", 1)
+    assert isinstance(row, PeerOutOfMemory) and row.of == 1
     assert [look.step for look in rank.looks if look.occasion == "memory"] == [row.step]

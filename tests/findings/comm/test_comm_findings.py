@@ -9,12 +9,12 @@ import pytest
 from support.comm_examples import rank_with, row, run_of
 
 from leakscope.findings.comm.matching import (
-    absent,
+    comm_states,
+    deadlock_cycle,
     first_to_blame,
     first_to_fail,
+    missing_ranks,
     unmatched,
-    waiting_circle,
-    wire_notes,
 )
 from leakscope.findings.comm.operations import context_findings, dropped_work_findings
 from leakscope.findings.model import Findings, Hop
@@ -22,7 +22,7 @@ from leakscope.findings.ownership.known_leaks import known_leak
 from leakscope.record.kinds import Direction, EndKind, OperationState
 from leakscope.record.model import Ended, Rank
 from leakscope.report import FORMATS
-from leakscope.report.wording import hung_text, next_text, title
+from leakscope.report.wording import comm_notes, hung_text, next_text, title
 
 KILLED = Ended("killed", 137, 2, error="killed by SIGKILL")
 
@@ -61,7 +61,7 @@ def test_of_each_rank_the_latest_steps_are_told() -> None:
 
 def test_matched_channels_say_nothing() -> None:
     run = run_of(rank_with(0, KILLED, wire=[row(1, "send", 1, 1)]), rank_with(1, wire=[row(1, "recv", 0, 1)]))
-    assert unmatched(run) == () and 0 not in wire_notes(run)
+    assert unmatched(run) == () and comm_notes(comm_states(run)[0]) == ()
 
 
 def test_a_send_without_its_receive_is_named_with_the_peers_last_operation() -> None:
@@ -73,7 +73,7 @@ def test_a_send_without_its_receive_is_named_with_the_peers_last_operation() -> 
     )
     (lost,) = unmatched(run)
     assert (lost.rank, lost.direction, lost.peer, lost.missing) == (0, "send", 1, 1) and lost.first.id == 2
-    last_said, never = wire_notes(run)[0]
+    last_said, never = comm_notes(comm_states(run)[0])
     assert (
         last_said
         == "last on the wire: send #2 to rank 1 (step 2, microbatch 0, at train.py:12 exchange), still waiting"
@@ -93,9 +93,11 @@ def test_a_collective_that_a_rank_never_came_to_is_named() -> None:
         rank_with(1, hung, wire_last=[done]),
         rank_with(2, hung, wire_last=[waits]),
     )
-    assert absent(run) == {number: (run.ranks[number].final_operation, (1,)) for number in (0, 2)}
+    assert {number: (stuck.operation, stuck.ranks) for number, stuck in missing_ranks(run).items()} == {
+        number: (run.ranks[number].final_operation, (1,)) for number in (0, 2)
+    }
     assert run.ranks[0].final_operation is not None and run.ranks[0].final_operation.state == OperationState.WAITS
-    assert "in allreduce #3 of group default, to which rank 1 never came" in wire_notes(run)[0]
+    assert "in allreduce #3 of group default, to which rank 1 never came" in comm_notes(comm_states(run)[0])
     assert first_to_blame(run) == 1 and first_to_fail(run) is run.ranks[1]
 
 
@@ -116,7 +118,7 @@ def test_what_a_log_does_not_reach_is_unknown_and_not_missing() -> None:
     failed = {**sender[6], "state": "failed", "newest": True}
     run = run_of(rank_with(0, KILLED, wire=sender[:2], wire_last=[failed]), killed)
     assert [(u.rank, u.direction, u.first.nth, u.missing) for u in unmatched(run)] == [(0, "send", 4, 1)]
-    (_, never) = wire_notes(run)[0]
+    (_, never) = comm_notes(comm_states(run)[0])
     assert "never received by rank 1: send #4" in never and "after it" not in never
 
 
@@ -136,7 +138,10 @@ def test_a_collective_that_a_rank_may_have_come_to_is_not_told_as_missed() -> No
     later = {**row(12, "send", 0, 1), "state": "waited", "newest": True}
     log = [{**row(n, "allreduce", None, n), "tag": None} for n in (1, 2)]
     assert (
-        absent(run_of(rank_with(0, KILLED, wire_last=[waits]), rank_with(1, KILLED, wire=log, wire_last=[later]))) == {}
+        missing_ranks(
+            run_of(rank_with(0, KILLED, wire_last=[waits]), rank_with(1, KILLED, wire=log, wire_last=[later]))
+        )
+        == {}
     )
 
 
@@ -152,7 +157,7 @@ def test_ranks_that_wait_for_each_other_are_named_and_not_who_waits_for_one_of_t
     """The launcher may end one of them with SIGTERM before it says by itself that it hung."""
     for ended in (HUNG, Ended("killed", 143, 7, error="killed by SIGTERM")):
         run = run_of(waiting(0, "recv", 1, 9), waiting(1, "recv", 2, 9, ended), waiting(2, "recv", 1, 9))
-        assert waiting_circle(run) == (1, 2) and first_to_blame(run) == 1 and first_to_fail(run) is run.ranks[1]
+        assert deadlock_cycle(run) == (1, 2) and first_to_blame(run) == 1 and first_to_fail(run) is run.ranks[1]
     said = next_text(run, Findings("clean", "", 124))
     assert said.startswith(
         "Look at ranks 1, 2 first: they wait for each other, rank 1 in recv #9 from rank 2 (step 9, "
@@ -186,13 +191,13 @@ def test_a_rank_in_a_collective_waits_for_those_that_are_not_in_it() -> None:
         for r in (waiting(1, "recv", 2, 9), waiting(3, "recv", None, 9))
     ]
     run = run_of(waiting(0, "allreduce", None, 3), stuck[0], waiting(2, "allreduce", None, 3), stuck[1])
-    assert waiting_circle(run) == (1, 2)
+    assert deadlock_cycle(run) == (1, 2)
 
 
 def test_who_waits_for_a_rank_that_does_something_else_is_in_no_circle() -> None:
     done = rank_with(2, HUNG, wire_last=[{**row(9, "recv", 1, 8), "state": "waited", "newest": True}])
     run = run_of(waiting(0, "recv", 1, 9), waiting(1, "recv", 2, 9), done)
-    assert waiting_circle(run) == () and first_to_blame(run) == 2
+    assert deadlock_cycle(run) == () and first_to_blame(run) == 2
     assert next_text(run, Findings("clean", "", 124)).startswith(
         "Look at rank 2 first: the others waited for it; it hung after 7 steps: "
     )
@@ -232,7 +237,7 @@ def test_a_receive_from_any_rank_leaves_its_channel_unjudged() -> None:
 
 def test_a_run_that_ended_well_has_no_notes() -> None:
     run = run_of(rank_with(0, wire=[row(1, "send", 1, 1)]), rank_with(1))
-    assert 0 not in wire_notes(run)
+    assert comm_states(run) == {}
 
 
 def test_backward_passes_left_running_are_told() -> None:
