@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from leakscope.findings.facts import AliveAtEnd, Beside, Bounded, CameToRest, CommBuffers, Facts, RunFacts, Upstream
-from leakscope.findings.why import Why
+from leakscope.findings.why import HopReason, Why, WhyUnjudged
 from leakscope.graph.model import ObjectKind
 from leakscope.verdict import Verdict
 
@@ -74,8 +74,8 @@ class Hop:
     status: HopStatus
     reference: str
     """Reference to the next object; `[i]`, not `[17]`, where it is one of many like it; "" on the last."""
-    reason: str = ""
-    """Why the status is what it is."""
+    reason: HopReason | str = ""
+    """Why the status is what it is; `report/wording` makes words of it, a `str` is a caller's own."""
     frees_bytes: int | None = None
     """What would be freed if this one reference were cut."""
     index: int | None = None
@@ -235,7 +235,8 @@ class Unjudged:
 
     rule: str
     rank: int
-    why: str
+    why: WhyUnjudged | str
+    """The reason, which `report/wording` makes a clause of; a `str` is what capture recorded."""
 
 
 @dataclass(frozen=True)

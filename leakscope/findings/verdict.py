@@ -55,5 +55,5 @@ def _why_not_judged(run: Run, unjudged: Sequence[Unjudged]) -> Why | None:
     short = [u for u in unjudged if u.rule == RuleName.STEP_GROWTH]
     stepped = {rank.number for rank in ranks if rank.steps}
     if short and stepped <= {u.rank for u in short}:
-        return Why(reason=Reason.TOO_FEW_STEPS, detail=short[0].why, steps=run.warmup + _STEPS_TO_JUDGE)
+        return Why(reason=Reason.TOO_FEW_STEPS, unjudged=short[0].why, steps=run.warmup + _STEPS_TO_JUDGE)
     return None

@@ -1,4 +1,4 @@
-"""Why is the verdict what it is?"""
+"""Why is the verdict what it is, why was something not judged, and why is an object alive?"""
 
 from __future__ import annotations
 
@@ -25,6 +25,59 @@ class Reason(StrEnum):
     LITTLE_GREW = "little grew"
 
 
+class UnjudgedReason(StrEnum):
+    """What keeps a rule from being applied."""
+
+    TOO_FEW_LOOKS = "too few looks"
+    NO_STEP = "no step"
+    """No step was seen, so the looks are too few."""
+    RAISED = "raised"
+    """A rule of another package raised."""
+    NOT_LOADED = "not loaded"
+    """A rule of another package could not be loaded."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class WhyUnjudged:
+    """The reason, and what its sentence needs."""
+
+    reason: UnjudgedReason
+    looks: int = 0
+    """Looks that there were after warm-up."""
+    needed: int = 0
+    """Looks that growth needs."""
+    error: str = ""
+    """What was raised: `LookupError: no such thing`."""
+
+
+class HopReason(StrEnum):
+    """Why an object on a trace is alive, or should not be."""
+
+    FUNCTION_RUNS = "function runs"
+    MODULE = "module"
+    THREAD_RUNS = "thread runs"
+    NATIVE = "native"
+    """A running call or native code holds it."""
+    INTERPRETER = "interpreter"
+    ABOVE_CUT = "above cut"
+    """A root leads to it, above the reference to cut."""
+    ABOVE_LIBRARY = "above library"
+    """A root leads to it, above what a library keeps."""
+    ONLY_CUT = "only cut"
+    """Only the reference to cut keeps it."""
+    ONLY_CUTS = "only cuts"
+    """Only the references to cut together keep it."""
+    MORE_HOLDERS = "more holders"
+    """More holds it than one cut lets go of."""
+    CYCLE_ITSELF = "cycle itself"
+    """It is on a cycle that no root leads to."""
+    HELD_BY_CYCLE = "held by cycle"
+    STILL_NEEDED = "still needed"
+    NOT_USED_AGAIN = "not used again"
+    """It is not used again before it is released."""
+    KEPT_BY_LIBRARY = "kept by library"
+
+
 @dataclass(frozen=True, kw_only=True)
 class Why:
     """The reason, and what its sentence needs."""
@@ -40,4 +93,6 @@ class Why:
     steps: int = 0
     """Steps that it took, or steps that would be enough."""
     detail: str = ""
-    """What there was too little of, or what grew, as the user would write it."""
+    """What grew, as the user would write it."""
+    unjudged: WhyUnjudged | str = ""
+    """What there was too little of to judge growth."""

@@ -9,7 +9,7 @@ from typing import Any
 from leakscope.findings.model import Cut, Finding, Findings, Hop, RankSummary
 from leakscope.record.ends import as_written
 from leakscope.record.model import Run
-from leakscope.report.wording import advice, run_text, steps_of, title, why_text
+from leakscope.report.wording import advice, reason_text, run_text, steps_of, title, unjudged_text, why_text
 
 FORMAT = 1
 """Number of the format of `findings.json`, not of a run's folder: it rises when a key goes or changes its meaning."""
@@ -31,7 +31,7 @@ def as_data(run: Run, findings: Findings) -> dict[str, Any]:
         "run": _run(run),
         "findings": [_finding(finding) for finding in findings.findings],
         "suppressed": [_finding(finding) for finding in findings.suppressed],
-        "unjudged": [asdict(item) for item in findings.unjudged],
+        "unjudged": [asdict(item) | {"why": unjudged_text(item)} for item in findings.unjudged],
         "out_of_memory": list(run_text(findings.out_of_memory)),
         "gc_advice": list(run_text(findings.gc_advice)),
         "drag": list(run_text(findings.drag)),
@@ -88,7 +88,7 @@ def _hop(hop: Hop) -> dict[str, Any]:
         "where": hop.where,
         "status": hop.status,
         "reference": hop.reference,
-        "reason": hop.reason,
+        "reason": reason_text(hop),
         "frees_bytes": hop.frees_bytes,
     }
 

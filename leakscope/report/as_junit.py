@@ -17,9 +17,11 @@ from leakscope.report.wording import (
     freed_text,
     held_text,
     holds_nothing,
+    reason_text,
     seen_text,
     status_word,
     title,
+    unjudged_text,
     why_text,
     would_be_freed,
 )
@@ -42,7 +44,7 @@ def render(run: Run, findings: Findings) -> str:
         ElementTree.SubElement(case, "skipped", message=f"suppressed: {_summary(finding)}")
     for item in findings.unjudged:
         case = _case(suite, item.rule, f"{item.rule} on rank {item.rank}")
-        ElementTree.SubElement(case, "skipped", message=item.why)
+        ElementTree.SubElement(case, "skipped", message=unjudged_text(item))
     for rank in run.ranks:
         _rank(suite, rank)
     return _counted(suite)
@@ -78,7 +80,8 @@ def _summary(finding: Finding) -> str:
 
 def _details(finding: Finding) -> str:
     words = [status_word(finding, hop) for hop in finding.trace]
-    statuses = [f"{word}: {hop.reason}" if hop.reason else word for word, hop in zip(words, finding.trace, strict=True)]
+    reasons = map(reason_text, finding.trace)
+    statuses = [f"{word}: {reason}" if reason else word for word, reason in zip(words, reasons, strict=True)]
     lines = [f"{hop.object} ({status}) {hop.reference}" for hop, status in zip(finding.trace, statuses, strict=True)]
     if finding.cut is not None:
         where = f" at {finding.cut.where}" if finding.cut.where else ""

@@ -22,6 +22,7 @@ from leakscope.report.wording import (
     holds_nothing,
     seen_text,
     title,
+    unjudged_text,
     why_text,
     would_be_freed,
 )
@@ -69,7 +70,7 @@ def _driver(run: Run, rules: list[str]) -> dict[str, Any]:
 def _invocation(run: Run, findings: Findings) -> dict[str, Any]:
     notices = [{"level": "error", "message": {"text": _ended(rank)}} for rank in run.ranks if ended_badly(rank)]
     notices += [
-        {"level": "note", "message": {"text": f"{item.rule} not judged on rank {item.rank}: {item.why}"}}
+        {"level": "note", "message": {"text": f"{item.rule} not judged on rank {item.rank}: {unjudged_text(item)}"}}
         for item in findings.unjudged
     ]
     return {

@@ -34,14 +34,11 @@ NO_TRACE = "No trace: nothing that Python or autograd knows leads to this memory
 """In place of a trace that nobody knows."""
 
 
-def new_reasons(finding: Finding) -> tuple[str, ...]:
-    """Each hop's reason, "" where it repeats that of the hop before."""
+def says_why(finding: Finding) -> tuple[bool, ...]:
+    """Whether each hop's reason is to be told: not where it repeats that of the hop before."""
     hops = finding.trace
-    later = (
-        "" if (before.status, before.reason) == (hop.status, hop.reason) else hop.reason
-        for before, hop in pairwise(hops)
-    )
-    return (*(hop.reason for hop in hops[:1]), *later)
+    later = ((before.status, before.reason) != (hop.status, hop.reason) for before, hop in pairwise(hops))
+    return (*(True for _ in hops[:1]), *later)
 
 
 def closes_cycle(finding: Finding, index: int) -> bool:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from leakscope.findings.grouping.candidate import Candidate
 from leakscope.findings.model import Cut, CutReference, CycleReference, Hop
 from leakscope.findings.naming.trace import generic, hops
+from leakscope.findings.why import HopReason
 
 
 def trace_of(candidate: Candidate, cut: Cut | None, frees: dict[int, int]) -> tuple[Hop, ...]:
@@ -22,12 +23,12 @@ def _from_root(candidate: Candidate, cut: Cut | None, frees: dict[int, int]) -> 
     instances = cut.references[0].indexes if cut else ()
     leaked_from = next((k + 1 for k, r in enumerate(group.path) if r in instances), candidate.tensor_at)
     if cut is None:
-        kept = "held by more than what is listed here"
+        kept = HopReason.MORE_HOLDERS
     elif cut.also:
-        kept = "only the references to cut together keep it"
+        kept = HopReason.ONLY_CUTS
     else:
-        kept = "only the cut reference keeps it"
-    reasons = ("held on the way from a root", kept)
+        kept = HopReason.ONLY_CUT
+    reasons = (HopReason.ABOVE_CUT, kept)
     return hops(candidate.graph, group.start, group.path, leaked_from, frees, reasons, candidate.one_of_its_kind)
 
 
@@ -35,8 +36,8 @@ def _from_cycle(candidate: Candidate, frees: dict[int, int]) -> tuple[Hop, ...]:
     graph, group = candidate.graph, candidate.group
     cycle = group.cycles[0] if group.cycles else ()
     start = int(graph.holder[cycle[0]]) if cycle else group.start
-    around = hops(graph, start, cycle, 0, frees, ("", "no root leads here: the cycle keeps itself"))
-    down = hops(graph, group.start, group.path, 0, frees, ("", "held by the cycle"))
+    around = hops(graph, start, cycle, 0, frees, (None, HopReason.CYCLE_ITSELF))
+    down = hops(graph, group.start, group.path, 0, frees, (None, HopReason.HELD_BY_CYCLE))
     on_cycle = {int(graph.held[r]) for r in cycle}
     storage_in_reach = group.start in on_cycle and (len(group.path) <= 1 or len(cycle) == 1)
     return around[:-1] + down if storage_in_reach and cycle and group.start == start else around + down

@@ -8,6 +8,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 from leakscope.findings.model import Hop, HopStatus
+from leakscope.findings.why import HopReason
 from leakscope.graph.model import HeapGraph, ObjectKind, ReferenceKind, RootKind
 
 _TENSORS = (ObjectKind.TENSOR, ObjectKind.PARAMETER)
@@ -17,12 +18,12 @@ _REPEATED = 3
 """Parts of a key in which the next one is looked for: a linked list repeats `.next`, one of dicts three references."""
 
 
-_ROOT_REASONS: Mapping[str, str] = {
-    RootKind.FRAME: "the function is still running",
-    RootKind.MODULE: "a module's namespace lives as long as the program",
-    RootKind.THREAD: "the thread is still running",
-    RootKind.NATIVE: "held by a running call or native code",
-    RootKind.INTERPRETER: "held by the interpreter",
+_ROOT_REASONS: Mapping[str, HopReason] = {
+    RootKind.FRAME: HopReason.FUNCTION_RUNS,
+    RootKind.MODULE: HopReason.MODULE,
+    RootKind.THREAD: HopReason.THREAD_RUNS,
+    RootKind.NATIVE: HopReason.NATIVE,
+    RootKind.INTERPRETER: HopReason.INTERPRETER,
 }
 """Why a root is alive."""
 
@@ -96,7 +97,7 @@ def hops(
     path: Sequence[int],
     leaked_from: int,
     frees: dict[int, int],
-    reasons: tuple[str, str],
+    reasons: tuple[HopReason | None, HopReason | None],
     single: Collection[int] = (),
 ) -> tuple[Hop, ...]:
     """The objects along a path; from position `leaked_from` on they are leaked.
@@ -110,8 +111,8 @@ def hops(
         obj = graph.object(index)
         leaked = place >= leaked_from
         status = HopStatus.LEAKED if leaked else HopStatus.EXPECTED
-        reason = reasons[1] if leaked else _ROOT_REASONS.get(obj.root, "") or reasons[0]
-        hop = Hop(obj.label, obj.type, obj.kind, obj.where, status, "", reason, index=index)
+        reason = reasons[1] if leaked else _ROOT_REASONS.get(obj.root) or reasons[0]
+        hop = Hop(obj.label, obj.type, obj.kind, obj.where, status, "", reason or "", index=index)
         if place < len(path):
             r = graph.reference(int(path[place]))
             hop = replace(

@@ -10,6 +10,7 @@ import numpy as np
 from leakscope.findings.model import Hop
 from leakscope.findings.naming.trace import hops
 from leakscope.findings.ownership.known_leaks import TYPES, KnownLeak, known_leak
+from leakscope.findings.why import HopReason
 from leakscope.graph.model import HeapGraph, ObjectKind, ReferenceKind
 from leakscope.graph.ownership import Climb, is_library_state
 from leakscope.graph.paths import ShortestPaths
@@ -77,7 +78,7 @@ def holds_of(graph: HeapGraph, storage: int, through_graphs: bool = True) -> Hol
                 others.append(reference)
             else:
                 path = [reference, *_down(graph, climb.by, here)]
-                known = known_leak(hops(graph, holder, path, 0, {}, ("", "")), comm_used)
+                known = known_leak(hops(graph, holder, path, 0, {}, (None, None)), comm_used)
                 if known is not None:
                     known_holds.append(Hold(known, holder, tuple(path)))
                 running = running or known is None
@@ -108,7 +109,7 @@ def whole_trace(graph: HeapGraph, paths: ShortestPaths, hold: Hold, frees: int) 
         path,
         len(above) + 1,
         {hold.path[0]: frees} if frees else {},
-        ("held on the path from a root", "kept by the library"),
+        (HopReason.ABOVE_LIBRARY, HopReason.KEPT_BY_LIBRARY),
     )
 
 

@@ -16,6 +16,7 @@ from leakscope.findings.naming.see_also import places
 from leakscope.findings.naming.trace import fingerprint, generic, hops
 from leakscope.findings.peak.idle import Idle, PeakOfStep, Releaser, arguments_cut, frees_mostly_idle, peak_of
 from leakscope.findings.peak.library_drag import NAME, others_findings
+from leakscope.findings.why import HopReason
 from leakscope.graph.model import HeapGraph, ObjectKind, ReferenceKind
 from leakscope.graph.paths import ShortestPaths, paths_from_roots
 from leakscope.graph.reach import reachable
@@ -253,6 +254,4 @@ def _trace(graph: HeapGraph, paths: ShortestPaths, cut: int, storage: int, frees
         at = int(graph.holder[came[at]])
     path += down[::-1]
     start = int(graph.holder[path[0]])
-    return hops(
-        graph, start, path, len(above) + 1, {cut: frees}, ("still needed", "not used again before it is released")
-    )
+    return hops(graph, start, path, len(above) + 1, {cut: frees}, (HopReason.STILL_NEEDED, HopReason.NOT_USED_AGAIN))

@@ -20,7 +20,8 @@ from leakscope.findings.rules import (
     tensor_cycle,
     view_hold,
 )
-from leakscope.findings.rules.rule import BrokenRule, OwnRule, Rule, rules_of_others
+from leakscope.findings.rules.rule import BrokenRule, OwnRule, Rule, because, rules_of_others
+from leakscope.findings.why import UnjudgedReason
 
 __all__ = ["OWN_RULES", "BrokenRule", "OwnRule", "Rule", "RuleFacts", "all_rules", "facts_of", "rule_texts"]
 
@@ -85,5 +86,5 @@ def facts_of(candidate: Candidate, cut: str) -> RuleFacts:
                     raise TypeError(f"facts() returned {type(facts).__name__}")
                 return RuleFacts(rule, facts, tuple(broken))
         except Exception as error:  # noqa: BLE001 - another package's rule must not end the judging
-            broken.append(BrokenRule(rule.name, f"it raised {type(error).__name__}: {error}"))
+            broken.append(BrokenRule(rule.name, because(UnjudgedReason.RAISED, error)))
     raise AssertionError("step-growth and tensor-cycle apply to whatever is left")

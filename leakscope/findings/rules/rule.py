@@ -11,6 +11,7 @@ from typing import Protocol
 from leakscope.findings.facts import Facts
 from leakscope.findings.grouping.candidate import Candidate
 from leakscope.findings.model import RuleName
+from leakscope.findings.why import UnjudgedReason, WhyUnjudged
 
 ENTRY_POINTS = "leakscope.rules"
 """Entry point group in which other packages name their rules."""
@@ -59,7 +60,7 @@ class BrokenRule:
     """A rule of another package that could not be loaded or applied, and why."""
 
     name: str
-    why: str
+    why: WhyUnjudged
 
 
 @cache
@@ -74,8 +75,13 @@ def rules_of_others() -> tuple[tuple[Rule, ...], tuple[BrokenRule, ...]]:
                 raise TypeError("applies and facts must be functions")
             loaded.append(_checked(rule))
         except Exception as error:  # noqa: BLE001 - whatever another package's import raises is its own fault
-            broken.append(BrokenRule(entry.name, f"it could not be loaded: {type(error).__name__}: {error}"))
+            broken.append(BrokenRule(entry.name, because(UnjudgedReason.NOT_LOADED, error)))
     return tuple(loaded), tuple(broken)
+
+
+def because(reason: UnjudgedReason, error: Exception) -> WhyUnjudged:
+    """Why a rule of another package is not applied: what it raised."""
+    return WhyUnjudged(reason=reason, error=f"{type(error).__name__}: {error}")
 
 
 def _checked(rule: Rule) -> Rule:

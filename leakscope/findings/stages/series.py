@@ -10,6 +10,7 @@ from leakscope.findings.grouping.looks import judged_looks
 from leakscope.findings.grouping.over_looks import groups_over
 from leakscope.findings.model import RuleName, Unjudged
 from leakscope.findings.stages.case import RankCase
+from leakscope.findings.why import UnjudgedReason, WhyUnjudged
 from leakscope.record.kinds import Occasion
 from leakscope.record.model import Look, Rank
 
@@ -31,8 +32,8 @@ def _unjudged(rank: Rank, looks: Sequence[Look]) -> list[Unjudged]:
         return []
     unjudged = []
     if (rank.looks or rank.steps) and len(looks) < MIN_LOOKS:
-        why = f"only {len(looks)} look{'s' if len(looks) != 1 else ''} after warm-up, growth needs {MIN_LOOKS}"
-        why = why if rank.steps else f"no step was seen; {why}"
+        reason = UnjudgedReason.TOO_FEW_LOOKS if rank.steps else UnjudgedReason.NO_STEP
+        why = WhyUnjudged(reason=reason, looks=len(looks), needed=MIN_LOOKS)
         unjudged.append(Unjudged(RuleName.STEP_GROWTH, rank.number, why))
     for look in looks:
         unjudged += [Unjudged(RuleName.NATIVE_HOLD, rank.number, problem) for problem in look.unjudged]

@@ -149,7 +149,7 @@ def _finding(run: Run, finding: Finding, drawn: bool) -> FindingOnPage:
 
 
 def _hops(finding: Finding) -> tuple[HopOnPage, ...]:
-    at_fault, reasons = marks.suspects(finding), marks.new_reasons(finding)
+    at_fault, reasons = marks.suspects(finding), wording.new_reasons(finding)
     blames = finding.severity == Severity.LEAK
     return tuple(
         HopOnPage(

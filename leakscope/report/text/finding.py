@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from leakscope.findings.model import Finding, Hop, RuleName
 from leakscope.record.model import Run
 from leakscope.report.cleaning import one_line
-from leakscope.report.marks import NO_TRACE, allocation_sites, closes_cycle, new_reasons, source_line, suspects
+from leakscope.report.marks import NO_TRACE, allocation_sites, closes_cycle, source_line, suspects
 from leakscope.report.text.lines import WIDTH, field_lines, wrapped
 from leakscope.report.wording import (
     advice,
@@ -18,6 +18,7 @@ from leakscope.report.wording import (
     freed_text,
     held_text,
     holds_nothing,
+    new_reasons,
     of_block,
     proved_text,
     seen_text,

@@ -23,6 +23,7 @@ from leakscope.report.wording import (
     run_text,
     steps_of,
     title,
+    unjudged_text,
     why_text,
 )
 from leakscope.units import bytes_text
@@ -98,7 +99,7 @@ def _heading(section: str, count: int) -> tuple[str, str]:
 
 
 def _lists(findings: Findings) -> Iterator[str]:
-    unjudged = [f"{item.rule} on rank {item.rank}: {item.why}" for item in findings.unjudged]
+    unjudged = [f"{item.rule} on rank {item.rank}: {unjudged_text(item)}" for item in findings.unjudged]
     suppressed = [
         f"[{f.fingerprint}] {f.rule}: {title(f)}, {bytes_text(f.retained_bytes)}" for f in findings.suppressed
     ]

@@ -19,7 +19,9 @@ from leakscope.report.wording.held import (
     freed_text,
     held_text,
     holds_nothing,
+    new_reasons,
     proved_text,
+    reason_text,
     seen_text,
     status_word,
     would_be_freed,
@@ -29,7 +31,7 @@ from leakscope.report.wording.next_step import first_cut, next_text
 from leakscope.report.wording.numbers import listed_numbers, plural
 from leakscope.report.wording.sections import leaks, library, notes, of_block, steps_of
 from leakscope.report.wording.sentences import advice, run_text, title
-from leakscope.report.wording.verdict import why_text
+from leakscope.report.wording.verdict import unjudged_text, why_text
 
 __all__ = [
     "advice",
@@ -50,17 +52,20 @@ __all__ = [
     "leaks",
     "library",
     "listed_numbers",
+    "new_reasons",
     "next_text",
     "notes",
     "of_block",
     "plural",
     "proved_text",
+    "reason_text",
     "run_text",
     "seen_text",
     "status_text",
     "status_word",
     "steps_of",
     "title",
+    "unjudged_text",
     "was_text",
     "why_text",
     "would_be_freed",

@@ -2,11 +2,33 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from leakscope.findings.model import Cut, Finding, FreedBy, Hop, HopStatus, RuleName, Severity
+from leakscope.findings.why import HopReason
 from leakscope.report.cleaning import one_line
-from leakscope.report.marks import closes_cycle
+from leakscope.report.marks import closes_cycle, says_why
 from leakscope.report.wording.numbers import listed_numbers, plural
 from leakscope.units import bytes_text
+
+_REASONS: Mapping[HopReason, str] = {
+    HopReason.FUNCTION_RUNS: "the function is still running",
+    HopReason.MODULE: "a module's namespace lives as long as the program",
+    HopReason.THREAD_RUNS: "the thread is still running",
+    HopReason.NATIVE: "held by a running call or native code",
+    HopReason.INTERPRETER: "held by the interpreter",
+    HopReason.ABOVE_CUT: "held on the way from a root",
+    HopReason.ABOVE_LIBRARY: "held on the path from a root",
+    HopReason.ONLY_CUT: "only the cut reference keeps it",
+    HopReason.ONLY_CUTS: "only the references to cut together keep it",
+    HopReason.MORE_HOLDERS: "held by more than what is listed here",
+    HopReason.CYCLE_ITSELF: "no root leads here: the cycle keeps itself",
+    HopReason.HELD_BY_CYCLE: "held by the cycle",
+    HopReason.STILL_NEEDED: "still needed",
+    HopReason.NOT_USED_AGAIN: "not used again before it is released",
+    HopReason.KEPT_BY_LIBRARY: "kept by the library",
+}
+"""Why an object on a trace is alive, or should not be."""
 
 
 def held_text(finding: Finding, when: str = "") -> str:
@@ -115,3 +137,14 @@ def would_be_freed(finding: Finding) -> str:
         return ""
     together = f" on {len(finding.ranks)} ranks together" if len(finding.ranks) > 1 else ""
     return f"{bytes_text(finding.cut.frees_bytes)} would be freed{together}"
+
+
+def reason_text(hop: Hop) -> str:
+    """Why an object on the trace is alive, or should not be; "" where there is nothing to say."""
+    return _REASONS[hop.reason] if isinstance(hop.reason, HopReason) else hop.reason
+
+
+def new_reasons(finding: Finding) -> tuple[str, ...]:
+    """Each hop's reason, "" where it repeats that of the hop before."""
+    told = zip(finding.trace, says_why(finding), strict=True)
+    return tuple(reason_text(hop) if is_new else "" for hop, is_new in told)

@@ -1,9 +1,9 @@
-"""The sentence that says why the verdict is what it is."""
+"""Words that say why the verdict is what it is, and why something was not judged."""
 
 from __future__ import annotations
 
-from leakscope.findings.model import Findings
-from leakscope.findings.why import Reason, Why
+from leakscope.findings.model import Findings, Unjudged
+from leakscope.findings.why import Reason, UnjudgedReason, Why, WhyUnjudged
 from leakscope.report.wording.numbers import plural
 from leakscope.units import bytes_text
 
@@ -28,9 +28,26 @@ def _why(why: Why) -> str:
         "was alive at the end",
         Reason.KILLED: f"rank {why.rank} was killed {after}",
         Reason.HUNG: f"rank {why.rank} hung {after}",
-        Reason.TOO_FEW_STEPS: f"too few steps to judge: {why.detail}; run at least {why.steps} steps",
+        Reason.TOO_FEW_STEPS: f"too few steps to judge: {_unjudged(why.unjudged)}; run at least {why.steps} steps",
         Reason.TOO_FEW_LOOKS: f"too few looks saw {why.detail} grow to tell a leak from a start that came to rest: run "
         "more steps",
         Reason.NOTHING_GREW: f"nothing grew over the looks taken{notes}",
         Reason.LITTLE_GREW: f"nothing grew enough to be a leak{notes}",
+    }[why.reason]
+
+
+def unjudged_text(unjudged: Unjudged) -> str:
+    """`only 2 looks after warm-up, growth needs 3`; what capture recorded as it is."""
+    return _unjudged(unjudged.why)
+
+
+def _unjudged(why: WhyUnjudged | str) -> str:
+    if not isinstance(why, WhyUnjudged):
+        return why
+    looks = f"only {plural(why.looks, 'look')} after warm-up, growth needs {why.needed}"
+    return {
+        UnjudgedReason.TOO_FEW_LOOKS: looks,
+        UnjudgedReason.NO_STEP: f"no step was seen; {looks}",
+        UnjudgedReason.RAISED: f"it raised {why.error}",
+        UnjudgedReason.NOT_LOADED: f"it could not be loaded: {why.error}",
     }[why.reason]

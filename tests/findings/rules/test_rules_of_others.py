@@ -16,7 +16,7 @@ from leakscope.findings.grouping.candidate import Candidate
 from leakscope.findings.rules import OWN_RULES, all_rules, rule, rule_texts
 from leakscope.record.model import Ended, Look, Rank, Run, Step
 from leakscope.report import FORMATS
-from leakscope.report.wording import advice, title
+from leakscope.report.wording import advice, title, unjudged_text
 
 STEPS = (3, 5, 9, 10)
 TENSOR = 1 << 20
@@ -118,4 +118,4 @@ def test_a_broken_rule_is_told_as_not_judged(
     findings = judge(growing("losses"))
     assert findings.verdict == "leaks" and rules_of(findings) == ["step-growth"]
     (unjudged,) = findings.unjudged
-    assert (unjudged.rule, unjudged.rank) == (rule_name, 0) and unjudged.why.startswith(why)
+    assert (unjudged.rule, unjudged.rank) == (rule_name, 0) and unjudged_text(unjudged).startswith(why)
