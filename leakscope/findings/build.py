@@ -14,7 +14,7 @@ from leakscope.findings.naming.expressions import SEVERAL
 from leakscope.findings.naming.see_also import places
 from leakscope.findings.naming.trace import fingerprint
 from leakscope.findings.ownership.library_cycles import origin_of
-from leakscope.findings.rules import facts_of
+from leakscope.findings.rules import ToCut, facts_of
 from leakscope.graph.model import IMMORTAL
 
 _ABOUT_BUFFERS = (RuleName.P2P_BUFFER, RuleName.DIST_AUTOGRAD_CONTEXT)
@@ -33,7 +33,7 @@ def build_with_problems(candidate: Candidate, min_bytes: int) -> tuple[Finding, 
     cut, frees, references = best_cut(candidate)
     group, line = candidate.group, candidate.series
     written = _subject(candidate, references)
-    known = facts_of(candidate, written)
+    known = facts_of(candidate, ToCut(written, references))
     trace = trace_of(candidate, cut, frees)
     total = max(group.bytes, line.total)
     large = total >= min_bytes * MIN_TOTAL_FACTOR or candidate.recreated

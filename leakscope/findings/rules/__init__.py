@@ -20,10 +20,10 @@ from leakscope.findings.rules import (
     tensor_cycle,
     view_hold,
 )
-from leakscope.findings.rules.rule import BrokenRule, OwnRule, Rule, because, rules_of_others
+from leakscope.findings.rules.rule import BrokenRule, OwnRule, Rule, ToCut, because, rules_of_others
 from leakscope.findings.why import UnjudgedReason
 
-__all__ = ["OWN_RULES", "BrokenRule", "OwnRule", "Rule", "RuleFacts", "all_rules", "facts_of", "rule_texts"]
+__all__ = ["OWN_RULES", "BrokenRule", "OwnRule", "Rule", "RuleFacts", "ToCut", "all_rules", "facts_of", "rule_texts"]
 
 OWN_RULES: tuple[OwnRule, ...] = (
     immortal_cycle.RULE,
@@ -51,28 +51,27 @@ _OF_OTHER_STAGES = {
 class RuleFacts:
     """The rule that a candidate belongs to, and what it knows of it."""
 
-    rule: Rule
+    rule: Rule | OwnRule
     facts: Facts
     broken: tuple[BrokenRule, ...]
     """Rules of other packages that raised when they were asked."""
 
 
-def all_rules() -> tuple[Rule, ...]:
+def all_rules() -> tuple[Rule | OwnRule, ...]:
     """Rules of its own and those of other packages, in the order in which they are asked."""
     return tuple(sorted((*OWN_RULES, *rules_of_others()[0]), key=lambda rule: rule.order))
 
 
 def rule_texts() -> Mapping[str, str]:
     """Each rule's name and its one sentence."""
-    texts = {rule.name: rule.text for rule in (*OWN_RULES, *rules_of_others()[0])} | _OF_OTHER_STAGES
+    rules: tuple[Rule | OwnRule, ...] = (*OWN_RULES, *rules_of_others()[0])
+    texts = {rule.name: rule.text for rule in rules} | _OF_OTHER_STAGES
     named = [name for name in RuleName if name in texts]
     return {name: texts[name] for name in dict.fromkeys([*named, *texts])}
 
 
-def facts_of(candidate: Candidate, cut: str) -> RuleFacts:
-    """What the first rule that applies knows of a candidate; `cut` is the reference to cut, as the user would write
-    it.
-    """
+def facts_of(candidate: Candidate, cut: ToCut) -> RuleFacts:
+    """What the first rule that applies knows of a candidate."""
     broken: list[BrokenRule] = []
     for rule in all_rules():
         if isinstance(rule, OwnRule):
@@ -81,7 +80,7 @@ def facts_of(candidate: Candidate, cut: str) -> RuleFacts:
             continue
         try:
             if rule.applies(candidate):
-                facts = rule.facts(candidate, cut)
+                facts = rule.facts(candidate, cut.written)
                 if not isinstance(facts, Facts):
                     raise TypeError(f"facts() returned {type(facts).__name__}")
                 return RuleFacts(rule, facts, tuple(broken))

@@ -6,7 +6,7 @@ from leakscope.findings.comm.operations import buffers_of
 from leakscope.findings.facts import OpenContextsFacts
 from leakscope.findings.grouping.candidate import Candidate
 from leakscope.findings.model import RuleName
-from leakscope.findings.rules.rule import OwnRule
+from leakscope.findings.rules.rule import OwnRule, ToCut
 
 _CONTEXT = "DistAutogradContext"
 
@@ -15,7 +15,7 @@ def _applies(candidate: Candidate) -> bool:
     return candidate.group.freed == 0 and any(o.name.endswith(_CONTEXT) for o in candidate.before_tensor)
 
 
-def _facts(candidate: Candidate, _cut: str) -> OpenContextsFacts:
+def _facts(candidate: Candidate, _cut: ToCut) -> OpenContextsFacts:
     graph = candidate.graph
     buffers = buffers_of(graph, candidate.group.storages).values()
     return OpenContextsFacts(

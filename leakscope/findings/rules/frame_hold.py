@@ -10,7 +10,7 @@ from leakscope.findings.facts import Facts
 from leakscope.findings.grouping.candidate import Candidate
 from leakscope.findings.grouping.growth import MIN_LOOKS
 from leakscope.findings.model import RuleName
-from leakscope.findings.rules.rule import OwnRule
+from leakscope.findings.rules.rule import OwnRule, ToCut
 from leakscope.graph.model import Object, ObjectKind, ReferenceKind, RootKind
 
 _KINDS = (
@@ -118,13 +118,13 @@ def _collector(candidate: Candidate, position: int, cut: str) -> str:
     return "" if collector == cut else collector
 
 
-def _facts(candidate: Candidate, cut: str) -> FrameFacts | CallsFacts:
+def _facts(candidate: Candidate, cut: ToCut) -> FrameFacts | CallsFacts:
     place = candidate.through(*_KINDS)
     if place is None:
         root = candidate.objects[0]
         return CallsFacts(candidate.roots[-1], root.name, _local_of(candidate, root))
     holder, frame = candidate.objects[place], _last_frame(candidate, place)
-    collector = _collector(candidate, place, cut)
+    collector = _collector(candidate, place, cut.written)
     return FrameFacts(
         _keeper(candidate, place),
         holder.label,

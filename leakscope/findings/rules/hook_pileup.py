@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from leakscope.findings.facts import Facts
 from leakscope.findings.grouping.candidate import Candidate
 from leakscope.findings.model import RuleName
-from leakscope.findings.rules.rule import OwnRule
+from leakscope.findings.rules.rule import OwnRule, ToCut
 from leakscope.findings.rules.tensor_cycle import HOOKS_REMOVED
 from leakscope.graph.model import ObjectKind, ReferenceKind
 
@@ -41,7 +41,7 @@ def _applies(candidate: Candidate) -> bool:
     return candidate.group.freed == 0 and _position(candidate) is not None
 
 
-def _facts(candidate: Candidate, _cut: str) -> HookFacts:
+def _facts(candidate: Candidate, _cut: ToCut) -> HookFacts:
     place = _position(candidate)
     assert place is not None
     owner, hook = candidate.objects[place], candidate.objects[place + 2]

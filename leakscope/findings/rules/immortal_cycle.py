@@ -8,7 +8,7 @@ from enum import StrEnum
 from leakscope.findings.facts import Facts
 from leakscope.findings.grouping.candidate import Candidate
 from leakscope.findings.model import RuleName
-from leakscope.findings.rules.rule import OwnRule
+from leakscope.findings.rules.rule import OwnRule, ToCut
 from leakscope.findings.rules.tensor_cycle import HOOKS_REMOVED, cycle_of, through_hook
 from leakscope.graph.model import IMMORTAL, ObjectKind, ReferenceKind
 
@@ -64,7 +64,7 @@ def _closed_by(candidate: Candidate) -> ClosedBy:
     return ClosedBy.HOOK if any(r.kind == ReferenceKind.HOOK for r in cycle) else ClosedBy.OTHER
 
 
-def _facts(candidate: Candidate, _cut: str) -> ImmortalFacts:
+def _facts(candidate: Candidate, _cut: ToCut) -> ImmortalFacts:
     # a backward that takes its hooks off again closes no cycle through a node's hook
     see = HOOKS_REMOVED if through_hook(candidate) else ""
     return ImmortalFacts(_closed_by(candidate), _hidden(candidate), see=see)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from leakscope.findings.facts import Facts
 from leakscope.findings.grouping.candidate import Candidate
 from leakscope.findings.model import RuleName
-from leakscope.findings.rules.rule import OwnRule
+from leakscope.findings.rules.rule import OwnRule, ToCut
 from leakscope.graph.model import ObjectKind, RootKind
 
 _KINDS = (ObjectKind.TENSOR, ObjectKind.PARAMETER, ObjectKind.STORAGE, ObjectKind.GRAD_NODE)
@@ -27,7 +27,7 @@ def _applies(candidate: Candidate) -> bool:
     return candidate.group.freed == 0 and start.root == RootKind.NATIVE and start.kind in _KINDS
 
 
-def _facts(candidate: Candidate, _cut: str) -> NativeFacts:
+def _facts(candidate: Candidate, _cut: ToCut) -> NativeFacts:
     return NativeFacts(candidate.objects[0].label, candidate.objects[0].unexplained)
 
 

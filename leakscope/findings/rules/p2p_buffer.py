@@ -11,7 +11,7 @@ from leakscope.findings.comm.operations import CONTEXT, buffers_of, comm_buffers
 from leakscope.findings.facts import CommBuffers, Facts
 from leakscope.findings.grouping.candidate import Candidate
 from leakscope.findings.model import RuleName
-from leakscope.findings.rules.rule import OwnRule
+from leakscope.findings.rules.rule import OwnRule, ToCut
 from leakscope.graph.model import ReferenceKind, RootKind
 
 _SHARE_THRESHOLD = 0.5
@@ -104,7 +104,7 @@ def _held_by(candidate: Candidate) -> HeldBy:
     return HeldBy.NATIVE if _held_natively(candidate) else HeldBy.PROGRAM
 
 
-def _facts(candidate: Candidate, _cut: str) -> BufferFacts:
+def _facts(candidate: Candidate, _cut: ToCut) -> BufferFacts:
     graph, storages = candidate.graph, candidate.group.storages
     return BufferFacts(
         _held_by(candidate),

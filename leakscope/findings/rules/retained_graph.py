@@ -8,7 +8,7 @@ from enum import StrEnum
 from leakscope.findings.facts import Facts
 from leakscope.findings.grouping.candidate import Candidate
 from leakscope.findings.model import RuleName
-from leakscope.findings.rules.rule import OwnRule
+from leakscope.findings.rules.rule import OwnRule, ToCut
 from leakscope.graph.model import ObjectKind, ReferenceKind
 
 
@@ -44,7 +44,7 @@ def _kept(candidate: Candidate) -> KeptOfGraph:
     return KeptOfGraph.LEAVES if any(o.name.endswith("AccumulateGrad") for o in nodes) else KeptOfGraph.GRAPH
 
 
-def _facts(candidate: Candidate, _cut: str) -> GraphFacts:
+def _facts(candidate: Candidate, _cut: ToCut) -> GraphFacts:
     at = candidate.tensor_at
     saved = candidate.reference_through(ReferenceKind.SAVED)
     return GraphFacts(

@@ -45,6 +45,16 @@ class Rule(Protocol):
 
 
 @dataclass(frozen=True)
+class ToCut:
+    """What is to be cut of a candidate, or holds it."""
+
+    written: str
+    """As the user would write it."""
+    references: tuple[int, ...] = ()
+    """In the candidate's graph: the reference, then the same one in its other instances; () where no cut frees it."""
+
+
+@dataclass(frozen=True)
 class OwnRule:
     """One of leakscope's own rules."""
 
@@ -52,7 +62,7 @@ class OwnRule:
     order: float
     text: str
     applies: Callable[[Candidate], bool]
-    facts: Callable[[Candidate, str], Facts]
+    facts: Callable[[Candidate, ToCut], Facts]
 
 
 @dataclass(frozen=True)

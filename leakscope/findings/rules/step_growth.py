@@ -9,7 +9,7 @@ from leakscope.findings.facts import Facts
 from leakscope.findings.grouping.candidate import Candidate
 from leakscope.findings.model import RuleName
 from leakscope.findings.naming.expressions import is_lru_cache
-from leakscope.findings.rules.rule import OwnRule
+from leakscope.findings.rules.rule import OwnRule, ToCut
 from leakscope.graph.model import Object, ObjectKind
 from leakscope.graph.ownership import is_users
 
@@ -89,7 +89,14 @@ def _grows_in_optimizer(candidate: Candidate) -> bool:
     return False
 
 
-def _grows_in(candidate: Candidate, cut: str) -> GrowsIn:
+def _is_default(candidate: Candidate, cut: ToCut) -> bool:
+    """Whether the reference to cut is one of a function's defaults, or lies in one."""
+    path, first = candidate.group.path, cut.references[:1]
+    above = path[: path.index(first[0]) + 1] if first and first[0] in path else first
+    return any(candidate.graph.reference(reference).name in _DEFAULTS for reference in above)
+
+
+def _grows_in(candidate: Candidate, cut: ToCut) -> GrowsIn:
     """The kind of a growth that is neither an optimizer's history, nor one of the same tensors, nor a cache's."""
     types = [o.type for o in candidate.before_tensor]
     if "weakref.finalize._Info" in types:
@@ -98,7 +105,7 @@ def _grows_in(candidate: Candidate, cut: str) -> GrowsIn:
         return GrowsIn.WEAK_KEYS
     if _grows_in_optimizer(candidate):
         return GrowsIn.OPTIMIZER
-    if any(name in cut for name in _DEFAULTS):
+    if _is_default(candidate, cut):
         return GrowsIn.DEFAULT_ARGUMENT
     if "queue.Queue" in types:
         return GrowsIn.QUEUE
@@ -110,7 +117,7 @@ def _grows_in(candidate: Candidate, cut: str) -> GrowsIn:
     return GrowsIn.CONTAINER if candidate.container else GrowsIn.OTHER
 
 
-def _facts(candidate: Candidate, cut: str) -> GrowthFacts:
+def _facts(candidate: Candidate, cut: ToCut) -> GrowthFacts:
     tensors, pauses = candidate.keeps_its_number, candidate.series.pauses
     optimizer = _bounded_by(candidate)
     if optimizer is not None:

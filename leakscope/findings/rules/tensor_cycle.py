@@ -10,7 +10,7 @@ from leakscope.findings.grouping.candidate import Candidate
 from leakscope.findings.grouping.groups import holds_itself
 from leakscope.findings.model import RuleName
 from leakscope.findings.naming.expressions import is_lru_cache
-from leakscope.findings.rules.rule import OwnRule
+from leakscope.findings.rules.rule import OwnRule, ToCut
 from leakscope.graph.model import Object, ObjectKind, Reference, ReferenceKind
 
 HOOKS_REMOVED = "hooks-removed"
@@ -134,7 +134,7 @@ def _closing(candidate: Candidate) -> Closing:
     return Closing.GRAD_NODE if ObjectKind.GRAD_NODE in kinds else Closing.OTHER
 
 
-def _facts(candidate: Candidate, _cut: str) -> CycleFacts:
+def _facts(candidate: Candidate, _cut: ToCut) -> CycleFacts:
     made = _class(candidate)
     if made is not None:
         outer, local, _ = made.name.rpartition(".<locals>.")

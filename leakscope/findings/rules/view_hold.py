@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from leakscope.findings.facts import Facts
 from leakscope.findings.grouping.candidate import Candidate
 from leakscope.findings.model import RuleName
-from leakscope.findings.rules.rule import OwnRule
+from leakscope.findings.rules.rule import OwnRule, ToCut
 from leakscope.graph.model import Object, ReferenceKind
 
 _LARGER = 2
@@ -41,7 +41,7 @@ def _applies(candidate: Candidate) -> bool:
     return candidate.group.freed == 0 and only_memory and 0 <= needed * _LARGER <= storage
 
 
-def _facts(candidate: Candidate, _cut: str) -> ViewFacts:
+def _facts(candidate: Candidate, _cut: ToCut) -> ViewFacts:
     needed, storage = _sizes(candidate)
     held = next(iter(_arrays(candidate)), candidate.objects[candidate.tensor_at])
     return ViewFacts(held.label, needed, storage, by_base=any(r.name == "._base" for r in candidate.references))
