@@ -62,6 +62,14 @@ class CameToRest:
 
 
 @dataclass(frozen=True)
+class OnlyTensorsFreed:
+    """A forked copy made the cut, and what its grad nodes took is only counted."""
+
+    bytes: int
+    """Of tensors that went free."""
+
+
+@dataclass(frozen=True)
 class BufferKind:
     """Buffers of one place, direction and peer."""
 

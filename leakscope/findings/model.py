@@ -6,7 +6,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from leakscope.findings.facts import AliveAtEnd, Beside, Bounded, CameToRest, CommBuffers, Facts, RunFacts, Upstream
+from leakscope.findings.facts import (
+    AliveAtEnd,
+    Beside,
+    Bounded,
+    CameToRest,
+    CommBuffers,
+    Facts,
+    OnlyTensorsFreed,
+    RunFacts,
+    Upstream,
+)
 from leakscope.findings.why import HopReason, Why, WhyUnjudged
 from leakscope.graph.model import ObjectKind
 from leakscope.verdict import Verdict
@@ -119,8 +129,8 @@ class Cut:
     frees_bytes: int
     proved_bytes: int | None = None
     """What went free when a forked copy of the process made the cut; None where it was not tried."""
-    unproved: str = ""
-    """Why it was not tried."""
+    unproved: OnlyTensorsFreed | str = ""
+    """What the try leaves open; a `str` is what capture says, why it was not tried."""
 
     @property
     def reference(self) -> str:

@@ -14,7 +14,7 @@ from leakscope.findings.judge import judge
 from leakscope.findings.stages.proof import with_proof
 from leakscope.record.kinds import EndKind
 from leakscope.record.model import Collection, Ended, Look, Rank, Run, Step
-from leakscope.report.wording import advice, held_text, title, why_text
+from leakscope.report.wording import advice, held_text, proved_text, title, why_text
 
 STEPS = (3, 5, 9, 10)
 TENSOR = 1 << 20
@@ -162,7 +162,9 @@ def test_memory_that_is_only_counted_is_never_called_proved() -> None:
     assert proved.cut is not None and proved.cut.proved_bytes == 10 * TENSOR
     counted = with_proof(replace(finding, counted_bytes=TENSOR), proving)
     assert counted.cut is not None and counted.cut.proved_bytes is None
-    assert counted.cut.unproved == "10.00 MiB of tensors went free, and what grad nodes take is only counted"
+    assert (
+        proved_text(counted) == "not proved: 10.00 MiB of tensors went free, and what grad nodes take is only counted"
+    )
 
 
 def test_two_ranks_with_one_leak_are_one_finding() -> None:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from leakscope.findings.facts import OnlyTensorsFreed
 from leakscope.findings.model import Finding
 from leakscope.findings.stages.case import Case
 from leakscope.record.model import Run
-from leakscope.units import bytes_text
 
 
 def add_proofs(case: Case) -> Case:
@@ -23,8 +23,7 @@ def with_proof(finding: Finding, run: Run) -> Finding:
     sizes = [a for a in answers if isinstance(a, int)]
     reasons = [a for a in answers if isinstance(a, str)]
     if sizes and finding.counted_bytes:
-        freed = f"{bytes_text(sum(sizes))} of tensors went free, and what grad nodes take is only counted"
-        return replace(finding, cut=replace(finding.cut, unproved=freed))
+        return replace(finding, cut=replace(finding.cut, unproved=OnlyTensorsFreed(sum(sizes))))
     if sizes and not reasons:
         return replace(finding, cut=replace(finding.cut, proved_bytes=sum(sizes)))
     return replace(finding, cut=replace(finding.cut, unproved=reasons[0])) if reasons else finding

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from leakscope.findings.facts import OnlyTensorsFreed
 from leakscope.findings.model import Cut, Finding, FreedBy, Hop, HopStatus, RuleName, Severity
 from leakscope.findings.why import HopReason
 from leakscope.report.cleaning import one_line
@@ -97,6 +98,9 @@ def proved_text(finding: Finding) -> str:
         return ""
     if cut.proved_bytes is not None:
         return f"proved: {bytes_text(cut.proved_bytes)} went free when a forked copy of the process made the cut"
+    if isinstance(cut.unproved, OnlyTensorsFreed):
+        freed = bytes_text(cut.unproved.bytes)
+        return f"not proved: {freed} of tensors went free, and what grad nodes take is only counted"
     return f"not proved: {cut.unproved}" if cut.unproved else ""
 
 
