@@ -150,5 +150,5 @@ def reason_text(hop: Hop) -> str:
 
 def new_reasons(finding: Finding) -> tuple[str, ...]:
     """Each hop's reason, "" where it repeats that of the hop before."""
-    told = zip(finding.trace, says_why(finding), strict=True)
-    return tuple(reason_text(hop) if is_new else "" for hop, is_new in told)
+    hops = zip(finding.trace, says_why(finding), strict=True)
+    return tuple(reason_text(hop) if is_new else "" for hop, is_new in hops)
