@@ -1,6 +1,6 @@
 """On a device: recorded, joined, let alone, out of memory, and what all of it costs.
 
-The device is CUDA's where there is one, and the fake one in host memory (support/devices/fake_backend), which is loaded
+The device is CUDA's where there is one, and the fake one in host memory (support/devices/torch_fake), which is loaded
 as other makers' backends are. Each runs a script under the command, as nothing that touches a device may stay in the
 tests' process.
 """

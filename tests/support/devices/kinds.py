@@ -14,9 +14,10 @@ import pytest
 import torch
 from torch.utils import cpp_extension
 
-SOURCES = Path(__file__).parent / "fake_backend"
-_ENTRY = "[torch.backends]\nfake = fake_backend:autoload\n"
-_METADATA = "Metadata-Version: 2.1\nName: fake-backend\nVersion: 1.0\n"
+SOURCES = Path(__file__).parent / "torch_fake"
+"""Named like the packages of devices that torch does not ship: leakscope asks `torch_<kind>._C`, as of torch_npu."""
+_ENTRY = "[torch.backends]\nfake = torch_fake:autoload\n"
+_METADATA = "Metadata-Version: 2.1\nName: torch-fake\nVersion: 1.0\n"
 
 
 @dataclass(frozen=True)
@@ -41,7 +42,7 @@ def fake(folder: Path) -> Kind:
     headers = Path(sysconfig.get_paths()["include"])
     if compiler is None or not (headers / "Python.h").exists():
         pytest.skip("no C++ compiler, or no headers of Python, to build a device with")
-    package = folder / "fake_backend"
+    package = folder / "torch_fake"
     shutil.copytree(SOURCES, package, ignore=shutil.ignore_patterns("*.cpp", "__pycache__"))
     includes = [f"-isystem{path}" for path in [*cpp_extension.include_paths(), str(headers)]]
     libraries = [flag for path in cpp_extension.library_paths() for flag in (f"-L{path}", f"-Wl,-rpath,{path}")]
@@ -53,7 +54,7 @@ def fake(folder: Path) -> Kind:
     ]  # fmt: skip
     built = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
     assert built.returncode == 0, built.stderr[-4000:]
-    information = folder / "fake_backend-1.0.dist-info"
+    information = folder / "torch_fake-1.0.dist-info"
     information.mkdir()
     (information / "METADATA").write_text(_METADATA)
     (information / "entry_points.txt").write_text(_ENTRY)

@@ -214,7 +214,7 @@ Allocator& allocator() {
 void put_to_use() {
   if (memory(0).started()) return;
   py::gil_scoped_acquire gil;
-  py::module_::import("fake_backend.device").attr("use")();
+  py::module_::import("torch_fake.device").attr("use")();
 }
 
 struct Guard final : c10::impl::DeviceGuardImplInterface {

@@ -6,7 +6,7 @@ import atexit
 import time
 
 import torch
-from fake_backend import _C, device
+from torch_fake import _C, device
 
 __all__ = ["_C", "autoload"]
 

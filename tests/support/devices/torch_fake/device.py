@@ -9,8 +9,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
-from fake_backend import _C, memory
-from fake_backend.memory import max_memory_allocated, max_memory_reserved, memory_allocated
+from torch_fake import _C, memory
+from torch_fake.memory import max_memory_allocated, max_memory_reserved, memory_allocated
 
 __all__ = ["max_memory_allocated", "max_memory_reserved", "memory", "memory_allocated"]
 

@@ -6,7 +6,7 @@ import os
 from typing import Any
 
 import torch
-from fake_backend import _C
+from torch_fake import _C
 
 _OTHER_PROCESSES = 1 << 30
 
@@ -24,7 +24,7 @@ def _record_memory_history(
 ) -> None:
     _refused("recordHistory", "plain", "pluggable")
     if enabled is not None:
-        from fake_backend import device
+        from torch_fake import device
 
         device.use()
     _C.record(enabled is not None, max_entries)
@@ -72,6 +72,6 @@ def max_memory_reserved(device: Any = None) -> int:
 
 
 def mem_get_info(device: Any = None) -> tuple[int, int]:
-    from fake_backend.device import TOTAL
+    from torch_fake.device import TOTAL
 
     return TOTAL - int(_C.counters(index_of(device))[2]) - _OTHER_PROCESSES, TOTAL
