@@ -29,6 +29,7 @@ from leakscope.capture.comm.functional_collectives import _COLLECTIVES
 from leakscope.capture.recorder import Recorder
 from leakscope.options import Options
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a suite in the background hands down that it is ignored
 OWNERS = [kind for kind in vars(c10d).values() if isinstance(kind, type)] + [
     torch, torch.utils, torch.Tensor, torch.UntypedStorage, torch._C.Future, torch.distributed.autograd.context,
     multiprocessing.process.BaseProcess, subprocess.Popen,
