@@ -7,6 +7,7 @@ import re
 _KIB = 1024
 """Bytes of a KiB, and each further suffix over the one before."""
 _MILLISECOND = 1e-3
+"""Seconds of a millisecond."""
 _LONG = 120.0
 """Seconds from which minutes read better."""
 _SUFFIXES = ("B", "KiB", "MiB", "GiB", "TiB")

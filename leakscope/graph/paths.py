@@ -39,6 +39,7 @@ _DUNDER_COST = 0.7
 _FAR = 1e9
 """Of a start that is no root."""
 _NAMES = 997
+"""Classes of names that equal paths are told apart by; a prime, chosen."""
 _NAME_COST = 1e-6
 """Ties go by the checksum of a name modulo a prime, times so little that no sum of them outweighs a cost."""
 

@@ -11,6 +11,7 @@ from leakscope.record.rows.row import from_json
 
 NAME = "wire_last.bin"
 SIZE = 2048
+"""Bytes of the file, chosen: half a page."""
 _HEAD = struct.Struct("<8s4qdI")
 """State, id, nth, step, microbatch, seconds from the start to its issue, length of the JSON of the rest, which
 follows.

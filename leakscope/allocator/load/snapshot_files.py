@@ -25,6 +25,7 @@ from leakscope.allocator.snapshot import (
 from leakscope.errors import Unreadable
 
 UNSET = -1
+"""Stands for a number that the file does not have."""
 _STATE_CODES = {name: code for code, name in enumerate(STATES)} | {
     "active_awaiting_free": STATES.index(BlockState.PENDING_FREE)
 }

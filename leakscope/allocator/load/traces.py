@@ -17,6 +17,7 @@ LARGEST_SIZE = 1 << 48
 """No block is larger than 256 TiB; a damaged number would overflow every sum after it."""
 
 MAX_DEVICES = 256
+"""Devices of one process at the most, chosen: more is a damaged file."""
 _REQUIRED: Any = object()
 
 

@@ -14,6 +14,7 @@ _name = type.__dict__["__name__"].__get__
 _qualname = type.__dict__["__qualname__"].__get__
 _module = type.__dict__["__module__"].__get__
 _HEAP_TYPE = 1 << 9
+"""Py_TPFLAGS_HEAPTYPE (CPython Include/object.h)."""
 _HAVE_GC = 1 << 14
 """Flags of a type, Py_TPFLAGS_HEAPTYPE and Py_TPFLAGS_HAVE_GC (CPython Include/object.h)."""
 

@@ -27,6 +27,7 @@ _TELLING = 4 << 20
 _OTHERS = 0.2
 """Share of all that grows by which other memory may have risen or fallen meanwhile."""
 _MIN_FALL = 1 << 20
+"""Bytes, chosen: a smaller fall of the counted memory says nothing."""
 _STILL = 6
 """Steps to the end over which memory that has come to rest is seen to be still."""
 _IN_STEP = 0.1

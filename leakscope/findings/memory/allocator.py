@@ -19,6 +19,7 @@ NAME = RuleName.ALLOCATOR
 _ABOVE_LEAST, _ABOVE_SHARE = 256 << 20, 0.25
 _PENDING_LEAST, _PENDING_SHARE = 1 << 20, 0.02
 _OUTSIDE_LEAST = 64 << 20
+"""Bytes, chosen: from here on growth outside the allocator is told."""
 _TWICE = 2
 """Looks or steps at which something must be seen to be told: once may be chance."""
 

@@ -16,6 +16,7 @@ from leakscope.record.model import Look, Rank
 from leakscope.record.rows.device import DeviceBlocks, LayoutAtLook
 
 _MOST_SITES = 6
+"""Places at the most, chosen, that native blocks are told with."""
 
 
 @dataclass(frozen=True)

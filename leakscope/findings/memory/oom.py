@@ -17,6 +17,7 @@ from leakscope.record.model import Look, Rank, Run
 from leakscope.record.rows.host import LimitNear, PeerOutOfMemory
 
 MOST_HOLDERS = 8
+"""Holders at the most, chosen, that are told where memory ran out."""
 PEERS_HOLDERS = 3
 """Holders told of a rank whose own allocations did not fail."""
 

@@ -32,6 +32,7 @@ _LEAK_FACTOR = 4
 """And at least this many times `min_bytes`."""
 _CONTAINERS = (ObjectKind.CONTAINER,)
 _NAMES_SHOWN = 6
+"""Names at the most, chosen, of references to cut."""
 
 
 @dataclass(frozen=True, kw_only=True)

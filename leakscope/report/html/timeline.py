@@ -12,7 +12,9 @@ from leakscope.report.cleaning import cleaned, one_line
 from leakscope.units import bytes_text, seconds_text
 
 STEPS_SHOWN = 2
+"""Steps at the most, chosen, that are drawn."""
 ROWS_SHOWN = 80
+"""Rows at the most, chosen, that are drawn."""
 _STRETCHES = 5
 """Stretches that the ticks of an axis mark off."""
 _LEFT, _WIDTH, _ROW, _TOP = 250.0, 980.0, 20.0, 30.0

@@ -10,6 +10,7 @@ from leakscope.allocator.judging import SnapshotsReport
 from leakscope.report.snapshot.wording import verdict_line
 
 FORMAT = 1
+"""Number of this file's format; a newer one may have other fields."""
 
 
 def snapshot_json(report: SnapshotsReport) -> str:

@@ -11,6 +11,7 @@ from leakscope.report.snapshot.wording import concern_text, facts, failure_texts
 from leakscope.units import bytes_text
 
 _ROWS = 10
+"""Places at the most, chosen, of one table."""
 
 
 def snapshot_text(report: SnapshotsReport) -> str:

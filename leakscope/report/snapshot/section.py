@@ -21,7 +21,9 @@ if TYPE_CHECKING:
     from markupsafe import Markup
 
 LOOKS_SHOWN = 8
+"""Looks at the most, chosen, of one rank."""
 _SITES_SHOWN = 6
+"""Places at the most, chosen, of one look."""
 _HEADS = ("step", "device", "reserved", "active", "held", "for gc", "native", "pending", "outside")
 _LEGEND = (
     "active = held by something alive + for gc (nothing alive holds it) + native (no storage found) + pending (dead, "

@@ -17,7 +17,9 @@ from leakscope.record.rows.comm import FinalOperation, IssuedOperation
 from leakscope.units import bytes_text
 
 _KINDS_TOLD = 2
+"""Kinds of operations at the most, chosen, that a sentence names."""
 _PLACES_TOLD = 3
+"""Places at the most, chosen, that a sentence names."""
 _CYCLE_TOLD = 4
 """Ranks of a deadlock that are told with their operations."""
 _DOING: Mapping[OperationState, str] = {
