@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 from leakscope_cli.shared import read_and_judge
 
-from leakscope.findings.model import Origin, Severity
+from leakscope.findings.kinds import Origin, Severity
 from leakscope.report.wording import title
 from leakscope.units import bytes_text
 

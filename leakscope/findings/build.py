@@ -9,7 +9,8 @@ from leakscope.findings.cut.best_cut import best_cut, subject
 from leakscope.findings.cut.trace import cycle_of, on_trace, trace_of
 from leakscope.findings.grouping.candidate import Candidate
 from leakscope.findings.grouping.growth import MIN_TOTAL_FACTOR
-from leakscope.findings.model import Finding, FreedBy, RuleName, Severity, Sighting, Unjudged
+from leakscope.findings.kinds import FreedBy, RuleName, Severity
+from leakscope.findings.model import Finding, Sighting, Unjudged
 from leakscope.findings.naming.expressions import SEVERAL
 from leakscope.findings.naming.see_also import places
 from leakscope.findings.naming.trace import fingerprint

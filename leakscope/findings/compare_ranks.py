@@ -12,7 +12,8 @@ from leakscope.findings.facts import Facts
 from leakscope.findings.grouping.candidate import Candidate
 from leakscope.findings.grouping.groups import Group, group_storages
 from leakscope.findings.grouping.growth import Series
-from leakscope.findings.model import Finding, FreedBy, RankSummary, RuleName, Severity, Sighting
+from leakscope.findings.kinds import FreedBy, RuleName, Severity
+from leakscope.findings.model import Finding, RankSummary, Sighting
 from leakscope.findings.naming.trace import fingerprint
 from leakscope.graph.model import HeapGraph, ObjectKind
 from leakscope.record.model import Look, Rank, Run

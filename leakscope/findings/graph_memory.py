@@ -9,8 +9,9 @@ import numpy as np
 
 from leakscope.findings.cut.best_cut import best_cut
 from leakscope.findings.grouping.candidate import Candidate
+from leakscope.findings.kinds import Severity
 from leakscope.findings.merge import merge_findings
-from leakscope.findings.model import Finding, Severity
+from leakscope.findings.model import Finding
 from leakscope.graph.model import KINDS, ObjectKind
 from leakscope.graph.retained import freed_without
 from leakscope.record.model import Look

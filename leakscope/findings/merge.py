@@ -7,7 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from leakscope.findings.model import Cut, Finding, FreedBy, Origin, Severity, Sighting
+from leakscope.findings.kinds import FreedBy, Origin, Severity
+from leakscope.findings.model import Cut, Finding, Sighting
 from leakscope.findings.naming.trace import any_item
 
 Findings = Sequence[Finding]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import StrEnum
 
 from leakscope.findings.facts import (
     AliveAtEnd,
@@ -17,60 +16,10 @@ from leakscope.findings.facts import (
     RunFacts,
     Upstream,
 )
+from leakscope.findings.kinds import FreedBy, HopStatus, Origin, Severity
 from leakscope.findings.why import HopReason, Why, WhyUnjudged
 from leakscope.graph.model import ObjectKind
 from leakscope.verdict import Verdict
-
-
-class RuleName(StrEnum):
-    """All rules, in the order in which a storage is offered to them; it belongs to the first that applies."""
-
-    IMMORTAL_CYCLE = "immortal-cycle"
-    TENSOR_CYCLE = "tensor-cycle"
-    DIST_AUTOGRAD_CONTEXT = "dist-autograd-context"
-    P2P_BUFFER = "p2p-buffer"
-    HOOK_PILEUP = "hook-pileup"
-    FRAME_HOLD = "frame-hold"
-    RETAINED_GRAPH = "retained-graph"
-    VIEW_HOLD = "view-hold"
-    STEP_GROWTH = "step-growth"
-    NATIVE_HOLD = "native-hold"
-    LATE_RELEASE = "late-release"
-    RANK_SKEW = "rank-skew"
-    ALLOCATOR = "allocator"
-
-
-class Severity(StrEnum):
-    """Whether a finding decides the verdict."""
-
-    LEAK = "leak"
-    NOTE = "note"
-
-
-class FreedBy(StrEnum):
-    """Who lets the memory go."""
-
-    GC = "gc"
-    """Nothing alive holds it: it waits for a collection."""
-    PROGRAM = "program"
-    """A live root holds it."""
-    NEVER = "never"
-    """A cycle through C++ that gc cannot see."""
-
-
-class Origin(StrEnum):
-    """Whose leak it is."""
-
-    APPLICATION = "application"
-    LIBRARY = "library"
-
-
-class HopStatus(StrEnum):
-    """Whether an object on a trace should be alive."""
-
-    EXPECTED = "expected"
-    LEAKED = "leaked"
-    UNKNOWN = "unknown"
 
 
 @dataclass(frozen=True)
@@ -107,6 +56,20 @@ class CutReference:
     """In the heap graph that the finding was judged on: the reference, then the same one in its other instances."""
     trace: int | None = None
     """Position of the hop that holds by it; None where the trace does not lead over it."""
+    added_at: tuple[str, ...] = ()
+    """Lines of the kept source that put something there: `train.py:31`; () where none were found."""
+
+
+@dataclass(frozen=True)
+class Suggestion:
+    """The smallest edit of one line that would mend a leak; advice, nobody has tried it."""
+
+    where: str
+    """The line: `train.py:31`."""
+    before: str
+    """As it stands, without its indentation."""
+    after: str
+    """As it would be; "" where the line is to go."""
 
 
 @dataclass(frozen=True)
@@ -210,6 +173,8 @@ class Finding:
     """Memory of other kinds that the same cut frees; not in the figures."""
     upstream: Upstream | None = None
     """The issue under which the library's developers know it, where its facts do not say so."""
+    suggestion: Suggestion | None = None
+    """The smallest edit that would mend it, where one was found in the kept source."""
     storages: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
     """Rank to the storages' indexes in that rank's last judged look; not written to disk."""
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from leakscope.findings.model import Finding, Origin, RuleName, Severity, Unjudged
+from leakscope.findings.kinds import Origin, RuleName, Severity
+from leakscope.findings.model import Finding, Unjudged
 from leakscope.findings.why import Reason, Why
 from leakscope.record.kinds import EndKind, Occasion
 from leakscope.record.model import Run

@@ -8,7 +8,7 @@ from dataclasses import replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from leakscope.findings.model import FreedBy, RuleName
+from leakscope.findings.kinds import FreedBy, RuleName
 from leakscope.findings.why import Reason, Why
 from leakscope.profiler.in_memory import look_now, run_of_rank
 from leakscope.profiler.leaks import LeaksFound, leaks_of, leaks_text, left_behind

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from leakscope.findings.model import Origin, Severity
+from leakscope.findings.kinds import Origin, Severity
 from leakscope.findings.why import Reason, Why
 from leakscope.units import bytes_text
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from xml.etree import ElementTree
 
-from leakscope.findings.model import Finding, Findings, Origin, Severity
+from leakscope.findings.kinds import Origin, Severity
+from leakscope.findings.model import Finding, Findings
 from leakscope.record.model import Rank, Run
 from leakscope.report.cleaning import cleaned
 from leakscope.report.wording import (

@@ -6,7 +6,8 @@ import json
 from typing import Any
 from urllib.parse import quote
 
-from leakscope.findings.model import Finding, Findings, HopStatus, Origin, RuleName, Severity
+from leakscope.findings.kinds import HopStatus, Origin, RuleName, Severity
+from leakscope.findings.model import Finding, Findings
 from leakscope.findings.rules import rule_texts
 from leakscope.record.model import Rank, Run
 from leakscope.report.cleaning import cleaned

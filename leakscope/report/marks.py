@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from leakscope.findings.model import Finding, Hop, HopStatus
+from leakscope.findings.kinds import HopStatus
+from leakscope.findings.model import Finding, Hop
 from leakscope.record.model import Run
 
 

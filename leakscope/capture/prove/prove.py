@@ -79,8 +79,8 @@ def _cut_each(run: Run, rank: Rank, step: int, context: LookContext) -> Answers:
     from leakscope.findings.grouping.bounds import downgraded
     from leakscope.findings.grouping.candidates import candidates_of
     from leakscope.findings.grouping.looks import judged_looks
+    from leakscope.findings.kinds import Severity
     from leakscope.findings.merge import merge_findings, with_one_cut
-    from leakscope.findings.model import Severity
 
     answers: Answers = {}
     with inspect(step, Occasion.LAST, context) as live:

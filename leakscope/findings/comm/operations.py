@@ -9,8 +9,9 @@ from itertools import pairwise
 
 from leakscope.findings.facts import BufferKind, CommBuffers, Facts, OpenContextsFacts
 from leakscope.findings.grouping.candidate import Candidate
+from leakscope.findings.kinds import FreedBy, RuleName, Severity
 from leakscope.findings.merge import merge_findings
-from leakscope.findings.model import Cut, CutReference, Finding, FreedBy, RuleName, Severity, Sighting
+from leakscope.findings.model import Cut, CutReference, Finding, Sighting
 from leakscope.findings.naming.trace import fingerprint
 from leakscope.graph.model import CommUse, HeapGraph
 from leakscope.record.kinds import Direction

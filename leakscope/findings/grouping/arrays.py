@@ -10,7 +10,8 @@ from dataclasses import replace
 import numpy as np
 
 from leakscope.findings.facts import Beside
-from leakscope.findings.model import Finding, FreedBy, Severity
+from leakscope.findings.kinds import FreedBy, Severity
+from leakscope.findings.model import Finding
 from leakscope.graph.model import KINDS, HeapGraph, ObjectKind
 from leakscope.record.model import Look, Rank
 

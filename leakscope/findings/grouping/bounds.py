@@ -14,7 +14,8 @@ from leakscope.findings.facts import Bounded, CameToRest
 from leakscope.findings.grouping.candidate import Candidate
 from leakscope.findings.grouping.groups import Group
 from leakscope.findings.grouping.growth import Series
-from leakscope.findings.model import Finding, Severity
+from leakscope.findings.kinds import Severity
+from leakscope.findings.model import Finding
 from leakscope.graph.model import HeapGraph, ObjectKind
 from leakscope.record.model import Look, Rank
 

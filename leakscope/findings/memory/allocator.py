@@ -8,9 +8,10 @@ from itertools import pairwise
 
 from leakscope.findings.facts import Facts
 from leakscope.findings.grouping.growth import series
+from leakscope.findings.kinds import FreedBy, RuleName, Severity
 from leakscope.findings.memory.device import DeviceLook, device_looks
 from leakscope.findings.memory.device_oom import caught
-from leakscope.findings.model import Finding, FreedBy, RuleName, Severity, Sighting
+from leakscope.findings.model import Finding, Sighting
 from leakscope.findings.naming.trace import fingerprint
 from leakscope.record.model import Look, Rank
 from leakscope.record.rows.device import DeviceFigures

@@ -10,7 +10,8 @@ import numpy as np
 
 from leakscope.findings.facts import Facts
 from leakscope.findings.grouping.growth import series
-from leakscope.findings.model import Finding, FreedBy, RuleName, Severity, Sighting
+from leakscope.findings.kinds import FreedBy, RuleName, Severity
+from leakscope.findings.model import Finding, Sighting
 from leakscope.findings.naming.trace import fingerprint
 from leakscope.record.model import Look, Rank
 from leakscope.record.rows.device import DeviceBlocks, LayoutAtLook

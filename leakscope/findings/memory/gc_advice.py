@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from leakscope.findings.facts import RunFacts
-from leakscope.findings.model import Finding, FreedBy, Severity
+from leakscope.findings.kinds import FreedBy, Severity
+from leakscope.findings.model import Finding
 from leakscope.record.model import Collection, GcDiff, Rank, Run
 from leakscope.record.rows.host import GcFreeze
 

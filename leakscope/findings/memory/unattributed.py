@@ -10,7 +10,8 @@ from leakscope.findings.facts import Facts
 from leakscope.findings.grouping.arrays import array_bytes
 from leakscope.findings.grouping.bounds import went_on
 from leakscope.findings.grouping.growth import MIN_LOOKS, series
-from leakscope.findings.model import Finding, FreedBy, RuleName, Severity, Sighting
+from leakscope.findings.kinds import FreedBy, RuleName, Severity
+from leakscope.findings.model import Finding, Sighting
 from leakscope.findings.naming.trace import fingerprint
 from leakscope.graph.model import KINDS, ObjectKind
 from leakscope.record.model import Look, Rank

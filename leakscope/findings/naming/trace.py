@@ -7,7 +7,8 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
-from leakscope.findings.model import Hop, HopStatus
+from leakscope.findings.kinds import HopStatus
+from leakscope.findings.model import Hop
 from leakscope.findings.why import HopReason
 from leakscope.graph.model import HeapGraph, ObjectKind, ReferenceKind, RootKind
 

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from leakscope.findings.facts import Upstream
-from leakscope.findings.model import Finding, Hop, Origin, RuleName
+from leakscope.findings.kinds import Origin, RuleName
+from leakscope.findings.model import Finding, Hop
 from leakscope.graph.model import ObjectKind
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from leakscope.findings.grouping.candidate import Candidate
-from leakscope.findings.model import Origin
+from leakscope.findings.kinds import Origin
 from leakscope.graph.ownership import is_outside_users_files
 
 KNOWN_CYCLES = {

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from leakscope.findings.cut.trace import on_trace
 from leakscope.findings.facts import Upstream
 from leakscope.findings.grouping.growth import MIN_LOOKS, Series, series
-from leakscope.findings.model import Cut, CutReference, Finding, FreedBy, Origin, Severity, Sighting
+from leakscope.findings.kinds import FreedBy, Origin, Severity
+from leakscope.findings.model import Cut, CutReference, Finding, Sighting
 from leakscope.findings.naming.expressions import as_part_of_holder
 from leakscope.findings.naming.trace import fingerprint
 from leakscope.findings.ownership.facts import Course, KeptToo, RetentionFacts

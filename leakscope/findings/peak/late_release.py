@@ -10,7 +10,8 @@ import numpy as np
 
 from leakscope.findings.cut.trace import on_trace
 from leakscope.findings.facts import Facts
-from leakscope.findings.model import Cut, CutReference, Finding, FreedBy, Hop, Severity, Sighting, Unjudged
+from leakscope.findings.kinds import FreedBy, Severity
+from leakscope.findings.model import Cut, CutReference, Finding, Hop, Sighting, Unjudged
 from leakscope.findings.naming.expressions import as_expression
 from leakscope.findings.naming.see_also import places
 from leakscope.findings.naming.trace import fingerprint, generic, hops

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from leakscope.findings.cut.trace import on_trace
 from leakscope.findings.facts import Facts, Upstream
-from leakscope.findings.model import Cut, CutReference, Finding, FreedBy, Origin, RuleName, Severity, Sighting
+from leakscope.findings.kinds import FreedBy, Origin, RuleName, Severity
+from leakscope.findings.model import Cut, CutReference, Finding, Sighting
 from leakscope.findings.naming.trace import fingerprint
 from leakscope.findings.ownership.facts import LibraryDragFacts
 from leakscope.findings.ownership.library_paths import whole_trace

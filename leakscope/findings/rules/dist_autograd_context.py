@@ -5,7 +5,7 @@ from __future__ import annotations
 from leakscope.findings.comm.operations import buffers_of
 from leakscope.findings.facts import OpenContextsFacts
 from leakscope.findings.grouping.candidate import Candidate
-from leakscope.findings.model import RuleName
+from leakscope.findings.kinds import RuleName
 from leakscope.findings.rules.rule import OwnRule, ToCut
 
 _CONTEXT = "DistAutogradContext"

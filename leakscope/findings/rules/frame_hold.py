@@ -9,7 +9,7 @@ from itertools import pairwise
 from leakscope.findings.facts import Facts
 from leakscope.findings.grouping.candidate import Candidate
 from leakscope.findings.grouping.growth import MIN_LOOKS
-from leakscope.findings.model import RuleName
+from leakscope.findings.kinds import RuleName
 from leakscope.findings.rules.rule import OwnRule, ToCut
 from leakscope.graph.model import Object, ObjectKind, ReferenceKind, RootKind
 

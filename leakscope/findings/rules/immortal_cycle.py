@@ -7,7 +7,7 @@ from enum import StrEnum
 
 from leakscope.findings.facts import Facts
 from leakscope.findings.grouping.candidate import Candidate
-from leakscope.findings.model import RuleName
+from leakscope.findings.kinds import RuleName
 from leakscope.findings.rules.rule import OwnRule, ToCut
 from leakscope.findings.rules.tensor_cycle import HOOKS_REMOVED, cycle_of, through_hook
 from leakscope.graph.model import IMMORTAL, ObjectKind, ReferenceKind

@@ -10,7 +10,7 @@ from enum import StrEnum
 from leakscope.findings.comm.operations import CONTEXT, buffers_of, comm_buffers
 from leakscope.findings.facts import CommBuffers, Facts
 from leakscope.findings.grouping.candidate import Candidate
-from leakscope.findings.model import RuleName
+from leakscope.findings.kinds import RuleName
 from leakscope.findings.rules.rule import OwnRule, ToCut
 from leakscope.graph.model import ReferenceKind, RootKind
 

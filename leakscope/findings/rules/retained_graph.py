@@ -7,7 +7,7 @@ from enum import StrEnum
 
 from leakscope.findings.facts import Facts
 from leakscope.findings.grouping.candidate import Candidate
-from leakscope.findings.model import RuleName
+from leakscope.findings.kinds import RuleName
 from leakscope.findings.rules.rule import OwnRule, ToCut
 from leakscope.graph.model import ObjectKind, ReferenceKind
 

@@ -10,7 +10,7 @@ from typing import Protocol
 
 from leakscope.findings.facts import Facts
 from leakscope.findings.grouping.candidate import Candidate
-from leakscope.findings.model import RuleName
+from leakscope.findings.kinds import RuleName
 from leakscope.findings.why import UnjudgedReason, WhyUnjudged
 
 ENTRY_POINTS = "leakscope.rules"

@@ -8,7 +8,7 @@ from enum import StrEnum
 from leakscope.findings.facts import Facts
 from leakscope.findings.grouping.candidate import Candidate
 from leakscope.findings.grouping.groups import holds_itself
-from leakscope.findings.model import RuleName
+from leakscope.findings.kinds import RuleName
 from leakscope.findings.naming.expressions import is_lru_cache
 from leakscope.findings.rules.rule import OwnRule, ToCut
 from leakscope.graph.model import Object, ObjectKind, Reference, ReferenceKind

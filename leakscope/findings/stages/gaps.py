@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from leakscope.findings.graph_memory import with_graphs_behind
+from leakscope.findings.kinds import Severity
 from leakscope.findings.memory.device import native_findings
 from leakscope.findings.memory.unattributed import gap_findings
-from leakscope.findings.model import Severity
 from leakscope.findings.stages.case import RankCase
 
 

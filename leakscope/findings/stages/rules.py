@@ -9,7 +9,8 @@ from leakscope.findings.build import build_with_problems
 from leakscope.findings.grouping.arrays import of_arrays
 from leakscope.findings.grouping.bounds import downgraded, is_open
 from leakscope.findings.grouping.candidate import Candidate
-from leakscope.findings.model import Finding, Origin
+from leakscope.findings.kinds import Origin
+from leakscope.findings.model import Finding
 from leakscope.findings.stages.case import OpenCase, RankCase
 
 

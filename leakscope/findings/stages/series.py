@@ -8,7 +8,8 @@ from dataclasses import replace
 from leakscope.findings.grouping.growth import MIN_LOOKS
 from leakscope.findings.grouping.looks import judged_looks
 from leakscope.findings.grouping.over_looks import groups_over
-from leakscope.findings.model import RuleName, Unjudged
+from leakscope.findings.kinds import RuleName
+from leakscope.findings.model import Unjudged
 from leakscope.findings.stages.case import RankCase
 from leakscope.findings.why import UnjudgedReason, WhyUnjudged
 from leakscope.record.kinds import Occasion

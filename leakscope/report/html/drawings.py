@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from html import escape
 
-from leakscope.findings.model import Finding, HopStatus
+from leakscope.findings.kinds import HopStatus
+from leakscope.findings.model import Finding
 from leakscope.graph.model import ObjectKind
 from leakscope.report.cleaning import one_line
 from leakscope.report.html.layout import Box, Layout, column_layout, dot_layout

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from leakscope.findings.kinds import HopStatus, Origin, RuleName, Severity
 from leakscope.findings.memory.oom import ranks_out_of_memory
-from leakscope.findings.model import Finding, Findings, Hop, HopStatus, Origin, RuleName, Severity
+from leakscope.findings.model import Finding, Findings, Hop
 from leakscope.record.kinds import Occasion
 from leakscope.record.model import Rank, Run
 from leakscope.report import marks, wording

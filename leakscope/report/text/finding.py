@@ -5,7 +5,8 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterator
 
-from leakscope.findings.model import Finding, Hop, RuleName
+from leakscope.findings.kinds import RuleName
+from leakscope.findings.model import Finding, Hop
 from leakscope.record.model import Run
 from leakscope.report.cleaning import one_line
 from leakscope.report.marks import NO_TRACE, allocation_sites, closes_cycle, source_line, suspects

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from leakscope.findings.facts import OnlyTensorsFreed
-from leakscope.findings.model import Cut, Finding, FreedBy, Hop, HopStatus, RuleName, Severity
+from leakscope.findings.kinds import FreedBy, HopStatus, RuleName, Severity
+from leakscope.findings.model import Cut, Finding, Hop
 from leakscope.findings.why import HopReason
 from leakscope.report.cleaning import one_line
 from leakscope.report.marks import closes_cycle, says_why

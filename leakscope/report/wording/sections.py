@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from leakscope.findings.model import Finding, Findings, Origin, Severity
+from leakscope.findings.kinds import Origin, Severity
+from leakscope.findings.model import Finding, Findings
 from leakscope.record.kinds import Occasion
 from leakscope.record.model import Run
 

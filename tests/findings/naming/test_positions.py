@@ -11,7 +11,8 @@ from leakscope.findings.build import build_finding
 from leakscope.findings.grouping.candidate import Candidate
 from leakscope.findings.grouping.groups import Group, group_storages
 from leakscope.findings.grouping.growth import series
-from leakscope.findings.model import Finding, FreedBy
+from leakscope.findings.kinds import FreedBy
+from leakscope.findings.model import Finding
 from leakscope.graph.build import build
 from leakscope.graph.model import HeapGraph, Object, ObjectKind, Reference, ReferenceKind, RootKind
 
