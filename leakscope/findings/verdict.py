@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from leakscope.findings.kinds import Origin, RuleName, Severity
+from leakscope.findings.kinds import RuleName, Severity
 from leakscope.findings.model import Finding, Unjudged
 from leakscope.findings.why import Reason, Why
 from leakscope.record.kinds import EndKind, Occasion
@@ -22,7 +22,7 @@ def verdict_of(
     """(verdict, why); `open_cases` are what grew, as the user would write it, where it cannot be told whether it is a
     leak.
     """
-    leaks = [f for f in shown if f.severity == Severity.LEAK and f.origin == Origin.APPLICATION]
+    leaks = [f for f in shown if f.severity == Severity.LEAK]
     if leaks:
         return Verdict.LEAKS, Why(
             reason=Reason.LEAKS,

@@ -40,7 +40,9 @@ OWN_RULES: tuple[OwnRule, ...] = (
 """leakscope's own, by their order."""
 
 _OF_OTHER_STAGES = {
+    RuleName.OBJECT_GROWTH: "Python objects that are no tensors, gained without an end.",
     RuleName.LATE_RELEASE: "Memory at the peak that is never used again.",
+    RuleName.IDLE_MEMORY: "Memory from before the watched steps that none of their operations touched.",
     RuleName.RANK_SKEW: "One rank keeps what its peers let go.",
     RuleName.ALLOCATOR: "Memory that the allocator keeps beyond what is in use.",
 }

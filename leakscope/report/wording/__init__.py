@@ -29,7 +29,7 @@ from leakscope.report.wording.held import (
 from leakscope.report.wording.memory import at_end_text
 from leakscope.report.wording.next_step import first_cut, next_text
 from leakscope.report.wording.numbers import listed_numbers, plural
-from leakscope.report.wording.sections import leaks, library, notes, of_block, steps_of
+from leakscope.report.wording.sections import avoidable, leaks, library, notes, of_block, steps_of
 from leakscope.report.wording.sentences import advice, run_text, title
 from leakscope.report.wording.verdict import unjudged_text, why_text
 
@@ -37,6 +37,7 @@ __all__ = [
     "advice",
     "also_text",
     "at_end_text",
+    "avoidable",
     "comm_notes",
     "cut_name",
     "cycle_text",

@@ -9,18 +9,23 @@ from leakscope.record.model import Run
 
 
 def leaks(findings: Findings) -> tuple[Finding, ...]:
-    """What decides the verdict."""
-    return tuple(f for f in findings.findings if f.origin != Origin.LIBRARY and f.severity == Severity.LEAK)
+    """What decides the verdict, whoever's code closes or keeps it."""
+    return tuple(f for f in findings.findings if f.severity == Severity.LEAK)
+
+
+def avoidable(findings: Findings) -> tuple[Finding, ...]:
+    """Memory that lies there for longer than it is needed."""
+    return tuple(f for f in findings.findings if f.severity == Severity.AVOIDABLE)
 
 
 def notes(findings: Findings) -> tuple[Finding, ...]:
-    """The application's findings that are no leaks."""
-    return tuple(f for f in findings.findings if f.origin != Origin.LIBRARY and f.severity != Severity.LEAK)
+    """The application's findings that decide nothing."""
+    return tuple(f for f in findings.findings if f.origin != Origin.LIBRARY and f.severity == Severity.NOTE)
 
 
 def library(findings: Findings) -> tuple[Finding, ...]:
-    """What libraries hold."""
-    return tuple(f for f in findings.findings if f.origin == Origin.LIBRARY)
+    """What libraries hold without leaking it."""
+    return tuple(f for f in findings.findings if f.origin == Origin.LIBRARY and f.severity == Severity.NOTE)
 
 
 def steps_of(run: Run) -> int:
