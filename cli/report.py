@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import click
-from leakscope_cli.shared import read_and_judge
+from leakscope_cli.shared import Size, read_and_judge
 
 from leakscope.errors import LeakscopeError
+from leakscope.options import OFFERED
 from leakscope.report import FORMATS
-from leakscope.verdict import Verdict
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
@@ -17,10 +17,20 @@ from leakscope.verdict import Verdict
 @click.option("--as", "form", type=click.Choice(list(FORMATS)), default="text", help="How to tell it (text).")
 @click.option("-o", "--output", type=click.Path(path_type=Path), metavar="FILE", help="Write to a file.")
 @click.option("--leak-exit-code", type=int, default=0, metavar="N", help="Exit status when the run has leaks (0).")
+@click.option("--fail-on-avoidable", type=Size(), metavar="SIZE", help=OFFERED["fail_on_avoidable"].help)
+@click.option("--ignore-library", is_flag=True, help=OFFERED["ignore_library"].help)
 @click.pass_context
-def report(ctx: click.Context, folder: Path, form: str, output: Path | None, leak_exit_code: int) -> None:
+def report(
+    ctx: click.Context,
+    folder: Path,
+    form: str,
+    output: Path | None,
+    leak_exit_code: int,
+    fail_on_avoidable: int | None,
+    ignore_library: bool,
+) -> None:
     """Judge a recorded RUN again and tell its story."""
-    run, findings = read_and_judge(folder)
+    run, findings = read_and_judge(folder, ignore_library=ignore_library, fail_on_avoidable=fail_on_avoidable)
     text = FORMATS[form](run, findings)
     if output is None:
         click.echo(text, nl=not text.endswith("\n"))
@@ -29,4 +39,4 @@ def report(ctx: click.Context, folder: Path, form: str, output: Path | None, lea
             output.write_text(text, encoding="utf-8")
         except OSError as error:
             raise LeakscopeError(f"cannot write {output}: {error.strerror}") from None
-    ctx.exit(leak_exit_code if findings.verdict == Verdict.LEAKS else 0)
+    ctx.exit(leak_exit_code if findings.exit_status else 0)

@@ -89,7 +89,14 @@ def _report(options: Options, apart: _ListedApart, status: int = 0) -> int:
     """Judge, write findings.json and report.html, print; returns the exit status, a failed script's own first."""
     from leakscope.report import FORMATS, write
 
-    recorded, findings = read_and_judge(options.folder, apart.suppress, apart.baseline, options.leak_exit_code)
+    recorded, findings = read_and_judge(
+        options.folder,
+        apart.suppress,
+        apart.baseline,
+        options.leak_exit_code,
+        options.ignore_library,
+        options.fail_on_avoidable,
+    )
     findings = replace(findings, exit_status=status or findings.exit_status)
     write(recorded, findings, options.folder)
     click.echo(FORMATS["json" if options.as_json else "text"](recorded, findings), nl=False)

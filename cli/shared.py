@@ -48,13 +48,23 @@ def read_and_judge(
     suppress: Collection[str] = (),
     baseline: Collection[str] = (),
     leak_exit_code: int = Options.leak_exit_code,
+    ignore_library: bool = False,
+    fail_on_avoidable: int | None = None,
 ) -> tuple[Run, Findings]:
-    """The run recorded in a folder, and what is wrong with it."""
+    """The run recorded in a folder, and what is wrong with it; what is not asked for here is as the run was told."""
     from leakscope.findings import judge
     from leakscope.record.reading import read_run
 
     run = read_run(folder, snapshots=True)
-    return run, judge(run, suppress=suppress, baseline=baseline, leak_exit_code=leak_exit_code)
+    told = run.options.get("fail_on_avoidable")
+    return run, judge(
+        run,
+        suppress=suppress,
+        baseline=baseline,
+        leak_exit_code=leak_exit_code,
+        ignore_library=ignore_library or run.options.get("ignore_library") is True,
+        fail_on_avoidable=told if fail_on_avoidable is None and type(told) is int else fail_on_avoidable,
+    )
 
 
 def fingerprints_of(path: Path | None) -> tuple[str, ...]:

@@ -53,6 +53,14 @@ class Options:
         int | None,
         Option("End the script cleanly on every rank after N steps and judge.", metavar="N", unit="steps", least=1),
     ] = None
+    step_function: Annotated[
+        str | None,
+        Option(
+            "Each return of this function or method of the script ends a step, as in train_step or "
+            "Trainer.training_step.",
+            metavar="NAME",
+        ),
+    ] = None
     warmup: Annotated[int, Option("Steps not judged (2).", metavar="N", unit="steps", least=0)] = 2
     budget: Annotated[
         float, Option("Share of the run's time that looking may take (2%).", metavar="PERCENT", unit="share")
@@ -90,6 +98,16 @@ class Options:
     leak_exit_code: Annotated[
         int, Option("Exit status when leaks are found (23).", metavar="N", unit="exit status")
     ] = 23
+    fail_on_avoidable: Annotated[
+        int | None,
+        Option(
+            "Exit status of leaks also where memory that could have been let go passes SIZE (off).",
+            metavar="SIZE",
+            unit="bytes",
+            least=0,
+        ),
+    ] = None
+    ignore_library: Annotated[bool, Option("What a library leaks is told, but is no leak of this run.")] = False
     baseline: Annotated[
         Path | None, Option("findings.json of an earlier run; what it knows is listed apart.", metavar="FILE")
     ] = None
@@ -129,6 +147,10 @@ class Options:
             number = getattr(self, name)
             if option.least is not None and number is not None and number < option.least:
                 raise ValueError(f"{flags_of(name)[-1]} {number} makes no sense; give {option.least} or more")
+        if self.step_function is not None and not all(map(str.isidentifier, self.step_function.split("."))):
+            raise ValueError(
+                f"--step-function {self.step_function!r} is no name; give one like train_step or Trainer.training_step"
+            )
         if self.prove and self.steps is None:
             raise ValueError("--prove makes the cuts after the last of --steps; say how many with --steps N")
         if self.nnodes > 1 and not self.rdzv_endpoint:

@@ -39,7 +39,13 @@ STAGES: tuple[Stage, ...] = (
 
 
 def judge(
-    run: Run, *, suppress: Collection[str] = (), baseline: Collection[str] = (), leak_exit_code: int = LEAKS_FOUND
+    run: Run,
+    *,
+    suppress: Collection[str] = (),
+    baseline: Collection[str] = (),
+    leak_exit_code: int = LEAKS_FOUND,
+    ignore_library: bool = False,
+    fail_on_avoidable: int | None = None,
 ) -> Findings:
     """The verdict of a run, and each distinct leak in it.
 
@@ -57,10 +63,12 @@ def judge(
         suppress: fingerprints or names of rules; what they name is listed apart and decides nothing.
         baseline: fingerprints of an earlier run's findings, listed apart as well.
         leak_exit_code: `exit_status` of the findings where the verdict is leaks.
+        ignore_library: what a library leaks is told all the same, and decides nothing.
+        fail_on_avoidable: avoidable bytes above which `exit_status` is `leak_exit_code` as well; None for never.
 
     """
     ranks = tuple(RankCase(rank, run.warmup, run.min_bytes) for rank in run.ranks)
-    case = Case(run, frozenset(suppress), frozenset(baseline), leak_exit_code, ranks)
+    case = Case(run, frozenset(suppress), frozenset(baseline), leak_exit_code, ranks, ignore_library, fail_on_avoidable)
     for stage in STAGES:
         case = stage(case)
     assert case.judged is not None

@@ -73,7 +73,14 @@ def _write_run(options: Options) -> None:
             "leakscope": __version__,
             "warmup": options.warmup,
             "min_bytes": options.min_bytes,
-            "options": {"steps": options.steps, "budget": options.budget, "gc_diff": options.gc_diff},
+            "options": {
+                "steps": options.steps,
+                "budget": options.budget,
+                "gc_diff": options.gc_diff,
+                "step_function": options.step_function,
+                "fail_on_avoidable": options.fail_on_avoidable,
+                "ignore_library": options.ignore_library,
+            },
         },
     )
 

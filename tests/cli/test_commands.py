@@ -12,6 +12,9 @@ import pytest
 from leakscope_cli.run import run
 from leakscope_cli.shared import fingerprints_of, suppressions_of
 
+from leakscope.findings.model import Findings
+from leakscope.record.model import Run
+
 Command = Callable[..., "subprocess.CompletedProcess[str]"]
 Write = Callable[..., Path]
 
@@ -57,6 +60,9 @@ BAD = {
     "run -o /proc/nowhere train.py": "cannot write to /proc/nowhere",
     "run --nnodes 2 train.py": "--nnodes needs --rdzv-endpoint",
     "run --prove train.py": "say how many with --steps N",
+    "run --step-function train-step train.py": "'train-step' is no name; give one like train_step",
+    "run --fail-on-avoidable lots train.py": "write it like 4096, 64KiB or 1 MB",
+    "report --fail-on-avoidable -1 taken": "write it like 4096, 64KiB or 1 MB",
     "run --baseline notes.txt train.py": "is no baseline",
     "report taken": "taken is not a leakscope run",
     "report newer": "newer leakscope",
@@ -83,6 +89,40 @@ def test_bad_input_gets_one_sentence_and_status_2(leakscope: Command, script: Wr
             assert sentence in result.stderr and result.stderr.count("\n") == 1, (line, result.stderr)
             assert result.stdout == ""
     assert leakscope("run", "missing.py").returncode == 2
+
+
+@pytest.mark.parametrize(
+    ("told", "typed", "judged"),
+    [
+        ({}, "", (False, None)),
+        ({}, "--ignore-library --fail-on-avoidable 64KiB", (True, 64 * 1024)),
+        ({"ignore_library": True, "fail_on_avoidable": 4096}, "", (True, 4096)),
+        ({"ignore_library": False, "fail_on_avoidable": 4096}, "--fail-on-avoidable 0", (False, 0)),
+        ({"ignore_library": "yes", "fail_on_avoidable": True}, "", (False, None)),
+    ],
+    ids=str,
+)
+def test_a_run_is_judged_again_as_it_was_told_or_as_is_typed(
+    told: dict[str, object], typed: str, judged: tuple[bool, int | None], tmp_path: Path
+) -> None:
+    from click.testing import CliRunner
+    from leakscope_cli import main
+
+    import leakscope.findings
+    from leakscope.record.folder import write_run
+
+    write_run(tmp_path / "seen", {"command": ["train.py"], "ranks": 1, "options": told})
+    asked: list[tuple[object, object]] = []
+
+    def judge(run: Run, **how: object) -> Findings:
+        asked.append((how["ignore_library"], how["fail_on_avoidable"]))
+        return judged_as_it_is(run)
+
+    judged_as_it_is = leakscope.findings.judge
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(leakscope.findings, "judge", judge)
+        assert CliRunner().invoke(main, ["report", *typed.split(), str(tmp_path / "seen")]).exit_code == 0
+    assert asked == [judged]
 
 
 def test_suppressions_are_words_a_line(tmp_path: Path) -> None:

@@ -55,6 +55,10 @@ class Case:
     baseline: Collection[str]
     leak_exit_code: int
     ranks: tuple[RankCase, ...]
+    ignore_library: bool = False
+    """What a library leaks decides no verdict."""
+    fail_on_avoidable: int | None = None
+    """Avoidable bytes above which the exit status is that of leaks; None where they never decide it."""
     findings: tuple[Finding, ...] = ()
     summaries: Mapping[int, RankSummary] = field(default_factory=dict)
     unjudged: tuple[Unjudged, ...] = ()
