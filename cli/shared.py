@@ -31,11 +31,13 @@ class Impossible(click.ClickException):
 
 @contextmanager
 def errors_as_sentences() -> Iterator[None]:
-    """Turn what leakscope tells its user into a sentence on stderr and exit status 2."""
+    """Turn what leakscope tells its user into a sentence on stderr and exit status 2, a wrong option's as well."""
     try:
         yield
     except LeakscopeError as error:
         raise Impossible(str(error)) from None
+    except click.UsageError as error:
+        raise Impossible(error.format_message()) from None
 
 
 def note(text: str) -> None:

@@ -62,6 +62,7 @@ BAD = {
     "run --prove train.py": "say how many with --steps N",
     "run --step-function train-step train.py": "'train-step' is no name; give one like train_step",
     "run --fail-on-avoidable lots train.py": "write it like 4096, 64KiB or 1 MB",
+    "run --stepz 3 train.py": "No such option",
     "report --fail-on-avoidable -1 taken": "write it like 4096, 64KiB or 1 MB",
     "run --baseline notes.txt train.py": "is no baseline",
     "report taken": "taken is not a leakscope run",
