@@ -16,6 +16,7 @@ from leakscope.record.ends import ended_file, ended_to_json
 from leakscope.record.kinds import Occasion
 from leakscope.record.model import Ended, GcDiff, Look, Step
 from leakscope.record.rows.row import Row, to_line
+from leakscope.record.rows.row import to_json as row_to_json
 
 FORMAT = 1
 """Number of the folder's format; a newer one is refused."""
@@ -97,7 +98,8 @@ def write_run(folder: Path, data: Mapping[str, Any]) -> None:
 
 def _look_to_json(look: Look) -> dict[str, Any]:
     data = {name: getattr(look, name) for name in look.__dataclass_fields__ if name != "heap"}
-    return {**data, "types": dict(look.types), "unjudged": list(look.unjudged), "heap": to_json(look.heap)}
+    gaining = {name: [row_to_json(row) for row in data[name]] for name in ("containers", "gaining_types")}
+    return {**data, **gaining, "types": dict(look.types), "unjudged": list(look.unjudged), "heap": to_json(look.heap)}
 
 
 def prepare_folder(folder: Path, force: bool) -> None:

@@ -12,6 +12,7 @@ from leakscope.record.rows.comm import CommOperation, ContextsAtStep, FinalOpera
 from leakscope.record.rows.device import DeviceBlocks, DeviceFailure, DeviceStep
 from leakscope.record.rows.host import AllocationFailure, GcFreeze, MemoryShortage
 from leakscope.record.rows.lifetimes import LifetimeRow
+from leakscope.record.rows.objects import GainingContainer, GainingType
 
 if TYPE_CHECKING:
     from leakscope.allocator.figures import SnapshotReport
@@ -71,6 +72,10 @@ class Look:
     """The allocator's peak until then, where it keeps one."""
     counted_on: str = "cpu"
     """Kind of the device that the counted bytes are of: `cuda`, ..."""
+    containers: tuple[GainingContainer, ...] = ()
+    """Those that have gained most of what is no tensor's, over the looks of one process."""
+    gaining_types: tuple[GainingType, ...] = ()
+    """Types that ever more objects are of, which no such container has."""
 
 
 @dataclass(frozen=True)

@@ -16,15 +16,17 @@ from leakscope.capture.comm.operation import Channel, Operation
 from leakscope.errors import Unreadable
 from leakscope.record.ends import ended_from_json, ended_to_json
 from leakscope.record.folder import RankFolder, write_run
-from leakscope.record.kinds import EndKind, OperationState
+from leakscope.record.kinds import EndKind, Occasion, OperationState
 from leakscope.record.last_operation import FAILED, ISSUED, WAITED, WAITING
-from leakscope.record.model import ROWS, Ended, Rank
+from leakscope.record.model import ROWS, Ended, Look, Rank
 from leakscope.record.reading import read_run
 from leakscope.record.rows.comm import CommOperation, ContextsAtStep, FinalOperation
 from leakscope.record.rows.device import DeviceBlocks, DeviceFailure, DeviceStep
 from leakscope.record.rows.host import SHORTAGE_ROWS, AllocationFailure, GcFreeze
 from leakscope.record.rows.lifetimes import LIFETIME_ROWS
+from leakscope.record.rows.objects import GainingContainer, GainingType
 from leakscope.record.rows.row import Row, from_json, from_line, to_json, to_line
+from tests.support.heap_text import heap_from
 
 OF_FIELD: dict[str, tuple[type[Row], ...]] = {
     "operations": (CommOperation,),
@@ -162,3 +164,38 @@ def test_a_rank_that_hung_is_written_as_before(tmp_path: Path) -> None:
 def test_the_packed_words_are_the_states() -> None:
     packed = {word.rstrip(b"! ").decode() for word in (ISSUED, WAITING, WAITED, FAILED)}
     assert packed == {str(state) for state in OperationState}
+
+
+def test_what_a_look_says_of_objects_is_read_as_it_was_written(tmp_path: Path) -> None:
+    heap = heap_from("module train -> .log -> list log 3")
+    look = Look(
+        step=7,
+        occasion=Occasion.STEP,
+        heap=heap,
+        counted_bytes=100,
+        explained_bytes=0,
+        containers=(GainingContainer(1, items=3, gained=2, bytes=90, counted_bytes=60, item="str"),),
+        gaining_types=(GainingType("train.Record", count=9, gained=4, bytes=400, counted_bytes=0, newest=1),),
+    )
+    write_run(tmp_path, {"command": ["train.py"], "ranks": 1})
+    RankFolder(tmp_path, 0).look(look)
+
+    (read,) = read_run(tmp_path).ranks[0].looks
+
+    assert (read.containers, read.gaining_types) == (look.containers, look.gaining_types)
+
+
+def test_a_look_of_an_earlier_version_says_nothing_of_objects(tmp_path: Path) -> None:
+    write_run(tmp_path, {"command": ["train.py"], "ranks": 1})
+    folder = RankFolder(tmp_path, 0)
+    folder.look(Look(7, Occasion.STEP, heap_from(""), None, 0))
+    (path,) = folder.path.glob("heap_*.json")
+    earlier = {name: value for name, value in json.loads(path.read_text()).items() if name not in _OF_OBJECTS}
+    path.write_text(json.dumps(earlier))
+
+    (read,) = read_run(tmp_path).ranks[0].looks
+
+    assert (read.containers, read.gaining_types) == ((), ())
+
+
+_OF_OBJECTS = ("containers", "gaining_types")

@@ -1,0 +1,43 @@
+"""Which Python objects that are no tensors does the process keep gaining, and who has them?"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from leakscope.record.rows.row import rare
+
+
+@dataclass(frozen=True)
+class GainingContainer:
+    """A container that has gained items since looks have seen it; what the heap graph has is not in its bytes."""
+
+    container: int
+    """Its index in the heap graph of the same look."""
+    items: int
+    """How many it has."""
+    gained: int
+    """Items that it has more than when it was first seen."""
+    bytes: int
+    """Of what it has gained, the newest items measured: strings, numbers, records and all that they alone hold."""
+    counted_bytes: int
+    """Those of the bytes that the host's counter counts: blocks that Python asks malloc for."""
+    item: str
+    """What an item is: `str`, `dict of str and float`, `list of float`."""
+
+
+@dataclass(frozen=True)
+class GainingType:
+    """A type that ever more objects are of, beyond those in containers that gain."""
+
+    type: str
+    """Its qualified name."""
+    count: int
+    """Objects of it that are alive."""
+    gained: int
+    """How many more than when they were first counted."""
+    bytes: int
+    """Of those gained, the newest ones measured."""
+    counted_bytes: int
+    """Those of the bytes that the host's counter counts."""
+    newest: int = rare(-1)
+    """Index of one of the newest in the heap graph of the same look, -1 where none is there."""
