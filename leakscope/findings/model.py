@@ -238,6 +238,8 @@ class Findings:
     """The reason, which `report/wording` makes a sentence of; a `str` is a caller's own words."""
     exit_status: int
     findings: tuple[Finding, ...] = ()
+    avoidable_over: int | None = None
+    """Avoidable bytes of all ranks, where they are more than the run allows (`--fail-on-avoidable`)."""
     suppressed: tuple[Finding, ...] = ()
     unjudged: tuple[Unjudged, ...] = ()
     ranks: Mapping[int, RankSummary] = field(default_factory=dict)

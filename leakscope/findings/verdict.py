@@ -38,8 +38,9 @@ def verdict_of(
     )
     if unknown is not None:
         return Verdict.INCONCLUSIVE, unknown
+    notes = [f for f in shown if f.severity == Severity.NOTE]
     grew = any(f.bytes_per_step > 0 for f in shown)
-    return Verdict.CLEAN, Why(reason=Reason.LITTLE_GREW if grew else Reason.NOTHING_GREW, count=len(shown))
+    return Verdict.CLEAN, Why(reason=Reason.LITTLE_GREW if grew else Reason.NOTHING_GREW, count=len(notes))
 
 
 def _why_not_judged(run: Run, unjudged: Sequence[Unjudged]) -> Why | None:

@@ -12,7 +12,13 @@ from leakscope.capture.heap.look import LookContext, inspect
 from leakscope.capture.lifetimes.tracker import LifetimeTracker
 from leakscope.capture.process.patches import Patches
 from leakscope.findings.model import Finding, Unjudged
-from leakscope.findings.peak.late_release import PeakOfStep, late_release_findings, late_release_unjudged, peak_of
+from leakscope.findings.peak.late_release import (
+    LateReleaseFacts,
+    PeakOfStep,
+    late_release_findings,
+    late_release_unjudged,
+    peak_of,
+)
 from leakscope.record.model import Ended, Rank
 from leakscope.record.rows.lifetimes import WatchedStep
 
@@ -38,8 +44,9 @@ class Lived:
         return self.peak.avoidable_bytes
 
     @property
-    def leaks(self) -> list[Finding]:
-        return [finding for finding in self.findings if finding.severity == "leak"]
+    def told(self) -> list[Finding]:
+        """What the user's code could let go of."""
+        return [finding for finding in self.findings if isinstance(finding.facts, LateReleaseFacts)]
 
 
 def watched(step: Callable[[], object], times: int = 8, min_bytes: int = 0) -> Lived:
@@ -64,7 +71,7 @@ def watched(step: Callable[[], object], times: int = 8, min_bytes: int = 0) -> L
         watch.forget()
         patches.take_out()
     rank = Rank(0, (), tuple(looks), Ended("finished", 0, times), lifetimes=tuple(rows))
-    found = late_release_findings(rank, min_bytes, leak_share=0.001)  # what other tests keep alive is in the peak
+    found = late_release_findings(rank, min_bytes, worth_share=0.001)  # what other tests keep alive is in the peak
     return Lived(rank, peak_of(rank), tuple(found), tuple(late_release_unjudged(rank)))
 
 

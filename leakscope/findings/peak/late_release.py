@@ -25,12 +25,10 @@ from leakscope.graph.retained import freed_storages
 from leakscope.record.model import Rank
 from leakscope.record.rows.lifetimes import LifetimesUnjudged
 
-LEAK_SHARE = 0.2
-"""Share of the step's peak from which what could be let go is a leak: a variable that lives on is in every plain
-script.
+WORTH_SHARE = 0.01
+"""Share of the step's peak by which it must fall for a line to be worth reading, chosen: a variable that lives on is
+in every plain script. At least `min_bytes` too.
 """
-_LEAK_FACTOR = 4
-"""And at least this many times `min_bytes`."""
 _CONTAINERS = (ObjectKind.CONTAINER,)
 _NAMES_SHOWN = 6
 """Names at the most, chosen, of references to cut."""
@@ -43,11 +41,15 @@ class LateReleaseFacts(Facts):
     bytes: int
     holders: int
     """How many references of the user's keep it, all in the cut."""
+    made_at: str
+    """The line that made the largest of it, "" where it is from before the watched steps."""
     last_use_at: str
-    """The line that used the largest of it last, "" where the step did not use it."""
+    """The line that used that last, "" where nothing but its making did."""
     peak_at: str
     fall_bytes: int
     """By how much the step's peak would fall."""
+    variables: tuple[str, ...]
+    """The holders' names where each is a variable of a function or a module, for `del`; else ()."""
     arguments: tuple[str, ...]
     """Those of the holders that are arguments of a running call."""
     is_saved: bool
@@ -55,17 +57,17 @@ class LateReleaseFacts(Facts):
 
 
 def late_release_findings(
-    rank: Rank, min_bytes: int, reported: Collection[str] = (), leak_share: float = LEAK_SHARE
+    rank: Rank, min_bytes: int, reported: Collection[str] = (), worth_share: float = WORTH_SHARE
 ) -> list[Finding]:
-    """A leak where the user could save `leak_share` of this rank's peak, else notes.
+    """What somebody could save of this rank's peak, where that is worth a line: never a leak.
 
     `reported` are holders of a library that have findings of their own, as `PipelineStage.output_chunks`.
     """
     peak = peak_of(rank)
     if peak is None:
         return []
-    least = max(_LEAK_FACTOR * min_bytes, leak_share * peak.step.peak_bytes, 1)
-    return _users_findings(peak, min_bytes, least) + others_findings(peak, min_bytes, reported)
+    least = max(min_bytes, worth_share * peak.step.peak_bytes, 1)
+    return _users_findings(peak, least) + others_findings(peak, min_bytes, least, reported)
 
 
 def late_release_unjudged(rank: Rank) -> list[Unjudged]:
@@ -79,7 +81,7 @@ def avoidable_peak_bytes(rank: Rank) -> int | None:
     return None if peak is None else peak.avoidable_bytes
 
 
-def _users_findings(peak: PeakOfStep, min_bytes: int, least: float) -> list[Finding]:
+def _users_findings(peak: PeakOfStep, least: float) -> list[Finding]:
     graph = peak.graph
     paths = paths_from_roots(graph)
     idle = peak.held_by(Releaser.USER)
@@ -96,8 +98,8 @@ def _users_findings(peak: PeakOfStep, min_bytes: int, least: float) -> list[Find
         cuts.sort(key=lambda c: (graph.object(int(graph.holder[c])).kind != ObjectKind.FRAME, c))
         groups[_owner(graph, paths, cuts[0])].append((entry, tuple(cuts)))
     # Where another moment is as high, letting go of these alone would gain nothing worth a line.
-    worth = [members for members in groups.values() if peak.fall([idle for idle, _ in members]) >= max(min_bytes, 1)]
-    return [_finding(peak, paths, members, least) for members in worth]
+    worth = [members for members in groups.values() if peak.fall([idle for idle, _ in members]) >= least]
+    return [_finding(peak, paths, members) for members in worth]
 
 
 def _climb(graph: HeapGraph, reference: int, idle: frozenset[int]) -> int:
@@ -130,14 +132,12 @@ def _by_their_object(graph: HeapGraph, cuts: list[int], entry: Idle, idle: froze
 
 
 def _owner(graph: HeapGraph, paths: ShortestPaths, reference: int) -> str:
-    """What a person would open to mend it: the function whose variable it is, or the root that leads there."""
+    """What a person would open to mend it: the function or module whose variable it is, or the root above it."""
     holder = int(graph.holder[reference])
-    root = graph.object(paths.start_of(graph, holder))
-    return (
-        f"{root.kind} {root.name}"
-        if root.kind == ObjectKind.FRAME
-        else f"{root.kind} {root.name} {_spoken(graph, paths, reference)}"
-    )
+    start = paths.start_of(graph, holder)
+    root = graph.object(start)
+    own = root.kind == ObjectKind.FRAME or start == holder
+    return f"{root.kind} {root.name}" if own else f"{root.kind} {root.name} {_spoken(graph, paths, reference)}"
 
 
 def _where(graph: HeapGraph, paths: ShortestPaths, reference: int) -> str:
@@ -155,14 +155,11 @@ def _spoken(graph: HeapGraph, paths: ShortestPaths, reference: int) -> str:
 
 
 def _finding(
-    peak: PeakOfStep, paths: ShortestPaths, members: Sequence[tuple[Idle, tuple[int, ...]]], least: float
+    peak: PeakOfStep, paths: ShortestPaths, members: Sequence[tuple[Idle, tuple[int, ...]]]
 ) -> Finding:  # fmt: skip
-    """A leak from `least` bytes on, else a note."""
+    """All that one holder keeps."""
     graph = peak.graph
     size = sum(member.row.bytes for member, _ in members)
-    # what the running statement itself used a moment ago, as `logits` in loss.backward(), every plain script
-    # holds: a note
-    passing = sum(member.row.bytes for member, _ in members if member.row.one_statement)
     fall = peak.fall([idle for idle, _ in members])
     members = sorted(members, key=lambda m: -m[0].row.bytes)
     cuts = list(dict.fromkeys(c for _, more in members for c in more))
@@ -193,14 +190,16 @@ def _finding(
         facts=LateReleaseFacts(
             bytes=size,
             holders=len(spoken),
-            last_use_at=next((idle.row.last_use_at for idle, _ in members if idle.row.last_use_at), ""),
+            made_at=members[0][0].row.made_at,
+            last_use_at=members[0][0].row.last_use_at,
             peak_at=peak.step.peak_at,
             fall_bytes=fall,
+            variables=_variables(graph, cuts),
             arguments=tuple(arguments),
             is_saved=any(idle.holders.saved for idle, _ in members),
         ),
         fingerprint=fingerprint((NAME, *sorted(spoken))),
-        severity=Severity.LEAK if min(size - passing, fall) >= least else Severity.NOTE,
+        severity=Severity.AVOIDABLE,
         freed_by=FreedBy.PROGRAM,
         retained_bytes=size,
         bytes_per_step=0.0,
@@ -211,6 +210,13 @@ def _finding(
         see=places("boxed-lists") if arguments else (),
         count=len(members),
     )
+
+
+def _variables(graph: HeapGraph, cuts: Sequence[int]) -> tuple[str, ...]:
+    """Their names, where all of them are variables of running functions or of modules; else ()."""
+    own = [graph.object(int(graph.holder[c])).kind in (ObjectKind.FRAME, ObjectKind.NAMESPACE) for c in cuts]
+    names = dict.fromkeys(graph.reference(c).name.removeprefix("local ").removeprefix(".") for c in cuts)
+    return tuple(names) if all(own) and all(map(str.isidentifier, names)) else ()
 
 
 def _frees_alone(graph: HeapGraph, members: Sequence[tuple[Idle, tuple[int, ...]]], cut: int) -> int:

@@ -20,11 +20,12 @@ from leakscope.record.kinds import Phase
 NAME = RuleName.LATE_RELEASE
 _SHARE_THRESHOLD = 0.05
 """Share of the step's own peak, above what was alive when it began, from which what somebody else holds is worth
-a note.
+a word.
 """
 _MIN_FACTOR = 16
 """And at least this many times `min_bytes`."""
-_OTHERS = (Releaser.LIBRARY, Releaser.GRADIENT, Releaser.COMM, Releaser.AUTOGRAD)
+_OTHERS = (Releaser.GRADIENT, Releaser.COMM, Releaser.AUTOGRAD)
+"""Not `LIBRARY`: what a library that nobody knows or a running call keeps has no holder to name and nothing to do."""
 
 
 @dataclass(frozen=True)
@@ -33,25 +34,27 @@ class OthersFacts(Facts):
 
     bytes: int
     by: Releaser
+    fall_bytes: int
+    """By how much the step's peak would fall."""
 
 
-def others_findings(peak: PeakOfStep, min_bytes: int, reported: Collection[str]) -> list[Finding]:
-    """Notes: one for each holder of a library that is known, but for those `reported` already, then one for each
-    other sort.
+def others_findings(peak: PeakOfStep, min_bytes: int, least: float, reported: Collection[str]) -> list[Finding]:
+    """One for each holder of a library that is known, but for those `reported` already, then one for each other sort
+    that would let the peak fall by `least` bytes.
     """
     by_storage = {idle.row.storage: idle for idle in peak.held_by(Releaser.LIBRARY)}
     kept = by_holder(peak.graph, list(by_storage), alone=True)
     findings = []
     for kept_by in kept:
         idle = [by_storage[storage] for storage in kept_by.holds]
-        if kept_by.known.holder not in reported and _bytes(idle) >= max(min_bytes, 1):
+        if kept_by.known.holder not in reported and _bytes(idle) >= least:
             findings.append(_known(peak, kept_by, idle))
     named = {storage for kept_by in kept for storage in kept_by.holds}
     for who in _OTHERS:
         idle = [entry for entry in peak.held_by(who) if entry.row.storage not in named]
         if who == Releaser.GRADIENT and peak.step.peak_phase == Phase.OPTIMIZER:
             continue  # the optimizer itself still holds them: no zero_grad could come before
-        if _bytes(idle) >= max(_MIN_FACTOR * min_bytes, _SHARE_THRESHOLD * peak.rise, 1):
+        if peak.fall(idle) >= least and _bytes(idle) >= max(_MIN_FACTOR * min_bytes, _SHARE_THRESHOLD * peak.rise, 1):
             findings.append(_unknown(peak, who, idle))
     return findings
 
@@ -77,7 +80,7 @@ def _known(peak: PeakOfStep, kept: LibraryRetention, idle: Sequence[Idle]) -> Fi
             known.holder, size, len(kept.holds), kept_too(graph, kept), known.cure, peak.step.peak_at
         ),
         fingerprint=fingerprint(("kept by library at the peak", known.holder)),
-        severity=Severity.NOTE,
+        severity=Severity.AVOIDABLE,
         freed_by=FreedBy.PROGRAM,
         retained_bytes=size,
         bytes_per_step=0.0,
@@ -95,15 +98,14 @@ def _unknown(peak: PeakOfStep, who: Releaser, idle: Sequence[Idle]) -> Finding:
     size = _bytes(idle)
     return Finding(
         rule=NAME,
-        facts=OthersFacts(size, who),
+        facts=OthersFacts(bytes=size, by=who, fall_bytes=peak.fall(idle)),
         fingerprint=fingerprint((NAME, who)),
-        severity=Severity.NOTE,
+        severity=Severity.AVOIDABLE,
         freed_by=FreedBy.PROGRAM,
         retained_bytes=size,
         bytes_per_step=0.0,
         trace=(),
         cut=None,
-        origin=Origin.LIBRARY if who == Releaser.LIBRARY else Origin.APPLICATION,
         made_at=_made_at(idle),
         sightings=(Sighting(peak.rank, peak.step.step, size),),
         count=len(idle),

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from leakscope.findings.categories import alive_at_end
+from leakscope.findings.kinds import Severity
 from leakscope.findings.memory.device_oom import device_failures
 from leakscope.findings.memory.gc_advice import gc_advice
 from leakscope.findings.memory.oom import out_of_memory
@@ -23,10 +25,12 @@ def give_verdict(case: Case) -> Case:
     written = {found.fingerprint: found.written for rank in case.ranks for found in rank.open_cases}
     open_cases = [written[f.fingerprint] for f in shown if f.fingerprint in written]
     verdict, why = verdict_of(run, shown, case.unjudged, open_cases)
+    over = avoidable_over(shown, case.fail_on_avoidable)
     judged = Findings(
         verdict=verdict,
         why=why,
-        exit_status=case.leak_exit_code if verdict == Verdict.LEAKS else 0,
+        exit_status=case.leak_exit_code if verdict == Verdict.LEAKS or over is not None else 0,
+        avoidable_over=over,
         findings=shown,
         suppressed=tuple(apart),
         unjudged=case.unjudged,
@@ -37,6 +41,12 @@ def give_verdict(case: Case) -> Case:
         drag=drag(run),
     )
     return replace(case, judged=judged)
+
+
+def avoidable_over(shown: Sequence[Finding], limit: int | None) -> int | None:
+    """Avoidable bytes of all ranks, where they are more than the limit; each storage is in one finding alone."""
+    total = sum(f.retained_bytes for f in shown if f.severity == Severity.AVOIDABLE)
+    return total if limit is not None and total > limit else None
 
 
 def _is_apart(case: Case, finding: Finding) -> bool:

@@ -106,12 +106,15 @@ def render(run: Run, findings: Findings) -> str:
         ("Held by libraries", "Not yours to mend, and no reason to fail.", wording.library(findings)),
         ("Notes", "Too small to judge, or no leak by themselves.", wording.notes(findings)),
     )
-    drawn = {id(finding) for finding in [f for _, _, shown in sections for f in shown][:DRAWINGS]}
+    avoidable = wording.avoidable(findings)
+    shown_all = [*(f for _, _, shown in sections for f in shown), *avoidable]
+    drawn = {id(finding) for finding in shown_all[:DRAWINGS]}
     out_of_memory = tuple(rank.number for rank in ranks_out_of_memory(run))
     return environment.get_template("page.html").render(
         run=run,
         findings=findings,
         sections=[(head, about, [_finding(run, f, id(f) in drawn) for f in shown]) for head, about, shown in sections],
+        avoidable=[_finding(run, f, id(f) in drawn) for f in avoidable],
         ranks=_ranks(run, findings),
         ranks_drawn=RANKS_DRAWN,
         device=device_section(run),

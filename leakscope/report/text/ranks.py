@@ -64,11 +64,9 @@ def _known(count: float | None) -> str:
 
 
 def _figures(story: RankStory) -> Iterator[str]:
-    avoidable = story.summary.avoidable_peak_bytes
     categories = sorted(story.categories.items(), key=lambda item: (-item[1], item[0]))
     texts = [
         ", ".join(f"{one_line(name)} {bytes_text(count)}" for name, count in categories if count),
-        f"{bytes_text(avoidable)} of the peak could be avoided" if avoidable else "",
         story.gc,
         story.own_collections,
         story.looking,

@@ -30,7 +30,7 @@ from leakscope.report.wording.memory import at_end_text
 from leakscope.report.wording.next_step import first_cut, next_text
 from leakscope.report.wording.numbers import listed_numbers, plural
 from leakscope.report.wording.sections import avoidable, leaks, library, notes, of_block, steps_of
-from leakscope.report.wording.sentences import advice, run_text, title
+from leakscope.report.wording.sentences import advice, avoidable_text, run_text, title
 from leakscope.report.wording.verdict import unjudged_text, why_text
 
 __all__ = [
@@ -38,6 +38,7 @@ __all__ = [
     "also_text",
     "at_end_text",
     "avoidable",
+    "avoidable_text",
     "comm_notes",
     "cut_name",
     "cycle_text",

@@ -12,7 +12,7 @@ from leakscope.report.wording.comm import deadlock_text
 from leakscope.report.wording.ended import ended_text, error_text, is_hung, was_text
 from leakscope.report.wording.held import also_text, cut_name, would_be_freed
 from leakscope.report.wording.numbers import listed_numbers
-from leakscope.report.wording.sections import leaks, library, notes, steps_of
+from leakscope.report.wording.sections import avoidable, leaks, library, notes, steps_of
 from leakscope.units import bytes_text
 from leakscope.verdict import Verdict
 
@@ -45,7 +45,7 @@ def next_text(run: Run, findings: Findings) -> str:
             f"Look at what is listed below: it grows by {bytes_text(sum(f.bytes_per_step for f in growing))} a "
             f"step{more}."
         )
-    extra = notes(findings) or library(findings)
+    extra = notes(findings) or library(findings) or avoidable(findings)
     return "Nothing to mend." + (" What is listed below is worth a glance." if extra else "")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 from leakscope.findings.model import Finding
@@ -12,23 +13,20 @@ from leakscope.findings.peak.library_drag import OthersFacts
 from leakscope.units import bytes_text
 
 _OTHERS: Mapping[Releaser, tuple[str, str]] = {
-    Releaser.LIBRARY: (
-        "libraries and running calls keep {size} through the step's peak that nothing uses again",
-        "No variable of yours holds it alone: a running call or an object of a library does. Passing less, or calling "
-        "the parts of it yourself, may help.",
-    ),
     Releaser.GRADIENT: (
         "gradients of the last step are kept until zero_grad: {size} at the step's peak",
-        "Call optimizer.zero_grad() right after optimizer.step(), before the next forward.",
+        "Call optimizer.zero_grad() right after optimizer.step(), before the next forward, and the peak falls by "
+        "{fall}.",
     ),
     Releaser.COMM: (
         "sends and receives that are not yet over, or whose Work is kept, hold {size} through the step's peak",
-        "Wait for an operation as early as its buffer is not needed, and drop its Work then.",
+        "Wait for an operation as early as its buffer is not needed and drop its Work then, and the peak falls by "
+        "{fall}.",
     ),
     Releaser.AUTOGRAD: (
         "autograd keeps {size} through the step's peak for a backward that does not use it",
         "Compute what needs no gradient under torch.no_grad(), or detach it, so that its graph is not kept until "
-        "backward.",
+        "backward, and the peak falls by {fall}.",
     ),
 }
 """Who could let go to title and advice."""
@@ -45,38 +43,63 @@ _UNSEEN_SHARE = 0.01
 
 
 def late_release_title(finding: Finding, facts: LateReleaseFacts) -> str:
-    """What keeps how much through the peak."""
+    """`out in main()` at train.py:31: how much it keeps, since which line, and by how much the peak could fall."""
     assert finding.cut is not None
-    where = f", {finding.cut.where}," if finding.cut.where else ""
-    keep = "keeps" if facts.holders == 1 else "keep"
-    size = bytes_text(facts.bytes)
-    return f"{finding.cut.written}{where} {keep} {size} through the step's peak that nothing uses again"
+    where = f" at {finding.cut.where}" if finding.cut.where else ""
+    them = "it" if facts.holders == 1 else "them"
+    by_name = f" (del {', '.join(facts.variables)})" if facts.variables and not facts.arguments else ""
+    return (
+        f"`{finding.cut.written}`{where}: {bytes_text(facts.bytes)} at the step's peak, {_last_use(facts)}; "
+        f"let go of {them}{by_name} and the peak falls by {bytes_text(facts.fall_bytes)}"
+    )
+
+
+def _last_use(facts: LateReleaseFacts) -> str:
+    if facts.last_use_at:
+        return f"last used at {line_of(facts.last_use_at)}"
+    return f"not used since {line_of(facts.made_at)} made it" if facts.made_at else "not used in the step at all"
 
 
 def late_release_advice(finding: Finding, facts: LateReleaseFacts) -> str:
-    """When to let go of it, and what that gains."""
+    """When to let go of it, and what stands in the way."""
     assert finding.cut is not None
-    used = f"last used at {facts.last_use_at}" if facts.last_use_at else "not used in the step at all"
     text = (
-        f"Let go of {finding.cut.written} after the last use, or move that part into a function of its own. The "
-        "largest "
-        f"was {used}; the peak is at {facts.peak_at}. The step's peak would fall by {bytes_text(facts.fall_bytes)}."
+        f"Let go of {finding.cut.written} after the last use, or move that part into a function of its own; the peak "
+        f"is at {facts.peak_at}."
     )
-    if facts.arguments:
-        is_argument = "is an argument" if len(facts.arguments) == 1 else "are arguments"
-        text += (
-            f" {', '.join(facts.arguments)} {is_argument} of a running call: what a caller hands over stays alive "
-            "until "
-            "the call returns, unless it is passed in a list that the callee empties (a boxed call) and no "
-            "caller keeps "
-            "a name for it."
-        )
-    if facts.is_saved:
-        text += (
-            " A grad node that has already run still keeps it as a saved tensor: drop retain_graph=True, or the last "
-            "reference to the graph."
-        )
-    return text
+    return text + _of_arguments(facts) + (_SAVED if facts.is_saved else "")
+
+
+_SAVED = (
+    " A grad node that has already run still keeps it as a saved tensor: drop retain_graph=True, or the last reference "
+    "to the graph."
+)
+
+
+def _of_arguments(facts: LateReleaseFacts) -> str:
+    if not facts.arguments:
+        return ""
+    return (
+        f" {_is_argument(facts)} of a running call: what a caller hands over stays alive until the call returns, "
+        "unless it is passed in a list that the callee empties (a boxed call) and no caller keeps a name for it."
+    )
+
+
+def boxed_text(facts: LateReleaseFacts) -> str:
+    """What to do about arguments of a running call, in one sentence; "" where there are none."""
+    if not facts.arguments:
+        return ""
+    return f" {_is_argument(facts)} of a running call: hand it over in a list that the callee empties."
+
+
+def _is_argument(facts: LateReleaseFacts) -> str:
+    return f"{', '.join(facts.arguments)} {'is an argument' if len(facts.arguments) == 1 else 'are arguments'}"
+
+
+def line_of(place: str) -> str:
+    """`train.py:41` of `train.py:41 forward (aten::addmm)`; all of it where it begins with no line."""
+    match = re.match(r"(.+?:\d+)\b", place)
+    return match[1] if match else place
 
 
 def others_title(_finding: Finding, facts: OthersFacts) -> str:
@@ -86,7 +109,7 @@ def others_title(_finding: Finding, facts: OthersFacts) -> str:
 
 def others_advice(_finding: Finding, facts: OthersFacts) -> str:
     """What makes them let go."""
-    return _OTHERS[facts.by][1]
+    return _OTHERS[facts.by][1].format(fall=bytes_text(facts.fall_bytes))
 
 
 def lag_use_drag_text(facts: LagUseDrag) -> str:

@@ -14,8 +14,9 @@ def leaks(findings: Findings) -> tuple[Finding, ...]:
 
 
 def avoidable(findings: Findings) -> tuple[Finding, ...]:
-    """Memory that lies there for longer than it is needed."""
-    return tuple(f for f in findings.findings if f.severity == Severity.AVOIDABLE)
+    """Memory that lies there for longer than it is needed, the largest first."""
+    found = [f for f in findings.findings if f.severity == Severity.AVOIDABLE]
+    return tuple(sorted(found, key=lambda f: -f.retained_bytes))
 
 
 def notes(findings: Findings) -> tuple[Finding, ...]:

@@ -37,7 +37,9 @@ from leakscope.findings.rules.retained_graph import GraphFacts
 from leakscope.findings.rules.step_growth import GrowthFacts
 from leakscope.findings.rules.tensor_cycle import CycleFacts
 from leakscope.findings.rules.view_hold import ViewFacts
+from leakscope.record.model import Run
 from leakscope.report.wording import comm, cycles, growth, holders, memory, peak
+from leakscope.report.wording.numbers import listed_numbers
 from leakscope.units import bytes_text
 
 Sentence = Callable[[Finding, Any], str]
@@ -102,6 +104,18 @@ def advice(finding: Finding) -> str:
     if known is not None:
         own = f"Known upstream, {known.issue}: {known.what}. {known.cure or own}".rstrip()
     return comm.opened_text(finding.facts) + own if isinstance(finding.facts, OpenContextsFacts) else own
+
+
+def avoidable_text(run: Run, finding: Finding) -> str:
+    """One finding of avoidable memory in a line or two: how much, who holds it, and what to do."""
+    facts = finding.facts
+    boxed = f".{peak.boxed_text(facts)}" if isinstance(facts, LateReleaseFacts) and facts.arguments else ""
+    more = boxed if isinstance(facts, LateReleaseFacts) else f". {advice(finding)}"
+    if len(run.ranks) == 1:
+        return title(finding) + more
+    together = f", {bytes_text(finding.retained_bytes)} together" if len(finding.ranks) > 1 else ""
+    ranks = f"{'rank' if len(finding.ranks) == 1 else 'ranks'} {listed_numbers(finding.ranks)}"
+    return f"{ranks}{together}: {title(finding)}{more}"
 
 
 def _advice(finding: Finding) -> str:

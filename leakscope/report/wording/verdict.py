@@ -10,7 +10,9 @@ from leakscope.units import bytes_text
 
 def why_text(findings: Findings) -> str:
     """`2 distinct leaks: 3.00 MiB held, growing by 256.00 KiB a step`; a caller's own words as they are."""
-    return _why(findings.why) if isinstance(findings.why, Why) else findings.why
+    text = _why(findings.why) if isinstance(findings.why, Why) else findings.why
+    over = findings.avoidable_over
+    return text if over is None else f"{text}; {bytes_text(over)} avoidable, more than --fail-on-avoidable allows"
 
 
 def _why(why: Why) -> str:

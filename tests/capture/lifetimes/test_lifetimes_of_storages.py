@@ -30,7 +30,7 @@ def test_a_view_keeps_the_whole_storage() -> None:
 
     lived = watched(step)
     assert idle_bytes(lived) == [BIG]
-    assert "view in" in title(lived.leaks[0])
+    assert "view in" in title(lived.told[0])
 
 
 def test_in_place_operations_are_uses() -> None:

@@ -32,7 +32,7 @@ def test_what_only_a_library_holds_is_not_the_users() -> None:
     lived = watched(step)
     assert lived.avoidable < KIB
     assert [one.by for one in lived.peak.idle if one.row.bytes >= BIG] == ["library"]  # type: ignore[union-attr]
-    assert lived.leaks == []
+    assert lived.told == []
 
 
 class Output(dict[str, Any]):
@@ -56,7 +56,7 @@ def test_one_object_that_holds_it_twice_is_what_is_let_go_of() -> None:
         scratch()
         out["second"].sum()
 
-    (finding,) = watched(step).leaks
+    (finding,) = watched(step).told
     assert finding.cut is not None
     assert (finding.cut.reference, finding.cut.frees_bytes) == ("local out", BIG)
 

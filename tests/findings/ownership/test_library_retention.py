@@ -197,7 +197,7 @@ def test_sent_outputs_in_fwd_cache_are_the_librarys_though_the_script_has_the_st
     assert (finding.rule, finding.origin, finding.severity, finding.retained_bytes) == (
         "late-release",
         "library",
-        "note",
+        "avoidable",
         512 * KIB,
     )
     assert finding.cut is not None and (finding.cut.reference, finding.cut.frees_bytes) == (
@@ -253,7 +253,7 @@ def test_a_dict_of_the_scripts_own_object_stays_the_users_to_empty(owner: str) -
     holders = holders_of(graph, storages(heap, "output")[0], users_side(graph))
     assert holders.users and not holders.library
     (finding,) = late_release_findings(peak_rank(graph, storages(heap, "output")), 1)
-    assert (finding.origin, finding.severity) == ("application", "leak")
+    assert (finding.origin, finding.severity) == ("application", "avoidable")
 
 
 def test_a_graph_kept_between_the_halves_of_a_split_backward_is_named() -> None:

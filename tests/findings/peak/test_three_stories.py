@@ -145,7 +145,7 @@ def test_story(story: Callable[[bool], Callable[[], None]], truth: int, holder: 
     leaky, cured = story(False), story(True)
     lived = watched(leaky)
     assert lived.avoidable == pytest.approx(truth, rel=0.05)
-    (finding,) = lived.leaks
+    (finding,) = lived.told
     assert holder in title(finding)
     assert finding.cut is not None
     assert finding.cut.frees_bytes == pytest.approx(truth, rel=0.05)

@@ -1,0 +1,111 @@
+"""Avoidable memory: a line for each holder in a section of its own, never a failure, in every form."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from support import examples
+
+from leakscope.findings.kinds import Severity
+from leakscope.findings.model import Cut, CutReference, Finding, Findings, Sighting
+from leakscope.findings.peak.idle import Releaser
+from leakscope.findings.peak.late_release import LateReleaseFacts
+from leakscope.findings.peak.library_drag import OthersFacts
+from leakscope.findings.stages.verdict import avoidable_over
+from leakscope.record.model import Run
+from leakscope.report import FORMATS
+from leakscope.report.wording import title
+
+MIB = 1 << 20
+
+
+def late(**changes: Any) -> Finding:
+    facts = LateReleaseFacts(
+        bytes=12 * MIB,
+        holders=1,
+        made_at="train.py:31 main (aten::addmm)",
+        last_use_at="train.py:34 main (aten::pow in PowBackward0)",
+        peak_at="train.py:36 main (aten::mm)",
+        fall_bytes=9 * MIB,
+        variables=("out",),
+        arguments=(),
+        is_saved=False,
+    )
+    cut = Cut((CutReference("local out", "train.py:31", "out in main()"),), 12 * MIB)
+    return replace(
+        examples.note_finding(),
+        rule="late-release",
+        facts=replace(facts, **changes),
+        severity=Severity.AVOIDABLE,
+        retained_bytes=12 * MIB,
+        bytes_per_step=0.0,
+        trace=(),
+        cut=cut,
+        fingerprint="0a0a0a0a",
+        sightings=(Sighting(0, 5, 12 * MIB),),
+    )
+
+
+def told(*findings: Finding) -> tuple[Run, Findings]:
+    run, clean = examples.clean()
+    return run, replace(clean, findings=findings)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({}, "last used at train.py:34; let go of it (del out) and the peak falls by 9.00 MiB"),
+        ({"last_use_at": ""}, "not used since train.py:31 made it; let go of it (del out) and"),
+        ({"last_use_at": "", "made_at": ""}, "not used in the step at all; let go of it (del out) and"),
+        ({"variables": ()}, "let go of it and the peak falls"),
+        ({"holders": 2, "variables": ("out", "h")}, "let go of them (del out, h) and the peak falls"),
+        ({"arguments": ("out",)}, "let go of it and the peak falls"),
+    ],
+)
+def test_one_line_says_how_much_who_since_when_and_what_to_do(changes: dict[str, Any], said: str) -> None:
+    line = title(late(**changes))
+    assert line.startswith("`out in main()` at train.py:31: 12.00 MiB at the step's peak, ")
+    assert said in line
+
+
+def test_the_text_has_a_section_of_its_own_the_largest_first() -> None:
+    grads = replace(late(), facts=OthersFacts(2 * MIB, Releaser.GRADIENT, MIB), retained_bytes=2 * MIB, cut=None)
+    text = FORMATS["text"](*told(grads, late(arguments=("out",))))
+    section = text[text.index("Avoidable memory (2): never a leak") : text.index("Ranks\n")]
+    first, second = (" ".join(line.split()) for line in section.split("\n- ")[1:])
+    assert first == (
+        "rank 0: `out in main()` at train.py:31: 12.00 MiB at the step's peak, last used at train.py:34; let go of it "
+        "and the peak falls by 9.00 MiB. out is an argument of a running call: hand it over in a list that the callee "
+        "empties."
+    )
+    assert second.startswith("rank 0: gradients of the last step are kept until zero_grad: 2.00 MiB at the step's peak")
+    assert second.endswith("before the next forward, and the peak falls by 1.00 MiB.")
+    assert "Notes" not in text and "Avoidable" not in FORMATS["text"](*told())
+
+
+def test_no_form_calls_it_a_failure() -> None:
+    run, findings = told(late())
+    assert '"level": "note"' in FORMATS["sarif"](run, findings)
+    assert 'failures="0"' in FORMATS["junit"](run, findings)
+    assert '"severity": "avoidable"' in FORMATS["json"](run, findings)
+
+
+@pytest.mark.process
+def test_the_page_has_the_same_lines_with_what_holds_it_folded() -> None:
+    page = FORMATS["html"](*told(late()))
+    assert "Avoidable memory (1): never a leak" in page
+    assert "last used at train.py:34; let go of it (del out) and the peak falls by 9.00 MiB</summary>" in page
+    assert "Avoidable memory" not in FORMATS["html"](*told())
+
+
+def test_passing_the_allowed_size_is_said_beside_the_verdict() -> None:
+    found = (late(), late())
+    assert avoidable_over(found, None) is None and avoidable_over(found, 24 * MIB) is None
+    assert avoidable_over(found, 24 * MIB - 1) == 24 * MIB
+    assert avoidable_over((examples.note_finding(),), 0) is None
+    run, findings = told(*found)
+    text = FORMATS["text"](run, replace(findings, exit_status=23, avoidable_over=24 * MIB))
+    assert "Verdict  CLEAN (exit status 23)" in text
+    assert "24.00 MiB avoidable, more than --fail-on-avoidable allows" in " ".join(text.split())
