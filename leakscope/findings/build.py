@@ -8,7 +8,6 @@ from leakscope.findings.comm.operations import p2p_buffers
 from leakscope.findings.cut.best_cut import best_cut, subject
 from leakscope.findings.cut.trace import cycle_of, on_trace, trace_of
 from leakscope.findings.grouping.candidate import Candidate
-from leakscope.findings.grouping.growth import MIN_TOTAL_FACTOR
 from leakscope.findings.kinds import FreedBy, RuleName, Severity
 from leakscope.findings.model import Finding, Sighting, Unjudged
 from leakscope.findings.naming.expressions import SEVERAL
@@ -37,7 +36,7 @@ def build_with_problems(candidate: Candidate, min_bytes: int) -> tuple[Finding, 
     known = facts_of(candidate, ToCut(written, references))
     trace = trace_of(candidate, cut, frees)
     total = max(group.bytes, line.total)
-    large = total >= min_bytes * MIN_TOTAL_FACTOR or candidate.recreated
+    large = total >= line.floor(min_bytes) or candidate.recreated
     leak = candidate.per_step >= min_bytes and large and not known.facts.is_bounded
     gc = group.freed > 0
     finding = Finding(

@@ -9,6 +9,7 @@ from leakscope.findings.stages.candidates import find_candidates
 from leakscope.findings.stages.case import Case, RankCase, Stage, each_rank
 from leakscope.findings.stages.gaps import explain_gaps
 from leakscope.findings.stages.gather import add_memory_of_rank, compare_ranks, gather
+from leakscope.findings.stages.ledger import balance_looks, heed_libraries, keep_ledger
 from leakscope.findings.stages.merge import merge_by_cut, merge_contexts, merge_ranks, name_upstream
 from leakscope.findings.stages.proof import add_proofs
 from leakscope.findings.stages.rules import apply_rules
@@ -24,6 +25,7 @@ STAGES: tuple[Stage, ...] = (
     each_rank(group_looks),
     each_rank(find_candidates),
     each_rank(apply_rules),
+    each_rank(balance_looks),
     each_rank(explain_gaps),
     each_rank(merge_by_cut),
     each_rank(add_memory_of_rank),
@@ -33,9 +35,11 @@ STAGES: tuple[Stage, ...] = (
     merge_ranks,
     compare_ranks,
     add_proofs,
+    heed_libraries,
+    keep_ledger,
     give_verdict,
 )
-"""Series, groups, candidates, rules, merge, verdict: each stage adds what it finds out to what is known of the run."""
+"""Series, groups, candidates, rules, merge, ledger, verdict: each stage adds what it finds out."""
 
 
 def judge(

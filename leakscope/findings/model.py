@@ -17,6 +17,7 @@ from leakscope.findings.facts import (
     Upstream,
 )
 from leakscope.findings.kinds import FreedBy, HopStatus, Origin, Severity
+from leakscope.findings.ledger import LedgerInterval
 from leakscope.findings.why import HopReason, Why, WhyUnjudged
 from leakscope.graph.model import ObjectKind
 from leakscope.verdict import Verdict
@@ -189,6 +190,16 @@ class Finding:
         return self.settled_by is not None or self.facts.is_bounded
 
     @property
+    def freed_late(self) -> bool:
+        """As much waits for gc at each look, though more is made each step: collections come and free the older."""
+        if self.freed_by != FreedBy.GC or self.bytes_per_step <= 0 or len(self.sightings) <= 1:
+            return False
+        seen = sorted(self.sightings, key=lambda sighting: sighting.step)
+        last = sum(sighting.bytes for sighting in seen if sighting.step == seen[-1].step)
+        first = sum(sighting.bytes for sighting in seen if sighting.step == seen[0].step)
+        return last - first < self.bytes_per_step * (seen[-1].step - seen[0].step) / 2
+
+    @property
     def ranks(self) -> tuple[int, ...]:
         """Ranks that saw it."""
         return tuple(sorted({s.rank for s in self.sightings}))
@@ -243,6 +254,8 @@ class Findings:
     suppressed: tuple[Finding, ...] = ()
     unjudged: tuple[Unjudged, ...] = ()
     ranks: Mapping[int, RankSummary] = field(default_factory=dict)
+    ledgers: Mapping[int, tuple[LedgerInterval, ...]] = field(default_factory=dict)
+    """Rank to the growth between its judged looks, line by line."""
     listed: tuple[AliveAtEnd, ...] = ()
     """What was alive after the script's main code had returned: shown, never judged."""
     out_of_memory: tuple[RunFacts, ...] = ()

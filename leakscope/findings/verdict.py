@@ -1,23 +1,32 @@
-"""Leaks, clean or inconclusive, and why."""
+"""Leaks, clean or inconclusive, and why: what the ledgers say."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
+from leakscope.findings.grouping.looks import judged_looks
 from leakscope.findings.kinds import RuleName, Severity
+from leakscope.findings.ledger import NO_GROWTH, Grown, LedgerInterval, LineKind, by_kind, grown_of
+from leakscope.findings.memory.counters import counted_rate, counted_steps
+from leakscope.findings.memory.unattributed import GAP, UnattributedFacts
 from leakscope.findings.model import Finding, Unjudged
 from leakscope.findings.why import Reason, Why
 from leakscope.record.kinds import EndKind, Occasion
-from leakscope.record.model import Run
+from leakscope.record.model import Rank, Run
 from leakscope.verdict import Verdict
+
+Ledgers = Mapping[int, tuple[LedgerInterval, ...]]
 
 _CUT_SHORT = {EndKind.KILLED: Reason.KILLED, EndKind.HUNG: Reason.HUNG}
 _STEPS_TO_JUDGE = 8
 """Steps after warm-up that are enough for a verdict; chosen."""
+_UNKNOWN = (LineKind.UNATTRIBUTED, LineKind.GRAD_NODES, LineKind.BLOCKS)
+"""Lines without a holder."""
 
 
 def verdict_of(
-    run: Run, shown: Sequence[Finding], unjudged: Sequence[Unjudged], open_cases: Sequence[str]
+    run: Run, shown: Sequence[Finding], unjudged: Sequence[Unjudged], open_cases: Sequence[str], ledgers: Ledgers
 ) -> tuple[Verdict, Why]:
     """(verdict, why); `open_cases` are what grew, as the user would write it, where it cannot be told whether it is a
     leak.
@@ -28,34 +37,98 @@ def verdict_of(
             reason=Reason.LEAKS,
             count=len(leaks),
             bytes=sum(f.retained_bytes for f in leaks),
-            bytes_per_step=sum(f.bytes_per_step for f in leaks),
+            bytes_per_step=sum(f.bytes_per_step for f in leaks if not f.freed_late),
+            freed_late=round(sum(f.bytes_per_step for f in leaks if f.freed_late)),
         )
     ranks = [rank for rank in run.ranks if rank.ended.how != EndKind.LOST]
     if ranks and any(look.occasion == Occasion.BLOCK for rank in ranks for look in rank.looks):
         return Verdict.CLEAN, Why(reason=Reason.CLEAN_BLOCK)
-    unknown = _why_not_judged(run, unjudged) or (
-        Why(reason=Reason.TOO_FEW_LOOKS, detail=open_cases[0]) if open_cases else None
-    )
+    grown = _most(_grown(rank, run, ledgers) for rank in ranks)
+    unknown = _why_not_judged(run, unjudged, ledgers)
+    if unknown is None and open_cases:
+        unknown = Why(reason=Reason.TOO_FEW_LOOKS, detail=open_cases[0], grown=grown)
+    if unknown is None:
+        unknown = _unbalanced(run, shown, ledgers)
     if unknown is not None:
         return Verdict.INCONCLUSIVE, unknown
-    notes = [f for f in shown if f.severity == Severity.NOTE]
+    notes = sum(f.severity == Severity.NOTE for f in shown)
+    if grown is not None and grown.bytes >= NO_GROWTH * grown.steps:
+        return Verdict.CLEAN, Why(reason=Reason.BALANCED, count=notes, grown=grown)
     grew = any(f.bytes_per_step > 0 for f in shown)
-    return Verdict.CLEAN, Why(reason=Reason.LITTLE_GREW if grew else Reason.NOTHING_GREW, count=len(notes))
+    return Verdict.CLEAN, Why(reason=Reason.LITTLE_GREW if grew else Reason.NOTHING_GREW, count=notes, grown=grown)
 
 
-def _why_not_judged(run: Run, unjudged: Sequence[Unjudged]) -> Why | None:
-    """What kept growth from being judged; None where nothing did."""
+def _why_not_judged(run: Run, unjudged: Sequence[Unjudged], ledgers: Ledgers) -> Why | None:
+    """What kept growth from being judged, with what was counted all the same; None where nothing did."""
     ranks = [rank for rank in run.ranks if rank.ended.how != EndKind.LOST]
     if not ranks:
         return Why(reason=Reason.NOTHING_RECORDED)
+    garbage = sum(_garbage(rank) for rank in ranks)
+    grown = _most(_grown(rank, run, ledgers) for rank in ranks)
     if not any(rank.steps for rank in ranks):
-        return Why(reason=Reason.NO_STEP)
+        return Why(reason=Reason.NO_STEP, garbage=garbage)
     for rank in run.ranks:
         reason = _CUT_SHORT.get(rank.ended.how)
         if reason is not None:
-            return Why(reason=reason, rank=rank.number, steps=rank.ended.steps)
+            own = _grown(rank, run, ledgers) or grown
+            return Why(
+                reason=reason,
+                rank=rank.number,
+                steps=rank.ended.steps,
+                count=len(judged_looks(rank, run.warmup)),
+                grown=own,
+                garbage=garbage,
+            )
     short = [u for u in unjudged if u.rule == RuleName.STEP_GROWTH]
     stepped = {rank.number for rank in ranks if rank.steps}
     if short and stepped <= {u.rank for u in short}:
-        return Why(reason=Reason.TOO_FEW_STEPS, unjudged=short[0].why, steps=run.warmup + _STEPS_TO_JUDGE)
+        steps = run.warmup + _STEPS_TO_JUDGE
+        return Why(reason=Reason.TOO_FEW_STEPS, unjudged=short[0].why, steps=steps, grown=grown, garbage=garbage)
     return None
+
+
+def _unbalanced(run: Run, shown: Sequence[Finding], ledgers: Ledgers) -> Why | None:
+    """Growth without a holder of which it cannot be told whether it goes on; None where every account is balanced."""
+    # what the note says of it is known: a cache of kernels for shapes that are new, or it stopped later
+    if any(f.fingerprint == GAP and isinstance(f.facts, UnattributedFacts) for f in shown):
+        return None
+    found = []
+    for rank in run.ranks:
+        grown = grown_of(rank.number, ledgers.get(rank.number, ()))
+        if grown is None or not grown.is_counted:
+            continue
+        sizes = by_kind(grown.lines)
+        unknown = sum(sizes[kind] for kind in _UNKNOWN)
+        rate = counted_rate(rank, run.warmup)
+        goes_on = grown.per_step if rate is None else rate - (grown.bytes - unknown) / grown.steps
+        if min(unknown / grown.steps, goes_on) >= run.min_bytes:
+            found.append(grown)
+    most = _most(found)
+    return None if most is None else Why(reason=Reason.UNBALANCED, grown=most, steps=run.warmup + _STEPS_TO_JUDGE)
+
+
+def _grown(rank: Rank, run: Run, ledgers: Ledgers) -> Grown | None:
+    """What was counted of a rank, by its looks or, where they are too few, by the counters of its steps."""
+    grown = grown_of(rank.number, ledgers.get(rank.number, ()))
+    rate = counted_rate(rank, run.warmup)
+    if grown is not None:
+        return replace(grown, per_step=rate) if grown.is_counted and rate is not None else grown
+    counted = counted_steps(rank)
+    counted = [step for step in counted if step.number > run.warmup] or counted
+    if len(counted) <= 1:
+        return None
+    first, last = counted[0], counted[-1]
+    size = (last.counted_bytes or 0) - (first.counted_bytes or 0)
+    per_step = size / (last.number - first.number) if rate is None else rate
+    return Grown(rank.number, size, first.number, last.number, 0, per_step)
+
+
+def _garbage(rank: Rank) -> int:
+    """Bytes that waited for gc when the rank was looked at last."""
+    look = rank.looks[-1] if rank.looks else None
+    return 0 if look is None else int(look.heap.bytes[look.heap.freed > 0].sum())
+
+
+def _most(grown: Iterable[Grown | None]) -> Grown | None:
+    """That of the rank that grew most a step."""
+    return max((one for one in grown if one is not None), key=lambda one: (one.per_step, -one.rank), default=None)

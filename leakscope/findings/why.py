@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+from leakscope.findings.ledger import Grown
+
 
 class Reason(StrEnum):
     """What decides a verdict."""
@@ -21,8 +23,13 @@ class Reason(StrEnum):
     TOO_FEW_STEPS = "too few steps"
     TOO_FEW_LOOKS = "too few looks"
     """Too few looks saw something grow."""
+    UNBALANCED = "unbalanced"
+    """Growth that nothing explains, and of which it cannot be told whether it goes on."""
     NOTHING_GREW = "nothing grew"
     LITTLE_GREW = "little grew"
+    """Nothing by enough for a leak."""
+    BALANCED = "balanced"
+    """Every byte of growth stands in a line that is no leak."""
 
 
 class UnjudgedReason(StrEnum):
@@ -96,3 +103,9 @@ class Why:
     """What grew, as the user would write it."""
     unjudged: WhyUnjudged | str = ""
     """What there was too little of to judge growth."""
+    grown: Grown | None = None
+    """What was counted on the rank that grew most; None where nothing was."""
+    garbage: int = 0
+    """Bytes that waited for gc at the last look, all ranks."""
+    freed_late: int = 0
+    """Bytes a step of the leaks that are made each step, hold as much at each look, and are freed late."""

@@ -6,6 +6,7 @@ import json
 from dataclasses import asdict
 from typing import Any
 
+from leakscope.findings.ledger import LedgerInterval, by_kind
 from leakscope.findings.model import Cut, Finding, Findings, Hop, RankSummary
 from leakscope.record.ends import as_written
 from leakscope.record.model import Run
@@ -32,6 +33,7 @@ def as_data(run: Run, findings: Findings) -> dict[str, Any]:
         "findings": [_finding(finding) for finding in findings.findings],
         "suppressed": [_finding(finding) for finding in findings.suppressed],
         "unjudged": [asdict(item) | {"why": unjudged_text(item)} for item in findings.unjudged],
+        "ledger": {str(number): list(map(_interval, findings.ledgers[number])) for number in sorted(findings.ledgers)},
         "out_of_memory": list(run_text(findings.out_of_memory)),
         "gc_advice": list(run_text(findings.gc_advice)),
         "drag": list(run_text(findings.drag)),
@@ -99,6 +101,15 @@ def _cut(cut: Cut) -> dict[str, Any]:
         "where": cut.where,
         "frees_bytes": cut.frees_bytes,
         "proved_bytes": cut.proved_bytes,
+    }
+
+
+def _interval(interval: LedgerInterval) -> dict[str, Any]:
+    return {
+        "from_step": interval.from_step,
+        "to_step": interval.to_step,
+        "counted_bytes": interval.counted_bytes,
+        "lines": by_kind(interval.lines),
     }
 
 

@@ -10,8 +10,6 @@ from statistics import median
 
 MIN_LOOKS = 3
 """Fewer looks after warm-up say nothing about growth."""
-MIN_TOTAL_FACTOR = 16
-"""A leak has grown by this many times `min_bytes` in all (64 KiB a step, 1 MiB in all)."""
 STEADY_SHARE = 0.25
 """The slowest stretch of a steady growth is at least this share of the fastest."""
 _SPAN = 40
@@ -126,7 +124,11 @@ class Series:
 
     def is_leak(self, min_bytes: int) -> bool:
         """Large enough for a verdict, not only a note."""
-        return self.per_step >= min_bytes and self.total >= min_bytes * MIN_TOTAL_FACTOR
+        return self.per_step >= min_bytes and self.total >= self.floor(min_bytes)
+
+    def floor(self, min_bytes: int) -> int:
+        """Bytes in all below which it is no leak: as much as `min_bytes` for each step between its looks."""
+        return min_bytes * max(self.steps[-1] - self.steps[0], 1) if self.steps else min_bytes
 
 
 def series(steps: Sequence[int], bytes_at: dict[int, int]) -> Series:

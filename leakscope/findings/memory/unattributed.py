@@ -5,17 +5,21 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from math import inf
 
 from leakscope.findings.facts import Facts
-from leakscope.findings.grouping.arrays import array_bytes
 from leakscope.findings.grouping.bounds import went_on
-from leakscope.findings.grouping.growth import MIN_LOOKS, series
+from leakscope.findings.grouping.growth import MIN_LOOKS, Series, series
 from leakscope.findings.kinds import FreedBy, RuleName, Severity
+from leakscope.findings.memory.balance import Balance
+from leakscope.findings.memory.counters import counted_rate, rises_steadily
 from leakscope.findings.model import Finding, Sighting
 from leakscope.findings.naming.trace import fingerprint
 from leakscope.graph.model import KINDS, ObjectKind
 from leakscope.record.model import Look, Rank
 
+GAP = fingerprint(("native-hold", "gap"))
+"""Of growth that nothing explains."""
 _OVERHEAD = 0.1
 """Leaked tensors take their grad nodes, dicts and frames along, which the allocator counts and no storage explains."""
 
@@ -39,30 +43,35 @@ class UnattributedFacts(Facts):
     on_host: bool
 
 
-def gap_findings(rank: Rank, looks: Sequence[Look], min_bytes: int) -> list[Finding]:
-    """A native-hold finding when counted bytes run away from explained bytes at every look."""
-    on = looks[-1].counted_on if looks else "cpu"
-    counted = [look for look in looks if look.counted_bytes is not None and look.counted_on == on]
-    known = {look.step: look.explained_bytes + (array_bytes(look) if on == "cpu" else 0) for look in counted}
-    gap = {look.step: max((look.counted_bytes or 0) - known[look.step], 0) for look in counted}
+def gap_findings(
+    rank: Rank, looks: Sequence[Look], balances: Sequence[Balance], warmup: int, min_bytes: int
+) -> list[Finding]:
+    """A native-hold finding when counted bytes run away from known bytes, by the looks and by the steps' counters."""
+    told = [(look, b) for look, b in zip(looks, balances, strict=True) if b.counted_on == balances[-1].counted_on]
+    told = [(look, b) for look, b in told if b.gap is not None]
+    known = {b.step: b.known for _, b in told}
+    gap = {b.step: max(b.gap or 0, 0) for _, b in told}
     steps = _since_last_fall(sorted(gap), gap)
     line, explained = series(steps, gap), series(steps, known)
-    if not line.grew_lately or not line.is_leak(min_bytes) or line.total <= _OVERHEAD * explained.total:
+    if not line.grew_lately or line.total <= _OVERHEAD * explained.total:
         return []
+    rate = min(line.per_step, _by_counters(rank, warmup, explained))
     grown = line.bytes[-1] - line.bytes[0]
-    enough = len(line.steps) > MIN_LOOKS  # three counts, of whatever else the process does, rise one time in six
-    shapes = on == "cpu" and line.per_step <= _MOST_A_SHAPE and _shapes_are_new(counted)
+    if rate < min_bytes or grown < line.floor(min_bytes):
+        return []
+    # three counts, of whatever else the process does, rise one time in six
+    steady = (line.steady and len(line.steps) > MIN_LOOKS) or rises_steadily(rank, warmup)
+    on_host = balances[-1].counted_on == "cpu"
+    shapes = on_host and line.per_step <= _MOST_A_SHAPE and _shapes_are_new([look for look, _ in told])
     finding = Finding(
         rule=RuleName.NATIVE_HOLD,
-        facts=UnattributedFacts(line.per_step, grown, line.steady, shapes, on == "cpu"),
-        fingerprint=fingerprint(("native-hold", "gap")),
+        facts=UnattributedFacts(rate, grown, line.steady, shapes, on_host),
+        fingerprint=GAP,
         # what compiles, or first uses a library, rises once
-        severity=Severity.LEAK
-        if line.steady and enough and not shapes and went_on(rank, line, line.per_step)
-        else Severity.NOTE,
+        severity=Severity.LEAK if steady and not shapes and went_on(rank, line, line.per_step) else Severity.NOTE,
         freed_by=FreedBy.PROGRAM,
         retained_bytes=grown,
-        bytes_per_step=line.per_step,
+        bytes_per_step=rate,
         trace=(),
         cut=None,
         sightings=tuple(
@@ -70,6 +79,12 @@ def gap_findings(rank: Rank, looks: Sequence[Look], min_bytes: int) -> list[Find
         ),
     )
     return [finding]
+
+
+def _by_counters(rank: Rank, warmup: int, known: Series) -> float:
+    """Bytes a step that the counters of all steps show beyond what is known; without end where they tell nothing."""
+    rate = counted_rate(rank, warmup)
+    return inf if rate is None else rate - (known.bytes[-1] - known.bytes[0]) / max(known.steps[-1] - known.steps[0], 1)
 
 
 def _since_last_fall(steps: list[int], gap: Mapping[int, int]) -> list[int]:

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field, replace
 
 from leakscope.findings.grouping.candidate import Candidate
 from leakscope.findings.grouping.over_looks import GroupsOverLooks
+from leakscope.findings.ledger import LedgerInterval
+from leakscope.findings.memory.balance import Balance
 from leakscope.findings.model import Finding, Findings, RankSummary, Unjudged
 from leakscope.record.model import Look, Rank, Run
 
@@ -34,15 +36,23 @@ class RankCase:
     candidates: tuple[Candidate, ...] = ()
     arrays: tuple[Candidate, ...] = ()
     """Candidates of numpy arrays and their like."""
+    balances: tuple[Balance, ...] = ()
+    """One for each look."""
     findings: tuple[Finding, ...] = ()
     """In the order of the candidates until those with one cut are merged."""
+    became: tuple[str, ...] = ()
+    """Fingerprint of the finding that each candidate has become part of."""
     array_findings: tuple[Finding, ...] = ()
+    arrays_became: tuple[str, ...] = ()
+    """The same of the candidates of arrays."""
     open_cases: tuple[OpenCase, ...] = ()
     array_open_cases: tuple[OpenCase, ...] = ()
     leaking: tuple[Candidate, ...] = ()
     """Candidates that are leaks."""
     gaps: tuple[Finding, ...] = ()
     """Growth that was counted and that no storage explains."""
+    scattered: tuple[Finding, ...] = ()
+    """Growth under ever new names."""
     unjudged: tuple[Unjudged, ...] = ()
 
 
@@ -62,6 +72,7 @@ class Case:
     findings: tuple[Finding, ...] = ()
     summaries: Mapping[int, RankSummary] = field(default_factory=dict)
     unjudged: tuple[Unjudged, ...] = ()
+    ledgers: Mapping[int, tuple[LedgerInterval, ...]] = field(default_factory=dict)
     judged: Findings | None = None
     """What the last stage says."""
 

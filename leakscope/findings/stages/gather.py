@@ -23,6 +23,7 @@ def add_memory_of_rank(case: RankCase) -> RankCase:
         findings=(
             *case.findings,
             *beyond_contexts(case.gaps, case.findings),
+            *case.scattered,
             *allocator_findings(case.rank, case.looks),
             *kept.values(),
             *late_release_findings(case.rank, case.min_bytes, kept),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import zip_longest
 
 from leakscope.findings.comm.operations import with_contexts
 from leakscope.findings.grouping.arrays import beside_tensors
@@ -21,9 +22,18 @@ def merge_by_cut(case: RankCase) -> RankCase:
         for place in places
     }
     open_cases = tuple(replace(open_case, fingerprint=part_of[open_case.fingerprint]) for open_case in case.open_cases)
+    became = tuple(part_of[finding.fingerprint] for finding in case.findings)
+    arrays_became = []
     for arrays in case.array_findings:
-        findings = beside_tensors(findings, arrays)
-    return replace(case, findings=tuple(findings), open_cases=(*open_cases, *case.array_open_cases))
+        before, findings = findings, beside_tensors(findings, arrays)
+        arrays_became.append(next(new.fingerprint for new, old in zip_longest(findings, before) if new is not old))
+    return replace(
+        case,
+        findings=tuple(findings),
+        became=became,
+        arrays_became=tuple(arrays_became),
+        open_cases=(*open_cases, *case.array_open_cases),
+    )
 
 
 def name_upstream(case: Case) -> Case:

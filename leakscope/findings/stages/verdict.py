@@ -10,9 +10,10 @@ from leakscope.findings.kinds import Severity
 from leakscope.findings.memory.device_oom import device_failures
 from leakscope.findings.memory.gc_advice import gc_advice
 from leakscope.findings.memory.oom import out_of_memory
-from leakscope.findings.model import Finding, Findings
+from leakscope.findings.model import Findings
 from leakscope.findings.peak.drag import drag
 from leakscope.findings.stages.case import Case
+from leakscope.findings.stages.ledger import is_apart
 from leakscope.findings.verdict import verdict_of
 from leakscope.verdict import Verdict
 
@@ -20,11 +21,11 @@ from leakscope.verdict import Verdict
 def give_verdict(case: Case) -> Case:
     """Verdict: what is shown, what is listed apart, and whether it is a leak."""
     run = case.run
-    apart = [f for f in case.findings if _is_apart(case, f)]
-    shown = tuple(f for f in case.findings if not _is_apart(case, f))
+    apart = [f for f in case.findings if is_apart(case, f)]
+    shown = tuple(f for f in case.findings if not is_apart(case, f))
     written = {found.fingerprint: found.written for rank in case.ranks for found in rank.open_cases}
     open_cases = [written[f.fingerprint] for f in shown if f.fingerprint in written]
-    verdict, why = verdict_of(run, shown, case.unjudged, open_cases)
+    verdict, why = verdict_of(run, shown, case.unjudged, open_cases, case.ledgers)
     over = avoidable_over(shown, case.fail_on_avoidable)
     judged = Findings(
         verdict=verdict,
@@ -35,6 +36,7 @@ def give_verdict(case: Case) -> Case:
         suppressed=tuple(apart),
         unjudged=case.unjudged,
         ranks=case.summaries,
+        ledgers=case.ledgers,
         listed=alive_at_end(run),
         out_of_memory=(*out_of_memory(run), *device_failures(run)),
         gc_advice=gc_advice(run, shown),
@@ -47,8 +49,3 @@ def avoidable_over(shown: Sequence[Finding], limit: int | None) -> int | None:
     """Avoidable bytes of all ranks, where they are more than the limit; each storage is in one finding alone."""
     total = sum(f.retained_bytes for f in shown if f.severity == Severity.AVOIDABLE)
     return total if limit is not None and total > limit else None
-
-
-def _is_apart(case: Case, finding: Finding) -> bool:
-    """Whether the finding is suppressed or was there in an earlier run."""
-    return finding.rule in case.suppress or finding.fingerprint in {*case.suppress, *case.baseline}

@@ -10,6 +10,7 @@ from leakscope.report.cleaning import cleaned
 from leakscope.report.snapshot.section import device_lines
 from leakscope.report.text.avoidable import avoidable_lines
 from leakscope.report.text.finding import finding_lines
+from leakscope.report.text.ledger import ledger_lines
 from leakscope.report.text.lines import field_lines, wrapped
 from leakscope.report.text.ranks import rank_lines
 from leakscope.report.wording import (
@@ -36,7 +37,7 @@ LISTED_SHOWN = 30
 def render(run: Run, findings: Findings) -> str:
     """The whole report as plain text, at most 110 columns wide, without colour."""
     run, findings = cleaned(run), cleaned(findings)
-    lines = [*_verdict(run, findings), "", *_sections(run, findings)]
+    lines = [*_verdict(run, findings), "", *_sections(run, findings), *ledger_lines(findings)]
     lines += [*avoidable_lines(run, findings), *rank_lines(run, findings), ""]
     if device := list(device_lines(run)):
         lines += [*(line for text in device for line in wrapped(text, "", "  ")), ""]

@@ -26,6 +26,7 @@ from leakscope.report.wording.held import (
     status_word,
     would_be_freed,
 )
+from leakscope.report.wording.ledger import ledger_by_interval, ledger_table, rose_text
 from leakscope.report.wording.memory import at_end_text
 from leakscope.report.wording.next_step import first_cut, next_text
 from leakscope.report.wording.numbers import listed_numbers, plural
@@ -52,6 +53,8 @@ __all__ = [
     "hung_text",
     "is_hung",
     "leaks",
+    "ledger_by_interval",
+    "ledger_table",
     "library",
     "listed_numbers",
     "new_reasons",
@@ -61,6 +64,7 @@ __all__ = [
     "plural",
     "proved_text",
     "reason_text",
+    "rose_text",
     "run_text",
     "seen_text",
     "status_text",

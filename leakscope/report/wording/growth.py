@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from leakscope.findings.facts import Bounded, CameToRest
+from leakscope.findings.memory.scattered import ScatteredFacts
 from leakscope.findings.model import Finding
 from leakscope.findings.rules.step_growth import GrowsIn, GrowthFacts
 from leakscope.units import bytes_text
@@ -54,6 +55,19 @@ def growth_advice(finding: Finding, facts: GrowthFacts) -> str:
         "bound (collections.deque(maxlen=...)).",
         GrowsIn.OTHER: f"Reset {held} each step; what it holds is not let go.",
     }[facts.grows_in]
+
+
+def scattered_title(finding: Finding, facts: ScatteredFacts) -> str:
+    """`tensors come under new names at each look and stay, net.extra_14 the latest`."""
+    return f"{finding.noun}s come under new names at each look and stay, {facts.newest} the latest"
+
+
+def scattered_advice(_finding: Finding, facts: ScatteredFacts) -> str:
+    """Where to look."""
+    return (
+        f"{facts.holders} holders have come since the first look and none has gone: see what makes {facts.newest} each "
+        "step, and whether the ones before it are used again."
+    )
 
 
 def settled_advice(settled_by: Bounded | CameToRest) -> str:

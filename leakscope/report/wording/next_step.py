@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from leakscope.findings.comm.matching import deadlock_cycle, ended_from_outside, first_to_blame, first_to_fail
-from leakscope.findings.grouping.growth import MIN_TOTAL_FACTOR
 from leakscope.findings.memory.oom import largest_holder, ranks_out_of_memory
 from leakscope.findings.model import Finding, Findings
 from leakscope.record.model import Rank, Run
@@ -85,7 +84,8 @@ def _look_first(run: Run, culprit: Rank) -> str:
 
 def _is_large(finding: Finding, min_bytes: int) -> bool:
     """Whether it is a note for another reason than its size."""
-    return finding.bytes_per_step >= min_bytes and finding.retained_bytes >= min_bytes * MIN_TOTAL_FACTOR
+    seen = max((finding.last_step or 0) - (finding.first_step or 0), 1)
+    return finding.bytes_per_step >= min_bytes and finding.retained_bytes >= min_bytes * seen
 
 
 def _cut_first(told: tuple[Finding, ...]) -> str:

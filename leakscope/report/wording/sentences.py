@@ -22,6 +22,7 @@ from leakscope.findings.memory.gc_advice import (
     YoungSuffices,
 )
 from leakscope.findings.memory.oom import Alive, AllocationFailed, CameNear, CaughtUnseen, NoRoomToLook
+from leakscope.findings.memory.scattered import ScatteredFacts
 from leakscope.findings.memory.unattributed import UnattributedFacts
 from leakscope.findings.model import Finding
 from leakscope.findings.ownership.facts import LibraryDragFacts, RetentionFacts
@@ -66,6 +67,7 @@ SENTENCES: Mapping[type, tuple[Sentence, Sentence]] = {
     OpenPassesFacts: (comm.open_passes_title, comm.open_passes_advice),
     EmptyContextsFacts: (comm.empty_contexts_title, comm.empty_contexts_advice),
     UnattributedFacts: (memory.unattributed_title, memory.unattributed_advice),
+    ScatteredFacts: (growth.scattered_title, growth.scattered_advice),
     NativeBlocksFacts: (memory.native_blocks_title, memory.native_blocks_advice),
     ReservedFacts: (memory.reserved_title, memory.reserved_advice),
     PendingFacts: (memory.pending_title, memory.pending_advice),

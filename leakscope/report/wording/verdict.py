@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from leakscope.findings.model import Findings, Unjudged
 from leakscope.findings.why import Reason, UnjudgedReason, Why, WhyUnjudged
+from leakscope.report.wording.ledger import lines_text, rose_text
 from leakscope.report.wording.numbers import plural
 from leakscope.units import bytes_text
 
@@ -17,25 +18,47 @@ def why_text(findings: Findings) -> str:
 
 def _why(why: Why) -> str:
     if why.reason == Reason.LEAKS:
-        many = f"{why.count} distinct leaks" if why.count > 1 else "1 leak"
-        speed = f", growing by {bytes_text(why.bytes_per_step)} a step" if why.bytes_per_step else ""
-        return f"{many}: {bytes_text(why.bytes)} held{speed}"
-    after = f"after {plural(why.steps, 'step')}; nothing grew until then"
+        return _leaks(why)
+    if why.reason in (Reason.KILLED, Reason.HUNG):
+        how = "was killed" if why.reason == Reason.KILLED else "hung"
+        looks = f", {plural(why.count, 'look')}" if why.count else ""
+        return f"rank {why.rank} {how} after {plural(why.steps, 'step')}{looks}; {_so_far(why)}"
     notes = f"; {plural(why.count, 'note')} below" if why.count else ""
     return {
         Reason.LEFT_BEHIND: f"{plural(why.count, 'tensor leak')}, {bytes_text(why.bytes)} left behind",
         Reason.NOTHING_RECORDED: "nothing was recorded",
         Reason.CLEAN_BLOCK: "the block left no tensor memory behind",
         Reason.NO_STEP: "no step was seen: no torch optimizer stepped; mark steps with leakscope.Profiler, or see what "
-        "was alive at the end",
-        Reason.KILLED: f"rank {why.rank} was killed {after}",
-        Reason.HUNG: f"rank {why.rank} hung {after}",
-        Reason.TOO_FEW_STEPS: f"too few steps to judge: {_unjudged(why.unjudged)}; run at least {why.steps} steps",
+        f"was alive at the end{_garbage(why)}",
+        Reason.TOO_FEW_STEPS: f"too few steps to judge: {_unjudged(why.unjudged)}; {_so_far(why)}; run at least "
+        f"{why.steps} steps",
         Reason.TOO_FEW_LOOKS: f"too few looks saw {why.detail} grow to tell a leak from a start that came to rest: run "
-        "more steps",
+        f"more steps; {_so_far(why)}",
+        Reason.UNBALANCED: f"{_so_far(why)}; nothing keeps the unattributed part as far as is known, and it does not "
+        "rise at each look: run more steps",
         Reason.NOTHING_GREW: f"nothing grew over the looks taken{notes}",
         Reason.LITTLE_GREW: f"nothing grew enough to be a leak{notes}",
+        Reason.BALANCED: f"{_so_far(why)}{notes}",
     }[why.reason]
+
+
+def _leaks(why: Why) -> str:
+    many = f"{why.count} distinct leaks" if why.count > 1 else "1 leak"
+    speed = f", growing by {bytes_text(why.bytes_per_step)} a step" if why.bytes_per_step else ""
+    late = f", {bytes_text(why.freed_late)} of garbage made every step, freed late" if why.freed_late else ""
+    return f"{many}: {bytes_text(why.bytes)} held{speed}{late}"
+
+
+def _so_far(why: Why) -> str:
+    """What was counted: `counted memory rose 4.00 MiB over ...: optimizer state ...`, and the garbage that was seen."""
+    if why.grown is None:
+        return f"what was counted meanwhile is not known{_garbage(why)}"
+    lines = lines_text(why.grown.lines)
+    return f"{rose_text(why.grown)}{f': {lines}' if lines else ''}{_garbage(why)}"
+
+
+def _garbage(why: Why) -> str:
+    return f"; {bytes_text(why.garbage)} waited for gc at the last look" if why.garbage else ""
 
 
 def unjudged_text(unjudged: Unjudged) -> str:

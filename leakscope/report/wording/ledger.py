@@ -1,0 +1,96 @@
+"""Sentences about where the growth went."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from leakscope.findings.ledger import (
+    NO_GROWTH,
+    Grown,
+    Ledger,
+    Line,
+    LineKind,
+    RestedKind,
+    by_kind,
+    grown_of,
+    merged_lines,
+)
+from leakscope.findings.model import Findings
+from leakscope.report.wording.numbers import plural
+from leakscope.units import bytes_text
+
+KINDS: dict[LineKind, str] = {
+    LineKind.LEAKS: "leak",
+    LineKind.LIBRARY: "closed or held by a library",
+    LineKind.BOUND: "filling a declared bound",
+    LineKind.GARBAGE: "waiting for gc",
+    LineKind.SLOW: "grows too little for a verdict",
+    LineKind.RESTED: "came to rest, or comes and goes",
+    LineKind.APART: "suppressed or known before",
+    LineKind.OBJECTS: "Python objects that are no tensors",
+    LineKind.GRAD_NODES: "grad nodes of graphs",
+    LineKind.BLOCKS: "device blocks that are no tensor",
+    LineKind.UNATTRIBUTED: "unattributed",
+}
+"""What each line of the ledger is."""
+_SAID = 4
+"""Lines that one sentence lists; chosen."""
+_SHARE = 0.01
+"""Share of all that moved below which a line is not listed in a sentence; chosen."""
+
+
+def line_text(line: Line) -> str:
+    """`leak: losses in main()`, `optimizer state that came to rest`."""
+    if line.kind == LineKind.RESTED and line.rested not in (None, RestedKind.OTHER):
+        return f"{line.rested} that came to rest"
+    return f"{KINDS[line.kind]}: {line.holder}" if line.holder else KINDS[line.kind]
+
+
+def rose_text(grown: Grown) -> str:
+    """`counted memory rose 4.61 MiB over 6 looks, steps 3 to 14 (429.10 KiB a step)`."""
+    what = "counted memory" if grown.is_counted else "the memory of tensors"
+    over = f"over {plural(grown.looks, 'look')}, " if grown.looks else ""
+    steps = f"steps {grown.from_step} to {grown.to_step}"
+    if grown.bytes == 0:
+        return f"{what} is what it was {over}{steps}"
+    if grown.until is not None:
+        return f"{what} rose {bytes_text(grown.bytes)} by step {grown.until} and no more {over}{steps}"
+    how = "rose" if grown.bytes > 0 else "fell"
+    rate = f" ({bytes_text(abs(grown.per_step))} a step)" if grown.per_step * grown.bytes > 0 else ""
+    return f"{what} {how} {bytes_text(abs(grown.bytes))} {over}{steps}{rate}"
+
+
+def lines_text(lines: Iterable[Line]) -> str:
+    """`optimizer state that came to rest 1.10 MiB, unattributed 96.00 KiB`: the largest lines of a growth."""
+    told = sorted(lines, key=lambda line: -abs(line.bytes))
+    moved = sum(abs(line.bytes) for line in told)
+    return ", ".join(
+        f"{line_text(line)} {bytes_text(line.bytes)}" for line in told[:_SAID] if abs(line.bytes) >= _SHARE * moved
+    )
+
+
+def ledger_table(findings: Findings) -> tuple[tuple[Grown, tuple[tuple[int, float, str], ...]], ...]:
+    """For each rank whose memory grew, what grew and its lines: (bytes, bytes a step, what it is), largest first; alike
+    for text and page.
+    """
+    found = (grown_of(number, findings.ledgers[number]) for number in sorted(findings.ledgers))
+    return tuple(
+        (grown, tuple((line.bytes, line.bytes / grown.steps, line_text(line)) for line in _worth_a_line(grown)))
+        for grown in found
+        if grown is not None and grown.bytes >= NO_GROWTH * grown.steps
+    )
+
+
+def _worth_a_line(grown: Grown) -> tuple[Line, ...]:
+    """All lines, those too small to be told as one each of their kind, so that they add up."""
+    least = max(_SHARE * sum(abs(line.bytes) for line in grown.lines), 1)
+    large = [line for line in grown.lines if abs(line.bytes) >= least]
+    small = [Line(line.kind, line.bytes) for line in grown.lines if abs(line.bytes) < least]
+    return (*large, *merged_lines(small))
+
+
+def ledger_by_interval(intervals: Ledger) -> tuple[tuple[str, tuple[int, ...]], ...]:
+    """Each kind of line that moved, and its bytes in each interval."""
+    sizes = [by_kind(interval.lines) for interval in intervals]
+    rows = ((KINDS[kind], tuple(of[kind] for of in sizes)) for kind in LineKind)
+    return tuple(row for row in rows if any(row[1]))
