@@ -26,13 +26,13 @@ from leakscope.report.wording.held import (
     status_word,
     would_be_freed,
 )
-from leakscope.report.wording.ledger import ledger_by_interval, ledger_table, rose_text
 from leakscope.report.wording.memory import at_end_text
-from leakscope.report.wording.next_step import first_cut, next_text
 from leakscope.report.wording.numbers import listed_numbers, plural
 from leakscope.report.wording.sections import avoidable, leaks, library, notes, of_block, steps_of
 from leakscope.report.wording.sentences import advice, avoidable_text, run_text, title
-from leakscope.report.wording.verdict import unjudged_text, why_text
+from leakscope.report.wording.verdict.ledger import ledger_by_interval, ledger_table, rose_text
+from leakscope.report.wording.verdict.next_step import first_cut, next_text
+from leakscope.report.wording.verdict.why import unjudged_text, why_text
 
 __all__ = [
     "advice",

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from leakscope.findings.model import Findings, Unjudged
 from leakscope.findings.why import Reason, UnjudgedReason, Why, WhyUnjudged
-from leakscope.report.wording.ledger import lines_text, rose_text
 from leakscope.report.wording.numbers import plural
+from leakscope.report.wording.verdict.ledger import lines_text, rose_text
 from leakscope.units import bytes_text
 
 
