@@ -108,14 +108,15 @@ def test_a_rank_that_was_killed_is_no_clean_run() -> None:
     found = judge(run(one, rank(1, [losses(1)] * 4)))
     assert (found.verdict, why_text(found)) == (
         "inconclusive",
-        "rank 0 was killed after 10 steps; nothing grew until then",
+        "rank 0 was killed after 10 steps, 4 looks; the memory of tensors is what it was over 4 looks, steps 3 to 10",
     )
 
 
 def test_a_run_that_hung_is_no_clean_run() -> None:
     one = replace(rank(0, [losses(1)] * 4), ended=Ended(EndKind.HUNG, 124, 1, "nothing happened on the wire for 8 s"))
     found = judge(run(one, rank(1, [losses(1)] * 4)))
-    assert (found.verdict, why_text(found)) == ("inconclusive", "rank 0 hung after 1 step; nothing grew until then")
+    said = "rank 0 hung after 1 step, 4 looks; the memory of tensors is what it was over 4 looks, steps 3 to 10"
+    assert (found.verdict, why_text(found)) == ("inconclusive", said)
 
 
 def test_bytes_a_step_follow_the_steps_between_looks() -> None:
@@ -137,7 +138,10 @@ def test_a_list_that_grows_is_a_leak_and_says_which_list() -> None:
 def test_what_levels_off_is_no_leak() -> None:
     found = judge(run(rank(0, [losses(n) for n in (3, 5, 6, 6)])))
     assert (found.verdict, found.findings) == ("clean", ())
-    assert why_text(found) == "nothing grew over the looks taken"
+    assert why_text(found) == (
+        "the memory of tensors rose 3.00 MiB by step 9 and no more over 4 looks, steps 3 to 10: "
+        "came to rest, or comes and goes 3.00 MiB"
+    )
 
 
 def test_little_growth_is_a_note_and_no_verdict() -> None:

@@ -21,6 +21,7 @@ TOP = {
     "findings",
     "suppressed",
     "unjudged",
+    "ledger",
     "out_of_memory",
     "gc_advice",
     "drag",
@@ -36,6 +37,9 @@ CUT = {"reference", "where", "frees_bytes", "proved_bytes"}
 RANK = {
     "peak_bytes", "avoidable_peak_bytes", "freed_by_gc_bytes", "gc_seconds", "explained_bytes", "counted_bytes",
 }  # fmt: skip
+
+
+INTERVAL = {"from_step", "to_step", "counted_bytes", "lines"}
 
 
 def told(name: str) -> dict[str, Any]:
@@ -56,6 +60,7 @@ def test_keys_are_exactly_those_promised(name: str) -> None:
         assert finding["cut"] is None or set(finding["cut"]) == CUT
         assert all(set(sighting) == {"rank", "step", "bytes"} for sighting in finding["sightings"])
     assert all(set(item) == {"rule", "rank", "why"} for item in data["unjudged"])
+    assert all(set(interval) == INTERVAL for intervals in data["ledger"].values() for interval in intervals)
     assert all(set(rank) == RANK for rank in data["ranks"].values())
 
 

@@ -10,7 +10,7 @@ from leakscope.findings.kinds import Severity
 from leakscope.findings.memory.device_oom import device_failures
 from leakscope.findings.memory.gc_advice import gc_advice
 from leakscope.findings.memory.oom import out_of_memory
-from leakscope.findings.model import Findings
+from leakscope.findings.model import Finding, Findings
 from leakscope.findings.peak.drag import drag
 from leakscope.findings.stages.case import Case
 from leakscope.findings.stages.ledger import is_apart

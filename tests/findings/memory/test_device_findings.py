@@ -105,8 +105,10 @@ def test_native_blocks_that_level_off_are_none() -> None:
 def test_a_gap_is_not_guessed_where_the_blocks_are_known() -> None:
     grown = rank([blocks(step, native=MIB) for step in STEPS])
     looks = tuple(replace(look, counted_bytes=look.step * 100 * MIB) for look in grown.looks)
-    assert of_rule(replace(grown, looks=looks), "native-hold") == []
-    assert of_rule(replace(grown, looks=looks, device_blocks=()), "native-hold") != []
+    steps = tuple(replace(step, counted_bytes=step.number * 100 * MIB) for step in grown.steps)
+    grown = replace(grown, looks=looks, steps=steps)
+    assert of_rule(grown, "native-hold") == []
+    assert of_rule(replace(grown, device_blocks=()), "native-hold") != []
 
 
 NOTES = {
