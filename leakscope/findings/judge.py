@@ -14,6 +14,7 @@ from leakscope.findings.stages.merge import merge_by_cut, merge_contexts, merge_
 from leakscope.findings.stages.proof import add_proofs
 from leakscope.findings.stages.rules import apply_rules
 from leakscope.findings.stages.series import group_looks, take_looks
+from leakscope.findings.stages.source import find_lines
 from leakscope.findings.stages.verdict import give_verdict
 from leakscope.record.model import Run
 
@@ -33,6 +34,7 @@ STAGES: tuple[Stage, ...] = (
     name_upstream,
     merge_contexts,
     merge_ranks,
+    find_lines,
     compare_ranks,
     add_proofs,
     heed_libraries,

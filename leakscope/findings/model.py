@@ -42,6 +42,8 @@ class Hop:
     """The object's index in the heap graph that the finding was judged on; not written to disk."""
     references: tuple[int, ...] = ()
     """Indexes of `reference` there, more than one where a run of grad nodes is told as one hop; not written to disk."""
+    name: str = ""
+    """Qualified name of the function, class, module or type, as the heap graph has it; not written to disk."""
 
 
 @dataclass(frozen=True)

@@ -77,6 +77,7 @@ def _finding(finding: Finding) -> dict[str, Any]:
         "sightings": [asdict(sighting) for sighting in finding.sightings],
         "trace": [_hop(hop) for hop in finding.trace],
         "cut": None if finding.cut is None else _cut(finding.cut),
+        "suggestion": None if finding.suggestion is None else asdict(finding.suggestion),
         "advice": advice(finding),
         "see": list(finding.see),
     }
@@ -99,6 +100,16 @@ def _cut(cut: Cut) -> dict[str, Any]:
     return {
         "reference": ", ".join((cut.reference, *cut.also)),
         "where": cut.where,
+        "references": [
+            {
+                "written": reference.written,
+                "reference": reference.name,
+                "where": reference.where,
+                "added_at": list(reference.added_at),
+                "trace": reference.trace,
+            }
+            for reference in cut.references
+        ],
         "frees_bytes": cut.frees_bytes,
         "proved_bytes": cut.proved_bytes,
     }

@@ -7,6 +7,7 @@ from xml.etree import ElementTree
 from leakscope.findings.kinds import Origin, Severity
 from leakscope.findings.model import Finding, Findings
 from leakscope.record.model import Rank, Run
+from leakscope.report.adding_lines import ADDED_AT, edit_text
 from leakscope.report.cleaning import cleaned
 from leakscope.report.wording import (
     advice,
@@ -87,6 +88,9 @@ def _details(finding: Finding) -> str:
     if finding.cut is not None:
         where = f" at {finding.cut.where}" if finding.cut.where else ""
         lines.append(f"cut {cut_name(finding.cut)}{where}{also_text(finding.cut)}: {would_be_freed(finding)}")
+        added = dict.fromkeys(place for reference in finding.cut.references for place in reference.added_at)
+        lines += [f"{ADDED_AT} {place}" for place in added]
+        lines.append(edit_text(finding))
     if not holds_nothing(finding):
         lines.append(f"freed by {freed_text(finding)}")
     lines += [f"made at {place}" for place in finding.made_at]

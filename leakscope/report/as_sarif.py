@@ -10,6 +10,7 @@ from leakscope.findings.kinds import HopStatus, Origin, RuleName, Severity
 from leakscope.findings.model import Finding, Findings
 from leakscope.findings.rules import rule_texts
 from leakscope.record.model import Rank, Run
+from leakscope.report.adding_lines import edit_text
 from leakscope.report.cleaning import cleaned
 from leakscope.report.wording import (
     advice,
@@ -99,9 +100,15 @@ def _result(finding: Finding, rules: list[str], suppressed: bool) -> dict[str, A
     location = _location(_where(finding))
     if location is not None:
         result["locations"] = [location]
-    related = [place for place in map(_location, dict.fromkeys(finding.made_at)) if place is not None]
+    added = [place for reference in (finding.cut.references if finding.cut else ()) for place in reference.added_at]
+    related = [
+        {**place, "message": {"text": text}}
+        for text, places in (("added here (found in the source)", added), ("made here", finding.made_at))
+        for place in map(_location, dict.fromkeys(places))
+        if place is not None
+    ]
     if related:
-        result["relatedLocations"] = [{**place, "message": {"text": "made here"}} for place in related]
+        result["relatedLocations"] = related
     if suppressed:
         result["suppressions"] = [{"kind": "external"}]
     return result
@@ -118,7 +125,7 @@ def _message(finding: Finding) -> str:
     parts += [] if holds_nothing(finding) else [f"freed by {freed_text(finding)}"]
     if finding.cut is not None:
         parts.append(f"cut `{cut_name(finding.cut)}`{also_text(finding.cut)}: {would_be_freed(finding)}")
-    return ". ".join(part.rstrip(".") for part in (*parts, advice(finding)) if part) + "."
+    return ". ".join(part.rstrip(".") for part in (*parts, advice(finding), edit_text(finding)) if part) + "."
 
 
 def _where(finding: Finding) -> str:

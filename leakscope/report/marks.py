@@ -24,11 +24,16 @@ def _may_be_at_fault(holder: Hop, held: Hop) -> bool:
     return bool(holder.reference) and holder.status != HopStatus.LEAKED and held.status != HopStatus.EXPECTED
 
 
+PLACES_SHOWN = 3
+"""Places that made the tensors of a finding, at most: the others are in `findings.json`."""
+
+
 def allocation_sites(run: Run, finding: Finding) -> tuple[tuple[str, str], ...]:
-    """(place, source line) of all that made its tensors; a line that stands below the next place too is "" here."""
-    lines = [source_line(run, place) for place in finding.made_at]
+    """(place, source line) of what made most of its tensors; a line that stands below the next place too is "" here."""
+    places = finding.made_at[:PLACES_SHOWN]
+    lines = [source_line(run, place) for place in places]
     shown = ["" if line == after else line for line, after in pairwise([*lines, ""])]
-    return tuple(zip(finding.made_at, shown, strict=True))
+    return tuple(zip(places, shown, strict=True))
 
 
 NO_TRACE = "No trace: nothing that Python or autograd knows leads to this memory."

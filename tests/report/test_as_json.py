@@ -30,10 +30,12 @@ TOP = {
 RUN = {"command", "ranks", "steps", "device", "torch", "ended"}
 FINDING = {
     "rule", "title", "fingerprint", "origin", "severity", "freed_by", "collections", "retained_bytes",
-    "bytes_per_step", "ranks", "first_step", "last_step", "made_at", "sightings", "trace", "cut", "advice", "see",
+    "bytes_per_step", "ranks", "first_step", "last_step", "made_at", "sightings", "trace", "cut",
+    "suggestion", "advice", "see",
 }  # fmt: skip
 HOP = {"object", "type", "kind", "where", "status", "reason", "reference", "frees_bytes"}
-CUT = {"reference", "where", "frees_bytes", "proved_bytes"}
+CUT = {"reference", "where", "references", "frees_bytes", "proved_bytes"}
+CUT_REFERENCE = {"written", "reference", "where", "added_at", "trace"}
 RANK = {
     "peak_bytes", "avoidable_peak_bytes", "freed_by_gc_bytes", "gc_seconds", "explained_bytes", "counted_bytes",
 }  # fmt: skip
@@ -58,6 +60,7 @@ def test_keys_are_exactly_those_promised(name: str) -> None:
         assert set(finding) == FINDING
         assert all(set(hop) == HOP for hop in finding["trace"])
         assert finding["cut"] is None or set(finding["cut"]) == CUT
+        assert all(set(one) == CUT_REFERENCE for one in (finding["cut"] or {}).get("references", ()))
         assert all(set(sighting) == {"rank", "step", "bytes"} for sighting in finding["sightings"])
     assert all(set(item) == {"rule", "rank", "why"} for item in data["unjudged"])
     assert all(set(interval) == INTERVAL for intervals in data["ledger"].values() for interval in intervals)

@@ -113,7 +113,7 @@ def hops(
         leaked = place >= leaked_from
         status = HopStatus.LEAKED if leaked else HopStatus.EXPECTED
         reason = reasons[1] if leaked else _ROOT_REASONS.get(obj.root) or reasons[0]
-        hop = Hop(obj.label, obj.type, obj.kind, obj.where, status, "", reason or "", index=index)
+        hop = Hop(obj.label, obj.type, obj.kind, obj.where, status, "", reason or "", index=index, name=obj.name)
         if place < len(path):
             r = graph.reference(int(path[place]))
             hop = replace(

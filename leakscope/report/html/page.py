@@ -13,7 +13,7 @@ from leakscope.findings.memory.oom import ranks_out_of_memory
 from leakscope.findings.model import Finding, Findings, Hop
 from leakscope.record.kinds import Occasion
 from leakscope.record.model import Rank, Run
-from leakscope.report import marks, wording
+from leakscope.report import adding_lines, marks, wording
 from leakscope.report.cleaning import cleaned
 from leakscope.report.html.drawings import draw
 from leakscope.report.html.plots import categories_plot, categories_shown, category_series, memory_plot
@@ -67,6 +67,8 @@ class FindingOnPage:
     wide: bool
     """The drawing needs the page's whole width."""
     cut_line: str
+    added_at: tuple[tuple[str, str], ...]
+    """(place, source line)"""
     made_at: tuple[tuple[str, str], ...]
     """(place, source line)"""
     sightings: tuple[tuple[int, tuple[tuple[int, int], ...]], ...]
@@ -125,6 +127,7 @@ def render(run: Run, findings: Findings) -> str:
         absolute=_absolute(run),
         words=wording,
         no_trace=marks.NO_TRACE,
+        source=adding_lines,
     )
 
 
@@ -144,6 +147,7 @@ def _finding(run: Run, finding: Finding, drawn: bool) -> FindingOnPage:
         drawing=_safe(drawing),
         wide=width is not None and int(width[1]) > COLUMN,
         cut_line=marks.source_line(run, finding.cut.where) if finding.cut is not None else "",
+        added_at=adding_lines.adding_lines(run, finding),
         made_at=marks.allocation_sites(run, finding),
         sightings=tuple(
             (rank, tuple(sorted((s.step, s.bytes) for s in finding.sightings if s.rank == rank)))

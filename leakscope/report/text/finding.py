@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from leakscope.findings.kinds import RuleName
 from leakscope.findings.model import Finding, Hop
 from leakscope.record.model import Run
+from leakscope.report.adding_lines import ADDED_AT, SUGGESTION, adding_lines, edit_lines
 from leakscope.report.cleaning import one_line
 from leakscope.report.marks import NO_TRACE, allocation_sites, closes_cycle, source_line, suspects
 from leakscope.report.text.lines import WIDTH, field_lines, wrapped
@@ -59,9 +60,22 @@ def _held(run: Run, finding: Finding) -> Iterator[str]:
         yield from trace
         yield ""
     yield from _cut(run, finding)
+    yield from _added(run, finding)
     if cycle := cycle_text(finding):
         yield from field_lines("cycle", cycle, INDENT, COLUMN)
     yield from field_lines("freed by", freed_text(finding), INDENT, COLUMN)
+
+
+def _added(run: Run, finding: Finding) -> Iterator[str]:
+    """The lines that add to what is cut, and the edit of one that would mend it."""
+    if lines := adding_lines(run, finding):
+        yield f"{INDENT}{ADDED_AT}"
+        for place, line in lines:
+            yield from field_lines("", f"{place} | {line}" if line else place, INDENT, COLUMN)
+    if finding.suggestion is not None:
+        yield from wrapped(f"{SUGGESTION} {finding.suggestion.where}", INDENT)
+        for line in edit_lines(finding.suggestion):
+            yield from field_lines("", line, INDENT, COLUMN)
 
 
 def _made_at(run: Run, finding: Finding) -> Iterator[str]:

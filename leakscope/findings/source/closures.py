@@ -1,0 +1,155 @@
+"""Where is the function written that a cycle or a pile of hooks keeps, and where is it stored?"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterable, Sequence
+
+from leakscope.findings.model import Hop
+from leakscope.findings.source.meaning import Meaning
+from leakscope.findings.source.names import file_of, last_name
+from leakscope.findings.source.parsed import Found, ParsedFile, Sources, qualified
+from leakscope.findings.source.stores import How, Store
+from leakscope.graph.model import ObjectKind
+
+_REGISTERS = re.compile(r"register_\w*hook|register_hook|add_done_callback|finalize|subscribe|connect|ref")
+
+
+def where_closed(trace: Sequence[Hop], place: int, sources: Sources) -> tuple[Store, ...]:
+    """The lines that store the function whose closure is cut, and the line on which it is written.
+
+    A function that calls itself is stored by its own `def`.
+    """
+    hop = trace[place]
+    for parsed in _files(hop, sources):
+        for function in _functions(hop, parsed, hop.reference.removeprefix("closure ")):
+            stored = _stored(function, parsed, sources)
+            return tuple({store.line: store for store in (*stored, _written(function))}.values())
+    return ()
+
+
+def where_hooked(trace: Sequence[Hop], place: int, meaning: Meaning, sources: Sources) -> tuple[Store, ...]:
+    """The lines that register the hooks of one object: those that name the function on the trace, else those that
+    register the sort of hook that its dict has on what means it.
+    """
+    hook = next((hop for hop in trace[place + 1 :] if hop.kind in (ObjectKind.FUNCTION, ObjectKind.METHOD)), None)
+    registers = _register(trace[place].reference)
+    if hook is not None and hook.kind == ObjectKind.FUNCTION:
+        for parsed in _files(hook, sources):
+            for function in _functions(hook, parsed):
+                named = [s for s in _stored(function, parsed, sources) if registers.fullmatch(s.name)]
+                if named:
+                    return tuple(named)
+    found = []
+    for parsed in sources.containing("register_"):
+        for one in parsed.found:
+            if isinstance(one.node, ast.Call) and isinstance(one.node.func, ast.Attribute):
+                name = one.node.func.attr
+                if registers.fullmatch(name) and place in meaning.of(one.node.func.value, one.scope):
+                    found.append(Store(one, How.ADDS, one.node.func.value, tuple(one.node.args), name))
+    return tuple(found)
+
+
+def _register(reference: str) -> re.Pattern[str]:
+    """The methods that put a hook into the dict of this name (torch/nn/modules/module.py, torch/_tensor.py,
+    torch/optim/optimizer.py).
+    """
+    sort = re.sub(r"^\._(global_|optimizer_)?|_hooks(_with_kwargs)?$", "", reference)
+    names = {
+        "forward": "register_forward_hook|register_module_forward_hook",
+        "forward_pre": "register_forward_pre_hook|register_module_forward_pre_hook",
+        "backward": r"register_hook|register_(full_|module_full_|module_)?backward_hook",
+        "backward_pre": "register_full_backward_pre_hook|register_module_full_backward_pre_hook",
+        "post_accumulate_grad": "register_post_accumulate_grad_hook",
+        "step_post": "register_step_post_hook|register_optimizer_step_post_hook",
+        "step_pre": "register_step_pre_hook|register_optimizer_step_pre_hook",
+    }
+    return re.compile(names.get(sort, r"register_\w*hook|register_hook"))
+
+
+def _files(hop: Hop, sources: Sources) -> list[ParsedFile]:
+    """The files in which a function may be written."""
+    own = hop.name.rpartition(".")[2]
+    parsed = sources.containing("lambda" if own == "<lambda>" else f"def {own}")
+    name = file_of(hop)
+    return [p for p in parsed if not name or p.name == name]
+
+
+def _functions(hop: Hop, parsed: ParsedFile, variable: str = "") -> list[Found]:
+    """The functions of this qualified name; of several lambdas those that read the variable."""
+    alike = [
+        one
+        for one in parsed.found
+        if isinstance(one.node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)) and _name(one) == hop.name
+    ]
+    reading = [one for one in alike if any(isinstance(n, ast.Name) and n.id == variable for n in ast.walk(one.node))]
+    chosen = reading if variable else alike
+    if variable or len(chosen) <= 1:
+        return chosen if len(chosen) == 1 else []
+    line = hop.where.rpartition(":")[2]
+    return [one for one in chosen if str(getattr(one.node, "lineno", 0)) == line]
+
+
+def _name(one: Found) -> str:
+    own = "<lambda>" if isinstance(one.node, ast.Lambda) else str(getattr(one.node, "name", ""))
+    return qualified(one.scope, own)
+
+
+def _written(function: Found) -> Store:
+    node = function.node
+    value = node if isinstance(node, ast.Lambda) else ast.Name(getattr(node, "name", ""), ast.Load())
+    return Store(function, How.BINDS, value, (value,), "def")
+
+
+def _stored(function: Found, parsed: ParsedFile, sources: Sources) -> list[Store]:
+    """The places that hand it to something that keeps it, or assign it to something other than a local: in the function
+    around it, and where that is called if it returns it.
+    """
+    found = [store for store in _kept_by(function, [one for one in parsed.found if one.scope is function.scope])]
+    maker = function.scope.node
+    if isinstance(maker, (ast.FunctionDef, ast.AsyncFunctionDef)) and any(
+        isinstance(node, ast.Return) and node.value is not None and _is(node.value, function)
+        for node in ast.walk(maker)
+    ):
+        made = Found(ast.Name(maker.name, ast.Load()), function.scope, function.statement, ())
+        for other in sources.containing(f"{maker.name}("):
+            found += _kept_by(made, other.found)
+    return found
+
+
+def _kept_by(function: Found, places: Iterable[Found]) -> list[Store]:
+    found = []
+    for one in places:
+        node = one.node
+        if isinstance(node, ast.Call) and any(_is(given, function) for given in _given(node)):
+            method = isinstance(node.func, ast.Attribute)
+            kept = method and (_REGISTERS.fullmatch(last_name(node.func)) or last_name(node.func) in _KEEPS)
+            if kept and isinstance(node.func, ast.Attribute):
+                found.append(Store(one, How.ADDS, node.func.value, tuple(node.args), node.func.attr))
+        elif isinstance(node, ast.Assign) and _is(node.value, function):
+            found += [
+                Store(one, How.BINDS, target, (node.value,))
+                for target in node.targets
+                if isinstance(target, (ast.Attribute, ast.Subscript))
+            ]
+    return found
+
+
+_KEEPS = ("append", "add", "insert", "setdefault", "put", "appendleft", "update", "partial")
+
+
+def _given(call: ast.Call) -> list[ast.expr]:
+    return [*call.args, *(keyword.value for keyword in call.keywords)]
+
+
+def _is(value: ast.expr, function: Found) -> bool:
+    """Whether a value is the function, or wraps it."""
+    if value is function.node:
+        return True
+    if isinstance(value, ast.Name):
+        return value.id == getattr(function.node, "name", None)
+    if isinstance(value, ast.Call):
+        made = isinstance(function.node, ast.Name) and last_name(value.func) == function.node.id
+        return made or any(_is(given, function) for given in _given(value))
+    return isinstance(value, (ast.Tuple, ast.List)) and any(_is(one, function) for one in value.elts)

@@ -1,0 +1,225 @@
+"""Which lines of the user's source put something where the cut is?"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from leakscope.findings.kinds import FreedBy
+from leakscope.findings.model import CutReference, Finding, Hop
+from leakscope.findings.source.closures import where_closed, where_hooked
+from leakscope.findings.source.meaning import Meaning
+from leakscope.findings.source.names import class_of, file_of, is_item, last_name
+from leakscope.findings.source.parsed import ParsedFile, Sources
+from leakscope.findings.source.stores import BY_NAME, How, Store, may_hold, mentions, stores_of
+from leakscope.graph.model import ObjectKind
+
+LINES = 3
+"""Lines that are told for one reference: more would be a listing of the program."""
+_TENSORS = (ObjectKind.TENSOR, ObjectKind.PARAMETER, ObjectKind.STORAGE, ObjectKind.GRAD_NODE, ObjectKind.WORK)
+_ADDED_TO = (ObjectKind.CONTAINER, ObjectKind.NN_MODULE, ObjectKind.OPTIMIZER)
+_CACHE = "functools._lru_cache_wrapper"
+_ARRAY = "numpy.ndarray"
+_NAME = re.compile(r"[^\W\d]\w*")
+
+
+def stores_for(finding: Finding, reference: CutReference, sources: Sources) -> tuple[Store, ...]:
+    """The places that put something where one reference of a finding's cut is, the likeliest first; () where the
+    sources show none.
+
+    They are looked for where the trace says that its names are: a local in its function and what it calls with it, an
+    attribute in the methods of the class, a global in its module and where it is imported.
+    """
+    place, trace = _on_trace(finding, reference)
+    if place is None:
+        return ()
+    in_cycle = finding.freed_by != FreedBy.PROGRAM
+    holder = trace[place]
+    if is_hooks(holder.reference):
+        return where_hooked(trace, place, Meaning(trace, sources, in_cycle), sources)[:LINES]
+    if holder.reference.startswith("closure ") and in_cycle:
+        return where_closed(trace, place, sources)[:LINES]
+    cache = next((hop for hop in trace[place : place + 2] if hop.type == _CACHE and hop.name != _CACHE), None)
+    if cache is not None:
+        return _calls(cache, sources)[:LINES]
+    for loosely in (False, True):
+        meaning = Meaning(trace, sources, in_cycle, loosely)
+        stores = list(_stores(place, meaning, sources))
+        if chosen := _chosen(stores, place, meaning):
+            return tuple(_one_a_line(chosen))[:LINES]
+    return ()
+
+
+def _on_trace(finding: Finding, reference: CutReference) -> tuple[int | None, tuple[Hop, ...]]:
+    """Position of the hop that holds by a reference, and a trace that leads over it.
+
+    A further reference that the trace does not lead over may be one of an object on it: `context.outputs` beside
+    `context.inputs`.
+    """
+    trace = finding.trace
+    if reference.trace is not None:
+        place = reference.trace
+        return (place, trace) if place + 1 < len(trace) else (None, trace)
+    for other in finding.cut.references if finding.cut is not None else ():
+        if other.trace is None or not other.written or not reference.name.startswith("."):
+            continue
+        if other.written.replace(other.name, reference.name) == reference.written and other.trace + 1 < len(trace):
+            here = replace(trace[other.trace], reference=reference.name)
+            return other.trace, (*trace[: other.trace], here, *trace[other.trace + 1 :])
+    return None, trace
+
+
+def _stores(place: int, meaning: Meaning, sources: Sources) -> Iterator[Store]:
+    """All that is put into what gains, or bound in the place of what is held, in the files that name it."""
+    gains, files = gaining(meaning.trace, place), _files(meaning, place, sources)
+    for parsed in files:
+        for store in stores_of(parsed):
+            if store.how == How.ADDS:
+                means = meaning.of(store.target, store.found.scope) & gains
+                if any(_is_added(store, position, place, meaning.trace) for position in means):
+                    yield store
+            elif place + 1 in meaning.bound_by(store.target, store.found.scope):
+                yield store
+
+
+def gaining(trace: Sequence[Hop], place: int) -> frozenset[int]:
+    """Positions of the objects to which something may be added: what the reference at `place` leads to, and what
+    that holds as its items.
+
+    Also what holds by it, where the reference is an item or an attribute that no user's class has: `queue.queue`.
+    """
+    found = set()
+    holder = trace[place]
+    if is_item(holder.reference) or holder.kind in (ObjectKind.OPTIMIZER, ObjectKind.NN_MODULE):
+        found.add(place)
+    if holder.kind == ObjectKind.INSTANCE and not file_of(holder):
+        found.add(place)
+    for position in range(place + 1, len(trace)):
+        hop = trace[position]
+        if not (hop.kind in _ADDED_TO or hop.type == _ARRAY):
+            break
+        found.add(position)
+        if not is_item(hop.reference) or hop.kind != ObjectKind.CONTAINER:
+            break
+    return frozenset(found)
+
+
+def _is_added(store: Store, position: int, place: int, trace: Sequence[Hop]) -> bool:
+    """Whether the way in which something is added fits the object: a method that it has, and no key that is always the
+    same but that of the cut at `place`.
+    """
+    hop, by_name = trace[position], store.name in BY_NAME
+    key = store.key.value if isinstance(store.key, ast.Constant) else None
+    if hop.kind == ObjectKind.OPTIMIZER:
+        return store.name == "add_param_group"
+    if hop.kind == ObjectKind.NN_MODULE and not is_item(hop.reference):
+        return by_name and key in (None, hop.reference.removeprefix("."))
+    if by_name or store.name == "add_param_group":
+        return hop.kind == ObjectKind.NN_MODULE and store.name == "add_module"
+    return key is None or (position == place and hop.reference == f"[{key!r}]")
+
+
+def _files(meaning: Meaning, place: int, sources: Sources) -> list[ParsedFile]:
+    """Files that name what is held, and those of the functions that are called with it there."""
+    files = sources.containing(*_words(meaning.trace, place))
+    if meaning.trace[place].kind == ObjectKind.NN_MODULE:  # its name there may be made up as the program runs
+        files += [parsed for name in BY_NAME for parsed in sources.containing(name)]
+    gains = gaining(meaning.trace, place)
+    called = {
+        last_name(one.node.func)
+        for parsed in files
+        for one in parsed.found
+        if isinstance(one.node, ast.Call)
+        for given in (*one.node.args, *(keyword.value for keyword in one.node.keywords))
+        if isinstance(given, (ast.Name, ast.Attribute)) and meaning.of(given, one.scope) & gains
+    }
+    words = [f"{keyword} {name}" for name in sorted(called - {""}) for keyword in ("def", "class")]
+    return list(dict.fromkeys([*files, *(parsed for word in words for parsed in sources.containing(word))]))
+
+
+def _words(trace: Sequence[Hop], place: int) -> tuple[str, ...]:
+    """The last name on the way down to the reference at `place` that a program has to write: not `queue` of a Queue."""
+    for position in range(place, -1, -1):
+        hop = trace[position]
+        of_library = hop.kind in (*_ADDED_TO, ObjectKind.INSTANCE) and not file_of(hop)
+        names = _NAME.findall(hop.reference.rpartition(" ")[2])
+        if names and not is_item(hop.reference) and not of_library and not names[-1].startswith("__"):
+            return (names[-1],)
+    return ()
+
+
+def _chosen(stores: list[Store], place: int, meaning: Meaning) -> list[Store]:
+    """Those of the stores that can be what grows, the likeliest first."""
+    trace = meaning.trace
+    below = trace[place + 1 :]
+    if any(hop.kind in _TENSORS for hop in below):
+        stores = [s for s in stores if any(may_hold(value, s.found) for value in s.values) or s.name == "update"]
+    stores = _fitting(stores, place, meaning)
+    binds = [s for s in stores if s.how == How.BINDS]
+    itself = [s for s in binds if isinstance(s.found.node, ast.AugAssign) or mentions(s.values[0], s.target)]
+    adds = [s for s in stores if s.how == How.ADDS and not isinstance(s.found.node, ast.AugAssign)]
+    adds += [s for s in stores if s.how == How.ADDS and isinstance(s.found.node, ast.AugAssign) and s.key is None]
+    if below and below[0].kind in _ADDED_TO:
+        chosen = [*adds, *itself] or [s for s in binds if _displays(s.values[0])]
+    else:
+        chosen = [*itself, *adds] or binds
+    later = [s for s in chosen if not s.found.scope.name.endswith("__init__")]
+    loops = [s for s in later if s.found.loops] if trace[0].kind == ObjectKind.FRAME else []
+    first = {id(s) for s in loops}
+    return sorted(later or chosen, key=lambda s: id(s) not in first)
+
+
+def _fitting(stores: list[Store], place: int, meaning: Meaning) -> list[Store]:
+    """Those whose values are of the kind that the trace shows, where there are such: a call of the function or class
+    that it names, no `detach()` where a graph hangs on it, no `clone()` of a view, no weak reference.
+    """
+    trace, gains = meaning.trace, gaining(meaning.trace, place)
+    rest = (hop for position, hop in enumerate(trace) if position > place and position not in gains)
+    held = next((hop for hop in rest if hop.kind != ObjectKind.CONTAINER), None)
+    if held is None:
+        return stores
+    name = held.name.rpartition(".")[2] if held.kind in _NAMED else class_of(held)
+    named = [s for s in stores if name and any(name in map(last_name, _names(value)) for value in s.values)]
+    ends = {"ref", "WeakMethod", "proxy", "with_traceback", "str", "repr"}
+    if held.kind in _TENSORS:
+        graph = held.reference == ".grad_fn"
+        ends |= {"detach", "detach_", "requires_grad_", "item"} if graph else {"clone", "copy"}
+    whole = [s for s in stores if not any(isinstance(v, ast.Call) and last_name(v.func) in ends for v in s.values)]
+    return named or whole or stores
+
+
+_NAMED = (ObjectKind.FUNCTION, ObjectKind.GENERATOR)
+
+
+def _names(value: ast.expr) -> Iterator[ast.expr]:
+    return (node for node in ast.walk(value) if isinstance(node, (ast.Name, ast.Attribute)))
+
+
+def _displays(value: ast.expr) -> bool:
+    """Whether a value is written out as a list, a tuple or the like, with something in it that may hold memory."""
+    return isinstance(value, (ast.List, ast.Tuple, ast.Set, ast.Dict, ast.ListComp, ast.DictComp, ast.SetComp))
+
+
+def _one_a_line(stores: Sequence[Store]) -> list[Store]:
+    return list({store.where: store for store in reversed(stores)}.values())[::-1]
+
+
+def _calls(cache: Hop, sources: Sources) -> tuple[Store, ...]:
+    """The calls of a function whose results are cached: each with new arguments adds one."""
+    name = cache.name.rpartition(".")[2]
+    found = [
+        Store(one, How.ADDS, one.node.func, tuple(one.node.args), name)
+        for parsed in (sources.containing(f"{name}(") if name else ())
+        for one in parsed.found
+        if isinstance(one.node, ast.Call) and last_name(one.node.func) == name
+    ]
+    return tuple(_one_a_line(found))
+
+
+def is_hooks(reference: str) -> bool:
+    """Whether a reference leads to the dict of an object's hooks: `._forward_hooks`, `hooks` of a grad node."""
+    return reference in ("hooks", "pre-hooks", "post-hook", "pre-hook") or bool(
+        re.fullmatch(r"\._\w*hooks(_with_kwargs)?", reference)
+    )

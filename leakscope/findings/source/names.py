@@ -1,0 +1,131 @@
+"""How does a name of the source compare to one of a trace?"""
+
+from __future__ import annotations
+
+import ast
+import re
+
+from leakscope.findings.model import Hop
+from leakscope.findings.source.parsed import ParsedFile, Scope, Sources
+from leakscope.graph.model import ObjectKind
+
+INSTANCES = (
+    ObjectKind.INSTANCE,
+    ObjectKind.NN_MODULE,
+    ObjectKind.OPTIMIZER,
+    ObjectKind.EXCEPTION,
+    ObjectKind.THREAD,
+    ObjectKind.CONTAINER,
+    ObjectKind.TENSOR,
+    ObjectKind.PARAMETER,
+)
+_NODE_SUFFIX = "Backward"
+"""torch names the grad nodes of a Function so (torch/autograd/function.py, FunctionMeta)."""
+
+
+def file_of(hop: Hop) -> str:
+    """The source file that a hop's line is in, "" where it has none."""
+    return hop.where.split(" ", 1)[0].rpartition(":")[0]
+
+
+def class_of(hop: Hop) -> str:
+    """The class that an object is an instance of, or is, without its module; "" where it has none of the user's."""
+    if hop.kind == ObjectKind.GRAD_NODE:
+        return hop.type.removesuffix(_NODE_SUFFIX)
+    if hop.kind == ObjectKind.CLASS:
+        return hop.name.rpartition(".")[2]
+    return hop.type.rpartition(".")[2] if hop.kind in INSTANCES else ""
+
+
+def argument(call: ast.Call, position: int | None, name: str) -> ast.expr | None:
+    """What a call gives for one parameter; None where it does not show that."""
+    named = next((keyword.value for keyword in call.keywords if keyword.arg == name), None)
+    if named is not None or position is None or position >= len(call.args):
+        return named
+    given = call.args[: position + 1]
+    return None if any(isinstance(one, ast.Starred) for one in given) else given[-1]
+
+
+def last_name(node: ast.expr) -> str:
+    """`append` of `self.rows.append`, "" of what has no name."""
+    if isinstance(node, ast.Attribute):
+        return node.attr
+    return node.id if isinstance(node, ast.Name) else ""
+
+
+def is_item(reference: str) -> bool:
+    """Whether a reference of a trace leads to an item: `[i]`, `['loss']`, `key <Tensor>`."""
+    return reference.startswith(("[", "key ", "{")) or reference == "(unnamed)"
+
+
+def key_of(node: ast.expr) -> str | None:
+    """`['loss']` for a key or a place that the source shows; None where it is worked out."""
+    return f"[{node.value!r}]" if isinstance(node, ast.Constant) else None
+
+
+def same_key(reference: str, key: str | None) -> bool:
+    """Whether an item of the trace can be the one of a key in the source; both may tell none."""
+    literal = re.fullmatch(r"\['.*'\]|\[\d+\]", reference)
+    return key is None or literal is None or key == reference
+
+
+def stored_in_self(parsed: ParsedFile, method: Scope, attribute: str) -> list[ast.expr]:
+    """What a method's `self.<attribute> = ...` assigns."""
+    own = method.parameters[:1]
+    return [
+        one.node.value
+        for one in parsed.found
+        if one.scope is method and isinstance(one.node, (ast.Assign, ast.AnnAssign)) and one.node.value is not None
+        for target in (one.node.targets if isinstance(one.node, ast.Assign) else [one.node.target])
+        if isinstance(target, ast.Attribute) and target.attr == attribute
+        if isinstance(target.value, ast.Name) and own == (target.value.id,)
+    ]
+
+
+def is_static(function: Scope) -> bool:
+    """Whether a method has no `self`."""
+    decorators = getattr(function.node, "decorator_list", [])
+    return any(last_name(decorator) == "staticmethod" for decorator in decorators)
+
+
+def is_file(hop: Hop, file: str) -> bool:
+    """Whether an object's line may be in this file: also where it has none."""
+    own = file_of(hop)
+    return not own or own == file or own.endswith("/" + file) or file.endswith("/" + own)
+
+
+def ends_with(dotted: str, end: str) -> bool:
+    """Whether a dotted name is another one, or that in a package."""
+    return bool(end) and (dotted == end or dotted.endswith("." + end))
+
+
+def related(hop: Hop, around: Scope, sources: Sources) -> bool:
+    """Whether a class of the source is the object's own, or above or below it."""
+    own = around.name.rpartition(".")[2]
+    kind = class_of(hop)
+    if own == kind:
+        return is_file(hop, around.file) or not file_of(hop)
+    return kind in _bases(own, sources) or own in _bases(kind, sources)
+
+
+def _bases(name: str, sources: Sources) -> set[str]:
+    """Names of the classes of the sources above one, its own left out."""
+    above: set[str] = set()
+    waiting = [name]
+    while waiting:
+        one = waiting.pop()
+        for parsed in sources.containing(f"class {one}"):
+            for scope in parsed.scopes:
+                if isinstance(scope.node, ast.ClassDef) and scope.node.name == one:
+                    bases = {last_name(base) for base in scope.node.bases} - above - {""}
+                    above |= bases
+                    waiting += bases
+    return above
+
+
+def is_module(hop: Hop, file: str) -> bool:
+    """Whether this namespace is that of a file."""
+    if hop.name == "__main__":
+        return is_file(hop, file)
+    path = file.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+    return ends_with(path, hop.name) or ends_with(hop.name, path)

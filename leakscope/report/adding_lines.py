@@ -1,0 +1,42 @@
+"""What does the user's own source say: which lines add to what is to be cut, and which edit would mend it?"""
+
+from __future__ import annotations
+
+from itertools import zip_longest
+
+from leakscope.findings.model import Finding, Suggestion
+from leakscope.record.model import Run
+from leakscope.report.marks import PLACES_SHOWN, source_line
+
+ADDED_AT = "added at (found in the source):"
+"""Opens the lines that put something there; nobody has seen them run."""
+SUGGESTION = "suggestion (advice, not tried):"
+"""Opens an edit."""
+
+
+def edit_lines(suggestion: Suggestion) -> tuple[str, ...]:
+    """The edit as `diff` writes it: lines that go after a `-`, lines that come after a `+`."""
+    return (
+        *(f"- {line}" for line in suggestion.before.splitlines()),
+        *(f"+ {line}" for line in suggestion.after.splitlines()),
+    )
+
+
+def edit_text(finding: Finding) -> str:
+    """The edit as a sentence without its full stop; "" where there is none."""
+    edit = finding.suggestion
+    if edit is None:
+        return ""
+    return f"{SUGGESTION} at {edit.where}, `{edit.before}` -> `{'; '.join(edit.after.splitlines())}`"
+
+
+def adding_lines(run: Run, finding: Finding) -> tuple[tuple[str, str], ...]:
+    """(place, source line) of what puts something where the cut is, one of each reference first; not the line that is
+    told with the cut.
+    """
+    references = finding.cut.references if finding.cut is not None else ()
+    rounds = zip_longest(*(reference.added_at for reference in references))
+    places = dict.fromkeys(place for each in rounds for place in each if place is not None)
+    told = finding.cut.where if finding.cut is not None else ""
+    shown = [place for place in places if place != told][: max(PLACES_SHOWN, len(references))]
+    return tuple((place, source_line(run, place)) for place in shown)

@@ -1,0 +1,137 @@
+"""Are hooks, closures, caches and registered modules told where the source makes them?"""
+
+from __future__ import annotations
+
+from findings.source.traces import finding, told
+
+from leakscope.findings.kinds import FreedBy
+
+
+def test_hooks_are_told_where_they_are_registered() -> None:
+    trace = """
+        frame main train.py:2 -> local net
+        nn __main__.Net train.py:4 -> ._forward_hooks
+        dict -> [i]
+        function watch.<locals>.hook train.py:6 -> closure seen
+        tensor float32[4]
+    """
+    text = """
+        def watch(net, seen):
+            def hook(*_):
+                return seen
+            net.register_forward_hook(hook)
+
+        def other(net):
+            net.register_forward_pre_hook(print)
+            net.register_forward_hook(print)
+    """
+    assert told(finding(trace, 1), train=text) == ["net.register_forward_hook(hook)"]
+
+
+def test_hooks_that_a_factory_makes_are_told_where_it_is_called() -> None:
+    trace = """
+        frame main train.py:2 -> local weight
+        parameter float32[4] -> ._backward_hooks
+        dict -> [i]
+        function scaled.<locals>.hook train.py:3 -> closure scale
+        tensor float32[4]
+    """
+    text = """
+        def scaled(scale):
+            def hook(grad):
+                return grad * scale
+            return hook
+
+        def step(weight):
+            weight.register_hook(scaled(torch.ones(4)))
+    """
+    assert told(finding(trace, 1), train=text) == ["weight.register_hook(scaled(torch.ones(4)))"]
+
+
+def test_a_closure_of_a_cycle_is_told_with_what_stores_it_and_where_it_is_written() -> None:
+    trace = """
+        function*0 run.<locals>.mask train.py:3 -> closure act
+        tensor*1 float32[4] -> ._backward_hooks
+        dict -> [i]
+        function*0 run.<locals>.mask train.py:3
+    """
+    text = """
+        def run(x):
+            act = net(x)
+            def mask(grad):
+                return grad * (act > 0)
+            act.register_hook(mask)
+    """
+    found = finding(trace, 0, freed_by=FreedBy.NEVER)
+    assert told(found, train=text) == ["act.register_hook(mask)", "def mask(grad):"]
+
+
+def test_an_attribute_of_a_grad_node_is_set_in_its_functions_forward() -> None:
+    trace = """
+        node*0 KeepsBackward train.py:3 -> .made
+        tensor*1 float32[4] -> .grad_fn
+        node*0 KeepsBackward train.py:3
+    """
+    text = """
+        class Keeps(torch.autograd.Function):
+            @staticmethod
+            def forward(ctx, x):
+                made = x * 2
+                ctx.made = made
+                return made
+
+        class Other(torch.autograd.Function):
+            @staticmethod
+            def forward(ctx, x):
+                ctx.made = x
+    """
+    found = finding(trace, 0, freed_by=FreedBy.GC)
+    assert told(found, train=text) == ["ctx.made = made"]
+
+
+def test_a_cached_function_is_told_where_it_is_called() -> None:
+    trace = """
+        module __main__ train.py:1 -> .table
+        cache table train.py:2 -> cached result
+        tensor float32[4]
+    """
+    text = """
+        @lru_cache(maxsize=None)
+        def table(step): return torch.ones(step)
+
+        def main():
+            for step in range(9):
+                x = table(step)
+    """
+    assert told(finding(trace, 1), train=text) == ["x = table(step)"]
+
+
+def test_a_default_argument_is_told_in_its_function() -> None:
+    trace = """
+        module __main__ train.py:1 -> .keep
+        function keep train.py:1 -> .__defaults__
+        tuple -> [0]
+        list -> [i]
+        tensor float32[4]
+    """
+    text = """
+        def keep(row, rows=[]):
+            rows.append(row)
+    """
+    assert told(finding(trace, 2), train=text) == ["rows.append(row)"]
+
+
+def test_modules_and_parameters_are_told_where_they_are_registered() -> None:
+    trace = """
+        frame main train.py:2 -> local net
+        nn __main__.Net train.py:4 -> .stage_7
+        nn torch.nn.modules.linear.Linear -> .weight
+        parameter float32[4]
+    """
+    text = """
+        class Net(nn.Module):
+            def grow(self, name):
+                self.register_buffer("mask", torch.ones(4))
+                self.add_module(name, nn.Linear(4, 4))
+    """
+    assert told(finding(trace, 1), train=text) == ["self.add_module(name, nn.Linear(4, 4))"]

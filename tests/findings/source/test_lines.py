@@ -1,0 +1,296 @@
+"""Are the lines that add to what the cut names exactly those of the source, and none where it shows none?"""
+
+from __future__ import annotations
+
+import pytest
+from findings.source.traces import finding, kept, told
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from leakscope.findings.source.lines import stores_for
+from leakscope.findings.source.parsed import Sources, parse
+from leakscope.findings.stages.source import with_lines
+
+LIST_OF_MAIN = """
+    frame main train.py:2 -> local history
+    list -> [i]
+    tensor float32[] -> .grad_fn
+    node AddBackward0
+"""
+LIST_OF_OBJECT = """
+    frame main train.py:2 -> local trainer
+    object __main__.Trainer train.py:3 -> .history
+    list -> [i]
+    tensor float32[8] -> storage
+    storage s
+"""
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "history.append(loss)",
+        "history.extend([loss, loss])",
+        "history.insert(0, loss)",
+        "history += [loss]",
+        "history = history + [loss]",
+        "history = [*history, loss]",
+        "history[len(history):] = history + [loss]",
+    ],
+)
+def test_what_is_added_to_a_local_of_the_function(line: str) -> None:
+    text = f"""
+        def main():
+            history = []
+            for x in data:
+                loss = net(x)
+                {line}
+            return history
+
+        def other():
+            history = []
+            history.append(make())
+    """
+    assert told(finding(LIST_OF_MAIN, 0), train=text) == [line]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "self.history.append(x)",
+        "self.history[self.step] = x",
+        "self.history.setdefault(self.step, x)",
+        "self.history = self.history + [x]",
+        "self.history = (self.history, x)",
+        "self.history |= {x}",
+        "self.history.update({self.step: x})",
+        "getattr(self, 'history').append(x)",
+    ],
+)
+def test_what_is_added_to_an_attribute_in_the_methods_of_its_class(line: str) -> None:
+    text = f"""
+        class Other:
+            def keep(self, x):
+                self.history.append(x)
+
+        class Trainer:
+            def __init__(self):
+                self.history = []
+
+            def keep(self, x):
+                {line}
+    """
+    assert told(finding(LIST_OF_OBJECT, 1), train=text) == [line]
+
+
+def test_methods_of_base_and_subclass_are_the_objects_too() -> None:
+    text = """
+        class Base:
+            def keep(self, x):
+                self.history.append(x)
+
+        class Trainer(Base):
+            pass
+
+        class Special(Trainer):
+            def keep_more(self, x):
+                self.history.extend(x)
+
+        class Sibling(Base):
+            def keep_else(self, x):
+                self.history.insert(0, x)
+    """
+    assert told(finding(LIST_OF_OBJECT, 1), train=text) == ["self.history.append(x)", "self.history.extend(x)"]
+
+
+def test_an_alias_and_a_parameter_are_followed() -> None:
+    text = """
+        def main():
+            history = []
+            log = history
+            log.append(first())
+            fill(1, history)
+
+        def fill(count, rows):
+            for _ in range(count):
+                rows.append(net())
+
+        def elsewhere(rows):
+            rows.append(net())
+    """
+    assert told(finding(LIST_OF_MAIN, 0), train=text) == ["rows.append(net())", "log.append(first())"]
+
+
+def test_a_parameter_is_followed_into_another_file_and_into_an_object() -> None:
+    main = """
+        from loop import Loop
+
+        def main():
+            history = []
+            Loop(history).run()
+    """
+    loop = """
+        class Loop:
+            def __init__(self, rows):
+                self.rows = rows
+
+            def run(self):
+                for x in data():
+                    self.rows.append(net(x))
+    """
+    assert told(finding(LIST_OF_MAIN, 0), train=main, loop=loop) == ["self.rows.append(net(x))"]
+
+
+def test_a_global_is_filled_in_its_module_and_where_it_is_imported() -> None:
+    trace = """
+        module log -> .ROWS
+        list -> [i]
+        tensor float32[4] -> storage
+        storage s
+    """
+    log = """
+        ROWS = []
+
+        def keep(x):
+            ROWS.append(x)
+
+        def local():
+            ROWS = []
+            ROWS.append(net())
+    """
+    use = """
+        import log
+        from log import ROWS as rows
+
+        log.ROWS.append(net())
+        rows.insert(0, net())
+    """
+    other = """
+        ROWS = []
+        ROWS.append(net())
+    """
+    expected = ["ROWS.append(x)", "log.ROWS.append(net())", "rows.insert(0, net())"]
+    assert told(finding(trace, 0), log=log, use=use, other=other) == expected
+
+
+def test_numbers_texts_and_empty_things_hold_no_tensor() -> None:
+    text = """
+        def main():
+            history = []
+            note = f"{epoch}"
+            for x in data:
+                loss = net(x)
+                history.append(loss.item())
+                history.append("epoch")
+                history.append(note)
+                history.append(float(loss))
+                history.append([])
+                history.append(loss)
+    """
+    assert told(finding(LIST_OF_MAIN, 0), train=text) == ["history.append(loss)"]
+
+
+def test_texts_are_what_grows_where_no_tensor_hangs_there() -> None:
+    trace = """
+        frame main train.py:2 -> local history
+        list -> [i]
+        text str
+    """
+    text = """
+        def main():
+            history = []
+            history.append("\\n".join(lines))
+    """
+    assert told(finding(trace, 0), train=text) == ['history.append("\\n".join(lines))']
+
+
+def test_what_is_detached_keeps_no_graph() -> None:
+    text = """
+        def main():
+            history = []
+            for x in data:
+                history.append(net(x).detach())
+                history.append(net(x))
+    """
+    assert told(finding(LIST_OF_MAIN, 0), train=text) == ["history.append(net(x))"]
+
+
+def test_what_is_made_anew_goes_after_what_carries_itself_on() -> None:
+    trace = """
+        frame main train.py:2 -> local h
+        tensor float32[4] -> .grad_fn
+        node TanhBackward0
+    """
+    text = """
+        def main():
+            h = torch.zeros(4)
+            for x in data:
+                h = cell(x, h)
+                loss = h.sum()
+    """
+    assert told(finding(trace, 0), train=text) == ["h = cell(x, h)"]
+
+
+def test_an_item_that_has_one_key_is_told_with_that_key_alone() -> None:
+    trace = """
+        frame main train.py:2 -> local history
+        dict -> ['val']
+        list -> [i]
+        tensor float32[] -> .grad_fn
+        node N
+    """
+    text = """
+        def main():
+            history = {"val": [], "train": []}
+            history["train"].append(net())
+            history["val"].append(net())
+    """
+    assert told(finding(trace, 1), train=text) == ['history["val"].append(net())']
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "def main(:\n    history.append(loss)",  # no Python
+        "def main():\n    print(history)",
+        "def other():\n    history = []\n    history.append(loss)",
+        "history = []\nhistory.append(loss)",  # a global of the same name
+        "class A:\n    def f(self, history):\n        self.history.append(history)",
+    ],
+)
+def test_nothing_is_told_that_is_not_shown(text: str) -> None:
+    assert told(finding(LIST_OF_MAIN, 0), train=text) == []
+
+
+def test_no_more_than_three_lines() -> None:
+    text = "def main():\n    history = []\n" + "    history.append(net())\n" * 9
+    assert len(told(finding(LIST_OF_MAIN, 0), train=text)) == 3
+
+
+def test_each_file_is_read_once_and_only_if_it_names_what_is_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[str] = []
+    monkeypatch.setattr(
+        "leakscope.findings.source.parsed.parse", lambda name, text: read.append(name) or parse(name, text)
+    )
+    files = {f"other{k}": "def main():\n    rows = []\n    rows.append(net())" for k in range(50)}
+    sources = Sources(kept(**files, train="def main():\n    history = []\n    history.append(net())"))
+    found = finding(LIST_OF_MAIN, 0)
+    for _ in range(3):
+        with_lines(found, sources)
+    assert read == ["train.py"]
+
+
+WORDS = ["def main():", "    history = []", "    history.append(history)", "history", "(", ")", "lambda:", "self.", "*"]
+
+
+@given(st.one_of(st.text(max_size=60), st.lists(st.sampled_from(WORDS)).map("\n".join)))
+@example("x" + ".history" * 3000)
+@example("(" * 300)
+@example("history = history\ndef main(history=history): history = history.history; history += history(history)")
+@example("\0")
+@settings(max_examples=60, deadline=None)
+def test_no_text_of_a_source_fails(text: str) -> None:
+    for found in (finding(LIST_OF_MAIN, 0), finding(LIST_OF_OBJECT, 1), finding(LIST_OF_OBJECT, 2)):
+        assert found.cut is not None
+        stores_for(found, found.cut.references[0], Sources({"train.py": text.split("\n")}))
+        assert with_lines(found, Sources({"train.py": text.split("\n")})).fingerprint == found.fingerprint
