@@ -10,6 +10,7 @@ from leakscope_cli.shared import Size, read_and_judge
 from leakscope.errors import LeakscopeError
 from leakscope.options import OFFERED
 from leakscope.report import FORMATS
+from leakscope.report.text import page as text_page
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
@@ -19,6 +20,7 @@ from leakscope.report import FORMATS
 @click.option("--leak-exit-code", type=int, default=0, metavar="N", help="Exit status when the run has leaks (0).")
 @click.option("--fail-on-avoidable", type=Size(), metavar="SIZE", help=OFFERED["fail_on_avoidable"].help)
 @click.option("--ignore-library", is_flag=True, help=OFFERED["ignore_library"].help)
+@click.option("--verbose", is_flag=True, help="Tell all there is as text; the other formats always do.")
 @click.pass_context
 def report(
     ctx: click.Context,
@@ -28,10 +30,11 @@ def report(
     leak_exit_code: int,
     fail_on_avoidable: int | None,
     ignore_library: bool,
+    verbose: bool,
 ) -> None:
     """Judge a recorded RUN again and tell its story."""
     run, findings = read_and_judge(folder, ignore_library=ignore_library, fail_on_avoidable=fail_on_avoidable)
-    text = FORMATS[form](run, findings)
+    text = text_page.render(run, findings, verbose=True) if verbose and form == "text" else FORMATS[form](run, findings)
     if output is None:
         click.echo(text, nl=not text.endswith("\n"))
     else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from collections.abc import Sequence
 from contextlib import redirect_stdout
@@ -22,6 +23,9 @@ from leakscope.errors import LeakscopeError
 from leakscope.launch import Outcome, Outside, launch, launch_inside, outside_launcher
 from leakscope.options import Options
 from leakscope.record.folder import prepare_folder
+
+_CTRL_C = 128 + signal.SIGINT
+"""Exit status of a script that Ctrl-C ended."""
 
 
 @click.command(cls=RunCommand, params=offered_options(), context_settings={"help_option_names": ["-h", "--help"]})
@@ -80,6 +84,8 @@ def record_and_report(options: Options, outside: Outside | None = None) -> int:
 
 
 def _failure_text(options: Options, outcome: Outcome) -> str:
+    if outcome.status == _CTRL_C:
+        return "you stopped the script (Ctrl-C)"
     who = "the script" if outcome.failed is None or options.ranks * options.nnodes == 1 else f"rank {outcome.failed}"
     log = f", log in {options.folder / outcome.log}" if outcome.log else ""
     return f"{who} failed with status {outcome.status}{': ' + outcome.error if outcome.error else ''}{log}"

@@ -93,7 +93,7 @@ class Options:
     ] = False
     hang_timeout: Annotated[
         float | None,
-        Option("End the ranks when nothing happens on the wire for so long (off).", metavar="SECONDS", unit="seconds"),
+        Option("End the ranks when nothing is sent or received for so long (off).", metavar="SECONDS", unit="seconds"),
     ] = None
     leak_exit_code: Annotated[
         int, Option("Exit status when leaks are found (23).", metavar="N", unit="exit status")

@@ -17,6 +17,7 @@ from leakscope.capture.process import script
 from leakscope.capture.process.forks import in_forked_child
 from leakscope.capture.process.import_hook import AfterImport
 from leakscope.capture.process.patches import Patches
+from leakscope.capture.source.user_frames import raised_at
 from leakscope.options import Options
 from leakscope.record.kinds import EndKind
 
@@ -48,13 +49,14 @@ class _Rank:
         if recorder is not None and (recorder.stopped or (end.status and recorder.is_over())):
             end = script.End(EndKind.STOPPED, 0)
             error = None
-        message = script.last_line(error) if end.how == EndKind.RAISED else ""
+        message = script.what_it_said(end, error)
+        at = raised_at(error) if end.how == EndKind.RAISED else ""
         stack = script.stack_of(error) if end.how == EndKind.RAISED else ()
 
         def ended(steps: int) -> Ended:
             from leakscope.record.model import Ended
 
-            return Ended(end.how, end.status, steps, message, stack)
+            return Ended(end.how, end.status, steps, message, stack, at=at)
 
         if recorder is not None:
             recorder.failed(error)

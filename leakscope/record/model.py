@@ -13,6 +13,7 @@ from leakscope.record.rows.device import DeviceBlocks, DeviceFailure, DeviceStep
 from leakscope.record.rows.host import AllocationFailure, GcFreeze, MemoryShortage
 from leakscope.record.rows.lifetimes import LifetimeRow
 from leakscope.record.rows.objects import GainingContainer, GainingType
+from leakscope.record.rows.row import rare
 
 if TYPE_CHECKING:
     from leakscope.allocator.figures import SnapshotReport
@@ -104,6 +105,8 @@ class Ended:
     stack: tuple[str, ...] = ()
     log: str = ""
     """Path of the rank's log, relative to the run's folder."""
+    at: str = rare("")
+    """`train.py:12 main`: the user's line at which the error that ended it was raised, "" where that is not known."""
 
 
 @dataclass(frozen=True)

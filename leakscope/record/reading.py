@@ -181,7 +181,7 @@ def _final_operation(path: Path, notes: list[str]) -> tuple[FinalOperation | Non
     try:
         return unpack(file.read_bytes()), True
     except ValueError as error:
-        notes.append(f"what the rank did last on the wire cannot be told: {error}")
+        notes.append(f"which communication operation was the rank's last cannot be told: {error}")
         return None, False
 
 

@@ -64,7 +64,7 @@ def _rank(suite: ElementTree.Element, rank: Rank) -> None:
     case = _case(suite, "rank", f"rank {rank.number} ended well")
     if ended_badly(rank):
         ended = ended_text(rank)
-        details = "\n".join((*rank.ended.stack, error_text(ended, rank.ended.error), rank.ended.log)).strip()
+        details = "\n".join((*rank.ended.stack, error_text(rank), rank.ended.log)).strip()
         _add(case, "error", ended, ended.split()[0], details)
 
 

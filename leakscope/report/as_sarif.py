@@ -84,8 +84,7 @@ def _invocation(run: Run, findings: Findings) -> dict[str, Any]:
 
 
 def _ended(rank: Rank) -> str:
-    ended = ended_text(rank)
-    return f"rank {rank.number} {ended} {error_text(ended, rank.ended.error)}".strip()
+    return f"rank {rank.number} {ended_text(rank)} {error_text(rank)}".strip()
 
 
 def _result(finding: Finding, rules: list[str], suppressed: bool) -> dict[str, Any]:

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 from leakscope.findings.comm.matching import CommState, comm_states
 from leakscope.findings.model import Findings, RankSummary
+from leakscope.record.kinds import EndKind
 from leakscope.record.model import Rank, Run
-from leakscope.report.wording import comm_notes, ended_badly, ended_text, leaks, plural
+from leakscope.report.wording import comm_notes, ended_badly, ended_text, error_text, leaks, plural
 from leakscope.units import bytes_text, seconds_text
 
 _OLDEST = 2
@@ -23,7 +24,10 @@ class RankStory:
     ended: str
     badly: bool
     error: str
+    """What `ended` does not say of it."""
     stack: tuple[str, ...]
+    printed_by_python: bool
+    """Whether the stack is a traceback, which Python has printed as well."""
     log: str
     steps: int
     counted_bytes: int | None
@@ -45,6 +49,8 @@ class RankStory:
     summary: RankSummary
     categories: Mapping[str, int]
     notes: tuple[str, ...]
+    not_read: tuple[str, ...]
+    """What looks could not judge."""
 
 
 def rank_stories(run: Run, findings: Findings) -> tuple[RankStory, ...]:
@@ -62,8 +68,9 @@ def _story(rank: Rank, run: Run, findings: Findings, state: CommState | None) ->
         number=rank.number,
         ended=ended_text(rank),
         badly=ended_badly(rank),
-        error=rank.ended.error,
+        error=error_text(rank),
         stack=rank.ended.stack,
+        printed_by_python=rank.ended.how == EndKind.RAISED,
         log=rank.ended.log,
         steps=max(rank.ended.steps, len(rank.steps)),
         counted_bytes=_counted(rank, summary),
@@ -77,7 +84,8 @@ def _story(rank: Rank, run: Run, findings: Findings, state: CommState | None) ->
         looking=_looking(rank),
         summary=summary,
         categories=summary.categories,
-        notes=(*rank.notes, *of_comm, *(text for look in rank.looks for text in look.unjudged)),
+        notes=(*rank.notes, *of_comm),
+        not_read=tuple(text for look in rank.looks for text in look.unjudged),
     )
 
 
@@ -136,6 +144,12 @@ def _own_collections(rank: Rank) -> str:
     cost = seconds_text(sum(c.seconds for c in collections))
     count = plural(len(collections), "collection")
     return f"the program's own gc: {count} ({full} full), {cost}, {bytes_text(freed)} freed"
+
+
+def looking_text(run: Run) -> str:
+    """`4 looks (960.0 ms)`, of the rank that looked for longest; "" where none did."""
+    spent = max(((sum(look.seconds for look in rank.looks), len(rank.looks)) for rank in run.ranks), default=(0.0, 0))
+    return f"{plural(spent[1], 'look')} ({seconds_text(spent[0])})" if spent[1] else ""
 
 
 def _looking(rank: Rank) -> str:

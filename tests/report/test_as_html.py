@@ -107,7 +107,7 @@ def test_every_rank_and_how_it_ended_is_named() -> None:
     words = " ".join(Page(page("killed")).words)
     assert "killed by SIGKILL after 5 steps" in words
     assert "RuntimeError: Connection closed by peer" in words
-    assert "lost without a word before its first step" in words
+    assert "left no word of how it ended, before its first step" in words
 
 
 def test_a_note_that_holds_nothing_names_no_holder() -> None:

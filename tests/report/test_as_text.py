@@ -16,6 +16,7 @@ from leakscope.record.model import Ended, Rank, Step
 from leakscope.report import FORMATS
 from leakscope.report.per_rank import counted_steps
 from leakscope.report.text.lines import WIDTH
+from leakscope.report.text.page import render
 from leakscope.report.wording import held_text
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -100,30 +101,29 @@ def test_sections_follow_the_leaks() -> None:
 
 def test_a_killed_rank_is_named_before_the_peer_that_raised_because_of_it() -> None:
     text = FORMATS["text"](*examples.killed())
-    assert "Look at rank 1 first: it was killed by SIGKILL after 5 steps (its log: logs/rank_1.log)" in text
-    assert "! rank 0 raised after 5 steps" in text
-    assert "error: RuntimeError: Connection closed by peer" in text
-    assert "! rank 2 lost without a word before its first step" in text
+    assert text.startswith("Failed   Rank 1 was killed by SIGKILL after 5 steps. Its log: logs/rank_1.log\nVerdict")
+    assert "! rank 0 failed with RuntimeError: Connection closed by peer [127.0.0.1]:29500 after 5 steps" in text
+    assert "! rank 2 left no word of how it ended, before its first step" in text
 
 
 def test_an_error_that_only_repeats_the_end_is_left_out() -> None:
     text = FORMATS["text"](
         *examples.failed_as(Ended("killed", 137, 5, error="killed by SIGKILL", log="logs/rank_0.log"))
     )
-    assert "it was killed by SIGKILL after 5 steps (its log: logs/rank_0.log)" in " ".join(text.split())
+    assert "The script was killed by SIGKILL after 5 steps. Its log: logs/rank_0.log" in " ".join(text.split())
     assert text.count("killed by SIGKILL") == 2 and "error:" not in text
 
 
 def test_a_rank_that_hung_has_raised_nothing() -> None:
     text = FORMATS["text"](
-        *examples.failed_as(Ended(EndKind.HUNG, 124, 8, error="nothing happened on the wire for 8 s; last recv"))
+        *examples.failed_as(Ended(EndKind.HUNG, 124, 8, error="nothing was sent or received for 8 s; last recv"))
     )
-    assert "it hung after 8 steps: nothing happened on the wire for 8 s; last recv." in " ".join(text.split())
-    assert "! rank 0 hung after 8 steps\n    error: nothing happened on the wire" in text and "raised" not in text
+    assert "it hung after 8 steps: nothing was sent or received for 8 s; last recv." in " ".join(text.split())
+    assert "! rank 0 hung after 8 steps\n    error: nothing was sent or received" in text and "failed with" not in text
 
 
 def test_a_note_that_holds_nothing_names_no_holder() -> None:
-    text = FORMATS["text"](*examples.of_a_dropped_work())
+    text = render(*examples.of_a_dropped_work(), verbose=True)
     assert "p2p-buffer [00000001]; no memory held, 116 times seen; ranks 0, 1; steps 3 to 5" in text
     assert not any(words in text for words in ("0 B held", "No trace", "freed by", "no single reference"))
 
@@ -173,7 +173,7 @@ def test_what_is_no_leak_is_not_called_leaked(rule: str, severity: str, word: st
     run, findings = examples.leaking()
     of_list = next(f for f in findings.findings if f.rule == "step-growth")
     only = replace(findings, findings=(replace(of_list, rule=rule, severity=severity),))
-    text, page = FORMATS["text"](run, only), FORMATS["html"](run, only)
+    text, page = render(run, only, verbose=True), FORMATS["html"](run, only)
     assert {other for other in ("idle", "held", "leaked") if f" {other}: gained 2 items" in text} == {word}
     assert f"<b>{word}</b>" in page and ('<li class="leaked">' in page) == (severity == "leak")
 

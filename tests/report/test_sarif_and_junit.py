@@ -43,7 +43,7 @@ def test_sarif_results_are_complete(name: str) -> None:
 
 def test_sarif_points_at_the_cut() -> None:
     cycle, growth, library, note = sarif("leaking")["results"]
-    assert [r["level"] for r in (cycle, growth, library, note)] == ["error", "error", "warning", "note"]
+    assert [r["level"] for r in (cycle, growth, library, note)] == ["error", "error", "note", "note"]
     place = cycle["locations"][0]["physicalLocation"]
     assert (place["artifactLocation"]["uri"], place["region"]["startLine"]) == ("stage.py", 41)
     made = growth["relatedLocations"][0]["physicalLocation"]

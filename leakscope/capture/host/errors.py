@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import re
-from types import TracebackType
 from typing import Any
 
 from leakscope.capture.heap.raw_types import mro
-from leakscope.capture.source.user_source import at, is_users
+from leakscope.capture.source.user_frames import raised_at
 
 _WANTED = re.compile(r"you tried to allocate (\d+) bytes")
 _WANTED_ON_DEVICE = re.compile(r"[Tt]ried to allocate ([\d.]+) ([KMGT]?i?B)")
@@ -29,7 +28,7 @@ def failure(error: BaseException | None) -> dict[str, Any] | None:
     return {
         "error": text.splitlines()[0] if text else type(error).__name__,
         "wanted_bytes": _wanted(text),
-        "at": _place(error),
+        "at": raised_at(error),
     }
 
 
@@ -43,15 +42,3 @@ def _wanted(text: str) -> int | None:
     if match := _WANTED_ON_DEVICE.search(text):
         return int(float(match[1]) * _UNITS.get(match[2], 1))
     return None
-
-
-def _place(error: BaseException) -> str:
-    """`train.py:41 forward`: the innermost line of the user's in the traceback."""
-    place = ""
-    trace: TracebackType | None = error.__traceback__
-    while trace is not None:
-        code = trace.tb_frame.f_code
-        if is_users(code.co_filename):
-            place = f"{at(code.co_filename, trace.tb_lineno)} {code.co_name}"
-        trace = trace.tb_next
-    return place

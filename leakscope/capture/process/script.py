@@ -89,9 +89,15 @@ def _status(code: object) -> int:
     return code & 0xFF if isinstance(code, int) else 1
 
 
-def last_line(error: BaseException | None) -> str:
-    """`ValueError: no such layer`, as the last line of the traceback has it."""
-    return "" if error is None else traceback.format_exception_only(type(error), error)[-1].strip()
+def what_it_said(end: End, error: BaseException | None) -> str:
+    """`ValueError: no such layer`, as the last line of the traceback has it, or the text that sys.exit was given."""
+    if end.how == EndKind.EXITED and isinstance(error, SystemExit):
+        return error.code if isinstance(error.code, str) else ""
+    if end.how != EndKind.RAISED or error is None:
+        return ""
+    told = traceback.TracebackException.from_exception(error, limit=0)
+    told.__notes__ = None  # they would come last (PEP 678)
+    return list(told.format_exception_only())[-1].strip()
 
 
 def stack_of(error: BaseException | None) -> tuple[str, ...]:

@@ -52,7 +52,7 @@ class Ends:
 
     def leave_hung(self, steps: int, timeout_s: float, last_words: str, thread: int) -> None:
         """End the process of a rank whose comm operations have stood still; `thread` is the one whose stack is told."""
-        why = f"nothing happened on the wire for {timeout_s:g} s; last {last_words or 'nothing at all'}"
+        why = f"nothing was sent or received for {timeout_s:g} s; last {last_words or 'nothing at all'}"
         self.folder.ended(Ended(EndKind.HUNG, HANG_STATUS, steps, why, stack_of_thread(thread)))
         self.rank_state.update(activity=Activity.ENDED, ended=time.time())
         leave_now(HANG_STATUS)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from types import FrameType
+from types import FrameType, TracebackType
 
 from leakscope.capture.source.user_source import at, is_users
 
@@ -33,6 +33,18 @@ def users_line(frame: FrameType | None) -> str:
     while frame is not None and not is_users(frame.f_code.co_filename):
         frame = frame.f_back
     return "" if frame is None else f"{at(frame.f_code.co_filename, frame.f_lineno)} {frame.f_code.co_name}"
+
+
+def raised_at(error: BaseException | None) -> str:
+    """`train.py:41 forward`: the innermost line of the user's in an error's traceback; "" where there is none."""
+    place = ""
+    trace: TracebackType | None = None if error is None else error.__traceback__
+    while trace is not None:
+        code = trace.tb_frame.f_code
+        if is_users(code.co_filename):
+            place = f"{at(code.co_filename, trace.tb_lineno)} {code.co_name}"
+        trace = trace.tb_next
+    return place
 
 
 def arguments_of_running_calls() -> list[tuple[str, str]]:

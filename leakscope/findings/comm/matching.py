@@ -209,7 +209,7 @@ def first_to_blame(run: Run) -> int | None:
 def first_to_fail(run: Run) -> Rank | None:
     """The rank to look at first: one killed from outside, else the failing one that got least far.
 
-    A rank whose last operation on the wire raised is taken for one whose peer had gone away. Where all were ended
+    A rank whose last operation failed is taken for one whose peer had gone away. Where all were ended
     because nothing moved, it is the one that the others waited for.
     """
     failed = [

@@ -105,7 +105,7 @@ def render(run: Run, findings: Findings) -> str:
     run, findings = cleaned(run), cleaned(findings)
     sections = (
         ("Leaks", "", wording.leaks(findings)),
-        ("Held by libraries", "Not yours to mend, and no reason to fail.", wording.library(findings)),
+        ("Held by libraries", "No leak.", wording.library(findings)),
         ("Notes", "Too small to judge, or no leak by themselves.", wording.notes(findings)),
     )
     avoidable = wording.avoidable(findings)
@@ -121,6 +121,7 @@ def render(run: Run, findings: Findings) -> str:
         ranks_drawn=RANKS_DRAWN,
         device=device_section(run),
         steps=wording.steps_of(run),
+        failure=wording.failure_text(run),
         next=wording.next_text(run, findings),
         out_of_memory=out_of_memory,
         colour=Verdict.LEAKS if out_of_memory else findings.verdict,

@@ -9,70 +9,87 @@ from leakscope.record.model import Run
 from leakscope.report.cleaning import one_line
 from leakscope.report.per_rank import RankStory, rank_stories
 from leakscope.report.text.lines import wrapped
-from leakscope.report.wording import error_text
 from leakscope.units import bytes_text
 
+ALWAYS = 4
+"""The first columns of the table; the others stand there where some rank has something in them."""
+HEADS = ("rank", "steps", "allocated", "growth/step", "in tensors", "leaked", "peak", "gc would free", "gc freed")
+"""Allocated: what the process has of its allocator at the last look. In tensors: of the storages found there."""
 
-def rank_lines(run: Run, findings: Findings) -> Iterator[str]:
+
+def rank_lines(run: Run, findings: Findings, verbose: bool = False) -> Iterator[str]:
     """All ranks: how they ended, a table, and what else is known of each."""
     stories = rank_stories(run, findings)
     yield "Ranks"
     yield "====="
-    for story in stories:
-        yield from _ended(story)
+    if len(stories) > 1 and len({story.ended for story in stories}) == 1 and not any(map(_says_more, stories)):
+        yield f"  all {len(stories)} ranks {stories[0].ended}"
+    else:
+        for story in stories:
+            yield from _ended(story, shown_before=len(stories) == 1 and not verbose)
     yield ""
-    yield from _table(stories)
+    yield from _table(stories, verbose)
     for story in stories:
-        yield from _figures(story)
+        yield from _figures(story, verbose)
 
 
-def _ended(story: RankStory) -> Iterator[str]:
+def _says_more(story: RankStory) -> bool:
+    return story.badly or bool(story.error or story.stack)
+
+
+def _ended(story: RankStory, shown_before: bool) -> Iterator[str]:
+    """`shown_before`: Python itself has printed the traceback of an only rank, and the report opens with its error."""
     mark = "!" if story.badly else " "
     yield from wrapped(f"{mark} rank {story.number} {story.ended}", "", "    ")
-    if error := error_text(story.ended, story.error):
-        yield from wrapped(error, "    error: ", "           ")
-    for line in story.stack:
-        yield from wrapped(line, "    | ", "    | ")
+    if story.error:
+        yield from wrapped(story.error, "    error: ", "           ")
+    if not (shown_before and story.printed_by_python):
+        for line in story.stack:
+            yield from wrapped(line, "    | ", "    | ")
     if story.log and (story.badly or story.error):
         yield from wrapped(story.log, "    log: ", "         ")
 
 
-def _table(stories: tuple[RankStory, ...]) -> Iterator[str]:
-    heads = ("rank", "steps", "counted", "growth/step", "explained", "leaked", "peak", "gc would free", "gc freed")
-    rows = [
+def _table(stories: tuple[RankStory, ...], verbose: bool) -> Iterator[str]:
+    sizes = [
         (
-            str(s.number),
-            str(s.steps),
-            _known(s.counted_bytes),
-            _known(s.growth_per_step),
-            _known(s.explained_bytes),
-            _known(s.leaked_bytes),
-            _known(s.summary.peak_bytes),
-            _known(s.predicted_bytes),
-            _known(s.gc_freed_bytes),
+            s.counted_bytes,
+            s.growth_per_step,
+            s.explained_bytes,
+            s.leaked_bytes,
+            s.summary.peak_bytes,
+            s.predicted_bytes,
+            s.gc_freed_bytes,
         )
         for s in stories
     ]
-    widths = [max(len(row[i]) for row in (heads, *rows)) for i in range(len(heads))]
-    for row in (heads, *rows):
-        yield "  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True))
-    yield "(- is unknown; counted: what the allocator has out, explained: the storages found)"
+    rows = [(str(s.number), str(s.steps), *map(_known, of_rank)) for s, of_rank in zip(stories, sizes, strict=True)]
+    shown = [
+        column
+        for column in range(len(HEADS))
+        if verbose or column < ALWAYS or any(of_rank[column - 2] for of_rank in sizes)
+    ]
+    widths = {column: max(len(row[column]) for row in (HEADS, *rows)) for column in shown}
+    for row in (HEADS, *rows):
+        yield "  ".join(row[column].rjust(widths[column]) for column in shown)
+    if any(row[column] == "-" for row in rows for column in shown):
+        yield "(- is unknown)"
 
 
 def _known(count: float | None) -> str:
     return "-" if count is None else bytes_text(count)
 
 
-def _figures(story: RankStory) -> Iterator[str]:
+def _figures(story: RankStory, verbose: bool) -> Iterator[str]:
     categories = sorted(story.categories.items(), key=lambda item: (-item[1], item[0]))
     texts = [
         ", ".join(f"{one_line(name)} {bytes_text(count)}" for name, count in categories if count),
         story.gc,
         story.own_collections,
         story.looking,
-        *story.notes,
     ]
-    texts = [text for text in texts if text]
+    texts = [text for text in (*(texts if verbose else ()), *story.notes) if text]
+    texts += [text for text in story.not_read if text] if verbose else []
     if texts:
         yield ""
         yield f"  rank {story.number}"

@@ -7,6 +7,7 @@ from leakscope.report.wording.ended import (
     ended_badly,
     ended_text,
     error_text,
+    failure_text,
     hung_text,
     is_hung,
     status_text,
@@ -28,7 +29,7 @@ from leakscope.report.wording.held import (
 )
 from leakscope.report.wording.memory import at_end_text
 from leakscope.report.wording.numbers import listed_numbers, plural
-from leakscope.report.wording.sections import avoidable, leaks, library, notes, of_block, steps_of
+from leakscope.report.wording.sections import avoidable, is_fault, leaks, library, notes, of_block, steps_of
 from leakscope.report.wording.sentences import advice, avoidable_text, run_text, title
 from leakscope.report.wording.verdict.ledger import ledger_by_interval, ledger_table, rose_text
 from leakscope.report.wording.verdict.next_step import first_cut, next_text
@@ -46,11 +47,13 @@ __all__ = [
     "ended_badly",
     "ended_text",
     "error_text",
+    "failure_text",
     "first_cut",
     "freed_text",
     "held_text",
     "holds_nothing",
     "hung_text",
+    "is_fault",
     "is_hung",
     "leaks",
     "ledger_by_interval",

@@ -58,8 +58,8 @@ def buffer_title(finding: Finding, facts: BufferFacts) -> str:
         HeldBy.REGISTRY_AND_PROGRAM: f"{finding.subject} keeps results of functional collectives that nobody "
         "has waited "
         f"for: {what}",
-        HeldBy.NATIVE: f"a buffer of the wire is held by native code and no Python object explains it: {what}",
-        HeldBy.PROGRAM: f"{finding.subject} keeps buffers of the wire past their step: {what}",
+        HeldBy.NATIVE: f"a communication buffer is held by native code and no Python object explains it: {what}",
+        HeldBy.PROGRAM: f"{finding.subject} keeps communication buffers past their step: {what}",
     }[facts.held_by]
 
 
@@ -89,20 +89,20 @@ def buffer_advice(finding: Finding, facts: BufferFacts) -> str:
     take = "Take each one out" if facts.container else "Let go of each one"
     pop = " (pop it instead of counting through the list)" if facts.container == "list" else ""
     return (
-        f"The wire is done with these buffers; {cut} is what keeps them. {take} when its microbatch is done{pop}, and "
-        "keep a gradient edge (torch.autograd.graph.get_gradient_edge) instead of a sent output."
+        f"Their send or receive is over; {cut} is what keeps these buffers. {take} when its microbatch is done{pop}, "
+        "and keep a gradient edge (torch.autograd.graph.get_gradient_edge) instead of a sent output."
     )
 
 
 def holder_to_blame(buffers: CommBuffers) -> str:
-    """One sentence for a holder of another kind that keeps buffers of the wire too."""
+    """One sentence for a holder of another kind that keeps communication buffers too."""
     dead = "their" if buffers.dead == buffers.count else f"{buffers.dead} of their"
     weak = f"; {dead} Python tensors are dead, their storages are not" if buffers.dead else ""
     several = buffers.count > 1
     return (
-        f" Among what it keeps {'are' if several else 'is'} {buffers.count} {'buffers' if several else 'buffer'} "
-        "of the "
-        f"wire ({bytes_text(buffers.bytes)}: {buffers_text(buffers)}{weak}): this holder is to blame, not the wire."
+        f" Among what it keeps {'are' if several else 'is'} {buffers.count} communication "
+        f"{'buffers' if several else 'buffer'} ({bytes_text(buffers.bytes)}: "
+        f"{buffers_text(buffers)}{weak}): this holder is to blame, not the communication."
     )
 
 
@@ -192,7 +192,7 @@ def comm_notes(state: CommState) -> tuple[str, ...]:
     """What a rank did last, whom it waited for, and what its peers never answered."""
     notes = []
     if state.last is not None:
-        notes.append(f"last on the wire: {last_operation_text(state.last)}")
+        notes.append(f"last operation: {last_operation_text(state.last)}")
     if state.missing is not None:
         operation, ranks = state.missing.operation, state.missing.ranks
         who = f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"
@@ -203,7 +203,7 @@ def comm_notes(state: CommState) -> tuple[str, ...]:
 def _unmatched_text(lost: Unmatched) -> str:
     verb = "received" if lost.direction == Direction.SEND else "sent"
     more = f" and {lost.missing - 1} after it" if lost.missing > 1 else ""
-    answer = "which did nothing on the wire"
+    answer = "which sent and received nothing"
     if lost.answer is not None:
         answer = f"whose last operation was: {last_operation_text(lost.answer)}"
     return f"never {verb} by rank {lost.peer}: {operation_text(lost.first)}{more}; rank {lost.peer}, {answer}"

@@ -1,17 +1,28 @@
-"""How did each rank end?"""
+"""How did each rank end, and what ended the run?"""
 
 from __future__ import annotations
 
 import signal
 
+from leakscope.findings.comm.matching import first_to_fail
 from leakscope.record.kinds import EndKind
-from leakscope.record.model import Rank, Run
+from leakscope.record.model import Ended, Rank, Run
+from leakscope.report.cleaning import one_line
 from leakscope.report.wording.numbers import listed_numbers, plural
+
+_SIGNALLED = 128
+"""Exit status of a process that signal 0 would have ended, as shells count."""
+_CTRL_C = _SIGNALLED + signal.SIGINT
+_TERMINATED = _SIGNALLED + signal.SIGTERM
+_ERROR_SHOWN = 160
+"""Characters of an error's first line that a sentence quotes; the rest stands below it."""
+_PASSIVE = ("killed", "stopped", "ended")
+"""First words that follow `it was`."""
 
 
 def status_text(status: int) -> str:
     """`status 3`, or the signal for 128+n and -n: `SIGKILL`."""
-    number = -status if status < 0 else status - 128
+    number = -status if status < 0 else status - _SIGNALLED
     if number > 0:
         try:
             return signal.Signals(number).name
@@ -21,22 +32,47 @@ def status_text(status: int) -> str:
 
 
 def ended_text(rank: Rank) -> str:
-    """`killed by SIGKILL after 5 steps`."""
+    """`failed with ValueError: boom (train.py:12) after 5 steps`."""
     ended = rank.ended
-    after = "before its first step" if ended.steps == 0 else f"after {plural(ended.steps, 'step')}"
-    if is_hung(rank):
-        return f"hung {after}"
-    words = {
-        "finished": "finished",
-        "stopped": "stopped by leakscope",
-        "raised": "raised",
-        "exited": f"exited with {status_text(ended.status)}",
-        "killed": f"killed by {status_text(ended.status)}",
-        "lost": "lost without a word",
-    }
     if ended.how == EndKind.FINISHED and ended.steps == 0:
         return "finished, no step seen"
-    return f"{words.get(ended.how, ended.how)} {after}"
+    return f"{_how(ended)} {_after(ended)}"
+
+
+def _after(ended: Ended) -> str:
+    return "before its first step" if ended.steps == 0 else f"after {plural(ended.steps, 'step')}"
+
+
+def _how(ended: Ended) -> str:
+    if is_users_stop(ended):
+        return "stopped by you (Ctrl-C)"
+    if ended.how == EndKind.KILLED and ended.status == _TERMINATED:
+        return "ended from outside (SIGTERM)"
+    if ended.how == EndKind.RAISED:
+        return f"failed{_error(ended)}"
+    return {
+        EndKind.FINISHED: "finished",
+        EndKind.STOPPED: "stopped by leakscope",
+        EndKind.HUNG: "hung",
+        EndKind.EXITED: f"exited with {status_text(ended.status)}",
+        EndKind.KILLED: f"killed by {status_text(ended.status)}",
+        EndKind.LOST: "left no word of how it ended,",
+    }[ended.how]
+
+
+def _error(ended: Ended) -> str:
+    """` with ValueError: boom (train.py:12)`: of a long error its beginning."""
+    line = one_line(ended.error.partition("\n")[0])
+    if not line:
+        return ""
+    shown = line if len(line) <= _ERROR_SHOWN else f"{line[:_ERROR_SHOWN].rstrip()}..."
+    at = f" ({ended.at.removesuffix(' <module>')})" if ended.at else ""
+    return f" with {shown}{at}"
+
+
+def is_users_stop(ended: Ended) -> bool:
+    """Whether Ctrl-C ended it, by way of the script's KeyboardInterrupt or of the signal itself."""
+    return ended.status == _CTRL_C and ended.how in (EndKind.RAISED, EndKind.KILLED, EndKind.EXITED)
 
 
 def is_hung(rank: Rank) -> bool:
@@ -45,7 +81,7 @@ def is_hung(rank: Rank) -> bool:
 
 
 def hung_text(run: Run) -> str:
-    """`ranks 0, 2 hung after 7 steps: nothing happened on the wire for 8 s`; "" where no rank did."""
+    """`ranks 0, 2 hung after 7 steps: nothing was sent or received for 8 s`; "" where no rank did."""
     hung: dict[str, list[Rank]] = {}
     for rank in run.ranks:
         if is_hung(rank):
@@ -59,9 +95,26 @@ def hung_text(run: Run) -> str:
     return "; ".join(told)
 
 
-def error_text(ended: str, error: str) -> str:
-    """An error without what `ended` (an `ended_text`) says already; "" where that is all of it."""
-    return "" if ended.startswith(error) else error
+def failure_text(run: Run) -> tuple[str, str]:
+    """(`Failed`, `The script failed with ValueError: boom (train.py:12) after 4 steps.`) of the rank to look at
+    first, `Stopped` where somebody ended it; ("", "") where no rank failed, or the ranks hung.
+    """
+    rank = first_to_fail(run)
+    if rank is None or is_hung(rank):
+        return "", ""
+    if is_users_stop(rank.ended):
+        return "Stopped", f"You stopped it (Ctrl-C) {_after(rank.ended)}."
+    who = "The script" if len(run.ranks) == 1 else f"Rank {rank.number}"
+    log = f" Its log: {rank.ended.log}" if rank.ended.log else ""
+    stopped = rank.ended.status == _TERMINATED
+    return "Stopped" if stopped else "Failed", f"{who} {was_text(rank)}.{log}"
+
+
+def error_text(rank: Rank) -> str:
+    """A rank's error where `ended_text` does not say all of it; else ""."""
+    error = rank.ended.error
+    told = is_users_stop(rank.ended) or rank.ended.how in (EndKind.KILLED, EndKind.LOST)
+    return "" if told or error in ended_text(rank) else error
 
 
 def ended_badly(rank: Rank) -> bool:
@@ -73,4 +126,5 @@ def ended_badly(rank: Rank) -> bool:
 
 def was_text(rank: Rank) -> str:
     """`ended_text` as it follows `it`: `was killed by SIGKILL after 5 steps`."""
-    return f"{'was ' if rank.ended.how in ('killed', 'lost', 'stopped') else ''}{ended_text(rank)}"
+    text = ended_text(rank)
+    return f"was {text}" if text.startswith(_PASSIVE) else text

@@ -223,7 +223,7 @@ def _holder(held: HeldThen) -> str:
 def at_end_text(alive: AliveAtEnd) -> str:
     """What was alive when a rank's main code had returned."""
     parts = ", ".join(f"{name} {bytes_text(size)}" for name, size in alive.categories.items())
-    return f"rank {alive.rank}, when its main code had returned: {parts or 'no tensor memory'}"
+    return f"rank {alive.rank}: {parts or 'no tensor memory'}"
 
 
 def own_collections_text(facts: OwnCollections) -> str:

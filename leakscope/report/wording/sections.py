@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from leakscope.findings.kinds import Origin, Severity
-from leakscope.findings.model import Finding, Findings
+from leakscope.findings.model import Finding, Findings, Unjudged
+from leakscope.findings.why import UnjudgedReason, WhyUnjudged
 from leakscope.record.kinds import Occasion
 from leakscope.record.model import Run
 
@@ -27,6 +28,12 @@ def notes(findings: Findings) -> tuple[Finding, ...]:
 def library(findings: Findings) -> tuple[Finding, ...]:
     """What libraries hold without leaking it."""
     return tuple(f for f in findings.findings if f.origin == Origin.LIBRARY and f.severity == Severity.NOTE)
+
+
+def is_fault(unjudged: Unjudged) -> bool:
+    """Whether a rule failed, which the reader must know whatever the verdict is."""
+    faults = (UnjudgedReason.RAISED, UnjudgedReason.NOT_LOADED)
+    return isinstance(unjudged.why, WhyUnjudged) and unjudged.why.reason in faults
 
 
 def steps_of(run: Run) -> int:

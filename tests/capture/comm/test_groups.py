@@ -358,7 +358,7 @@ def test_a_call_that_cannot_be_noted_is_made_all_the_same(seen: Seen, tmp_path: 
     dist.isend(torch.ones(2), 3).wait()
     assert [row["peer"] for row in seen.rows()] == [3]
     (note,) = (json.loads(line)["note"] for line in (tmp_path / "rank_0001" / "notes.jsonl").read_text().splitlines())
-    assert note == "calls on the wire that could not be noted: 1, the last for TypeError: unhashable type: 'list'"
+    assert note == "communication calls that could not be noted: 1, the last for TypeError: unhashable type: 'list'"
 
 
 def test_tensors_that_were_sent_can_be_swapped(seen: Seen) -> None:

@@ -8,7 +8,7 @@ from leakscope.findings.model import Finding, Findings
 from leakscope.record.model import Rank, Run
 from leakscope.report.cleaning import cleaned, one_line
 from leakscope.report.wording.comm import deadlock_text
-from leakscope.report.wording.ended import ended_text, error_text, is_hung, was_text
+from leakscope.report.wording.ended import error_text, is_hung, is_users_stop, was_text
 from leakscope.report.wording.held import also_text, cut_name, would_be_freed
 from leakscope.report.wording.numbers import listed_numbers
 from leakscope.report.wording.sections import avoidable, leaks, library, notes, steps_of
@@ -27,6 +27,8 @@ def next_text(run: Run, findings: Findings) -> str:
         return first + _cut_first(told)
     if first:
         return first + "What is told below was recorded before that."
+    if culprit is not None and not is_users_stop(culprit.ended):
+        return "Mend what ended the script first, then run the same command again."
     if steps_of(run) == 0:
         return (
             "No step was seen, so nothing could be judged. leakscope counts a step each time an optimizer steps; "
@@ -73,7 +75,9 @@ def _look_first(run: Run, culprit: Rank) -> str:
             f"Look at ranks {listed_numbers(cycle)} first: they wait for each other, "
             f"{deadlock_text(run, cycle)}{told}. "
         )
-    error = error_text(ended_text(culprit), culprit.ended.error)
+    if not blamed and not is_hung(culprit):
+        return ""  # the report opens with it
+    error = error_text(culprit)
     error = f"{': ' if is_hung(culprit) else ', '}{error}" if error else ""
     log = f" (its log: {culprit.ended.log})" if culprit.ended.log else ""
     return (

@@ -1,0 +1,52 @@
+"""What is there to know beside the findings?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from leakscope.findings.model import Findings
+from leakscope.record.model import Run
+from leakscope.report.text.lines import wrapped
+from leakscope.report.wording import at_end_text, is_fault, leaks, run_text, steps_of, title, unjudged_text
+from leakscope.units import bytes_text
+from leakscope.verdict import Verdict
+
+LISTED_SHOWN = 30
+"""Lines of what was alive at the end: a screenful."""
+
+
+def small_print(run: Run, findings: Findings, verbose: bool) -> Iterator[str]:
+    """Lists under their headings; without `verbose` those that help with this verdict."""
+    inconclusive = findings.verdict == Verdict.INCONCLUSIVE
+    for heading, items, is_shown in (
+        ("Not judged", _unjudged(findings, verbose or inconclusive), True),
+        ("Suppressed", _suppressed(findings), True),
+        ("Memory that lay unused", run_text(findings.drag), verbose),
+        ("What collecting would do", run_text(findings.gc_advice), verbose or bool(leaks(findings))),
+        ("Alive after the script's main code had returned", _listed(findings), verbose or not steps_of(run)),
+    ):
+        if items and is_shown:
+            yield heading
+            yield "=" * len(heading)
+            for item in items:
+                yield from wrapped(item, "- ", "  ")
+            yield ""
+
+
+def _unjudged(findings: Findings, whole: bool) -> list[str]:
+    return [
+        f"{item.rule} on rank {item.rank}: {unjudged_text(item)}"
+        for item in findings.unjudged
+        if whole or is_fault(item)
+    ]
+
+
+def _suppressed(findings: Findings) -> list[str]:
+    return [f"[{f.fingerprint}] {f.rule}: {title(f)}, {bytes_text(f.retained_bytes)}" for f in findings.suppressed]
+
+
+def _listed(findings: Findings) -> list[str]:
+    listed = list(map(at_end_text, findings.listed[:LISTED_SHOWN]))
+    if len(findings.listed) > LISTED_SHOWN:
+        listed.append(f"and {len(findings.listed) - LISTED_SHOWN} more")
+    return listed
