@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 from leakscope_cli.shared import Size, read_and_judge
@@ -10,7 +11,10 @@ from leakscope_cli.shared import Size, read_and_judge
 from leakscope.errors import LeakscopeError
 from leakscope.options import OFFERED
 from leakscope.report import FORMATS
-from leakscope.report.text import page as text_page
+
+if TYPE_CHECKING:
+    from leakscope.findings.model import Findings
+    from leakscope.record.model import Run
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
@@ -34,7 +38,7 @@ def report(
 ) -> None:
     """Judge a recorded RUN again and tell its story."""
     run, findings = read_and_judge(folder, ignore_library=ignore_library, fail_on_avoidable=fail_on_avoidable)
-    text = text_page.render(run, findings, verbose=True) if verbose and form == "text" else FORMATS[form](run, findings)
+    text = _whole_text(run, findings) if verbose and form == "text" else FORMATS[form](run, findings)
     if output is None:
         click.echo(text, nl=not text.endswith("\n"))
     else:
@@ -43,3 +47,9 @@ def report(
         except OSError as error:
             raise LeakscopeError(f"cannot write {output}: {error.strerror}") from None
     ctx.exit(leak_exit_code if findings.exit_status else 0)
+
+
+def _whole_text(run: Run, findings: Findings) -> str:
+    from leakscope.report.text.page import render
+
+    return render(run, findings, verbose=True)

@@ -92,7 +92,7 @@ def _true_end(ended: Ended, code: int | None, steps: int) -> Ended:
         EndKind.EXITED if code else EndKind.FINISHED,
         status,
         steps,
-        error="" if ended.how == EndKind.FINISHED else "left without a word",
+        error="" if ended.how == EndKind.FINISHED else "ended by os._exit or by native code",
     )
 
 

@@ -91,10 +91,11 @@ ENDS = {
     "def f():\n    raise KeyError(1)\ntry:\n    f()\nexcept KeyError as e:\n    raise RuntimeError('two') from e": (
         1, "raised", "RuntimeError: two",
     ),
+    "e = ValueError('why')\ne.add_note('seen at noon')\nraise e": (1, "raised", "ValueError: why"),
     "import sys; sys.exit(3)": (3, "exited", ""),
-    "import sys; sys.exit('in words')": (1, "exited", ""),
+    "import sys; sys.exit('in words')": (1, "exited", "in words"),
     "import sys; sys.exit()": (0, "finished", ""),
-    "import os; os._exit(5)": (5, "exited", "left without a word"),
+    "import os; os._exit(5)": (5, "exited", "ended by os._exit or by native code"),
     "import os, signal; os.kill(os.getpid(), signal.SIGKILL)": (137, "killed", "killed by SIGKILL"),
     "raise KeyboardInterrupt": (130, "raised", "KeyboardInterrupt"),
     "import sys\nsys.excepthook = lambda *a: print('mine', len(a))\n1 / 0": (
@@ -115,3 +116,5 @@ def test_every_end_is_the_one_under_python_and_is_written_down(
     assert (printed.out, printed.err) == (plain.stdout, plain.stderr)
     assert outcome.status == status == (plain.returncode if plain.returncode >= 0 else 128 - plain.returncode)
     assert (rank.ended.how, rank.ended.status, rank.ended.error) == (how, status, error)
+    last = text.count("\n") + 1
+    assert rank.ended.at == (f"{Path(path).name}:{last} <module>" if how == "raised" else "")

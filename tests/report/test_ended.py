@@ -1,0 +1,89 @@
+"""Does a person understand how a run ended, at two in the morning?"""
+
+from __future__ import annotations
+
+import pytest
+from support import examples
+
+from leakscope.record.kinds import EndKind
+from leakscope.record.model import Ended
+from leakscope.report import FORMATS
+from leakscope.report.wording import ended_text, error_text, failure_text
+from leakscope.verdict import Verdict
+
+LONG = "RuntimeError: " + "shape mismatch, " * 30
+
+ENDS = [
+    (
+        Ended(EndKind.RAISED, 1, 4, "ValueError: boom", at="train.py:12 main"),
+        ("Failed", "The script failed with ValueError: boom (train.py:12 main) after 4 steps."),
+    ),
+    (
+        Ended(EndKind.RAISED, 1, 0, "ModuleNotFoundError: No module named 'x'", at="train.py:1 <module>"),
+        (
+            "Failed",
+            "The script failed with ModuleNotFoundError: No module named 'x' (train.py:1) before its first step.",
+        ),
+    ),
+    (Ended(EndKind.RAISED, 1, 2), ("Failed", "The script failed after 2 steps.")),
+    (
+        Ended(EndKind.RAISED, 130, 6, "KeyboardInterrupt", at="train.py:9 main"),
+        ("Stopped", "You stopped it (Ctrl-C) after 6 steps."),
+    ),
+    (Ended(EndKind.KILLED, 130, 1, "killed by SIGINT"), ("Stopped", "You stopped it (Ctrl-C) after 1 step.")),
+    (
+        Ended(EndKind.KILLED, 143, 5, "killed by SIGTERM"),
+        ("Stopped", "The script was ended from outside (SIGTERM) after 5 steps."),
+    ),
+    (
+        Ended(EndKind.KILLED, 137, 5, "killed by SIGKILL", log="logs/0.log"),
+        ("Failed", "The script was killed by SIGKILL after 5 steps. Its log: logs/0.log"),
+    ),
+    (Ended(EndKind.KILLED, 139, 5), ("Failed", "The script was killed by SIGSEGV after 5 steps.")),
+    (Ended(EndKind.EXITED, 3, 4), ("Failed", "The script exited with status 3 after 4 steps.")),
+    (Ended(EndKind.FINISHED, 0, 4), ("", "")),
+    (Ended(EndKind.STOPPED, 0, 12), ("", "")),
+    (Ended(EndKind.HUNG, 124, 4, "nothing was sent or received for 8 s"), ("", "")),
+]
+
+
+@pytest.mark.parametrize(("ended", "told"), ENDS)
+def test_what_ended_the_run_is_told_in_a_sentence(ended: Ended, told: tuple[str, str]) -> None:
+    assert failure_text(examples.failed_as(ended)[0]) == told
+
+
+@pytest.mark.parametrize(("ended", "told"), [case for case in ENDS if case[1][0]])
+def test_the_report_opens_with_it_and_says_it_in_no_other_words(ended: Ended, told: tuple[str, str]) -> None:
+    text = FORMATS["text"](*examples.failed_as(ended))
+    assert text.startswith(told[0]) and " ".join(text.split()).startswith(" ".join(told))
+    assert "raised" not in text and "KeyboardInterrupt" not in text and "error:" not in text
+
+
+def test_a_script_that_fails_before_its_first_step_is_not_told_to_mark_steps() -> None:
+    text = FORMATS["text"](*examples.failed_as(ENDS[1][0]))
+    assert "Verdict  INCONCLUSIVE: before the first step there is nothing to judge (exit status 1)" in text
+    assert "Why  " not in text and "Next  " not in text and "Profiler" not in text
+
+
+def test_of_a_long_error_the_sentence_has_the_beginning_and_the_rank_all_of_it() -> None:
+    (rank,) = examples.failed_as(Ended(EndKind.RAISED, 1, 4, f"{LONG}\nand more"))[0].ranks
+    assert len(ended_text(rank)) < 220 and ended_text(rank).startswith("failed with RuntimeError: shape mismatch,")
+    assert error_text(rank) == f"{LONG}\nand more"
+
+
+def test_what_sys_exit_was_given_is_told() -> None:
+    text = FORMATS["text"](*examples.failed_as(Ended(EndKind.EXITED, 1, 4, "no data in /data")))
+    assert "error: no data in /data" in text
+
+
+def test_the_traceback_that_python_has_printed_is_not_printed_again() -> None:
+    ended = Ended(EndKind.RAISED, 1, 4, "ValueError: boom", stack=("Traceback (most recent call last):", "  File 1"))
+    assert "Traceback" not in FORMATS["text"](*examples.failed_as(ended))
+    assert "Traceback" in FORMATS["html"](*examples.failed_as(ended))
+
+
+def test_what_was_found_before_the_end_is_still_told() -> None:
+    run, _ = examples.failed_as(ENDS[0][0])
+    _, findings = examples.leaking()
+    text = FORMATS["text"](run, findings)
+    assert findings.verdict == Verdict.LEAKS and "Next     Cut `closure extract`" in text
