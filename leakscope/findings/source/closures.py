@@ -153,3 +153,10 @@ def _is(value: ast.expr, function: Found) -> bool:
         made = isinstance(function.node, ast.Name) and last_name(value.func) == function.node.id
         return made or any(_is(given, function) for given in _given(value))
     return isinstance(value, (ast.Tuple, ast.List)) and any(_is(one, function) for one in value.elts)
+
+
+def is_hooks(reference: str) -> bool:
+    """Whether a reference leads to the dict of an object's hooks: `._forward_hooks`, `hooks` of a grad node."""
+    return reference in ("hooks", "pre-hooks", "post-hook", "pre-hook") or bool(
+        re.fullmatch(r"\._\w*hooks(_with_kwargs)?", reference)
+    )

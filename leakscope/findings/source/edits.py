@@ -2,14 +2,202 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
 
-from leakscope.findings.model import Finding, Suggestion
-from leakscope.findings.source.parsed import Sources
-from leakscope.findings.source.stores import Store
+from leakscope.findings.kinds import RuleName
+from leakscope.findings.model import Finding, Hop, Suggestion
+from leakscope.findings.source.closures import is_hooks
+from leakscope.findings.source.lines import on_trace
+from leakscope.findings.source.names import last_name
+from leakscope.findings.source.parsed import ParsedFile, Sources
+from leakscope.findings.source.rewriting import text_of, with_lines_after, with_method, with_text
+from leakscope.findings.source.stores import How, Store
+from leakscope.findings.source.uses import Uses
+from leakscope.findings.source.values import stored_value
+from leakscope.graph.model import ObjectKind
+
+_TENSORS = (ObjectKind.TENSOR, ObjectKind.PARAMETER)
+_EXPANDING = ("expand", "expand_as", "broadcast_to")
+"""Views that show a few numbers many times: their copy is larger than what they keep."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """One store of one reference of a finding's cut, with what hangs there."""
+
+    finding: Finding
+    trace: tuple[Hop, ...]
+    place: int
+    """Position of the hop that holds by the reference."""
+    store: Store
+    parsed: ParsedFile
+    sources: Sources
+
+    @property
+    def holder(self) -> Hop:
+        """What holds by the reference to cut."""
+        return self.trace[self.place]
+
+    @cached_property
+    def at(self) -> int:
+        """Position of what is held, below all containers."""
+        below = range(self.place + 1, len(self.trace) - 1)
+        return next((k for k in below if self.trace[k].kind != ObjectKind.CONTAINER), len(self.trace) - 1)
+
+    @property
+    def held(self) -> Hop:
+        """What is held: the first object below that is no container."""
+        return self.trace[self.at]
+
+    @cached_property
+    def value(self) -> ast.expr | None:
+        """The expression of what is held, None where it cannot be told from what stands beside it."""
+        gains = self.place if self.store.gains is None else self.store.gains
+        return stored_value(self.store, self.trace[gains + 1 : self.at])
+
+    @cached_property
+    def uses(self) -> Uses:
+        """What else the program does with it."""
+        return Uses(self.store, self.sources)
 
 
 def suggested(finding: Finding, found: Sequence[Sequence[Store]], sources: Sources) -> Suggestion | None:
     """The edit of the first line that admits one; None where none is sure to keep what the line means."""
-    del finding, found, sources
+    references = finding.cut.references if finding.cut is not None else ()
+    for reference, stores in zip(references, found, strict=True):
+        place, trace = on_trace(finding, reference)
+        for store in stores if place is not None else ():
+            parsed = sources.file(store.found.scope.file)
+            edit = _edit(Case(finding, trace, place or 0, store, parsed, sources)) if parsed is not None else None
+            if edit is not None and edit.before != edit.after:
+                return edit
     return None
+
+
+def _edit(case: Case) -> Suggestion | None:
+    """The edit of one line, by what hangs there."""
+    if case.store.name == "def":
+        return _forgetting(case)
+    if is_hooks(case.holder.reference):
+        return _with_handle(case)
+    if case.holder.kind == ObjectKind.GRAD_NODE:
+        return _saved_for_backward(case)
+    if case.held.kind == ObjectKind.EXCEPTION:
+        return _without_traceback(case)
+    if case.finding.rule == RuleName.VIEW_HOLD:
+        return _copied(case)
+    if case.held.kind in _TENSORS and (case.held.reference == ".grad_fn" or case.finding.keeps_graphs):
+        return _without_graph(case)
+    return None
+
+
+def _without_graph(case: Case) -> Suggestion | None:
+    """`loss.item()` for a number, `out.detach()` for more, and for a tensor that is made of itself at each step."""
+    value, store = case.value, case.store
+    if value is None:
+        return None
+    if store.how == How.BINDS and _is_mention(value, store.target):
+        return with_method(case.parsed, value, "detach") if _steps_in_loop(store) else None
+    if case.uses.differentiated():
+        return None
+    scalar = case.held.object.endswith("[]")
+    as_number = scalar and not case.uses.as_object()
+    return with_method(case.parsed, value, "item" if as_number else "detach")
+
+
+def _is_mention(value: ast.expr, target: ast.expr) -> bool:
+    return ast.unparse(value) == ast.unparse(target)
+
+
+def _steps_in_loop(store: Store) -> bool:
+    """Whether the innermost loop around a line runs backward too: one turn of it is one step, not one of a sequence."""
+    return bool(store.found.loops) and any(
+        isinstance(node, ast.Call) and last_name(node.func) == "backward" for node in ast.walk(store.found.loops[-1])
+    )
+
+
+def _copied(case: Case) -> Suggestion | None:
+    """A copy of what is looked at alone: of a view that has its memory, not of one whose data was taken away."""
+    value = case.value
+    names = {last_name(node) for node in ast.walk(value) if isinstance(node, ast.expr)} if value is not None else set()
+    if value is None or not names.isdisjoint(_EXPANDING):
+        return None
+    if case.held.kind in _TENSORS and case.held.reference == "storage":
+        return with_method(case.parsed, value, "clone")
+    return with_method(case.parsed, value, "copy") if case.held.type == "numpy.ndarray" else None
+
+
+def _without_traceback(case: Case) -> Suggestion | None:
+    """`str(error)`; where the program goes on to use it as an exception, that without its traceback."""
+    name = case.value
+    if not isinstance(name, ast.Name) or not _is_caught(name, case):
+        return None
+    if not case.uses.raised() and not case.uses.as_object():
+        return with_text(case.parsed, name, f"str({name.id})")
+    same = (hop for hop in case.trace if hop is case.held or (hop.index is not None and hop.index == case.held.index))
+    own = any(hop.reference == ".__traceback__" for hop in same)
+    return with_text(case.parsed, name, f"{name.id}.with_traceback(None)") if own else None
+
+
+def _is_caught(name: ast.Name, case: Case) -> bool:
+    """Whether the line stands in the `except ... as name` that binds the name, and that raises nothing again."""
+    return any(
+        isinstance(node, ast.ExceptHandler)
+        and node.name == name.id
+        and node.lineno <= name.lineno <= (node.end_lineno or node.lineno)
+        and not any(isinstance(inner, ast.Raise) for inner in ast.walk(node))
+        for node in ast.walk(case.parsed.module.node)
+    )
+
+
+def _with_handle(case: Case) -> Suggestion | None:
+    """The handle is kept, so that it can be removed; where a line keeps it already there is nothing to add to it."""
+    statement = case.store.found.statement
+    if not isinstance(statement, ast.Expr) or statement.value is not case.store.found.node:
+        return None
+    return with_lines_after(
+        case.parsed, statement, "handle = ", "handle.remove()  # once the step is done with the hook"
+    )
+
+
+def _saved_for_backward(case: Case) -> Suggestion | None:
+    """`ctx.save_for_backward(out)` for `ctx.out = out`, where out is what forward returns."""
+    store, value = case.store, case.value
+    forward, target = store.found.scope.node, store.target
+    if not isinstance(value, ast.Name) or not isinstance(forward, ast.FunctionDef):
+        return None
+    if not isinstance(target, ast.Attribute) or not isinstance(store.found.node, ast.Assign):
+        return None
+    calls = [last_name(node.func) for node in ast.walk(forward) if isinstance(node, ast.Call)]
+    returned = [node.value for node in ast.walk(forward) if isinstance(node, ast.Return) and node.value is not None]
+    outputs = {one.id for out in returned for one in ast.walk(out) if isinstance(one, ast.Name)}
+    if value.id not in outputs or "save_for_backward" in calls:
+        return None
+    ctx = text_of(case.parsed, target.value)
+    edit = with_lines_after(case.parsed, store.found.statement, "")
+    if edit is None or not ctx:
+        return None
+    after = f"{ctx}.save_for_backward({value.id})\n# and in backward: ({value.id},) = {ctx}.saved_tensors"
+    return Suggestion(edit.where, edit.before, after)
+
+
+def _forgetting(case: Case) -> Suggestion | None:
+    """`del walk` behind the last call of a function that refers to itself: that empties the cell which closes the
+    cycle.
+    """
+    function = case.store.found
+    name, around = getattr(function.node, "name", ""), function.scope.node
+    if not name or not isinstance(around, ast.FunctionDef) or case.holder.reference != f"closure {name}":
+        return None
+    inside = {id(node) for node in ast.walk(function.node)}
+    reads = [
+        node for node in ast.walk(around) if isinstance(node, ast.Name) and node.id == name and id(node) not in inside
+    ]
+    called = {id(one.node.func) for one in case.parsed.found if isinstance(one.node, ast.Call)}
+    uses = [s for s in around.body if any(id(node) in {id(r) for r in reads} for node in ast.walk(s))]
+    if not uses or any(id(node) not in called for node in reads) or not isinstance(uses[-1], (ast.Expr, ast.Assign)):
+        return None
+    return with_lines_after(case.parsed, uses[-1], "", f"del {name}")

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from leakscope.findings.kinds import FreedBy
 from leakscope.findings.model import CutReference, Finding, Hop
-from leakscope.findings.source.closures import where_closed, where_hooked
+from leakscope.findings.source.closures import is_hooks, where_closed, where_hooked
 from leakscope.findings.source.meaning import Meaning
 from leakscope.findings.source.names import class_of, file_of, is_item, last_name
 from leakscope.findings.source.parsed import ParsedFile, Sources
@@ -32,7 +32,7 @@ def stores_for(finding: Finding, reference: CutReference, sources: Sources) -> t
     They are looked for where the trace says that its names are: a local in its function and what it calls with it, an
     attribute in the methods of the class, a global in its module and where it is imported.
     """
-    place, trace = _on_trace(finding, reference)
+    place, trace = on_trace(finding, reference)
     if place is None:
         return ()
     in_cycle = finding.freed_by != FreedBy.PROGRAM
@@ -52,7 +52,7 @@ def stores_for(finding: Finding, reference: CutReference, sources: Sources) -> t
     return ()
 
 
-def _on_trace(finding: Finding, reference: CutReference) -> tuple[int | None, tuple[Hop, ...]]:
+def on_trace(finding: Finding, reference: CutReference) -> tuple[int | None, tuple[Hop, ...]]:
     """Position of the hop that holds by a reference, and a trace that leads over it.
 
     A further reference that the trace does not lead over may be one of an object on it: `context.outputs` beside
@@ -78,8 +78,9 @@ def _stores(place: int, meaning: Meaning, sources: Sources) -> Iterator[Store]:
         for store in stores_of(parsed):
             if store.how == How.ADDS:
                 means = meaning.of(store.target, store.found.scope) & gains
-                if any(_is_added(store, position, place, meaning.trace) for position in means):
-                    yield store
+                fits = [position for position in means if _is_added(store, position, place, meaning.trace)]
+                if fits:
+                    yield replace(store, gains=max(fits))
             elif place + 1 in meaning.bound_by(store.target, store.found.scope):
                 yield store
 
@@ -216,10 +217,3 @@ def _calls(cache: Hop, sources: Sources) -> tuple[Store, ...]:
         if isinstance(one.node, ast.Call) and last_name(one.node.func) == name
     ]
     return tuple(_one_a_line(found))
-
-
-def is_hooks(reference: str) -> bool:
-    """Whether a reference leads to the dict of an object's hooks: `._forward_hooks`, `hooks` of a grad node."""
-    return reference in ("hooks", "pre-hooks", "post-hook", "pre-hook") or bool(
-        re.fullmatch(r"\._\w*hooks(_with_kwargs)?", reference)
-    )

@@ -34,6 +34,8 @@ class Store:
     """Method that is called."""
     key: ast.expr | None = None
     """Of `target[key] = value`, or the name that `register_buffer` and its like are told."""
+    gains: int | None = None
+    """Position on the trace of the object that gains it, where one does."""
 
     @property
     def line(self) -> int:

@@ -14,15 +14,16 @@ from support.heap_text import _KINDS
 
 from leakscope.findings.facts import Said
 from leakscope.findings.kinds import FreedBy, HopStatus, Severity
-from leakscope.findings.model import Cut, CutReference, Finding, Hop
+from leakscope.findings.model import Cut, CutReference, Finding, Hop, Suggestion
 from leakscope.findings.source.lines import stores_for
 from leakscope.findings.source.parsed import Sources
+from leakscope.findings.stages.source import with_lines
 from leakscope.graph.model import ObjectKind
 
 _MORE = {
     "tuple": "container", "deque": "container", "set": "container", "parameter": "parameter", "cache": "container",
     "nn": "nn.Module", "optimizer": "optimizer", "generator": "generator", "class": "class", "work": "work",
-    "traceback": "traceback", "thread": "thread", "text": "instance",
+    "traceback": "traceback", "thread": "thread", "text": "instance", "array": "native",
 }  # fmt: skip
 _TYPES = {"cache": "functools._lru_cache_wrapper", "class": "type", "function": "function", "text": "str"}
 
@@ -64,3 +65,8 @@ def told(found: Finding, **files: str) -> list[str]:
     assert found.cut is not None
     places = [store.where for store in stores_for(found, found.cut.references[0], Sources(sources))]
     return [sources[name][int(line) - 1].strip() for name, _, line in (place.partition(":") for place in places)]
+
+
+def edit(found: Finding, **files: str) -> Suggestion | None:
+    """The edit that is suggested."""
+    return with_lines(found, Sources(kept(**files))).suggestion

@@ -1,0 +1,59 @@
+"""How does one line of the source look with one expression in it written otherwise?"""
+
+from __future__ import annotations
+
+import ast
+
+from leakscope.findings.model import Suggestion
+from leakscope.findings.source.parsed import ParsedFile
+
+_ATOMS = (ast.Name, ast.Attribute, ast.Subscript, ast.Call, ast.Constant, ast.List, ast.Tuple, ast.Dict)
+"""Expressions to which a method can be written without brackets."""
+
+
+def with_method(parsed: ParsedFile, value: ast.expr, method: str) -> Suggestion | None:
+    """The line with `.detach()` or the like behind one of its expressions."""
+    text = _text(parsed, value)
+    if text is None:
+        return None
+    bare = isinstance(value, _ATOMS) and not (isinstance(value, ast.Tuple) and not text.startswith("("))
+    return with_text(parsed, value, f"{text if bare else f'({text})'}.{method}()")
+
+
+def with_text(parsed: ParsedFile, value: ast.expr, new: str) -> Suggestion | None:
+    """The line with other text for one of its expressions; None where that does not stand on one line."""
+    if _text(parsed, value) is None or value.end_col_offset is None:
+        return None
+    line = _line(parsed, value).encode()  # offsets of ast count bytes of UTF-8
+    after = line[: value.col_offset] + new.encode() + line[value.end_col_offset :]
+    return _suggestion(parsed, value.lineno, after.decode(errors="replace").strip())
+
+
+def with_lines_after(parsed: ParsedFile, node: ast.AST, prefix: str, *more: str) -> Suggestion | None:
+    """The line of a statement that has it for itself, with `prefix` before it and further lines behind."""
+    start, end = getattr(node, "lineno", 0), getattr(node, "end_lineno", None)
+    if start != end or not 0 < start <= len(parsed.lines):
+        return None
+    line = parsed.lines[start - 1]
+    if line.encode()[: getattr(node, "col_offset", 0)].strip():
+        return None
+    return _suggestion(parsed, start, "\n".join((prefix + line.strip(), *more)))
+
+
+def text_of(parsed: ParsedFile, value: ast.expr) -> str:
+    """An expression as it is written, "" where it does not stand on one line."""
+    return _text(parsed, value) or ""
+
+
+def _suggestion(parsed: ParsedFile, number: int, after: str) -> Suggestion:
+    return Suggestion(f"{parsed.name}:{number}", parsed.lines[number - 1].strip(), after)
+
+
+def _text(parsed: ParsedFile, value: ast.expr) -> str | None:
+    if value.lineno != value.end_lineno or not 0 < value.lineno <= len(parsed.lines):
+        return None
+    return _line(parsed, value).encode()[value.col_offset : value.end_col_offset].decode(errors="replace")
+
+
+def _line(parsed: ParsedFile, value: ast.expr) -> str:
+    return parsed.lines[value.lineno - 1]

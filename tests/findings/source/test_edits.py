@@ -1,0 +1,246 @@
+"""Does the suggested edit keep all of a line but what leaks, and is there none where it may not fit?"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from findings.source.traces import edit, finding
+
+from leakscope.findings.kinds import FreedBy, RuleName
+
+LOSSES = """
+    frame main train.py:2 -> local losses
+    list -> [i]
+    tensor float32[] -> .grad_fn
+    node MeanBackward0
+"""
+TOTAL = """
+    frame main train.py:2 -> local total
+    tensor float32[] -> .grad_fn
+    node AddBackward0
+"""
+HIDDEN = """
+    frame main train.py:2 -> local h
+    tensor float32[4, 8] -> .grad_fn
+    node TanhBackward0
+"""
+ERRORS = """
+    frame main train.py:2 -> local errors
+    list -> [i]
+    exception ValueError -> .__traceback__
+    traceback t -> .tb_frame
+    frame work train.py:9 -> local batch
+    tensor float32[4]
+"""
+
+
+def loop(first: str, line: str, after: str = "pass") -> str:
+    return f"def main():\n    {first}\n    for step in range(9):\n        loss = net(step)\n        {line}\n    {after}"
+
+
+@pytest.mark.parametrize(
+    ("line", "after"),
+    [
+        ("losses.append(loss)", "losses.append(loss.item())"),
+        ("losses.append(loss)  # for the plot", "losses.append(loss.item())  # for the plot"),
+        ("losses.append(net(step, 'ü'))", "losses.append(net(step, 'ü').item())"),
+        ("losses.append(a + loss)", "losses.append((a + loss).item())"),
+        ("losses.append(-loss)", "losses.append((-loss).item())"),
+        ("losses += [loss]", "losses += [loss.item()]"),
+        ("losses.extend([loss])", "losses.extend([loss.item()])"),
+        ("losses.append(loss.item() if quiet else loss)", "losses.append(loss.item() if quiet else loss.item())"),
+        ("losses.extend([loss, other])", None),
+        ("losses.extend(make())", None),
+    ],
+)
+def test_a_number_is_kept_of_a_loss(line: str, after: str | None) -> None:
+    found = edit(finding(LOSSES, 0), train=loop("losses = []", line))
+    assert (found.after if found else None) == after
+    assert found is None or (found.before, found.where) == (line, "train.py:5")
+
+
+@pytest.mark.parametrize(
+    "after",
+    [
+        "torch.stack(losses).mean()",
+        "print(losses[-1].item())",
+        "print([x.cpu() for x in losses])",
+        "for k, x in enumerate(losses): print(x.shape)",
+    ],
+)
+def test_what_the_program_goes_on_to_use_as_a_tensor_stays_one(after: str) -> None:
+    found = edit(finding(LOSSES, 0), train=loop("losses = []", "losses.append(loss)", after))
+    assert found is not None and found.after == "losses.append(loss.detach())"
+
+
+@pytest.mark.parametrize("after", ["print(sum(losses) / len(losses))", "print([float(x) for x in losses])", "losses"])
+def test_what_only_numbers_are_made_of_becomes_a_number(after: str) -> None:
+    found = edit(finding(LOSSES, 0), train=loop("losses = []", "losses.append(loss)", after))
+    assert found is not None and found.after == "losses.append(loss.item())"
+
+
+def test_more_than_a_number_is_detached() -> None:
+    trace = LOSSES.replace("float32[]", "float32[8, 4]")
+    found = edit(finding(trace, 0), train=loop("losses = []", "losses.append(loss)"))
+    assert found is not None and found.after == "losses.append(loss.detach())"
+
+
+def test_the_element_that_leaks_is_edited_in_a_tuple_and_in_a_dict() -> None:
+    trace = LOSSES.replace("list -> [i]", "list -> [i]\n    tuple -> [i]")
+    found = edit(finding(trace, 0), train=loop("losses = []", "losses.append((step, loss))"))
+    assert found is not None and found.after == "losses.append((step, loss.item()))"
+    assert edit(finding(trace, 0), train=loop("losses = []", "losses.append((loss, other))")) is None
+    trace = LOSSES.replace("list -> [i]", "list -> [i]\n    dict -> ['loss']")
+    found = edit(finding(trace, 0), train=loop("losses = []", "losses.append({'out': out, 'loss': loss})"))
+    assert found is not None and found.after == "losses.append({'out': out, 'loss': loss.item()})"
+
+
+@pytest.mark.parametrize(
+    ("line", "after"),
+    [
+        ("total += loss", "total += loss.item()"),
+        ("total = total + loss", "total = total + loss.item()"),
+        ("total = 0.9 * total + 0.1 * loss", "total = 0.9 * total + 0.1 * loss.item()"),
+        ("total = rate * total + (1 - rate) * loss", "total = rate * total + ((1 - rate) * loss).item()"),
+        ("total *= loss", None),
+        ("total = total - loss * total", None),
+    ],
+)
+def test_a_sum_adds_numbers(line: str, after: str | None) -> None:
+    found = edit(finding(TOTAL, 0), train=loop("total = 0.0", line))
+    assert (found.after if found else None) == after
+
+
+def test_a_sum_that_backward_needs_is_left_alone() -> None:
+    assert edit(finding(TOTAL, 0), train=loop("total = 0.0", "total += loss", "total.backward()")) is None
+    assert edit(finding(TOTAL, 0), train=loop("total = 0.0", "total += loss", "(total / 9).backward()")) is None
+
+
+def test_a_state_is_detached_where_each_turn_is_a_step() -> None:
+    for backward in ("h.sum().backward()", "head(h).backward()"):
+        found = edit(finding(HIDDEN, 0), train=loop("h = torch.zeros(4, 8)", f"h = cell(step, h)\n        {backward}"))
+        assert found is not None and found.after == "h = cell(step, h.detach())"
+    assert edit(finding(HIDDEN, 0), train=loop("h = torch.zeros(4, 8)", "h = cell(step, h)")) is None
+
+
+CATCH = """def main():
+    errors = []
+    try:
+        work()
+    except ValueError as error:
+        {line}
+    {after}
+"""
+
+
+@pytest.mark.parametrize(
+    ("line", "after", "edited"),
+    [
+        ("errors.append(error)", "pass", "errors.append(str(error))"),
+        ("errors.append((1, error))", "pass", "errors.append((1, str(error)))"),
+        ("errors.append(error)", "raise errors[0]", "errors.append(error.with_traceback(None))"),
+        ("errors.append(error)", "print(errors[0].args)", "errors.append(error.with_traceback(None))"),
+        ("errors.append(error); raise", "pass", None),
+        ("errors.append(make())", "pass", None),
+    ],
+)
+def test_an_exception_is_kept_as_text_or_without_its_traceback(line: str, after: str, edited: str | None) -> None:
+    trace = ERRORS.replace("list -> [i]", "list -> [i]\n    tuple -> [i]") if "(1," in line else ERRORS
+    found = edit(finding(trace, 0), train=CATCH.format(line=line, after=after))
+    assert (found.after if found else None) == edited
+
+
+def view(kind: str, **fields: Any) -> Any:
+    trace = f"frame main train.py:2 -> local kept\nlist -> [i]\n{kind}\nstorage s"
+    return finding(trace, 0, rule=RuleName.VIEW_HOLD, **fields)
+
+
+@pytest.mark.parametrize(
+    ("kind", "line", "after"),
+    [
+        ("tensor float32[4] -> storage", "kept.append(batch[0])", "kept.append(batch[0].clone())"),
+        ("array numpy.ndarray -> (unnamed)", "kept.append(rows[:3])", "kept.append(rows[:3].copy())"),
+        ("tensor float32[4] -> ._base", "kept.append(out)", None),
+        ("tensor float32[4] -> storage", "kept.append(batch[:1].expand(99))", None),
+    ],
+)
+def test_a_view_is_copied(kind: str, line: str, after: str | None) -> None:
+    found = edit(view(kind), train=loop("kept = []", line))
+    assert (found.after if found else None) == after
+
+
+def test_plain_tensors_have_no_edit_that_keeps_the_meaning() -> None:
+    trace = "frame main train.py:2 -> local kept\nlist -> [i]\ntensor float32[4] -> storage\nstorage s"
+    assert edit(finding(trace, 0), train=loop("kept = []", "kept.append(out)")) is None
+
+
+def test_a_hooks_handle_is_kept_to_be_removed() -> None:
+    trace = """
+        frame main train.py:2 -> local net
+        nn Linear -> ._forward_hooks
+        dict -> [i]
+        function main.<locals>.<lambda> train.py:3 -> closure seen
+        tensor float32[4]
+    """
+    found = edit(finding(trace, 1), train="def main(net, seen):\n\n    net.register_forward_hook(lambda *_: seen)")
+    assert found is not None and found.after.splitlines() == [
+        "handle = net.register_forward_hook(lambda *_: seen)",
+        "handle.remove()  # once the step is done with the hook",
+    ]
+    kept = "def main(net, seen):\n\n    self.handle = net.register_forward_hook(lambda *_: seen)"
+    assert edit(finding(trace, 1), train=kept) is None
+
+
+CTX = """class Keeps(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        made = x * 2
+        {line}
+        return {returned}
+"""
+
+
+@pytest.mark.parametrize(
+    ("line", "returned", "edited"),
+    [
+        ("ctx.made = made", "made", "ctx.save_for_backward(made)"),
+        ("ctx.made = x * 2", "made", None),
+        ("ctx.save_for_backward(x); ctx.made = made", "made", None),
+    ],
+)
+def test_an_output_is_saved_by_autograd(line: str, returned: str, edited: str | None) -> None:
+    trace = "node*0 KeepsBackward train.py:5 -> .made\ntensor*1 float32[4] -> .grad_fn\nnode*0 KeepsBackward train.py:5"
+    found = edit(finding(trace, 0, freed_by=FreedBy.GC), train=CTX.format(line=line, returned=returned))
+    assert (found.after.splitlines()[0] if found else None) == edited
+
+
+WALK = """def run(tree):
+    def walk(node):
+        return [walk(child) for child in node]
+    {line}
+    return {returned}
+"""
+
+
+@pytest.mark.parametrize(
+    ("line", "returned", "edited"),
+    [
+        ("out = walk(tree)", "out", "out = walk(tree)\ndel walk"),
+        ("out = walk(tree)", "walk(tree)", None),
+        ("out = walk(tree)", "walk", None),
+        ("for t in tree: walk(t)", "1", None),
+    ],
+)
+def test_a_function_that_refers_to_itself_is_forgotten_behind_its_last_call(
+    line: str, returned: str, edited: str | None
+) -> None:
+    trace = "function*0 run.<locals>.walk train.py:2 -> closure walk\nfunction*0 run.<locals>.walk train.py:2"
+    found = edit(finding(trace, 0, freed_by=FreedBy.GC), train=WALK.format(line=line, returned=returned))
+    assert (found.after if found else None) == edited
+
+
+def test_an_edit_stands_on_one_line() -> None:
+    text = "def main():\n    losses = []\n    losses.append(\n        net(x)\n    )\n    losses.append(net(\n    x))"
+    found = edit(finding(LOSSES, 0), train=text)
+    assert found is not None and (found.where, found.before, found.after) == ("train.py:4", "net(x)", "net(x).item()")
