@@ -660,3 +660,50 @@ class BoundMethodsKept(Growing):
 
     def clean(self) -> None:
         self.callbacks[:] = [self.tensor().sum]
+
+
+CLIENTS, NAMED = nn.Module(), nn.Module()
+
+
+@leak_case
+class GrowingModules(Growing):
+    """A module under a new name at each step, as of one client after another."""
+
+    tells = r"CLIENTS gains Linear modules.*\.client\{i\}"
+    cut = r"\.client\{i\}"
+
+    def _client(self) -> nn.Module:
+        client = nn.Linear(1, 1, bias=False)
+        client.weight = nn.Parameter(self.tensor(), requires_grad=False)
+        return client
+
+    def leak(self) -> None:
+        self.count += 1
+        CLIENTS.add_module(f"client{self.count}", self._client())
+
+    def clean(self) -> None:
+        CLIENTS.add_module("client", self._client())
+
+    def end(self) -> None:
+        CLIENTS._modules.clear()
+
+
+@leak_case
+class GrowingAttributes(Growing):
+    """Attributes under names that no number tells apart, the last two of which stay in the clean variant."""
+
+    tells = r"NAMED gains tensors"
+    cut = r"\.\{name\}"
+
+    def leak(self) -> None:
+        self.count += 1
+        setattr(NAMED, "x" * self.count, self.tensor())
+
+    def clean(self) -> None:
+        self.leak()
+        if self.count > 2:
+            delattr(NAMED, "x" * (self.count - 2))
+
+    def end(self) -> None:
+        for name in [name for name in vars(NAMED) if set(name) == {"x"}]:
+            delattr(NAMED, name)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from leakscope.findings.cut.multi_cut import FREED_THRESHOLD, minimal_cut
-from leakscope.findings.cut.places import all_items, around_cycle, below_cycle, of_each_owner, on_path
+from leakscope.findings.cut.places import all_items, around_cycle, below_cycle, each_of_many, of_each_owner, on_path
 from leakscope.findings.grouping.candidate import Candidate
 from leakscope.findings.model import Cut, CutReference
 from leakscope.findings.naming.expressions import as_part_of_holder
@@ -39,9 +39,12 @@ def best_cut(candidate: Candidate) -> tuple[Cut | None, dict[int, int], tuple[in
 
     A cycle is cut at the same place in each of its instances.
     """
-    several, held_by = minimal_cut(candidate, lambda references: _freed(candidate, references))
+    many = each_of_many(candidate)
+    if many and (size := _freed(candidate, many)) >= FREED_THRESHOLD * candidate.group.bytes:
+        return _cut_of_one(candidate, many, size), {many[0]: size}, many
+    several, held_by = minimal_cut(candidate, lambda references: _freed(candidate, [*many, *references]), many)
     if several:
-        return _cut_of(candidate, several, held_by)
+        return _cut_of(candidate, several, held_by, many)
     positions = around_cycle(candidate) if candidate.group.freed != 0 else on_path(candidate)
     freed = [_freed(candidate, references) for references in positions]
     if candidate.group.freed != 0 and not any(freed):
@@ -78,25 +81,30 @@ def best_cut(candidate: Candidate) -> tuple[Cut | None, dict[int, int], tuple[in
         if candidate.group.freed == 0 and best > 0 and reference.kind == ReferenceKind.ITEM
         else ""
     )
-    cut = CutReference(
-        candidate.name(reference.index),
-        candidate.line(reference.index) or filled,
-        subject(candidate, reference.index),
-        positions[best],
-    )
-    return Cut((cut,), freed[best]), frees, positions[best]
+    return _cut_of_one(candidate, positions[best], freed[best], filled), frees, positions[best]
+
+
+def _cut_of_one(candidate: Candidate, references: tuple[int, ...], frees: int, filled: str = "") -> Cut:
+    """The cut of one reference, the same one in all of its places; `filled` is the line of what is put there."""
+    first, many = references[0], candidate.group.many
+    if many is not None and many.place:
+        filled = candidate.references[many.place - 1].where
+    line = candidate.line(first) or filled
+    return Cut((CutReference(candidate.name(first), line, subject(candidate, first), references),), frees)
 
 
 def _cut_of(
-    candidate: Candidate, references: tuple[int, ...], held_by: Sequence[Candidate]
+    candidate: Candidate, references: tuple[int, ...], held_by: Sequence[Candidate], many: tuple[int, ...]
 ) -> tuple[Cut, dict[int, int], tuple[int, ...]]:
-    """As `best_cut`, for references that must be cut together."""
-    total = _freed(candidate, references)
+    """As `best_cut`, for references that must be cut together, and `many` attributes beside them."""
+    all_of_them = (*many, *references)
+    total = _freed(candidate, all_of_them)
+    first = _cut_of_one(candidate, many, total).references if many else ()
     named = tuple(
         CutReference(holder.name(r), holder.line(r), holder.written(r), (r,))
         for holder, r in zip(held_by, references, strict=True)
     )
-    return Cut(named, total), {references[0]: total}, references
+    return Cut((*first, *named), total), {all_of_them[0]: total}, all_of_them
 
 
 def _cut_rank(candidate: Candidate, reference: int) -> tuple[int, int]:

@@ -25,12 +25,14 @@ _HELD_ELSEWHERE_SHARE = 0.5
 Freed = Callable[[Sequence[int]], int]
 
 
-def minimal_cut(candidate: Candidate, freed: Freed) -> tuple[tuple[int, ...], tuple[Candidate, ...]]:
+def minimal_cut(
+    candidate: Candidate, freed: Freed, beside: Sequence[int] = ()
+) -> tuple[tuple[int, ...], tuple[Candidate, ...]]:
     """(References, the candidate on each one's path), as few as do.
 
-    `freed` gives the bytes of the group that cutting references would free. Empty where one cut is enough, where
-    nothing else is found to hold the memory, or where cutting a few does not free it: each step's tensor may have a
-    holder of its own.
+    `freed` gives the bytes of the group that cutting references would free, `beside` are cut in any case. Empty where
+    one cut is enough, where nothing else is found to hold the memory, or where cutting a few does not free it: each
+    step's tensor may have a holder of its own.
     """
     group = candidate.group
     if group.freed != 0 or group.roots > 1 or group.key[-1] == HOOKS or not _names_more(candidate, freed):
@@ -40,12 +42,14 @@ def minimal_cut(candidate: Candidate, freed: Freed) -> tuple[tuple[int, ...], tu
     typical = group.storages[len(group.storages) // 2]  # the last one made may still be in use
     compared = group.storages[:: -(-len(group.storages) // _MAX_COMPARED)]
     while len(cuts) < MAX_REFERENCES:
-        rest, number = _without(candidate.graph, cuts)
+        rest, number = _without(candidate.graph, [*beside, *cuts])
         paths = paths_from_roots(rest)
         path = tuple(int(number[reference]) for reference in paths.path_to(rest, typical))
         if not path:
             return (), ()
-        holder = replace(candidate, group=replace(group, start=int(candidate.graph.holder[path[0]]), path=path))
+        holder = replace(
+            candidate, group=replace(group, start=int(candidate.graph.holder[path[0]]), path=path, many=None)
+        )
         shared = _last_shared(holder, paths.storages_below(rest, compared), len(compared))
         if shared is None:
             return (), ()
@@ -53,7 +57,9 @@ def minimal_cut(candidate: Candidate, freed: Freed) -> tuple[tuple[int, ...], tu
         held_by.append(holder)
         if freed(cuts) >= FREED_THRESHOLD * group.bytes:
             needed = _needed(cuts, lambda some: freed(some) >= FREED_THRESHOLD * group.bytes)
-            return (tuple(cuts[k] for k in needed), tuple(held_by[k] for k in needed)) if len(cuts) > 1 else ((), ())
+            if len(cuts) + bool(beside) == 1:
+                return (), ()
+            return tuple(cuts[k] for k in needed), tuple(held_by[k] for k in needed)
     return (), ()
 
 

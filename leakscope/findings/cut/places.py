@@ -76,6 +76,25 @@ def all_items(candidate: Candidate) -> tuple[int, ...]:
     return (item.index, *alike[-_MAX_INSTANCES:])
 
 
+def each_of_many(candidate: Candidate) -> tuple[int, ...]:
+    """Every attribute by which a holder has what it gains, that on the path first: `net.client0`, `net.client1`, ...
+
+    Where the holder stands in many places, those of each.
+    """
+    many, graph = candidate.group.many, candidate.graph
+    if many is None:
+        return ()
+    paths = paths_from_roots(graph)
+    above = [generic(graph.reference(r).name) for r in candidate.group.path[: many.place]]
+    each = {candidate.group.path[many.place]: None}
+    for storage in candidate.group.storages[-_MAX_INSTANCES:]:
+        path = paths.path_to(graph, storage)[: many.place + 1]
+        names = [generic(graph.reference(r).name) for r in path]
+        if names[:-1] == above and names[-1:] and graph.reference(path[-1]).name in many.names:
+            each[path[-1]] = None
+    return tuple(each)
+
+
 def around_cycle(candidate: Candidate) -> list[tuple[int, ...]]:
     """For each place on the cycle, that reference in every instance of it; none where a class holds itself."""
     first = candidate.group.cycles[0] if candidate.group.cycles else ()

@@ -29,7 +29,7 @@ def _from_root(candidate: Candidate, cut: Cut | None, frees: dict[int, int]) -> 
     else:
         kept = HopReason.ONLY_CUT
     reasons = (HopReason.ABOVE_CUT, kept)
-    return hops(candidate.graph, group.start, group.path, leaked_from, frees, reasons, candidate.one_of_its_kind)
+    return hops(candidate.graph, group.start, group.path, leaked_from, frees, reasons, candidate.names)
 
 
 def _from_cycle(candidate: Candidate, frees: dict[int, int]) -> tuple[Hop, ...]:

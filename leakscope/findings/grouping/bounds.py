@@ -113,6 +113,9 @@ def gaining(at: Mapping[int, tuple[Look, Group]]) -> list[int]:
     group = at[places[-1]][1]
     positions = []
     for place in range(len(group.path)):
+        if group.many is not None and place == group.many.place:
+            positions.append(place)
+            continue
         items = [_items_at(there.heap, seen.path, place) for there, seen in (at[k] for k in places)]
         if items[-1] > items[0] >= 0:
             positions.append(place)
@@ -143,11 +146,14 @@ def bound_on(at: Mapping[int, tuple[Look, Group]], places: Sequence[int]) -> Bou
 
 def _items_at(graph: HeapGraph, path: Sequence[int], place: int) -> int:
     """Items of the container at this place of a path, -1 where there is none; an lru_cache has one for each result on
-    the graph.
+    the graph, a ModuleList one for each module.
     """
     if place >= len(path):
         return -1
-    holder = graph.object(int(graph.holder[path[place]]))
+    reference = graph.reference(path[place])
+    holder = graph.object(reference.holder)
+    if holder.kind == ObjectKind.NN_MODULE and reference.name.startswith("["):
+        return len(graph.out_of(holder.index))
     if holder.kind != ObjectKind.CONTAINER:
         return -1
     return holder.size if holder.size >= 0 else len(graph.out_of(holder.index))

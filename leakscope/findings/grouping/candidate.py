@@ -47,7 +47,7 @@ class Candidate:
 
     def written(self, reference: int) -> str:
         """A reference on the way, as its user would write it: `model[1].seen in main()`."""
-        return as_expression(self.graph, self.group.path, reference, self.one_of_its_kind)
+        return as_expression(self.graph, self.group.path, reference, self.names)
 
     def line(self, reference: int) -> str:
         """The line that a reference on the way is told with."""
@@ -55,8 +55,14 @@ class Candidate:
 
     def name(self, reference: int) -> str:
         """A reference's own name: `.seen`, `[i]` where it is one of many items, `[1]` where all hangs on that item."""
-        name = self.graph.reference(reference).name
-        return name if reference in self.one_of_its_kind else generic(name)
+        return self.names.get(reference, generic(self.graph.reference(reference).name))
+
+    @cached_property
+    def names(self) -> Mapping[int, str]:
+        """References on the way that are not told by their generic names: `[1]` of its kind, `.client{i}` for many."""
+        many = self.group.many
+        own = {reference: self.graph.reference(reference).name for reference in self.one_of_its_kind}
+        return own | ({self.group.path[many.place]: many.name} if many else {})
 
     @cached_property
     def one_of_its_kind(self) -> frozenset[int]:

@@ -10,7 +10,8 @@ from leakscope.findings.grouping.bounds import WENT_ON, bound_on, gaining, went_
 from leakscope.findings.grouping.candidate import Candidate
 from leakscope.findings.grouping.groups import Group, group_storages
 from leakscope.findings.grouping.growth import Series
-from leakscope.findings.grouping.over_looks import GroupsOverLooks, Key, by_program, groups_over
+from leakscope.findings.grouping.names import Key, as_one
+from leakscope.findings.grouping.over_looks import GroupsOverLooks, by_program, groups_over
 from leakscope.record.kinds import Occasion
 from leakscope.record.model import Collection, Look, Rank
 
@@ -27,7 +28,7 @@ def candidates_of(rank: Rank, looks: Sequence[Look]) -> list[Candidate]:
 
 def candidates_among(rank: Rank, groups: GroupsOverLooks) -> list[Candidate]:
     """The same, of groups that are known."""
-    at_the_end = _at_the_end(rank, groups.steps)
+    at_the_end = _at_the_end(rank, groups)
     live = [key for key, at in groups.at.items() if not at[max(at)][1].freed]
     growing = [groups.lines[key] for key in live if groups.lines[key].grows]
     candidates = (_candidate(rank, groups, key, at_the_end, growing) for key in groups.at)
@@ -74,17 +75,17 @@ def _candidate(
     )
 
 
-def _at_the_end(rank: Rank, steps: Sequence[int]) -> tuple[int, dict[Key, int]]:
+def _at_the_end(rank: Rank, groups: GroupsOverLooks) -> tuple[int, dict[Key, int]]:
     """The step at which the main code returned, and each live group's bytes then; none where that was soon after the
-    last
-    of `steps`.
+    last look.
 
     They acquit what came to rest and confirm what was seen to grow; they accuse nothing.
     """
     end = next((look for look in rank.looks if look.occasion == Occasion.END), None)
-    if end is None or not steps or end.step < steps[-1] + _RESTED:
+    if end is None or not groups.steps or end.step < groups.steps[-1] + _RESTED:
         return 0, {}
-    return end.step, {group.key: group.bytes for group in group_storages(end.heap) if by_program(group)}
+    then = as_one(group_storages(end.heap), end.heap, groups.names)
+    return end.step, {group.key: group.bytes for group in then if by_program(group)}
 
 
 def _is_counted(look: Look, group: Group) -> bool:

@@ -31,6 +31,18 @@ HOOKS = "hooks"
 
 
 @dataclass(frozen=True)
+class OneOfMany:
+    """The reference on a path that stands for all those like it on one holder, under names of their own."""
+
+    place: int
+    """Its position on the path."""
+    name: str
+    """Of all of them: `.client{i}`."""
+    names: frozenset[str]
+    """Those that are there."""
+
+
+@dataclass(frozen=True)
 class Group:
     """Storages with one holder in one look."""
 
@@ -47,6 +59,8 @@ class Group:
     """The smallest cycle of each instance, as references; () for live storages."""
     roots: int = 0
     """How many roots the paths to live storages start from: each call of one function is a root of its own."""
+    many: OneOfMany | None = None
+    """Where the holder is gained by under ever new names."""
 
 
 def group_storages(graph: HeapGraph) -> list[Group]:

@@ -8,10 +8,9 @@ from dataclasses import dataclass, field
 
 from leakscope.findings.grouping.groups import Group, group_storages
 from leakscope.findings.grouping.growth import Series, series
+from leakscope.findings.grouping.names import Growing, Key, as_one, growing_names
 from leakscope.graph.model import IMMORTAL
 from leakscope.record.model import Look
-
-Key = tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -26,6 +25,8 @@ class GroupsOverLooks:
     """Its bytes at every look."""
     garbage: Mapping[int, int] = field(default_factory=dict)
     """Bytes at each look that only a collection lets go of."""
+    names: Growing = field(default_factory=dict)
+    """What holders gain under ever new names."""
 
 
 def groups_over(looks: Sequence[Look]) -> GroupsOverLooks:
@@ -33,12 +34,14 @@ def groups_over(looks: Sequence[Look]) -> GroupsOverLooks:
     at: dict[Key, dict[int, tuple[Look, Group]]] = defaultdict(dict)
     steps = rising_steps(looks)
     garbage: dict[int, int] = defaultdict(int)
-    for step, look in zip(steps, looks, strict=True):
-        for group in group_storages(look.heap):
+    grouped = [group_storages(look.heap) for look in looks]
+    growing = growing_names([{group.key for group in groups if not group.freed} for groups in grouped])
+    for step, look, groups in zip(steps, looks, grouped, strict=True):
+        for group in as_one(groups, look.heap, growing):
             at[group.key][step] = (look, group)
             garbage[step] += 0 if by_program(group) else group.bytes
     lines = {key: series(steps, {step: group.bytes for step, (_, group) in there.items()}) for key, there in at.items()}
-    return GroupsOverLooks(steps, dict(at), lines, garbage)
+    return GroupsOverLooks(steps, dict(at), lines, garbage, growing)
 
 
 def by_program(group: Group) -> bool:

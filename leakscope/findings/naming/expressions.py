@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Mapping, Sequence
 
-from leakscope.findings.naming.trace import generic
+from leakscope.findings.naming.trace import NO_NAMES, generic
 from leakscope.graph.model import HeapGraph, Object, ObjectKind, ReferenceKind
 from leakscope.graph.ownership import is_users
 
@@ -33,10 +33,11 @@ _PLAIN = (
 )
 
 
-def as_expression(graph: HeapGraph, path: Sequence[int], last: int, single: Collection[int] = ()) -> str:
+def as_expression(graph: HeapGraph, path: Sequence[int], last: int, names: Mapping[int, str] = NO_NAMES) -> str:
     """The path from a root down to the reference `last`, as its user would write it; its end alone where it is no code.
 
-    Items are `[i]`, but for the references `single`: there the finding is about one item alone.
+    Items are `[i]`, but for references that have one of the `names`: those that the finding is about alone, and those
+    that stand for many.
     """
     above = _down_to(path, last)
     inner = _inner(graph, above)
@@ -49,17 +50,16 @@ def as_expression(graph: HeapGraph, path: Sequence[int], last: int, single: Coll
             text += of_python
             continue
         if r.kind not in _PLAIN or r.name.startswith((".__", ".tb_", "key ", "(unn")) or not _is_code(r.name):
-            return as_part_of_holder(graph, last, single)
+            return as_part_of_holder(graph, last, names)
         if r.kind in (ReferenceKind.CLOSURE, ReferenceKind.LOCAL) and text:
             if reference != last:
-                return as_part_of_holder(graph, last, single)
-            return f"{generic(r.name)} of {_in(text, root)}"
+                return as_part_of_holder(graph, last, names)
+            return f"{names.get(reference, generic(r.name))} of {_in(text, root)}"
         if not (r.name == ".data" and graph.object(r.holder).type in _WEAK_DICTS):
-            name = r.name if reference in single else generic(r.name)
-            text += name.removeprefix("local ").removeprefix("closure ")
+            text += names.get(reference, generic(r.name)).removeprefix("local ").removeprefix("closure ")
     if inner or root.kind in (ObjectKind.FRAME, ObjectKind.NAMESPACE):
         return _in(text, root)
-    return as_part_of_holder(graph, last, single)
+    return as_part_of_holder(graph, last, names)
 
 
 def _down_to(path: Sequence[int], last: int) -> list[int]:
@@ -131,7 +131,7 @@ def _is_code(name: str) -> bool:
     return name.startswith((".", "[", "local ", "closure "))
 
 
-def as_part_of_holder(graph: HeapGraph, reference: int, single: Collection[int] = ()) -> str:
+def as_part_of_holder(graph: HeapGraph, reference: int, names: Mapping[int, str] = NO_NAMES) -> str:
     """One reference with its holder: `.activated of FastTanhBackward`, `closure act of mask_by_activation()`."""
     r = graph.reference(reference)
     holder, held = graph.object(r.holder), graph.object(r.held)
@@ -148,7 +148,7 @@ def as_part_of_holder(graph: HeapGraph, reference: int, single: Collection[int] 
         if holder.kind in (ObjectKind.FUNCTION, ObjectKind.FRAME, ObjectKind.GENERATOR)
         else holder.label
     )
-    return f"{r.name if reference in single else generic(r.name)} of {owner}"
+    return f"{names.get(reference, generic(r.name))} of {owner}"
 
 
 def is_lru_cache(obj: Object) -> bool:

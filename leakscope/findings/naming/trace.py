@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from leakscope.findings.kinds import HopStatus
@@ -15,6 +15,7 @@ from leakscope.graph.model import HeapGraph, ObjectKind, ReferenceKind, RootKind
 _TENSORS = (ObjectKind.TENSOR, ObjectKind.PARAMETER)
 OF_TENSORS = (*_TENSORS, ObjectKind.GRAD_NODE, ObjectKind.STORAGE)
 """Kinds of what a tensor is made of and what made it."""
+NO_NAMES: Mapping[int, str] = {}
 _REPEATED = 3
 """Parts of a key in which the next one is looked for: a linked list repeats `.next`, one of dicts three references."""
 
@@ -68,11 +69,16 @@ def key_of(graph: HeapGraph, start: int, path: Sequence[int], names: bool = Fals
     items = [k for k in range(before) if kinds[k] == ObjectKind.CONTAINER]
     parts = [_kind_and_name(graph, start) + _native_type(graph, start)]
     for reference in path[: items[-1] + 1 if items else before]:
-        r = graph.reference(reference)
-        part = f"{generic(r.name) if names else group_name(r.name)} {_kind_and_name(graph, r.held)}"
+        part = part_of(graph, reference, names)
         if part not in parts[-_REPEATED:]:
             parts.append(part)
     return tuple(parts)
+
+
+def part_of(graph: HeapGraph, reference: int, names: bool = False) -> str:
+    """What a key says of one reference: its name, the more generic one without `names`, and what it holds."""
+    r = graph.reference(reference)
+    return f"{generic(r.name) if names else group_name(r.name)} {_kind_and_name(graph, r.held)}"
 
 
 def _kind_and_name(graph: HeapGraph, index: int) -> str:
@@ -99,12 +105,12 @@ def hops(
     leaked_from: int,
     frees: dict[int, int],
     reasons: tuple[HopReason | None, HopReason | None],
-    single: Collection[int] = (),
+    names: Mapping[int, str] = NO_NAMES,
 ) -> tuple[Hop, ...]:
     """The objects along a path; from position `leaked_from` on they are leaked.
 
     `frees` maps references to the bytes their cut would free; `reasons` say why the objects before and after
-    that position have their status. Items are `[i]`, but for the references `single`.
+    that position have their status. Items are `[i]`, but for references that have one of the `names`.
     """
     hops_of_path: list[Hop] = []
     indexes = [start, *(int(graph.held[r]) for r in path)]
@@ -119,7 +125,7 @@ def hops(
             hop = replace(
                 hop,
                 where=r.where or obj.where,
-                reference=r.name if r.index in single else generic(r.name),
+                reference=names.get(r.index, generic(r.name)),
                 frees_bytes=frees.get(r.index),
                 references=(r.index,),
             )

@@ -16,6 +16,7 @@ from leakscope.graph.ownership import is_users
 _OF_OPTIMIZER = (".state", ".param_groups")
 _WEAK_KEYS = ("WeakKeyDictionary", "WeakIdKeyDictionary")
 _DEFAULTS = (".__defaults__", ".__kwdefaults__")
+_OWNERS = (ObjectKind.NN_MODULE, ObjectKind.OPTIMIZER)
 
 
 class GrowsIn(StrEnum):
@@ -34,6 +35,8 @@ class GrowsIn(StrEnum):
     DEFAULT_ARGUMENT = "default argument"
     QUEUE = "queue"
     DICT = "dict"
+    NAMES = "names"
+    """Attributes of one object, under ever new names."""
     CONTAINER = "container"
     OTHER = "other"
 
@@ -44,11 +47,13 @@ class GrowthFacts(Facts):
 
     grows_in: GrowsIn
     holder: str = ""
-    """Label of the optimizer, or name of the cached function."""
+    """Label of the optimizer, name of the cached function, or what gains attributes as the user would write it."""
     tensors: int = 0
     """How many tensors there were at every look, where none were added."""
     pauses: bool = False
     """It did not grow at each look."""
+    gains: tuple[str, ObjectKind] | None = None
+    """Type and kind of what is gained, where that is a module or an optimizer: `Linear`; None where it is tensors."""
 
 
 def _applies(candidate: Candidate) -> bool:
@@ -105,6 +110,8 @@ def _grows_in(candidate: Candidate, cut: ToCut) -> GrowsIn:
         return GrowsIn.WEAK_KEYS
     if _grows_in_optimizer(candidate):
         return GrowsIn.OPTIMIZER
+    if candidate.group.many is not None:
+        return GrowsIn.NAMES
     if _is_default(candidate, cut):
         return GrowsIn.DEFAULT_ARGUMENT
     if "queue.Queue" in types:
@@ -117,6 +124,20 @@ def _grows_in(candidate: Candidate, cut: ToCut) -> GrowsIn:
     return GrowsIn.CONTAINER if candidate.container else GrowsIn.OTHER
 
 
+def _holder(candidate: Candidate) -> str:
+    """What gains attributes; "" where that is a script's own namespace, or where nothing does."""
+    many = candidate.group.many
+    return candidate.written(candidate.group.path[many.place - 1]) if many is not None and many.place else ""
+
+
+def _gains(candidate: Candidate) -> tuple[str, ObjectKind] | None:
+    """What is gained, where it is a module or an optimizer, not a tensor or what carries some."""
+    gained = candidate.objects[candidate.gaining + 1] if 0 <= candidate.gaining < len(candidate.objects) - 1 else None
+    if gained is None or gained.kind not in _OWNERS:
+        return None
+    return gained.type.rpartition(".")[2], gained.kind
+
+
 def _facts(candidate: Candidate, cut: ToCut) -> GrowthFacts:
     tensors, pauses = candidate.keeps_its_number, candidate.series.pauses
     optimizer = _bounded_by(candidate)
@@ -127,7 +148,7 @@ def _facts(candidate: Candidate, cut: ToCut) -> GrowthFacts:
     cache = _cache(candidate)
     if cache is not None:
         return GrowthFacts(GrowsIn.CACHE, cache.name, pauses=pauses)
-    return GrowthFacts(_grows_in(candidate, cut), pauses=pauses)
+    return GrowthFacts(_grows_in(candidate, cut), _holder(candidate), pauses=pauses, gains=_gains(candidate))
 
 
 RULE = OwnRule(RuleName.STEP_GROWTH, 100, "A live container that gains tensors each step.", _applies, _facts)

@@ -6,7 +6,11 @@ from leakscope.findings.facts import Bounded, CameToRest
 from leakscope.findings.memory.scattered import ScatteredFacts
 from leakscope.findings.model import Finding
 from leakscope.findings.rules.step_growth import GrowsIn, GrowthFacts
+from leakscope.graph.model import ObjectKind
 from leakscope.units import bytes_text
+
+NAMESPACE = "the script's namespace"
+"""What gains variables under new names: `globals()[f"loss_{step}"]`."""
 
 
 def growth_title(finding: Finding, facts: GrowthFacts) -> str:
@@ -18,9 +22,15 @@ def growth_title(finding: Finding, facts: GrowthFacts) -> str:
         return f"the {noun} in {held} is larger at each look"
     if facts.tensors:
         return f"the {facts.tensors} {noun}s in {held} are larger at each look"
+    gained = f"{noun}s"
+    if facts.gains is not None:
+        name, kind = facts.gains
+        gained = f"{name} {'modules' if kind == ObjectKind.NN_MODULE else 'optimizers'}"
     graphs = ", and the graphs that made them," if finding.keeps_graphs else ""
     pace = "every few steps" if facts.pauses else "each step"
-    return f"{held} gains {noun}s{graphs} {pace}{_end(finding)}"
+    if facts.grows_in == GrowsIn.NAMES:
+        held = facts.holder or NAMESPACE
+    return f"{held} gains {gained}{graphs} {pace}{_end(finding)}"
 
 
 def _end(finding: Finding) -> str:
@@ -51,6 +61,8 @@ def growth_advice(finding: Finding, facts: GrowthFacts) -> str:
         "so that whoever fills it waits.",
         GrowsIn.DICT: f"Bound {held} or clear it: each step adds an entry under a new key (an lru_cache(maxsize=...) "
         "or one entry per real need).",
+        GrowsIn.NAMES: f"Each step puts something into {facts.holder or NAMESPACE} under a new name ({held}): "
+        "use one name, so that the new takes the place of the old, or delete the old one (del, delattr).",
         GrowsIn.CONTAINER: f"Empty {held} when the step is done with it, keep only what is used again, or give it a "
         "bound (collections.deque(maxlen=...)).",
         GrowsIn.OTHER: f"Reset {held} each step; what it holds is not let go.",
