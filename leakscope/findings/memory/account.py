@@ -7,7 +7,8 @@ from dataclasses import replace
 from itertools import pairwise
 
 from leakscope.findings.grouping.groups import Group
-from leakscope.findings.grouping.over_looks import GroupsOverLooks, Key
+from leakscope.findings.grouping.names import Key
+from leakscope.findings.grouping.over_looks import GroupsOverLooks
 from leakscope.findings.ledger import LedgerInterval, Line, LineKind, RestedKind, merged_lines
 from leakscope.findings.memory.balance import Balance, bytes_a_node, storage_bytes
 from leakscope.graph.model import IMMORTAL, HeapGraph, ObjectKind

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from leakscope.findings.facts import Bounded, CameToRest
 from leakscope.findings.grouping.candidate import Candidate
-from leakscope.findings.grouping.over_looks import Key
+from leakscope.findings.grouping.names import Key
 from leakscope.findings.kinds import FreedBy, Origin, RuleName, Severity
 from leakscope.findings.ledger import LedgerInterval, Line, LineKind, RestedKind
 from leakscope.findings.memory.account import Levels, ledger_of
