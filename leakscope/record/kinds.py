@@ -72,6 +72,7 @@ class RowTag(StrEnum):
 
     STEP = "step"
     IDLE = "idle"
+    UNTOUCHED = "untouched"
     ALIKE = "alike"
     DRAG = "drag"
     UNJUDGED = "unjudged"

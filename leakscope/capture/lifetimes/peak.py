@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from inspect import CO_OPTIMIZED
 
 from leakscope.capture.heap.look import Live
 from leakscope.capture.heap.native.storages import storage_object
 from leakscope.capture.lifetimes.table import Table
-from leakscope.capture.source.user_frames import arguments_of_running_calls
+from leakscope.capture.source.unread import unread_globals, unread_variables
+from leakscope.capture.source.user_frames import arguments_of_running_calls, running_frames
+from leakscope.capture.source.user_source import is_users
+from leakscope.graph.model import ObjectKind
 
 
 @dataclass
@@ -26,6 +31,9 @@ class Peak:
     """Bytes then of storages that nobody saw being made or used."""
     arguments: list[tuple[str, str]] = field(default_factory=list)
     """(function, argument) of the user's calls that ran then."""
+    unread: list[tuple[int, str]] = field(default_factory=list)
+    """(index in the heap graph of a running function or a script's namespace, variable) where none of the code that
+    still runs reads it."""
 
 
 def begin_peak(peak: Peak, table: Table) -> None:
@@ -36,12 +44,39 @@ def begin_peak(peak: Peak, table: Table) -> None:
     peak.arguments = arguments_of_running_calls()
 
 
-def match_storages(live: Live, peak: Peak, table: Table) -> None:
-    """Find the storages of the look at the peak among the records; those without one are unseen."""
+def match_live(live: Live, peak: Peak, table: Table) -> None:
+    """Find the storages of the look at the peak among the records; those without one are unseen. Find the variables
+    that are not read again.
+    """
     graph = live.look.heap
+    peak.unread = list(_unread(live))
     for index in graph.storages.tolist():
         record = table.alive.get(int(storage_object(live.objects[index])._cdata))
         if record is None and table.counts(graph.device.get(index, "cpu")):
             peak.unseen += int(graph.bytes[index])
         elif record is not None:
             record.storage = index
+
+
+def _unread(live: Live) -> Iterator[tuple[int, str]]:
+    """Variables of the user's running functions, and of the script itself while it runs as `__main__`, that lead to
+    memory.
+    """
+    graph, objects = live.look.heap, live.objects
+    frames = {id(objects[index]): index for index in graph.of_kind(ObjectKind.FRAME).tolist()}
+    scripts = {id(objects[index]): index for index in graph.of_kind(ObjectKind.NAMESPACE).tolist()}
+    for frame in running_frames():
+        code, names = frame.f_code, frame.f_globals
+        if not is_users(code.co_filename):
+            continue
+        if code.co_flags & CO_OPTIMIZED:
+            place = frames.get(id(frame), -1)
+            unread = {f"local {name}" for name in unread_variables(frame)} if place >= 0 else set()
+        else:
+            # a notebook's cells have no `__file__`: what one sets the next may read
+            script = names.get("__name__") == "__main__" and names.get("__file__") == code.co_filename
+            place = scripts.get(id(names), -1) if script else -1
+            unread = {f".{name}" for name in unread_globals(frame)} if place >= 0 else set()
+        if unread:
+            held = (graph.reference(r).name for r in graph.out_of(place).tolist())
+            yield from ((place, name) for name in held if name in unread)

@@ -9,7 +9,7 @@ from leakscope.capture.lifetimes.peak import Peak
 from leakscope.capture.lifetimes.records import GONE, Key, Record
 from leakscope.capture.lifetimes.table import Table
 from leakscope.record.kinds import Phase
-from leakscope.record.rows.lifetimes import AlikeStorage, DraggedStorage, IdleStorage, LifetimeRow, WatchedStep
+from leakscope.record.rows.lifetimes import AlikeStorage, DraggedStorage, IdleStorage, LifetimeRow, UntouchedStorage, WatchedStep
 
 MAX_ROWS = 2000
 """Storages told of at most, the largest first, chosen: a step's file stays small."""
@@ -18,7 +18,8 @@ _MAX_DRAGS = 20
 
 
 def rows_of(table: Table, second: int, peak: Peak, step: int) -> Iterator[LifetimeRow]:
-    """One row for the step, rows for the storages that were not used again at its peak, then for the largest drags.
+    """One row for the step, rows for the storages that neither step touched, for those that were not used again at its
+    peak, then for the largest drags.
 
     `second` is the number of the second step's first operation. What is alive at both ends of the second step is
     nobody's drag; what it made and did not see die is judged by its like of the first step, made by the same operation.
@@ -46,7 +47,10 @@ def rows_of(table: Table, second: int, peak: Peak, step: int) -> Iterator[Lifeti
         lag_byte_seconds=sum(_lag(table, r) for r in first),
         use_byte_seconds=sum(_use(table, r) for r in first),
         drag_byte_seconds=sum(_drag(table, r) for r in first),
+        unread=tuple(peak.unread),
     )
+    for record in _untouched(table)[:MAX_ROWS]:
+        yield UntouchedStorage(storage=record.storage)
     like = {(r.born, r.ordinal): r for r in table.records if 0 <= r.born < second}
     for record in sorted(idle, key=lambda r: -r.at_peak)[:MAX_ROWS]:
         twin = like.get((record.born - second, record.ordinal), record)
@@ -86,6 +90,12 @@ def _idle_at(table: Table, second: int, operation: int) -> list[Record]:
         elif record.died < GONE:
             idle.append(record)
     return idle
+
+
+def _untouched(table: Table) -> list[Record]:
+    """Storages that were there before the watched steps and after them, and that no operation read or wrote."""
+    there = (r for r in table.records if r.born < 0 and r.last < 0 and r.died == GONE)
+    return sorted((r for r in there if r.storage >= 0 and not r.handed_out), key=lambda r: -r.bytes)
 
 
 def _site(table: Table, record: Record) -> tuple[object, ...]:

@@ -20,7 +20,7 @@ from leakscope.capture.lifetimes.comm_buffers import CommBuffers
 from leakscope.capture.lifetimes.dispatch_mode import enter, watching_mode, why_not
 from leakscope.capture.lifetimes.module_stack import ModuleStack
 from leakscope.capture.lifetimes.operations import Operations
-from leakscope.capture.lifetimes.peak import Peak, begin_peak, match_storages
+from leakscope.capture.lifetimes.peak import Peak, begin_peak, match_live
 from leakscope.capture.lifetimes.raw_access import RawAccess
 from leakscope.capture.lifetimes.records import Operation, Record
 from leakscope.capture.lifetimes.rows import rows_of
@@ -262,7 +262,7 @@ class LifetimeTracker:
         try:
             with self._inspect(self._step + 1, Occasion.PEAK) as live:
                 self._look = live.look
-                match_storages(live, peak, self._table)
+                match_live(live, peak, self._table)
         except Exception as error:  # noqa: BLE001 - told as a note: the user's script must not fail of our looking
             self._look, self._deaf = None, True
             self._failure = f"the look at the peak failed: {type(error).__name__}: {error}"

@@ -49,6 +49,19 @@ class WatchedStep(LifetimeRow):
     """From the first use to the last."""
     drag_byte_seconds: float
     """After the last use."""
+    unread: tuple[tuple[int, str], ...] = ()
+    """(index in the heap at the peak of a running function or a script's namespace, reference such as `local ckpt`):
+    variables that no code of that function or script reads from there on."""
+
+
+@dataclass(frozen=True)
+class UntouchedStorage(LifetimeRow):
+    """A storage that was there before the watched step and the one before it, and that no operation of them touched."""
+
+    TAG = RowTag.UNTOUCHED
+
+    storage: int
+    """Its index in the heap at the peak."""
 
 
 @dataclass(frozen=True)
@@ -108,5 +121,5 @@ class LifetimesUnjudged(LifetimeRow):
     why: str
 
 
-LIFETIME_ROWS = (WatchedStep, IdleStorage, AlikeStorage, DraggedStorage, LifetimesUnjudged)
+LIFETIME_ROWS = (WatchedStep, UntouchedStorage, IdleStorage, AlikeStorage, DraggedStorage, LifetimesUnjudged)
 """All kinds of rows of `lifetimes.jsonl`."""

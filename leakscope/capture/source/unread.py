@@ -1,0 +1,97 @@
+"""Which variables does a running function never read again?"""
+
+from __future__ import annotations
+
+import dis
+import re
+from collections.abc import Iterator, Mapping
+from types import CodeType, FrameType
+from typing import Any
+
+_LEAVES = frozenset(
+    (
+        *("JUMP_FORWARD", "JUMP_BACKWARD", "JUMP_BACKWARD_NO_INTERRUPT", "JUMP_ABSOLUTE"),
+        *("RETURN_VALUE", "RETURN_CONST", "RAISE_VARARGS", "RERAISE"),
+    )
+)
+"""Instructions that the next one never follows."""
+_READS_ANY = frozenset(("locals", "globals", "vars", "dir", "eval", "exec", "__import__", "breakpoint"))
+"""Names of what may read a variable without naming it."""
+_JUMPS = frozenset((*dis.hasjrel, *dis.hasjabs))
+
+
+def unread_variables(frame: FrameType) -> frozenset[str]:
+    """Local variables that no instruction from here on reads before it sets them anew, whichever way it goes.
+
+    Variables that an inner function closes over count as read: nobody knows when that runs. So do all where the
+    function may read them by name, through `locals()` or `eval`. Nothing of the frame is read but where it stands.
+    """
+    code = frame.f_code
+    if not _READS_ANY.isdisjoint(code.co_names):
+        return frozenset()
+    names = {*code.co_varnames} - {*code.co_cellvars, *code.co_freevars}
+    return frozenset(names - _read_after(code, frame.f_lasti, "FAST"))
+
+
+def unread_globals(frame: FrameType) -> frozenset[str]:
+    """The same of the variables of a script, while its frame runs: none that one of its functions names."""
+    code = frame.f_code
+    inner = {name for each in _inner(code) for name in each.co_names}
+    if not _READS_ANY.isdisjoint((*code.co_names, *inner)):
+        return frozenset()
+    return frozenset({*code.co_names} - inner - _read_after(code, frame.f_lasti, "NAME|GLOBAL"))
+
+
+def _inner(code: CodeType) -> Iterator[CodeType]:
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield constant
+            yield from _inner(constant)
+
+
+def _read_after(code: CodeType, lasti: int, where: str) -> set[str]:
+    """Names that are read after the instruction at `lasti` before they are set, on some way through the code."""
+    listing = dis.Bytecode(code)
+    instructions = list(listing)
+    place = {instruction.offset: number for number, instruction in enumerate(instructions)}
+    handlers = [(e.start, e.end, e.target) for e in getattr(listing, "exception_entries", ())]
+    follow = [_follow(instructions, number, place, handlers) for number in range(len(instructions))]
+    touched = [_touched(instruction, where) for instruction in instructions]
+    before: list[set[str]] = [set() for _ in instructions]
+    changed = True
+    while changed:
+        changed = False
+        for number in range(len(instructions) - 1, -1, -1):
+            reads, sets = touched[number]
+            now = reads | (_after(before, follow[number]) - sets)
+            changed = changed or now != before[number]
+            before[number] = now
+    here = max((number for offset, number in place.items() if offset <= lasti), default=-1)
+    return _after(before, follow[here]) if here >= 0 else _after(before, list(range(len(before))))
+
+
+def _after(before: list[set[str]], follow: list[int]) -> set[str]:
+    return set().union(*(before[number] for number in follow))
+
+
+def _follow(
+    instructions: list[dis.Instruction], number: int, place: Mapping[int, int], handlers: list[tuple[int, int, int]]
+) -> list[int]:
+    """Which instructions may run next: the one below, the target of a jump, the handlers around it."""
+    one = instructions[number]
+    following = [number + 1] if one.opname not in _LEAVES and number + 1 < len(instructions) else []
+    if one.opcode in _JUMPS:
+        following.append(place[one.argval])
+    return following + [place[target] for start, end, target in handlers if start <= one.offset < end]
+
+
+def _touched(one: dis.Instruction, where: str) -> tuple[set[str], set[str]]:
+    """(names it reads, names it sets or deletes); Python 3.13 and later have instructions for two variables."""
+    if not re.search(f"_({where})", one.opname):
+        return set(), set()
+    argument: Any = one.argval
+    names = argument if isinstance(argument, tuple) else (argument,)
+    verbs = re.findall("LOAD|STORE|DELETE", one.opname)
+    pairs = list(zip(verbs, names, strict=False))
+    # a comprehension that runs inline parks the variable of its name and gives it back (LOAD_FAST_AND_CLEAR)
+    return {name for verb, name in pairs if verb == "LOAD"}, {name for verb, name in pairs if verb != "LOAD"}
