@@ -9,7 +9,14 @@ from leakscope.capture.lifetimes.peak import Peak
 from leakscope.capture.lifetimes.records import GONE, Key, Record
 from leakscope.capture.lifetimes.table import Table
 from leakscope.record.kinds import Phase
-from leakscope.record.rows.lifetimes import AlikeStorage, DraggedStorage, IdleStorage, LifetimeRow, UntouchedStorage, WatchedStep
+from leakscope.record.rows.lifetimes import (
+    AlikeStorage,
+    DraggedStorage,
+    IdleStorage,
+    LifetimeRow,
+    UntouchedStorage,
+    WatchedStep,
+)
 
 MAX_ROWS = 2000
 """Storages told of at most, the largest first, chosen: a step's file stays small."""

@@ -82,15 +82,21 @@ class PeakOfStep:
         return self.step.peak_bytes - max(heights, default=self.step.peak_bytes)
 
 
+def heap_at_peak(rank: Rank) -> tuple[WatchedStep, HeapGraph] | None:
+    """The watched step and what was alive at its peak; None where none was watched to its end."""
+    step = next((row for row in rank.lifetimes if isinstance(row, WatchedStep)), None)
+    looks = (look for look in rank.looks if look.occasion == Occasion.PEAK and step and look.step == step.step)
+    look = next(looks, None)
+    return None if step is None or look is None else (step, look.heap)
+
+
 def peak_of(rank: Rank) -> PeakOfStep | None:
     """What the lifetimes of one rank's watched step show; None where none was watched to its end."""
-    step = next((row for row in rank.lifetimes if isinstance(row, WatchedStep)), None)
-    if step is None:
+    watched = heap_at_peak(rank)
+    if watched is None:
         return None
-    look = next((look for look in rank.looks if look.occasion == Occasion.PEAK and look.step == step.step), None)
-    if look is None:
-        return None
-    graph, users = look.heap, users_side(look.heap)
+    step, graph = watched
+    users = users_side(graph)
     rows = [
         row
         for row in rank.lifetimes

@@ -11,13 +11,12 @@ import numpy as np
 from leakscope.findings.cut.trace import on_trace
 from leakscope.findings.facts import Facts
 from leakscope.findings.kinds import FreedBy, Severity
-from leakscope.findings.model import Cut, CutReference, Finding, Hop, Sighting, Unjudged
-from leakscope.findings.naming.expressions import as_expression
+from leakscope.findings.model import Cut, CutReference, Finding, Sighting, Unjudged
 from leakscope.findings.naming.see_also import places
-from leakscope.findings.naming.trace import fingerprint, generic, hops
+from leakscope.findings.naming.trace import fingerprint, generic
 from leakscope.findings.peak.idle import Idle, PeakOfStep, Releaser, arguments_cut, frees_mostly_idle, peak_of
 from leakscope.findings.peak.library_drag import NAME, others_findings
-from leakscope.findings.why import HopReason
+from leakscope.findings.peak.naming import NAMES_SHOWN, line_above, spoken_as, together, trace_through, variables
 from leakscope.graph.model import HeapGraph, ObjectKind, ReferenceKind
 from leakscope.graph.paths import ShortestPaths, paths_from_roots
 from leakscope.graph.reach import reachable
@@ -30,8 +29,6 @@ WORTH_SHARE = 0.01
 in every plain script. At least `min_bytes` too.
 """
 _CONTAINERS = (ObjectKind.CONTAINER,)
-_NAMES_SHOWN = 6
-"""Names at the most, chosen, of references to cut."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,7 +46,7 @@ class LateReleaseFacts(Facts):
     fall_bytes: int
     """By how much the step's peak would fall."""
     variables: tuple[str, ...]
-    """The holders' names where each is a variable of a function or a module, for `del`; else ()."""
+    """The holders' names where each is a variable of a function or the script, for `del`; else ()."""
     arguments: tuple[str, ...]
     """Those of the holders that are arguments of a running call."""
     is_saved: bool
@@ -137,21 +134,7 @@ def _owner(graph: HeapGraph, paths: ShortestPaths, reference: int) -> str:
     start = paths.start_of(graph, holder)
     root = graph.object(start)
     own = root.kind == ObjectKind.FRAME or start == holder
-    return f"{root.kind} {root.name}" if own else f"{root.kind} {root.name} {_spoken(graph, paths, reference)}"
-
-
-def _where(graph: HeapGraph, paths: ShortestPaths, reference: int) -> str:
-    """The line of this reference, or of the nearest one above it that has a line."""
-    for above in [reference, *paths.path_to(graph, int(graph.holder[reference]))[::-1]]:
-        r = graph.reference(above)
-        if where := r.where or graph.object(r.holder).where:
-            return where
-    return ""
-
-
-def _spoken(graph: HeapGraph, paths: ShortestPaths, reference: int) -> str:
-    path = [*paths.path_to(graph, int(graph.holder[reference])), reference]
-    return as_expression(graph, path, reference)
+    return f"{root.kind} {root.name}" if own else f"{root.kind} {root.name} {spoken_as(graph, paths, reference)}"
 
 
 def _finding(
@@ -163,14 +146,14 @@ def _finding(
     fall = peak.fall([idle for idle, _ in members])
     members = sorted(members, key=lambda m: -m[0].row.bytes)
     cuts = list(dict.fromkeys(c for _, more in members for c in more))
-    spoken = list(dict.fromkeys(_spoken(graph, paths, c) for c in cuts))
-    where = _where(graph, paths, cuts[0])
+    spoken = list(dict.fromkeys(spoken_as(graph, paths, c) for c in cuts))
+    where = line_above(graph, paths, cuts[0])
     packed = {r for member, _ in members for r in member.holders.packed}
     gone = freed_storages(graph, np.asarray([*cuts, *packed], dtype=np.int64))
     frees = int(graph.bytes[[s for s in gone.tolist() if s in {m[0].row.storage for m in members}]].sum())
-    names = _together(spoken)
+    names = together(spoken)
     made = list(dict.fromkeys(member.row.made_at for member, _ in members if member.row.made_at))
-    trace = _trace(
+    trace = trace_through(
         graph,
         paths,
         cuts[0],
@@ -178,7 +161,7 @@ def _finding(
         frees if len(cuts) == 1 else _frees_alone(graph, members, cuts[0]),
     )
     named = CutReference(
-        ", ".join(dict.fromkeys(generic(graph.reference(c).name) for c in cuts[:_NAMES_SHOWN])),
+        ", ".join(dict.fromkeys(generic(graph.reference(c).name) for c in cuts[:NAMES_SHOWN])),
         where,
         names,
         tuple(cuts),
@@ -194,7 +177,7 @@ def _finding(
             last_use_at=members[0][0].row.last_use_at,
             peak_at=peak.step.peak_at,
             fall_bytes=fall,
-            variables=_variables(graph, cuts),
+            variables=variables(graph, cuts),
             arguments=tuple(arguments),
             is_saved=any(idle.holders.saved for idle, _ in members),
         ),
@@ -212,54 +195,9 @@ def _finding(
     )
 
 
-def _variables(graph: HeapGraph, cuts: Sequence[int]) -> tuple[str, ...]:
-    """Their names, where all of them are variables of running functions or of modules; else ()."""
-    own = [graph.object(int(graph.holder[c])).kind in (ObjectKind.FRAME, ObjectKind.NAMESPACE) for c in cuts]
-    names = dict.fromkeys(graph.reference(c).name.removeprefix("local ").removeprefix(".") for c in cuts)
-    return tuple(names) if all(own) and all(map(str.isidentifier, names)) else ()
-
-
 def _frees_alone(graph: HeapGraph, members: Sequence[tuple[Idle, tuple[int, ...]]], cut: int) -> int:
     """What this cut frees of the memory that lies idle, without the others."""
     idle = {member.row.storage for member, _ in members}
     return int(
         graph.bytes[[s for s in freed_storages(graph, np.asarray([cut], dtype=np.int64)).tolist() if s in idle]].sum()
     )
-
-
-def _together(spoken: Sequence[str]) -> str:
-    """`inputs and outputs in step(), batch in main()`."""
-    places: dict[str, list[str]] = defaultdict(list)
-    for text in spoken[:_NAMES_SHOWN]:
-        name, _, place = text.partition(" in ")
-        places[place].append(name)
-    parts = [_listed(names) + (f" in {place}" if place else "") for place, names in places.items()]
-    more = f" and {len(spoken) - _NAMES_SHOWN} more" if len(spoken) > _NAMES_SHOWN else ""
-    return ", ".join(parts) + more
-
-
-def _listed(names: Sequence[str]) -> str:
-    return " and ".join([", ".join(names[:-1]), names[-1]]) if len(names) > 1 else names[0]
-
-
-def _trace(graph: HeapGraph, paths: ShortestPaths, cut: int, storage: int, frees: int) -> tuple[Hop, ...]:
-    """From the root through the cut down to the storage."""
-    above = paths.path_to(graph, int(graph.holder[cut]))
-    path = [*above, cut]
-    came: dict[int, int] = {int(graph.held[cut]): -1}
-    waiting = [int(graph.held[cut])]
-    while waiting and storage not in came:
-        here = waiting.pop(0)
-        for reference in graph.out_of(here).tolist():
-            held = int(graph.held[reference])
-            if held not in came:
-                came[held] = reference
-                waiting.append(held)
-    down: list[int] = []
-    at = storage
-    while came.get(at, -1) >= 0:
-        down.append(came[at])
-        at = int(graph.holder[came[at]])
-    path += down[::-1]
-    start = int(graph.holder[path[0]])
-    return hops(graph, start, path, len(above) + 1, {cut: frees}, (HopReason.STILL_NEEDED, HopReason.NOT_USED_AGAIN))

@@ -11,6 +11,7 @@ from leakscope.findings.memory.allocator import allocator_findings
 from leakscope.findings.model import Unjudged
 from leakscope.findings.ownership.library_retention import kept_by_library
 from leakscope.findings.peak.late_release import late_release_findings, late_release_unjudged
+from leakscope.findings.peak.untouched import idle_findings
 from leakscope.findings.rules.rule import rules_of_others
 from leakscope.findings.stages.case import Case, RankCase
 
@@ -27,6 +28,7 @@ def add_memory_of_rank(case: RankCase) -> RankCase:
             *allocator_findings(case.rank, case.looks),
             *kept.values(),
             *late_release_findings(case.rank, case.min_bytes, kept),
+            *idle_findings(case.rank, case.min_bytes),
         ),
         unjudged=(*case.unjudged, *late_release_unjudged(case.rank)),
     )

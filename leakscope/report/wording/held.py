@@ -33,6 +33,9 @@ _REASONS: Mapping[HopReason, str] = {
 """Why an object on a trace is alive, or should not be."""
 
 
+_AT_PEAK = (RuleName.LATE_RELEASE, RuleName.IDLE_MEMORY)
+
+
 def held_text(finding: Finding, when: str = "") -> str:
     """`960.00 KiB held in 5 storages at the last look, growing 192.00 KiB a step`; of an accelerator's run, what the
     host holds.
@@ -48,7 +51,7 @@ def held_text(finding: Finding, when: str = "") -> str:
 
 def _when(finding: Finding) -> str:
     """Which look the bytes are of: the last one, unless the program's gc had just been there."""
-    if finding.rule == RuleName.LATE_RELEASE:
+    if finding.rule in _AT_PEAK:
         return "at the step's peak"
     last: dict[int, int] = {}
     most: dict[int, int] = {}
@@ -85,7 +88,7 @@ def freed_text(finding: Finding) -> str:
         return "gc, late"
     if finding.freed_by == FreedBy.NEVER:
         return "never: it holds itself through C++ references that gc cannot see"
-    if not finding.trace and finding.rule == RuleName.LATE_RELEASE:
+    if not finding.trace and finding.rule in _AT_PEAK:
         return "the program, once all that hold it have let go"
     if not finding.trace or finding.rule == RuleName.NATIVE_HOLD:
         return "whoever holds it in native code: gc cannot help"
@@ -119,7 +122,7 @@ def status_word(finding: Finding, hop: Hop) -> str:
     """What an object of the trace is: a note blames nobody, and what lies idle at the peak is not lost."""
     if hop.status != HopStatus.LEAKED:
         return hop.status
-    if finding.rule == RuleName.LATE_RELEASE:
+    if finding.rule in _AT_PEAK:
         return "idle"
     return "held" if finding.severity == Severity.NOTE and finding.freed_by == FreedBy.PROGRAM else "leaked"
 

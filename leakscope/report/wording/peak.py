@@ -10,6 +10,7 @@ from leakscope.findings.peak.drag import IdleAtPeak, LagUseDrag
 from leakscope.findings.peak.idle import Releaser
 from leakscope.findings.peak.late_release import LateReleaseFacts
 from leakscope.findings.peak.library_drag import OthersFacts
+from leakscope.findings.peak.untouched import UntouchedFacts
 from leakscope.units import bytes_text
 
 _OTHERS: Mapping[Releaser, tuple[str, str]] = {
@@ -100,6 +101,43 @@ def line_of(place: str) -> str:
     """`train.py:41` of `train.py:41 forward (aten::addmm)`; all of it where it begins with no line."""
     match = re.match(r"(.+?:\d+)\b", place)
     return match[1] if match else place
+
+
+def untouched_title(finding: Finding, facts: UntouchedFacts) -> str:
+    """`ckpt in main()` at train.py:12: how much it keeps, since when, and by how much the peak could fall."""
+    assert finding.cut is not None
+    where = f" at {finding.cut.where}" if finding.cut.where else ""
+    them = "it" if facts.holders == 1 else "them"
+    by_name = f" (del {', '.join(facts.variables)})" if facts.variables else ""
+    return (
+        f"`{finding.cut.written}`{where}: {bytes_text(facts.bytes)} idle since before step {facts.first_step}, "
+        f"{_held_for_nothing(facts)}; no operation of steps {facts.first_step} and {facts.last_step} touched it; "
+        f"let go of {them}{by_name} and {_gain(facts)}"
+    )
+
+
+def _held_for_nothing(facts: UntouchedFacts) -> str:
+    if not facts.functions:
+        return "which no code reads again"
+    have = "has" if len(facts.functions) == 1 else "have"
+    return f"in variables of {' and '.join(facts.functions)}, which {have} ended"
+
+
+def _gain(facts: UntouchedFacts) -> str:
+    on_device = facts.bytes - facts.host_bytes
+    parts = [f"the peak falls by {bytes_text(on_device)}"] if on_device else []
+    parts += [f"{bytes_text(facts.host_bytes)} of host memory are free"] if facts.host_bytes else []
+    return " and ".join(parts)
+
+
+def untouched_advice(_finding: Finding, facts: UntouchedFacts) -> str:
+    """How to let go of it."""
+    if facts.functions:
+        return (
+            "A stored exception or traceback keeps every variable of the calls it came through. Keep its text "
+            "(traceback.format_exception) instead, or clear it: `error.__traceback__ = None`."
+        )
+    return "Delete the variable after its last use, or move that part into a function of its own."
 
 
 def others_title(_finding: Finding, facts: OthersFacts) -> str:

@@ -29,6 +29,7 @@ from leakscope.findings.ownership.facts import LibraryDragFacts, RetentionFacts
 from leakscope.findings.peak.drag import IdleAtPeak, LagUseDrag
 from leakscope.findings.peak.late_release import LateReleaseFacts
 from leakscope.findings.peak.library_drag import OthersFacts
+from leakscope.findings.peak.untouched import UntouchedFacts
 from leakscope.findings.rules.frame_hold import CallsFacts, FrameFacts
 from leakscope.findings.rules.hook_pileup import HookFacts
 from leakscope.findings.rules.immortal_cycle import ImmortalFacts
@@ -62,6 +63,7 @@ SENTENCES: Mapping[type, tuple[Sentence, Sentence]] = {
     GrowthFacts: (growth.growth_title, growth.growth_advice),
     RankSkewFacts: (memory.skew_title, memory.skew_advice),
     LateReleaseFacts: (peak.late_release_title, peak.late_release_advice),
+    UntouchedFacts: (peak.untouched_title, peak.untouched_advice),
     OthersFacts: (peak.others_title, peak.others_advice),
     DroppedFacts: (comm.dropped_title, comm.dropped_advice),
     OpenPassesFacts: (comm.open_passes_title, comm.open_passes_advice),
@@ -112,7 +114,7 @@ def avoidable_text(run: Run, finding: Finding) -> str:
     """One finding of avoidable memory in a line or two: how much, who holds it, and what to do."""
     facts = finding.facts
     boxed = f".{peak.boxed_text(facts)}" if isinstance(facts, LateReleaseFacts) and facts.arguments else ""
-    more = boxed if isinstance(facts, LateReleaseFacts) else f". {advice(finding)}"
+    more = boxed if isinstance(facts, (LateReleaseFacts, UntouchedFacts)) else f". {advice(finding)}"
     if len(run.ranks) == 1:
         return title(finding) + more
     together = f", {bytes_text(finding.retained_bytes)} together" if len(finding.ranks) > 1 else ""

@@ -1,0 +1,132 @@
+"""Which variables does a running function never read again? Asked of functions that stop to ask."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from leakscope.capture.source.unread import unread_variables
+
+
+def ask(found: list[set[str]], *_: object) -> None:
+    found.append(set(unread_variables(sys._getframe(1))))
+
+
+def after_the_loop(found: list[set[str]]) -> Any:
+    checkpoint, validation, last = "c", "v", ""
+    start = checkpoint
+    for number in range(2):
+        batch = str(number)
+        ask(found, batch)
+        last = batch + start
+    return validation, last
+
+
+def set_anew(found: list[set[str]]) -> str:
+    value = "old"
+    ask(found)
+    value = "new"
+    return value
+
+
+def on_one_way_only(found: list[set[str]]) -> str:
+    kept, dropped = "k", "d"
+    ask(found)
+    if found:
+        return kept
+    del dropped
+    return ""
+
+
+def in_a_handler(found: list[set[str]]) -> str:
+    rare, other = "r", "o"
+    try:
+        ask(found, other)
+    except ValueError:
+        return rare
+    return ""
+
+
+def in_finally(found: list[set[str]]) -> None:
+    rare = "r"
+    try:
+        ask(found)
+    finally:
+        ask([], rare)
+
+
+def closed_over(found: list[set[str]]) -> Callable[[], str]:
+    kept, own = "k", "o"
+    ask(found, own)
+    return lambda: kept
+
+
+def by_name(found: list[set[str]]) -> object:
+    kept = "k"
+    ask(found, kept)
+    return locals()
+
+
+def in_a_comprehension(found: list[set[str]]) -> list[str]:
+    kept, own = "k", "o"
+    ask(found, own)
+    return [kept for _ in range(2)]
+
+
+@pytest.mark.parametrize(
+    ("function", "unread", "read"),
+    [
+        (after_the_loop, {"checkpoint"}, {"validation", "start", "batch"}),
+        (set_anew, {"value"}, set()),
+        (on_one_way_only, {"dropped"}, {"kept", "found"}),
+        (in_a_handler, {"other"}, {"rare"}),
+        (in_finally, {"found"}, {"rare"}),
+        (closed_over, {"own"}, {"kept"}),
+        (by_name, set(), {"kept"}),
+        (in_a_comprehension, {"own"}, {"kept"}),
+    ],
+)
+def test_what_no_way_through_the_code_reads_is_unread(function: Any, unread: set[str], read: set[str]) -> None:
+    found: list[set[str]] = []
+    function(found)
+    assert unread <= found[0] and read.isdisjoint(found[0])
+
+
+SCRIPT = """
+import sys
+from leakscope.capture.source.unread import unread_globals
+
+checkpoint, validation, settings = 1, 2, 3
+
+def evaluate():
+    return settings
+
+def step():
+    return sorted(unread_globals(sys._getframe(1)))
+
+start = checkpoint
+for number in range(2):
+    batch = number
+    if "checkpoint" not in step() or not {"validation", "settings", "batch"}.isdisjoint(step()):
+        sys.exit(f"{step()} are unread")
+    print(batch)
+print(validation, start)
+"""
+
+
+@pytest.mark.process
+@pytest.mark.parametrize(
+    ("more", "status"), [("", 0), ("def later():\n    return checkpoint\n", 1), ("eval('1')\n", 1)]
+)
+def test_of_a_script_nothing_is_unread_that_its_functions_name(
+    more: str, status: int, tmp_path: Path, starts_processes: None
+) -> None:
+    path = tmp_path / "train.py"
+    path.write_text(SCRIPT.replace("start = checkpoint", more + "start = checkpoint"), encoding="utf-8")
+    done = subprocess.run([sys.executable, str(path)], check=False, capture_output=True, text=True, timeout=60)
+    assert done.returncode == status, done.stderr
