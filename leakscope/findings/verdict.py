@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from math import inf
 
 from leakscope.findings.grouping.looks import judged_looks
 from leakscope.findings.kinds import RuleName, Severity
 from leakscope.findings.ledger import NO_GROWTH, Grown, LedgerInterval, LineKind, by_kind, grown_of
-from leakscope.findings.memory.counters import counted_rate, counted_steps
+from leakscope.findings.memory.counters import counted_rate, counted_steps, rate_at_end
 from leakscope.findings.memory.unattributed import GAP, UnattributedFacts
 from leakscope.findings.model import Finding, Unjudged
 from leakscope.findings.why import Reason, Why
@@ -23,6 +24,8 @@ _STEPS_TO_JUDGE = 8
 """Steps after warm-up that are enough for a verdict; chosen."""
 _UNKNOWN = (LineKind.UNATTRIBUTED, LineKind.GRAD_NODES, LineKind.BLOCKS)
 """Lines without a holder."""
+_AT_REST = (LineKind.RESTED, LineKind.GARBAGE, LineKind.OBJECTS)
+"""Lines of what no one holder was seen to gain."""
 
 
 def verdict_of(
@@ -88,23 +91,23 @@ def _why_not_judged(run: Run, unjudged: Sequence[Unjudged], ledgers: Ledgers) ->
 
 
 def _unbalanced(run: Run, shown: Sequence[Finding], ledgers: Ledgers) -> Why | None:
-    """Growth without a holder of which it cannot be told whether it goes on; None where every account is balanced."""
-    # what the note says of it is known: a cache of kernels for shapes that are new, or it stopped later
-    if any(f.fingerprint == GAP and isinstance(f.facts, UnattributedFacts) for f in shown):
-        return None
+    """Growth that goes on and is in no line that may; None where every account is balanced."""
+    noted = [f.facts for f in shown if f.fingerprint == GAP and isinstance(f.facts, UnattributedFacts)]
+    shapes = any(facts.shapes_are_new for facts in noted)
+    kinds = _AT_REST if noted and not shapes else (*_AT_REST, *_UNKNOWN)  # the note says that it stopped later
     found = []
     for rank in run.ranks:
-        grown = grown_of(rank.number, ledgers.get(rank.number, ()))
-        if grown is None or not grown.is_counted:
+        grown = _grown(rank, run, ledgers)
+        if grown is None or not grown.lines or not grown.is_counted or grown.until is not None:
             continue
         sizes = by_kind(grown.lines)
-        unknown = sum(sizes[kind] for kind in _UNKNOWN)
-        rate = counted_rate(rank, run.warmup)
-        goes_on = grown.per_step if rate is None else rate - (grown.bytes - unknown) / grown.steps
+        unknown = sum(sizes[kind] for kind in kinds)
+        rate = rate_at_end(rank, run.warmup)
+        goes_on = inf if rate is None else rate - (grown.bytes - unknown) / grown.steps
         if min(unknown / grown.steps, goes_on) >= run.min_bytes:
             found.append(grown)
     most = _most(found)
-    return None if most is None else Why(reason=Reason.UNBALANCED, grown=most, steps=run.warmup + _STEPS_TO_JUDGE)
+    return None if most is None else Why(reason=Reason.NEW_SHAPES if shapes else Reason.UNBALANCED, grown=most)
 
 
 def _grown(rank: Rank, run: Run, ledgers: Ledgers) -> Grown | None:

@@ -25,6 +25,8 @@ class Reason(StrEnum):
     """Too few looks saw something grow."""
     UNBALANCED = "unbalanced"
     """Growth that nothing explains, and of which it cannot be told whether it goes on."""
+    NEW_SHAPES = "new shapes"
+    """The same, while shapes were new at each look: it may be kernels that are kept for each."""
     NOTHING_GREW = "nothing grew"
     LITTLE_GREW = "little grew"
     """Nothing by enough for a leak."""

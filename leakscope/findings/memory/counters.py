@@ -35,6 +35,12 @@ def counted_rate(rank: Rank, warmup: int) -> float | None:
     return median(stretches) if stretches else None
 
 
+def rate_at_end(rank: Rank, warmup: int) -> float | None:
+    """The same, or less where the last stretch rose less: what has stopped by then does not go on."""
+    stretches = _stretches(_rises(rank, warmup))
+    return min(median(stretches), stretches[-1]) if stretches else None
+
+
 def rises_steadily(rank: Rank, warmup: int) -> bool:
     """Whether no stretch of the steps rose far less than the others."""
     stretches = _stretches(_rises(rank, warmup))

@@ -34,8 +34,10 @@ def _why(why: Why) -> str:
         f"{why.steps} steps",
         Reason.TOO_FEW_LOOKS: f"too few looks saw {why.detail} grow to tell a leak from a start that came to rest: run "
         f"more steps; {_so_far(why)}",
-        Reason.UNBALANCED: f"{_so_far(why)}; nothing keeps the unattributed part as far as is known, and it does not "
-        "rise at each look: run more steps",
+        Reason.UNBALANCED: f"{_so_far(why)}; it still rose at the end, and the looks do not tell what keeps it: run "
+        "more steps",
+        Reason.NEW_SHAPES: f"{_so_far(why)}; shapes were new at each look, so it may be the kernels that oneDNN keeps "
+        "for each of them: run with fixed shapes, or with ONEDNN_PRIMITIVE_CACHE_CAPACITY=1, to tell",
         Reason.NOTHING_GREW: f"nothing grew over the looks taken{notes}",
         Reason.LITTLE_GREW: f"nothing grew enough to be a leak{notes}",
         Reason.BALANCED: f"{_so_far(why)}{notes}",

@@ -1,0 +1,211 @@
+"""Do the lines add up to what was counted, and does no sentence say otherwise?"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+import pytest
+from hypothesis import HealthCheck, Phase, example, given, settings
+from hypothesis import strategies as st
+from support.heap_text import heap_from
+
+from leakscope.findings.grouping.growth import MIN_LOOKS
+from leakscope.findings.judge import judge
+from leakscope.findings.ledger import NO_GROWTH, LineKind, by_kind, grown_of, totals
+from leakscope.findings.memory.counters import counted_rate
+from leakscope.findings.model import Findings
+from leakscope.record.kinds import EndKind, Occasion
+from leakscope.record.model import Ended, Look, Rank, Run, Step
+from leakscope.report import FORMATS
+from leakscope.report.wording import next_text, why_text
+from leakscope.units import parse_bytes
+
+KIB = 1024
+FLOOR = 64 * KIB
+WARMUP = 2
+BASE = 100 << 20
+"""Counted at the start: what a process takes that has imported torch."""
+LEAKS = ("list", "names", "garbage", "native")
+"""What goes on to the end."""
+Course = Callable[[int], int]
+"""From a step to how many tensors there are."""
+COURSES: Mapping[str, Course] = {
+    "list": lambda step: step,
+    "names": lambda step: step,
+    "garbage": lambda step: step,
+    "rests": lambda step: min(step, 5),
+    "goes": lambda step: step % 2,
+    "still": lambda step: 3,
+}
+
+
+@dataclass(frozen=True)
+class Part:
+    """Something that takes memory, in one of the ways of `COURSES`; `native` and `once` are no tensor's."""
+
+    how: str
+    size: int
+
+    def bytes_at(self, step: int) -> int:
+        if self.how in ("native", "once"):
+            return self.size * (step if self.how == "native" else int(step > 6))
+        return self.size * COURSES[self.how](step)
+
+    def text_at(self, step: int, name: str) -> str:
+        """The heap that it is at the end of a step."""
+        if self.how in ("native", "once"):
+            return ""
+        return "".join(self._tensor(f"{name}_{k}", name, k) for k in range(COURSES[self.how](step)))
+
+    def _tensor(self, tensor: str, name: str, number: int) -> str:
+        if self.how == "garbage":
+            owner = f"object {name}#{number}"
+            cycle = f"{owner} freed=1 -> .me -> {owner}\n"
+            return f"{cycle}{owner} -> .kept -> tensor {tensor} freed=1\n{_memory(tensor, self.size)} freed=1\n"
+        if self.how == "names":
+            return f"module train -> .{tensor} -> tensor {tensor}\n{_memory(tensor, self.size)}\n"
+        held = f"module train -> .{name} -> list {name}\nlist {name} -> [{number}] -> tensor {tensor}\n"
+        return f"{held}{_memory(tensor, self.size)}\n"
+
+
+def _memory(tensor: str, size: int) -> str:
+    return f"tensor {tensor} -> storage -> storage {tensor} {size}"
+
+
+def history(parts: Sequence[Part], looked_at: Sequence[int], steps: int, noise: Sequence[int] = ()) -> Run:
+    """A run of some steps, each counted and some looked at."""
+
+    def counted(step: int) -> int:
+        return BASE + sum(part.bytes_at(step) for part in parts) + (noise[step % len(noise)] if noise else 0)
+
+    def look(step: int) -> Look:
+        heap = heap_from("".join(part.text_at(step, f"p{k}") for k, part in enumerate(parts)))
+        return Look(step, Occasion.STEP, heap, counted(step), int(heap.bytes[heap.storages].sum()))
+
+    rank = Rank(
+        0,
+        tuple(Step(step, 0.1, counted(step), None) for step in range(1, steps + 1)),
+        tuple(look(step) for step in looked_at),
+        Ended(EndKind.FINISHED, 0, steps),
+    )
+    return Run(("train.py",), (rank,), 1, "cpu", "2.13.0", "0", warmup=WARMUP, min_bytes=FLOOR)
+
+
+PARTS = st.lists(
+    st.builds(Part, st.sampled_from((*COURSES, "native", "once")), st.sampled_from((KIB, 256 * KIB))), max_size=4
+)
+LOOKS = st.sets(st.integers(WARMUP + 1, 16), max_size=7).map(sorted)
+NOISE = st.lists(st.integers(0, 16 * KIB), max_size=5)
+
+
+@settings(
+    derandomize=True, deadline=None, max_examples=80, phases=(Phase.explicit, Phase.generate),
+    suppress_health_check=[HealthCheck.too_slow],
+)  # fmt: skip
+@given(parts=PARTS, looked_at=LOOKS, noise=NOISE)
+@example(parts=[Part("once", 256 * KIB)], looked_at=[3, 5, 7, 9, 13, 16], noise=[])
+@example(parts=[Part("names", 256 * KIB)], looked_at=[3, 5, 9, 13], noise=[])
+def test_no_sentence_contradicts_the_table(parts: list[Part], looked_at: list[int], noise: list[int]) -> None:
+    run = history(parts, looked_at, 16, noise)
+    findings = judge(run)
+    adds_up(run, findings)
+    balanced_where_clean(run, findings)
+    says_what_was_counted(run, findings)
+    goes_on = [part for part in parts if part.how in LEAKS and part.size > KIB]
+    if findings.verdict == "leaks":
+        assert goes_on, (why_text(findings), parts)
+    if goes_on:
+        sure = len(looked_at) >= MIN_LOOKS and any(part.how in ("list", "garbage") for part in goes_on)
+        assert findings.verdict in (("leaks",) if sure else ("leaks", "inconclusive")), why_text(findings)
+
+
+def adds_up(run: Run, findings: Findings) -> None:
+    looks = run.ranks[0].looks
+    intervals = findings.ledgers[0]
+    assert [(i.from_step, i.to_step) for i in intervals] == [(a.step, b.step) for a, b in pairwise(looks)]
+    for interval, before, after in zip(intervals, looks, looks[1:], strict=False):
+        assert interval.counted_bytes == (after.counted_bytes or 0) - (before.counted_bytes or 0)
+        assert sum(line.bytes for line in interval.lines) == interval.counted_bytes
+        assert sum(by_kind(interval.lines).values()) == interval.counted_bytes
+
+
+def balanced_where_clean(run: Run, findings: Findings) -> None:
+    grown = grown_of(0, findings.ledgers[0])
+    if findings.verdict != "clean" or grown is None or grown.bytes < FLOOR * grown.steps:
+        return
+    sizes = by_kind(grown.lines)
+    rate = counted_rate(run.ranks[0], WARMUP)
+    assert sizes[LineKind.LEAKS] == 0
+    assert sizes[LineKind.UNATTRIBUTED] < FLOOR * grown.steps or (rate is not None and rate < FLOOR)
+
+
+def says_what_was_counted(run: Run, findings: Findings) -> None:
+    why, todo = why_text(findings), next_text(run, findings)
+    grown = grown_of(0, findings.ledgers[0])
+    if grown is None:
+        assert findings.verdict == "inconclusive" and "rose" in why + "rose"
+        return
+    if "nothing grew over" in why:
+        assert grown.bytes < NO_GROWTH * grown.steps
+    told = re.search(r"(rose|fell) ([\d.]+ \w+)", why)
+    if told is not None and "steps 3 to" not in why.split(told[0])[0]:
+        assert (told[1] == "rose") == (grown.bytes > 0)
+        assert abs(parse_bytes(told[2].replace(" ", "")) - abs(grown.bytes)) <= 0.01 * abs(grown.bytes) + 1
+    if todo.startswith("Nothing to mend"):
+        assert findings.verdict == "clean"
+    text = FORMATS["text"](run, findings)
+    assert ("Where the growth went" in text) == (grown.bytes >= NO_GROWTH * grown.steps)
+
+
+def test_each_group_stands_on_one_line() -> None:
+    parts = [Part("list", 256 * KIB), Part("rests", 128 * KIB), Part("garbage", KIB), Part("native", KIB)]
+    lines = {line.kind: line for line in totals(judge(history(parts, (3, 5, 9, 13), 16)).ledgers[0])}
+    assert {kind: line.bytes for kind, line in lines.items()} == {
+        LineKind.LEAKS: 10 * 256 * KIB,
+        LineKind.RESTED: 2 * 128 * KIB,
+        LineKind.GARBAGE: 10 * KIB,
+        LineKind.UNATTRIBUTED: 10 * KIB,
+    }
+    assert lines[LineKind.LEAKS].holder == "train.p0[i]"
+
+
+def test_what_is_suppressed_has_a_line_of_its_own() -> None:
+    found = judge(history([Part("list", 256 * KIB)], (3, 5, 9, 13), 16), suppress=["step-growth"])
+    (line,) = totals(found.ledgers[0])
+    assert (found.verdict, line.kind, line.bytes) == ("clean", LineKind.APART, 10 * 256 * KIB)
+    assert "suppressed or known before" in why_text(found) and "rose 2.50 MiB" in why_text(found)
+
+
+def test_growth_that_stopped_is_clean_and_said_so() -> None:
+    found = judge(history([Part("rests", 512 * KIB)], (3, 5, 9, 13), 16))
+    assert found.verdict == "clean"
+    assert why_text(found).startswith("counted memory rose 1.00 MiB by step 5 and no more over 4 looks, steps 3 to 13")
+
+
+def test_a_killed_run_says_what_was_counted() -> None:
+    run = history([Part("list", 4 << 20)], (3, 5), 6)
+    killed = replace(run, ranks=(replace(run.ranks[0], ended=Ended(EndKind.KILLED, 137, 6)),))
+    said = why_text(judge(killed))
+    assert said.startswith("rank 0 was killed after 6 steps, 2 looks; counted memory rose 8.00 MiB"), said
+    assert "(4.00 MiB a step)" in said
+
+
+def test_without_looks_the_counters_of_the_steps_tell() -> None:
+    said = why_text(judge(history([Part("list", 4 << 20)], (), 6)))
+    assert "counted memory rose 12.00 MiB steps 3 to 6 (4.00 MiB a step)" in said
+
+
+@pytest.mark.parametrize(("size", "verdict"), [(64 * KIB, "leaks"), (60 * KIB, "clean")])
+def test_the_floor_in_all_is_as_much_for_each_step(size: int, verdict: str) -> None:
+    assert judge(history([Part("list", size)], (3, 5, 7, 11, 12), 12)).verdict == verdict
+
+
+def test_the_counters_of_all_steps_correct_what_three_looks_show() -> None:
+    run = history([Part("native", 20 * KIB)], (3, 9, 16), 16)
+    rank = run.ranks[0]
+    looks = tuple(replace(look, counted_bytes=(look.counted_bytes or 0) + look.step * 600 * KIB) for look in rank.looks)
+    found = judge(replace(run, ranks=(replace(rank, looks=looks),)))
+    assert found.verdict != "leaks" and not [f for f in found.findings if f.bytes_per_step > 20 * KIB]
