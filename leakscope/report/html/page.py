@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from leakscope.findings.kinds import HopStatus, Origin, RuleName, Severity
+from leakscope.findings.memory.gc_advice import collecting_matters
 from leakscope.findings.memory.oom import ranks_out_of_memory
 from leakscope.findings.model import Finding, Findings, Hop
 from leakscope.record.kinds import Occasion
@@ -116,6 +117,7 @@ def render(run: Run, findings: Findings) -> str:
         run=run,
         findings=findings,
         sections=[(head, about, [_finding(run, f, id(f) in drawn) for f in shown]) for head, about, shown in sections],
+        collecting=collecting_matters(findings.gc_advice),
         avoidable=[_finding(run, f, id(f) in drawn) for f in avoidable],
         ranks=_ranks(run, findings),
         ranks_drawn=RANKS_DRAWN,

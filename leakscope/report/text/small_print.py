@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from leakscope.findings.memory.gc_advice import collecting_matters
 from leakscope.findings.model import Findings
 from leakscope.record.model import Run
 from leakscope.report.text.lines import wrapped
-from leakscope.report.wording import at_end_text, is_fault, leaks, run_text, steps_of, title, unjudged_text
+from leakscope.report.wording import at_end_text, is_fault, run_text, steps_of, title, unjudged_text
 from leakscope.units import bytes_text
 from leakscope.verdict import Verdict
 
@@ -22,7 +23,7 @@ def small_print(run: Run, findings: Findings, verbose: bool) -> Iterator[str]:
         ("Not judged", _unjudged(findings, verbose or inconclusive), True),
         ("Suppressed", _suppressed(findings), True),
         ("Memory that lay unused", run_text(findings.drag), verbose),
-        ("What collecting would do", run_text(findings.gc_advice), verbose or bool(leaks(findings))),
+        ("What collecting would do", run_text(findings.gc_advice), verbose or collecting_matters(findings.gc_advice)),
         ("Alive after the script's main code had returned", _listed(findings), verbose or not steps_of(run)),
     ):
         if items and is_shown:

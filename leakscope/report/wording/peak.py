@@ -151,16 +151,13 @@ def others_advice(_finding: Finding, facts: OthersFacts) -> str:
 
 
 def lag_use_drag_text(facts: LagUseDrag) -> str:
-    """How long the storages of a step were alive, and how much of that they were of use."""
+    """How much of the time that the storages of a step were alive they were of use."""
     lag, use, drag = facts.lag_byte_seconds, facts.use_byte_seconds, facts.drag_byte_seconds
     whole = lag + use + drag
-    parts = ", ".join(
-        f"{name} {bytes_text(part)}·s ({part / whole:.0%})"
-        for name, part in (("lag", lag), ("use", use), ("drag", drag))
-    )
     return (
-        f"the {facts.storages} storages that the step before step {facts.step} made and let go were alive for "
-        f"{bytes_text(whole)}·s: {parts}; lag is before the first use, drag after the last."
+        f"the {facts.storages} storages that the step before step {facts.step} made and let go: of the time that their "
+        f"bytes were alive, {lag / whole:.0%} was before the first use, {use / whole:.0%} between uses, "
+        f"{drag / whole:.0%} after the last."
     )
 
 

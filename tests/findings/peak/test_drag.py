@@ -18,6 +18,7 @@ from leakscope.record.kinds import Phase
 from leakscope.record.model import Run
 from leakscope.record.rows.lifetimes import WatchedStep
 from leakscope.report import FORMATS
+from leakscope.report.text.page import render
 from leakscope.report.wording import run_text
 
 
@@ -54,11 +55,13 @@ def test_the_report_tells_drag_and_the_idle_part_of_the_peak_in_every_form() -> 
     lived = watched(step)
     run = Run(("train.py",), (lived.rank,), 1, "cpu", "", "")
     told = run_text(drag(run))
-    assert "lag is before the first use, drag after the last" in told[0]
+    assert "of the time that their bytes were alive, " in told[0] and told[0].endswith("% after the last.")
     assert "Rank 0: the peak of step 3 was " in told[1]
     assert "256.00 KiB of it were not used again: 256.00 KiB your code could let go of." in told[1]
     found = judge(replace(run, folder=""))
-    text, data, page = (FORMATS[form](run, found) for form in ("text", "json", "html"))
+    data, page = (FORMATS[form](run, found) for form in ("json", "html"))
+    assert "Memory that lay unused" not in FORMATS["text"](run, found)
+    text = render(run, found, verbose=True)
     assert "Memory that lay unused" in text and "256.00 KiB your code could let go of" in " ".join(text.split())
     assert "256.00 KiB your code could let go of" in data and '"gc_advice"' in data
     assert "256.00 KiB your code could let go of" in page
