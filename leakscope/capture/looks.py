@@ -7,6 +7,7 @@ import gc
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 
 from leakscope.capture.comm.monitor import CommMonitor
 from leakscope.capture.device.counters import Counter
@@ -15,6 +16,7 @@ from leakscope.capture.heap.garbage import Watched, real_diff
 from leakscope.capture.heap.look import Live, LookContext
 from leakscope.capture.heap.look import inspect as inspect_heap
 from leakscope.capture.heap.look import look as look_at_heap
+from leakscope.capture.heap.objects.gains import Gains
 from leakscope.capture.host.limits import HostLimits
 from leakscope.capture.lifetimes.allocation_sites import AllocationSites
 from leakscope.capture.process.gc_callbacks import freezing
@@ -44,6 +46,7 @@ class Looks:
         self._own = own
         self.limits = HostLimits()
         self._frozen = False
+        self._gains = Gains()
 
     def take(self, step: int, occasion: Occasion, collect: bool) -> float:
         """One look, and the real gc diff after it where asked; gives the seconds. What fails becomes a note."""
@@ -66,7 +69,9 @@ class Looks:
 
     def _take(self, step: int, occasion: Occasion, collect: bool) -> None:
         watched: Watched = []
-        look = look_at_heap(step, occasion, self._context(), watched=watched if collect else None)
+        context = replace(self._context(), gains=self._gains)
+        look = look_at_heap(step, occasion, context, watched=watched if collect else None)
+        del context
         self._folder.look(look)
         if occasion == Occasion.LAST and self._options.prove:
             self._prove(step)

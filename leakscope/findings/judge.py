@@ -11,6 +11,7 @@ from leakscope.findings.stages.gaps import explain_gaps
 from leakscope.findings.stages.gather import add_memory_of_rank, compare_ranks, gather
 from leakscope.findings.stages.ledger import balance_looks, heed_libraries, keep_ledger
 from leakscope.findings.stages.merge import merge_by_cut, merge_contexts, merge_ranks, name_upstream
+from leakscope.findings.stages.objects import find_objects
 from leakscope.findings.stages.proof import add_proofs
 from leakscope.findings.stages.rules import apply_rules
 from leakscope.findings.stages.series import group_looks, take_looks
@@ -26,6 +27,7 @@ STAGES: tuple[Stage, ...] = (
     each_rank(group_looks),
     each_rank(find_candidates),
     each_rank(apply_rules),
+    each_rank(find_objects),
     each_rank(balance_looks),
     each_rank(explain_gaps),
     each_rank(merge_by_cut),

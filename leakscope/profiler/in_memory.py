@@ -8,19 +8,23 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from leakscope.capture.device.counters import Counter
+    from leakscope.capture.heap.objects.gains import Gains
     from leakscope.record.kinds import Occasion
     from leakscope.record.model import Look, Rank, Run
 
 
-def look_now(step: int, occasion: Occasion, counter: Counter | None = None) -> Look:
-    """One look at this process; what it keeps itself does not count as the program's."""
+def look_now(step: int, occasion: Occasion, counter: Counter | None = None, gains: Gains | None = None) -> Look:
+    """One look at this process; what it keeps itself does not count as the program's.
+
+    `gains` are of the looks before, where what containers gain is to be told.
+    """
     from leakscope.capture.device.counters import Counter
     from leakscope.capture.heap.look import LookContext, look
 
     counter = counter or Counter()
     counted = counter.read().bytes
     with counter.ours(most=sys.maxsize):  # the look itself is kept: megabytes where thousands of tensors live
-        return look(step, occasion, LookContext(counted_bytes=counted, counted_on=counter.device))
+        return look(step, occasion, LookContext(counted, counter.device, gains=gains))
 
 
 def run_of_rank(rank: Rank, warmup: int = 0, min_bytes: int = 0) -> Run:

@@ -62,6 +62,7 @@ def run_and_judge(
 ) -> tuple[Run, Findings]:  # fmt: skip
     """`check`, with the run it judged."""
     from leakscope.capture.device.counters import Counter
+    from leakscope.capture.heap.objects.gains import Gains
     from leakscope.capture.process.gc_callbacks import CollectionWatch
     from leakscope.capture.process.patches import Patches
     from leakscope.capture.process.pause import no_automatic_gc
@@ -76,7 +77,7 @@ def run_and_judge(
         )
     for _ in range(warmup):
         train_step()
-    steps, looks, counter = [], [], Counter()
+    steps, looks, counter, gains = [], [], Counter(), Gains()
     # the caller's own collections: what they free has come all the same
     collections = CollectionWatch(lambda: counter.read().bytes)
     patches = Patches()
@@ -89,7 +90,7 @@ def run_and_judge(
             train_step()
             seconds = time.perf_counter() - began
             with collections.not_listening():
-                look = look_now(number, Occasion.STEP, counter)
+                look = look_now(number, Occasion.STEP, counter, gains)
             # on CPU the counted bytes hold leakscope's own as well: too coarse for small allowances
             looks.append(look if min_bytes >= _COUNTED_FROM else replace(look, counted_bytes=None))
             steps.append(Step(number, seconds, looks[-1].counted_bytes, None, collections.taken(), look.counted_on))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -28,21 +28,25 @@ class ExplainedHeap:
     """Index of each running frame to its function's name."""
     freed: Ints
     """As `freed_by` gives it."""
+    gaining: Collection[int] = ()
+    """Indexes of containers that keep gaining objects that are no tensors."""
 
 
-def explain(native: NativeReferences, running: dict[int, str], own: set[int]) -> ExplainedHeap:
+def explain(
+    native: NativeReferences, running: dict[int, str], own: set[int], gaining: Collection[int] = ()
+) -> ExplainedHeap:
     """Set the references found against those counted; `own` are indexes of leakscope's own objects."""
     refcounts = explain_refcounts(native)
-    pruned = prune(native, refcounts, running, own)
+    pruned = prune(native, refcounts, running, own, gaining)
     if find_hook_owners(native, refcounts, pruned):
         refcounts = explain_refcounts(native)
-        pruned = prune(native, refcounts, running, own)
+        pruned = prune(native, refcounts, running, own, gaining)
     if _leave_unjudged_what_changed(native, refcounts):
-        pruned = prune(native, refcounts, running, own)
+        pruned = prune(native, refcounts, running, own, gaining)
     tracked = np.zeros(refcounts.objects, dtype=bool)
     tracked[: native.sweep.tracked] = True
     tracked[native.sweep.tracked :] = native.role[native.sweep.tracked :] > 0
-    return ExplainedHeap(native, refcounts, pruned, running, freed_by(refcounts, native.role, tracked))
+    return ExplainedHeap(native, refcounts, pruned, running, freed_by(refcounts, native.role, tracked), gaining)
 
 
 def _leave_unjudged_what_changed(native: NativeReferences, refcounts: RefcountTable) -> bool:

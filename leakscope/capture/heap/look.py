@@ -26,7 +26,10 @@ from leakscope.capture.heap.explain import explain
 from leakscope.capture.heap.garbage import Watched, watch_storage
 from leakscope.capture.heap.native.references import NativeReferences, Storage
 from leakscope.capture.heap.native.storages import device_of, storage_object, tensor_over
+from leakscope.capture.heap.objects.found import gaining_containers, rows_of
+from leakscope.capture.heap.objects.gains import Gains
 from leakscope.capture.heap.python.gc_heap import sweep, type_counts
+from leakscope.capture.heap.python.untracked import Growing
 from leakscope.capture.heap.to_graph import StorageFacts, to_heap_graph
 from leakscope.capture.process.pause import paused
 from leakscope.capture.source import user_source as source
@@ -66,6 +69,8 @@ class LookContext:
     """A storage's address to the operation that used it last."""
     blocks: Blocks | None = None
     """Joins the accelerator's blocks."""
+    gains: Gains | None = None
+    """What containers have gained at the looks before; None where nobody asks."""
 
 
 _NOTHING_KNOWN = LookContext()
@@ -104,7 +109,7 @@ def inspect(step: int, occasion: Occasion, context: LookContext = _NOTHING_KNOWN
     started = time.perf_counter()
     frames = running_frames()
     with paused(), torch._C.DisableTorchFunction():
-        native = NativeReferences(sweep())
+        native = NativeReferences(sweep(_growing(context)))
         live: Live | None = None
         try:
             live = _inspect(native, frames, step, occasion, context, started)
@@ -131,11 +136,13 @@ def _inspect(
     for holder, held, name in context.comm_holds:
         native.extra.add(native.index_of(holder), native.index_of(held), ReferenceKind.COMM, name, 0)
     native.walk()
-    running = native.read_frames(frames)
+    running = native.read_frames(frames, _growing(context))
     devices = None if context.counted_on == "cpu" else _devices(native)
     of_blocks = {} if context.blocks is None else context.blocks.read(native.storages.values(), native.sweep.objects)
     facts = StorageFacts({**of_blocks, **context.made_at}, context.comm_uses, devices)
-    graph, order = to_heap_graph(explain(native, running, _own(native, frames, context)), facts)
+    own = _own(native, frames, context)
+    gained = {} if context.gains is None else gaining_containers(native, context.gains, own)
+    graph, order, places = to_heap_graph(explain(native, running, own, gained), facts)
     types = type_counts(native.sweep)
     stopped = time.perf_counter() - started
     seen = Look(
@@ -151,10 +158,15 @@ def _inspect(
         stopped_seconds=stopped,
         seconds=time.perf_counter() - started,
         unjudged=tuple(dict.fromkeys(native.problems)),
+        containers=rows_of(gained, places, graph),
     )
     if context.blocks is not None:
         context.blocks.seen(seen, _places(native, order))
     return _live(seen, native, order)
+
+
+def _growing(context: LookContext) -> Growing | None:
+    return None if context.gains is None else context.gains.growing_dicts
 
 
 def _devices(native: NativeReferences) -> dict[int, str]:

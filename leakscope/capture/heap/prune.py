@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Collection
 from dataclasses import dataclass
 from types import ModuleType
 
@@ -42,11 +43,17 @@ def module_namespaces(native: NativeReferences) -> dict[int, str]:
     return names
 
 
-def prune(native: NativeReferences, refcounts: RefcountTable, frames: dict[int, str], own: set[int]) -> PrunedHeap:
-    """Keep the ancestors of storages and of arrays that own memory, stopping at module namespaces and running frames.
+def prune(
+    native: NativeReferences,
+    refcounts: RefcountTable,
+    frames: dict[int, str],
+    own: set[int],
+    gaining: Collection[int] = (),
+) -> PrunedHeap:
+    """Keep the ancestors of storages, of arrays that own memory and of containers that are `gaining` other objects.
 
-    `own` are indexes of leakscope's own objects, which are left out. An instance's reference to its class is
-    no path to memory that the class holds: every instance would be on it.
+    Module namespaces and running frames have none. `own` are indexes of leakscope's own objects, which are left out.
+    An instance's reference to its class is no path to memory that the class holds: every instance would be on it.
     """
     modules = module_namespaces(native)
     stops = np.zeros(refcounts.count, dtype=bool)
@@ -65,7 +72,7 @@ def prune(native: NativeReferences, refcounts: RefcountTable, frames: dict[int, 
     )
     places = np.flatnonzero(usable)
     arrays = arrays_of(native, refcounts)
-    memory = np.append(np.arange(refcounts.objects, refcounts.count), np.asarray(list(arrays), dtype=np.int64))
+    memory = np.append(np.arange(refcounts.objects, refcounts.count), np.asarray([*arrays, *gaining], dtype=np.int64))
     kept = reachable(refcounts.count, refcounts.held[places], refcounts.holder[places], memory)
     kept &= ~out
     places = places[kept[refcounts.holder[places]] & kept[refcounts.held[places]]]

@@ -54,8 +54,8 @@ class _Strings:
         return _ints([self.index.setdefault(text, len(self.index)) for text in texts])
 
 
-def to_heap_graph(heap: ExplainedHeap, facts: StorageFacts) -> tuple[HeapGraph, list[int]]:
-    """The graph, and for each of its objects the index in the sweep."""
+def to_heap_graph(heap: ExplainedHeap, facts: StorageFacts) -> tuple[HeapGraph, list[int], dict[int, int]]:
+    """The graph, for each of its objects the index in the sweep, and where each container stands that is gaining."""
     names = ReferenceNames(heap.native, heap.refcounts, heap.pruned)
     references = names.references()
     order = [k for k in heap.pruned.objects.tolist() if names.stands_for(k) == k]
@@ -87,7 +87,7 @@ def to_heap_graph(heap: ExplainedHeap, facts: StorageFacts) -> tuple[HeapGraph, 
         comm_uses={i: facts.comm_uses[a] for i, a in address.items() if a in facts.comm_uses},
         device={i: facts.device[a] for i, a in address.items() if a in facts.device} if facts.device else {},
     )
-    return graph, order
+    return graph, order, {k: place[at] for k in heap.gaining if (at := names.stands_for(k)) in place}
 
 
 def _storages_in(order: Sequence[int], heap: ExplainedHeap) -> dict[int, Storage]:

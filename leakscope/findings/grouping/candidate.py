@@ -44,6 +44,10 @@ class Candidate:
     """Position on the way of the last container that has gained items; -1 where none was seen to."""
     bound: Bounded | None = None
     """What the bounded container that gains it would hold when full; None where there is none."""
+    is_of_container: bool = False
+    """It is all that the last container on the way has gained, not what one item of it is."""
+    counted: tuple[int, ...] = ()
+    """Of the series, the bytes that the host's counter has in its count, where those are not all."""
 
     def written(self, reference: int) -> str:
         """A reference on the way, as its user would write it: `model[1].seen in main()`."""
@@ -91,8 +95,12 @@ class Candidate:
 
     @cached_property
     def tensor_at(self) -> int:
-        """Position of the first tensor on the way that is held for its own sake, not for a list it carries."""
+        """Position of the first tensor on the way that is held for its own sake, not for a list it carries; of what a
+        container has gained, that of the container.
+        """
         path = self.group.path
+        if self.is_of_container:
+            return len(path) - 1
         tensors = [k for k, o in enumerate(self.objects) if o.kind in (ObjectKind.TENSOR, ObjectKind.PARAMETER)]
         held = (k for k in tensors if k == len(path) or not passes_through(self.graph, path[k]))
         return next(held, len(self.objects) - 1)

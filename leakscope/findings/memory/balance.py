@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from leakscope.findings.grouping.objects import counted_objects_of
 from leakscope.findings.memory.device import device_looks
 from leakscope.graph.model import KINDS, ObjectKind
 from leakscope.record.model import Look, Rank
@@ -28,7 +29,7 @@ class Balance:
     storages: int
     """Bytes of storages, alive or dead."""
     objects: int = 0
-    """Bytes of arrays and their like that are alive; in host memory."""
+    """Bytes of arrays and their like that are alive, and of other objects that have been gained; in host memory."""
     dead_objects: int = 0
     """Bytes of those that wait for gc."""
     nodes: int = 0
@@ -71,7 +72,7 @@ def _balance(look: Look, in_blocks: int | None) -> Balance:
         counted=look.counted_bytes,
         counted_on=look.counted_on,
         storages=storages,
-        objects=int(graph.size[arrays & (graph.freed == 0)].sum()) if host else 0,
+        objects=int(graph.size[arrays & (graph.freed == 0)].sum()) + counted_objects_of(look) if host else 0,
         dead_objects=int(graph.size[arrays & (graph.freed != 0)].sum()) if host else 0,
         nodes=int((graph.kind == _NODE).sum()) if host else 0,
         blocks=0 if host or in_blocks is None else in_blocks - storages,

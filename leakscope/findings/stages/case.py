@@ -35,7 +35,7 @@ class RankCase:
     groups: GroupsOverLooks = field(default_factory=GroupsOverLooks)
     candidates: tuple[Candidate, ...] = ()
     arrays: tuple[Candidate, ...] = ()
-    """Candidates of numpy arrays and their like."""
+    """Candidates of numpy arrays and their like, then those of other objects that are no tensors."""
     balances: tuple[Balance, ...] = ()
     """One for each look."""
     findings: tuple[Finding, ...] = ()

@@ -103,7 +103,7 @@ def _objects(case: Case, rank: RankCase, mine: Sequence[Finding]) -> Iterator[tu
     for candidate, fingerprint in zip(rank.arrays, rank.arrays_became, strict=True):
         found = next((f for f in mine if f.fingerprint == fingerprint), None)
         if found is not None:
-            yield _line(case, found), dict(enumerate(candidate.series.bytes))
+            yield _line(case, found), dict(enumerate(candidate.counted or candidate.series.bytes))
 
 
 def _line(case: Case, finding: Finding) -> Line:

@@ -23,6 +23,8 @@ class GainingContainer:
     """Those of the bytes that the host's counter counts: blocks that Python asks malloc for."""
     item: str
     """What an item is: `str`, `dict of str and float`, `list of float`."""
+    earlier_bytes: int = rare(0)
+    """Of the items that it had when it was first seen, some of them measured."""
 
 
 @dataclass(frozen=True)

@@ -34,13 +34,14 @@ from leakscope.findings.rules.frame_hold import CallsFacts, FrameFacts
 from leakscope.findings.rules.hook_pileup import HookFacts
 from leakscope.findings.rules.immortal_cycle import ImmortalFacts
 from leakscope.findings.rules.native_hold import NativeFacts
+from leakscope.findings.rules.object_growth import ObjectFacts
 from leakscope.findings.rules.p2p_buffer import BufferFacts
 from leakscope.findings.rules.retained_graph import GraphFacts
 from leakscope.findings.rules.step_growth import GrowthFacts
 from leakscope.findings.rules.tensor_cycle import CycleFacts
 from leakscope.findings.rules.view_hold import ViewFacts
 from leakscope.record.model import Run
-from leakscope.report.wording import comm, cycles, growth, holders, memory, peak
+from leakscope.report.wording import comm, cycles, growth, holders, memory, objects, peak
 from leakscope.report.wording.numbers import listed_numbers
 from leakscope.units import bytes_text
 
@@ -61,6 +62,7 @@ SENTENCES: Mapping[type, tuple[Sentence, Sentence]] = {
     RetentionFacts: (holders.retention_title, holders.retention_advice),
     LibraryDragFacts: (holders.drag_title, holders.drag_advice),
     GrowthFacts: (growth.growth_title, growth.growth_advice),
+    ObjectFacts: (objects.objects_title, objects.objects_advice),
     RankSkewFacts: (memory.skew_title, memory.skew_advice),
     LateReleaseFacts: (peak.late_release_title, peak.late_release_advice),
     UntouchedFacts: (peak.untouched_title, peak.untouched_advice),

@@ -34,8 +34,11 @@ from leakscope.capture.heap.native.storages import (
     storage_bytes,
     storage_of,
 )
+from leakscope.capture.heap.objects.items import base_of
+from leakscope.capture.heap.python.address_book import Ints
 from leakscope.capture.heap.python.code_referents import frame_locals
 from leakscope.capture.heap.python.gc_heap import Sweep, append, counts_of
+from leakscope.capture.heap.python.untracked import Growing
 from leakscope.graph.model import ReferenceKind
 
 _STACK_PER_NODE = 800
@@ -100,16 +103,17 @@ class NativeReferences:
         self._first_new = len(heap.objects)
         untracked = range(heap.tracked, self._first_new)
         self._known: dict[int, int] = {id(heap.objects[k]): k for k in untracked}
-        self.role = self._roles()
+        self.role, self.containers = self._roles()
 
-    def _roles(self) -> NDArray[np.int8]:
-        """The role of each object of the sweep."""
+    def _roles(self) -> tuple[NDArray[np.int8], Ints]:
+        """The role of each object of the sweep, and the indexes of all containers that can gain items."""
         addresses, first, inverse = np.unique(self.sweep.types, return_index=True, return_inverse=True)
         codes = np.zeros(len(addresses), dtype=np.int8)
+        gaining = np.zeros(len(addresses), dtype=bool)
         for k, place in enumerate(first.tolist()):
-            codes[k] = self.types.role(type(self.sweep.objects[place]))
-        roles: NDArray[np.int8] = codes[inverse]
-        return roles
+            kind = type(self.sweep.objects[place])
+            codes[k], gaining[k] = self.types.role(kind), base_of(kind) is not None
+        return codes[inverse], np.flatnonzero(gaining[inverse])
 
     def walk(self) -> None:
         """Walk from every tensor and grad node through what they hold, without recursion."""
@@ -234,9 +238,10 @@ class NativeReferences:
         roles = np.array([self.types.role(type(obj)) for obj in new], dtype=np.int8)
         self.role = np.concatenate([self.role, roles])
 
-    def read_frames(self, frames: list[FrameType]) -> dict[int, str]:
+    def read_frames(self, frames: list[FrameType], growing: Growing | None = None) -> dict[int, str]:
         """Add the locals and operands of running frames; returns the index of each frame, with its function's name.
 
+        `growing` says which dicts are wanted that gc does not track.
         CPython shows nothing of a running frame (`frame_traverse` skips what the interpreter owns).
         """
         with own_memory() as words:
@@ -251,6 +256,8 @@ class NativeReferences:
             closed = {*frame.f_code.co_cellvars, *frame.f_code.co_freevars}
             for name, value in frame_locals(frame).items():
                 at = self.find(id(value))
+                if at < 0 and growing is not None and type(value) is dict and len(growing([value])):
+                    at = self.index_of(value)
                 if at < 0:
                     continue
                 if name in closed:
@@ -258,6 +265,8 @@ class NativeReferences:
                         self.extra.add(index, cell, ReferenceKind.LOCAL, f"local {name}", 1)
                 else:
                     self.extra.add(index, at, ReferenceKind.LOCAL, f"local {name}", 1)
+                del value
+        self._absorb_new()
         return running
 
     def _loose_cells(self) -> dict[int, list[int]]:

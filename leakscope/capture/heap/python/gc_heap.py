@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from leakscope.capture.heap.python.address_book import AddressBook, Ints, Places, addresses_in, addresses_of
-from leakscope.capture.heap.python.untracked import UntrackedContainers, leads_on, untracked_referents
+from leakscope.capture.heap.python.untracked import Growing, UntrackedContainers, leads_on, untracked_referents
 from leakscope.capture.heap.raw_types import qualified_name
 
 _CHUNK = 20_000
@@ -31,6 +31,10 @@ class Sweep:
     """Address of each object's type."""
     counts: Ints
     """Reference counts without those that the sweep itself added."""
+    lengths: Ints
+    """How many references CPython's traversal reports of each tracked object, those to untracked ones included."""
+    firsts: Ints
+    """Address of what each tracked object refers to first, of what a list has at 0; 0 where it refers to nothing."""
     holder: Places
     held: Places
     """One entry per reference that CPython's own traversal reports, with multiplicity."""
@@ -45,8 +49,11 @@ def counts_of(objects: list[Any]) -> Ints:
     return np.fromiter(map(sys.getrefcount, objects), dtype=np.int64, count=len(objects)) - _LIST_BASELINE
 
 
-def sweep() -> Sweep:
-    """Read the whole heap. Call it with gc off (see `paused`)."""
+def sweep(growing: Growing | None = None) -> Sweep:
+    """Read the whole heap. Call it with gc off (see `paused`).
+
+    `growing` says which dicts are wanted of those that hold only what gc does not track, and are not tracked either.
+    """
     objects = gc.get_objects()
     n = len(objects)
     counts = counts_of(objects)
@@ -55,22 +62,39 @@ def sweep() -> Sweep:
     address_book = AddressBook(addresses)
     holders: list[Places] = []
     helds: list[Places] = []
-    untracked = UntrackedContainers()
+    all_lengths: list[Ints] = []
+    firsts: list[Ints] = []
+    untracked = UntrackedContainers(growing)
     for start in range(0, n, _CHUNK):
         lists = list(map(gc.get_referents, objects[start : start + _CHUNK]))
         lengths = np.fromiter(map(len, lists), dtype=np.int64, count=len(lists))
+        all_lengths.append(lengths)
         flat = np.fromiter(chain.from_iterable(lists), dtype=object, count=int(lengths.sum()))
         del lists
         holder = np.repeat(np.arange(start, start + len(lengths), dtype=np.int32), lengths)
-        held = address_book.find(addresses_in(flat))
+        flat_addresses = addresses_in(flat)
+        firsts.append(_firsts(flat_addresses, lengths, types[start : start + len(lengths)]))
+        held = address_book.find(flat_addresses)
         known = held >= 0
         holders.append(holder[known])
         helds.append(held[known])
         untracked.add(flat[~known].tolist(), holder[~known])
         del flat
-    heap = Sweep(objects, addresses, types, counts, np.concatenate(holders), np.concatenate(helds), n, address_book)
+    references = np.concatenate(holders), np.concatenate(helds)
+    columns = np.concatenate(all_lengths), np.concatenate(firsts)
+    heap = Sweep(objects, addresses, types, counts, *columns, *references, n, address_book)
     _append_untracked(heap, untracked)
+    _append_grown(heap, untracked)
     return heap
+
+
+def _firsts(held: Ints, lengths: Ints, types: Ints) -> Ints:
+    """Of each object of a chunk the first of what it refers to; a list shows its items from the last to the first."""
+    ends = np.cumsum(lengths)
+    firsts = np.zeros(len(lengths), dtype=np.int64)
+    some = lengths > 0
+    firsts[some] = held[np.where(types == id(list), ends - 1, ends - lengths)[some]]
+    return firsts
 
 
 def _append_untracked(heap: Sweep, untracked: UntrackedContainers) -> None:
@@ -97,6 +121,16 @@ def _append_untracked(heap: Sweep, untracked: UntrackedContainers) -> None:
                 helds.append(at)
         k += 1
     append(heap, objects, np.asarray(counts, dtype=np.int64), holders, helds)
+
+
+def _append_grown(heap: Sweep, untracked: UntrackedContainers) -> None:
+    """Append the dicts that have grown; what they hold leads to nothing."""
+    index = {address: len(heap.objects) + k for k, address in enumerate(untracked.grown)}
+    objects = list(untracked.grown.values())
+    untracked.grown.clear()
+    counts = np.asarray([sys.getrefcount(obj) - _NAMED_BASELINE for obj in objects], dtype=np.int64)
+    holders = [holder for holder, _ in untracked.references_to_grown]
+    append(heap, objects, counts, holders, [index[address] for _, address in untracked.references_to_grown])
 
 
 def append(heap: Sweep, objects: Sequence[Any], counts: Ints, holders: Sequence[int], helds: Sequence[int]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from itertools import chain, compress
 from typing import Any
 
@@ -13,6 +13,8 @@ from numpy.typing import NDArray
 from leakscope.capture.heap.python.address_book import Ints, Places, addresses_of
 from leakscope.capture.heap.raw_types import has_gc, mro, type_name
 
+Growing = Callable[[list[dict[Any, Any]]], Ints]
+"""Of these dicts, the places of those that have grown."""
 LARGE = 4096
 """Bytes from which memory that is no tensor's is looked at: a page. Small objects come by the million."""
 
@@ -38,11 +40,15 @@ def may_hold_tracked(kind: type) -> bool:
 class UntrackedContainers:
     """Referents that gc.get_objects does not show and that may stand between objects that it does."""
 
-    def __init__(self) -> None:
+    def __init__(self, growing: Growing | None = None) -> None:
         self.objects: dict[int, Any] = {}
         """By address."""
         self.references: list[tuple[int, int]] = []
         """(index of the holder, address of what it holds)"""
+        self.grown: dict[int, Any] = {}
+        """Dicts that hold only what gc does not track and have grown since the last look, by address."""
+        self.references_to_grown: list[tuple[int, int]] = []
+        self._growing = growing
         self._kinds = np.zeros(0, dtype=np.int64)
         self._holding = np.zeros(0, dtype=bool)
         self._asked = np.array([id(kind) for kind in _ASKED])
@@ -61,9 +67,19 @@ class UntrackedContainers:
             asked &= ~frozen
             chosen |= frozen
         chosen[np.flatnonzero(asked)[_leading_on(list(compress(referents, asked.tolist())))]] = True
+        if self._growing is not None:
+            self._add_grown(np.flatnonzero(types == id(dict)), chosen, referents, holders)
         for place in np.flatnonzero(chosen).tolist():
             self.objects[id(referents[place])] = referents[place]
             self.references.append((int(holders[place]), id(referents[place])))
+
+    def _add_grown(self, places: Ints, chosen: NDArray[np.bool_], referents: list[Any], holders: Places) -> None:
+        """Add those of the dicts at these places that have grown and are not among the chosen."""
+        assert self._growing is not None
+        grown = places[self._growing([referents[place] for place in places.tolist()])]
+        for place in grown[~chosen[grown]].tolist():
+            self.grown[id(referents[place])] = referents[place]
+            self.references_to_grown.append((int(holders[place]), id(referents[place])))
 
     def _of_holding_types(self, referents: list[Any], types: Ints) -> NDArray[np.bool_]:
         """Which are of a type that may hold tracked objects; each type is judged once."""

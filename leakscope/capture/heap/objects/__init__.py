@@ -1,0 +1,1 @@
+"""What does the process keep gaining that is no tensor: strings, numbers, records?"""

@@ -1,0 +1,89 @@
+"""Which containers of the heap keep gaining objects that are no tensors?"""
+
+from __future__ import annotations
+
+import collections
+import gc
+from collections.abc import Iterable, Mapping
+
+import numpy as np
+
+from leakscope.capture.heap.native.references import NativeReferences
+from leakscope.capture.heap.objects.gains import Gain, Gains, Grown
+from leakscope.capture.heap.objects.items import base_of
+from leakscope.capture.heap.objects.lengths import Containers
+from leakscope.capture.heap.raw_types import type_dict
+from leakscope.graph.model import ROOTS, HeapGraph, RootKind
+from leakscope.graph.reach import reachable
+from leakscope.record.rows.objects import GainingContainer
+
+_OURS = ("leakscope", "leakscope_cli")
+_NAMED = (RootKind.MODULE, RootKind.FRAME, RootKind.THREAD, RootKind.NATIVE)
+"""Roots of the program's: what has none of them hangs on leakscope's own objects."""
+_WITHOUT_FIRST = (set, collections.deque)
+"""Of these the first item is another one as soon as an item is put in, or taken out."""
+
+
+def gaining_containers(native: NativeReferences, gains: Gains, own: Iterable[int]) -> dict[int, Gain]:
+    """Index of each container that has gained most, with what it has; leakscope's `own` are left out.
+
+    It is the end of the look for the gains.
+    """
+    sweep = native.sweep
+    tracked = native.containers[native.containers < sweep.tracked]
+    types = sweep.types[tracked]
+    firsts = np.where(np.isin(types, [id(kind) for kind in _WITHOUT_FIRST]), 0, sweep.firsts[tracked])
+    columns = Containers(sweep.addresses[tracked], sweep.lengths[tracked], firsts)
+    found = tracked[gains.growing(columns)]
+    lengths = dict(zip(found.tolist(), sweep.lengths[found].tolist(), strict=True))
+    untracked = np.flatnonzero(sweep.types[sweep.tracked :] == id(dict)) + sweep.tracked
+    lengths |= {k: len(sweep.objects[k]) for k in untracked.tolist() if gains.has_grown(sweep.objects[k])}
+    ours = _below(native, own) if lengths else set()
+    grown = [Grown(k, sweep.objects[k], length) for k, length in lengths.items() if id(sweep.objects[k]) not in ours]
+    return dict(gains.tell(grown, native.types))
+
+
+def _below(native: NativeReferences, own: Iterable[int]) -> set[int]:
+    """Addresses of leakscope's own objects and of the containers in them."""
+    objects, extra = native.sweep.objects, native.extra
+    tops = set(own)
+    waiting = [objects[k] for k in tops]
+    waiting += [objects[held] for holder, held in zip(extra.holder, extra.held, strict=True) if holder in tops]
+    ours: set[int] = set()
+    while waiting:
+        obj = waiting.pop()
+        kind = type(obj)
+        if id(obj) not in ours and (kind is tuple or base_of(kind) is not None or _is_ours(kind)):
+            ours.add(id(obj))
+            waiting += gc.get_referents(obj)
+    return ours
+
+
+def _is_ours(kind: type) -> bool:
+    module = type_dict(kind).get("__module__")
+    return type(module) is str and module.partition(".")[0] in _OURS
+
+
+def _row(place: int, gain: Gain) -> GainingContainer:
+    return GainingContainer(
+        container=place,
+        items=gain.items,
+        gained=gain.gained,
+        bytes=round(gain.bytes),
+        counted_bytes=round(gain.counted),
+        item=gain.item,
+        earlier_bytes=round(gain.earlier or 0),
+    )
+
+
+def rows_of(gained: Mapping[int, Gain], places: Mapping[int, int], graph: HeapGraph) -> tuple[GainingContainer, ...]:
+    """What a look says of them, those that the program has a name for; `places` are their indexes in the graph."""
+    if not gained:
+        return ()
+    starts = np.flatnonzero(np.isin(graph.root, [ROOTS.index(root) for root in _NAMED]))
+    held = reachable(len(graph), graph.holder, graph.held, starts)
+    return tuple(
+        _row(places[k], gain)
+        for k, gain in gained.items()
+        if k in places and held[places[k]] and graph.root[places[k]] != ROOTS.index(RootKind.NATIVE)
+    )

@@ -1,0 +1,148 @@
+"""What has each container gained since looks have seen it?"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from leakscope.capture.heap.native.autograd import Types
+from leakscope.capture.heap.objects.items import Item, base_of, item_text, newest_items, oldest_items
+from leakscope.capture.heap.objects.lengths import Containers, Lengths
+from leakscope.capture.heap.objects.sizes import Measure, size_of
+from leakscope.capture.heap.python.address_book import Ints
+from leakscope.capture.heap.python.untracked import LARGE
+
+_MOST_MEASURED = 256
+"""Containers that one look measures, those that have gained most items, chosen."""
+_MOST_TOLD = 32
+"""Containers that one look tells of, those that have gained most bytes, chosen."""
+
+
+@dataclass(slots=True)
+class Gain:
+    """What one container has gained since it was first seen."""
+
+    type: int
+    """Address of its type."""
+    items: int
+    """How many it has."""
+    own: int
+    """Bytes of the container alone."""
+    earlier: float | None = None
+    """Bytes of what it had when it was first seen; None before they are measured."""
+    gained: int = 0
+    """Items that it has more."""
+    bytes: float = 0.0
+    """Measured, of those."""
+    counted: float = 0.0
+    """Those of them that malloc's count has."""
+    item: str = ""
+    """What the newest ones are called."""
+
+
+@dataclass(frozen=True, slots=True)
+class Grown:
+    """A container that has grown."""
+
+    index: int
+    """In the sweep."""
+    container: Any
+    length: int
+    """References that it has now."""
+
+
+class Gains:
+    """What containers gain over the looks of one process."""
+
+    __slots__ = ("_grown", "_lengths", "_of")
+
+    def __init__(self) -> None:
+        self._lengths = Lengths()
+        self._of: dict[int, Gain] = {}
+        """By the container's address."""
+        self._grown: set[int] = set()
+        """Addresses of the dicts that have grown and that gc does not track."""
+
+    def growing(self, containers: Containers) -> Ints:
+        """Places of those that have grown, since the last look or before that; all are noted for the next one."""
+        places = self._lengths.not_shorter(containers)
+        addresses = containers.addresses[places]
+        longer = self._lengths.before(addresses) < containers.lengths[places]
+        return places[longer | np.isin(addresses, np.fromiter(self._of, np.int64, len(self._of)))]
+
+    def growing_dicts(self, dicts: list[dict[Any, Any]]) -> Ints:
+        """The same of dicts that hold only what gc does not track, and so are not tracked either."""
+        filled = np.flatnonzero(np.fromiter(map(len, dicts), np.int64, len(dicts)))
+        some = [dicts[place] for place in filled.tolist()]
+        if not some:
+            return filled
+        columns = (map(id, some), map(len, some), map(id, map(next, map(iter, some))))
+        grown = self.growing(Containers(*(np.fromiter(column, np.int64, len(some)) for column in columns)))
+        self._grown.update(id(some[place]) for place in grown.tolist())
+        return filled[grown]
+
+    def has_grown(self, untracked: dict[Any, Any]) -> bool:
+        """Whether a dict that gc does not track was found to have grown, at this look."""
+        return id(untracked) in self._grown
+
+    def tell(self, grown: Sequence[Grown], known: Types) -> list[tuple[int, Gain]]:
+        """(index, gain) of the containers that have gained most bytes; the look is over with that."""
+        measure = Measure(known)
+        gains: dict[int, tuple[int, Gain]] = {}
+        news = sorted(((new, self._before(new)) for new in grown), key=_items_gained, reverse=True)
+        for new, gain in news[:_MOST_MEASURED]:
+            if not measure.is_over:
+                _add(gain, new.container, measure)
+                gains[id(new.container)] = new.index, gain
+        self._of = {address: gain for address, (_, gain) in gains.items()}
+        self._lengths.end_look()
+        self._grown.clear()
+        told = sorted(gains.values(), key=lambda numbered: -numbered[1].bytes)[:_MOST_TOLD]
+        return [(index, gain) for index, gain in told if gain.bytes >= LARGE]
+
+    def _before(self, new: Grown) -> Gain:
+        """What it had gained at the last look."""
+        kind = type(new.container)
+        known = self._of.get(id(new.container))
+        if known is not None and known.type == id(kind):
+            return known
+        before = int(self._lengths.before(np.array([id(new.container)]))[0]) / new.length
+        items = base_of(kind).__len__(new.container)
+        return Gain(id(kind), round(items * before), round(size_of(new.container, kind) * before))
+
+
+def _items_gained(new: tuple[Grown, Gain]) -> int:
+    container = new[0].container
+    return int(base_of(type(container)).__len__(container)) - new[1].items
+
+
+def _add(gain: Gain, container: Any, measure: Measure) -> None:
+    """Add what the container has gained since: some of the newest items, measured, stand for all."""
+    kind = type(container)
+    base = base_of(kind)
+    items, own = int(base.__len__(container)), size_of(container, kind)
+    more = items - gain.items
+    if more > 0:
+        newest = newest_items(container, base, more)
+        gain.item = item_text(newest)
+        size, counted = _measured(newest, more, measure)
+        measure.add_block(max(own - gain.own, 0), own)
+        size_of_own, counted_of_own = measure.taken()
+        gain.bytes += size + size_of_own
+        gain.counted += counted + counted_of_own
+    if gain.earlier is None:
+        gain.earlier = gain.own + _measured(oldest_items(container, base, gain.items), gain.items, measure)[0]
+    gain.gained += more
+    gain.items, gain.own = items, own
+
+
+def _measured(some: list[Item], count: int, measure: Measure) -> tuple[float, float]:
+    """(bytes, those that malloc's count has) of so many items, of which these are some; the list is emptied."""
+    times, parts = count / len(some) if some else 0.0, [part for item in some for part in item]
+    some.clear()
+    measure.add(parts)
+    size, counted = measure.taken()
+    return size * times, counted * times

@@ -1,0 +1,162 @@
+"""How many bytes do these objects have, with all that they alone hold?"""
+
+from __future__ import annotations
+
+import collections
+import gc
+import os
+import sys
+import types
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from leakscope.capture.heap.native.autograd import Role, Types
+from leakscope.capture.heap.objects.items import some_items
+from leakscope.capture.heap.objects.pictures import picture_bytes
+from leakscope.capture.heap.python.untracked import LARGE
+from leakscope.capture.heap.raw_types import has_gc, made_in_python, mro, type_dict
+
+_SHARED_FROM = 4
+"""References from which an object is taken to be somebody else's too (an interned key, a model, a parent), chosen."""
+_GC_HEAD = 16
+"""Bytes before an object that gc tracks (CPython Include/internal/pycore_gc.h)."""
+_VALUE, _VALUES = 8, 16
+"""Bytes of an attribute that stands inline in its instance, and before the first (CPython Objects/dictobject.c)."""
+_MOST_SMALL = 512
+"""Bytes up to which Python serves memory from arenas of its own, which no count of malloc's sees (obmalloc.c)."""
+_MOST_OF_ONE = 250
+"""Objects that are looked into for one item, chosen."""
+_MOST_OF_LOOK = 20_000
+"""The same for all that one look measures, chosen: some 40 ms."""
+
+_ATOMS = (str, bytes, bytearray, int, float, complex)
+"""Types that hold nothing."""
+_SIZED = (*_ATOMS, list, dict, tuple, set, frozenset, collections.deque, collections.OrderedDict)
+"""Builtin types, which are asked for their size; they are static in one version of CPython and not in another."""
+_NOBODYS = (
+    type, types.ModuleType, types.CodeType, types.FrameType, types.GeneratorType, types.CoroutineType,
+    types.TracebackType, types.BuiltinFunctionType, type(None), bool, type(...), type(NotImplemented),
+)  # fmt: skip
+"""What lives for another reason than the container it is in, or is told by other rules."""
+_OF_FUNCTION = ("__closure__", "__defaults__", "__kwdefaults__")
+_FUNCTION = types.FunctionType.__dict__
+_ARRAY: Any = np.ndarray.__dict__
+
+
+def _arenas_serve() -> int:
+    """Bytes up to which an arena serves a block: none where Python was told to ask malloc for all."""
+    return 0 if os.environ.get("PYTHONMALLOC", "").startswith("malloc") else _MOST_SMALL
+
+
+@dataclass
+class Measure:
+    """Measures objects for one look, each once."""
+
+    known: Types
+    _bytes: float = 0.0
+    _counted: float = 0.0
+    _arenas: int = field(default_factory=_arenas_serve)
+    _seen: set[int] = field(default_factory=set)
+    _of_kinds: dict[int, bool] = field(default_factory=dict)
+
+    def taken(self) -> tuple[float, float]:
+        """(bytes, those in blocks that Python asks malloc for) of what was added since this was last asked."""
+        sizes, self._bytes, self._counted = (self._bytes, self._counted), 0.0, 0.0
+        return sizes
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the look has measured as much as it may."""
+        return len(self._seen) >= _MOST_OF_LOOK
+
+    def add(self, items: list[Any]) -> None:
+        """Add the bytes of these, but of no tensor, and of no array that the heap graph has; the list is emptied.
+
+        Of a long list among them only some items are measured, and stand for the others.
+        """
+        waiting = collections.deque((item, 1.0) for item in items)
+        items.clear()
+        for _ in range(_MOST_OF_ONE * len(waiting)):
+            if not waiting:
+                break
+            obj, times = waiting.popleft()
+            kind = type(obj)
+            if id(obj) in self._seen or not self._has_bytes(kind) or _is_shared(obj):
+                continue
+            self._seen.add(id(obj))
+            size, block = _size(obj, kind)
+            self.add_block(size * times, block)
+            held = _held_by(obj, kind)
+            if held:
+                chosen = some_items(held)
+                waiting.extend((inner, times * len(held) / len(chosen)) for inner in chosen)
+                del chosen
+            del obj, held
+
+    def add_block(self, size: float, block: float) -> None:
+        """Add bytes of which the largest block is as large as that."""
+        self._bytes += size
+        if block > self._arenas:
+            self._counted += size
+
+    def _has_bytes(self, kind: type) -> bool:
+        known = self._of_kinds.get(id(kind))
+        if known is None:
+            bases = mro(kind)
+            nobodys = any(nobody in bases for nobody in _NOBODYS)
+            known = self._of_kinds[id(kind)] = self.known.role(kind) is Role.PLAIN and not nobodys
+        return known
+
+
+def size_of(obj: Any, kind: type) -> int:
+    """Bytes of an object alone; no `__sizeof__` of a user's is asked."""
+    for base in mro(kind):
+        if any(base is sized for sized in _SIZED) or not made_in_python(base):
+            sizeof = type_dict(base).get("__sizeof__")
+            if sizeof is not None:
+                return int(sizeof(obj)) + (_GC_HEAD if has_gc(kind) else 0) + _inline_values(obj, kind)
+    return 0
+
+
+def _is_shared(obj: Any) -> bool:
+    """Whether so many hold it that it is not the container's own."""
+    ours = 3 + gc.is_tracked(obj)  # two names and an argument; and the look's list of all that gc tracks
+    return sys.getrefcount(obj) - ours >= _SHARED_FROM
+
+
+def _size(obj: Any, kind: type) -> tuple[int, int]:
+    """(bytes, bytes of its largest block) of the object alone; none of what the heap graph has as an array."""
+    if np.ndarray in mro(kind):
+        own = _ARRAY["flags"].__get__(obj).owndata
+        data = int(_ARRAY["nbytes"].__get__(obj)) if own else 0
+        if data >= LARGE and not _ARRAY["dtype"].__get__(obj).hasobject:
+            data = 0
+        return int(object.__sizeof__(obj)) + data, data
+    pixels = picture_bytes(obj, kind)
+    size = size_of(obj, kind) + pixels
+    if size >= LARGE and (kind is bytes or kind is bytearray):
+        return 0, 0
+    return size, size
+
+
+def _held_by(obj: Any, kind: type) -> list[Any]:
+    """What an object holds, as CPython's own traversal has it."""
+    if any(kind is atom for atom in _ATOMS):
+        return []
+    if kind is types.FunctionType:
+        return [held for name in _OF_FUNCTION if (held := _FUNCTION[name].__get__(obj)) is not None]
+    if np.ndarray in mro(kind):
+        if not _ARRAY["dtype"].__get__(obj).hasobject:
+            return []
+        return list(np.ndarray.view(obj, np.ndarray).ravel().tolist())
+    return gc.get_referents(obj)
+
+
+def _inline_values(obj: Any, kind: type) -> int:
+    """Bytes of the attributes that stand inline in an instance, up to Python 3.12 in a block of their own."""
+    if not made_in_python(kind) or not any("__dict__" in type_dict(base) for base in mro(kind)):
+        return 0
+    held = gc.get_referents(obj)
+    return 0 if any(type(inner) is dict for inner in held) else _VALUES + _VALUE * (len(held) - 1)

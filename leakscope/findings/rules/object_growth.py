@@ -1,0 +1,105 @@
+"""Python objects that are no tensors (strings, records, lists of numbers) that a live root keeps gaining."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from leakscope.findings.facts import Facts
+from leakscope.findings.grouping.candidate import Candidate
+from leakscope.findings.grouping.growth import Series
+from leakscope.findings.grouping.objects import row_of
+from leakscope.findings.kinds import RuleName
+from leakscope.findings.model import Finding
+from leakscope.graph.model import ObjectKind
+from leakscope.record.model import Look
+
+
+class Collects(StrEnum):
+    """What kind of thing gains objects: it decides what to do about it."""
+
+    LIST = "list"
+    DICT = "dict"
+    SET = "set"
+    QUEUE = "queue"
+    """A deque."""
+    ATTRIBUTES = "attributes"
+    """Of an object or a module, set under ever new names."""
+
+
+@dataclass(frozen=True)
+class ObjectFacts(Facts):
+    """Something alive that gains objects that are no tensors."""
+
+    item: str
+    """What most of the newest are: `str`, `dict of str and float`."""
+    items: int
+    """How many it has gained, over all looks."""
+    items_per_step: float
+    collects: Collects
+    containers: int = 1
+    """How many containers there are of the kind, where each gains."""
+    pauses: bool = False
+    """It did not grow at each look."""
+
+
+def of_objects(finding: Finding, candidate: Candidate, looks: Sequence[Look]) -> Finding:
+    """A finding made by the rules for tensors as one of objects; `looks` are those that the candidate was found in."""
+    by_step = {look.step: look for look in looks}
+    gained = {step: _gained(by_step[step], storages) for step, storages in candidate.storages_at.items()}
+    last = by_step[candidate.step]
+    rows = [row_of(last, storage) for storage in candidate.group.storages]
+    facts = ObjectFacts(
+        item=max(rows, key=lambda row: row.bytes).item,
+        items=gained[candidate.step],
+        items_per_step=_per_step(candidate.series, gained),
+        collects=_collects(candidate),
+        containers=len(rows),
+        pauses=candidate.series.pauses,
+    )
+    earlier = {step: _earlier(by_step[step], storages) for step, storages in candidate.storages_at.items()}
+    of_last = earlier[candidate.step]
+    return replace(
+        finding,
+        rule=RuleName.OBJECT_GROWTH,
+        facts=facts,
+        retained_bytes=finding.retained_bytes + of_last,
+        cut=finding.cut and replace(finding.cut, frees_bytes=finding.cut.frees_bytes + of_last),
+        sightings=tuple(replace(s, bytes=s.bytes + earlier.get(s.step, 0)) for s in finding.sightings),
+        noun="object",
+        count=0,
+        storages={candidate.rank: ()},
+        see=(),
+    )
+
+
+def counted_series(candidate: Candidate, looks: Sequence[Look]) -> tuple[int, ...]:
+    """The candidate's bytes at each of the looks that the host's counter has in its count."""
+    at = candidate.storages_at
+    return tuple(sum(row_of(look, s).counted_bytes for s in at.get(look.step, ())) for look in looks)
+
+
+def _gained(look: Look, storages: Sequence[int]) -> int:
+    return sum(row_of(look, storage).gained for storage in storages)
+
+
+def _earlier(look: Look, storages: Sequence[int]) -> int:
+    """Bytes of what the containers had when they were first seen: their growth does not tell it, a cut frees it too."""
+    return sum(row_of(look, storage).earlier_bytes for storage in storages)
+
+
+def _per_step(line: Series, gained: Mapping[int, int]) -> float:
+    """Items a step between the first and the last look; a look before the first that has it saw no gain."""
+    first, last = line.steps[0], line.steps[-1]
+    return (gained.get(last, 0) - gained.get(first, 0)) / (last - first) if last > first else 0.0
+
+
+def _collects(candidate: Candidate) -> Collects:
+    holder = candidate.objects[-2]
+    if holder.kind != ObjectKind.CONTAINER:
+        return Collects.ATTRIBUTES
+    kind = holder.type.lower()
+    if "deque" in kind:
+        return Collects.QUEUE
+    return Collects.DICT if "dict" in kind else Collects.SET if "set" in kind else Collects.LIST

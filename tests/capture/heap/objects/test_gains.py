@@ -1,0 +1,211 @@
+"""Is what each container gains told with its name, its rate and its bytes, and is nothing else told?"""
+
+from __future__ import annotations
+
+import collections
+import gc
+import tracemalloc
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from leakscope.capture.heap.look import LookContext, look
+from leakscope.capture.heap.objects.gains import Gains
+from leakscope.findings import judge
+from leakscope.findings.model import Finding
+from leakscope.findings.rules.object_growth import ObjectFacts
+from leakscope.record.kinds import EndKind
+from leakscope.record.model import Ended, Look, Rank, Run
+from leakscope.report.wording import advice, title
+
+LOOKS = (3, 5, 7, 9)
+NEAR = 0.05
+"""Share by which measured bytes may differ from what tracemalloc counts: what a list has in reserve."""
+_records: list[Any] = []
+
+
+@dataclass
+class Record:
+    """One of a sample's."""
+
+    name: str
+    scores: list[float]
+    step: int
+
+
+class Trainer:
+    """Has what a trainer has."""
+
+    def __init__(self) -> None:
+        self.history: list[dict[str, Any]] = []
+        self.by_step: dict[int, str] = {}
+
+
+def _text(step: int, size: int) -> str:
+    return f"{step:09}" + "x" * size
+
+
+STORIES: dict[str, tuple[Callable[[dict[str, Any], int], object], str, str]] = {
+    "strings": (lambda held, step: held["texts"].append(_text(step, 90_000)), "texts", "1 str"),
+    "dict of records": (
+        lambda held, step: held["trainer"].history.extend(
+            {"step": 1000 + step, "text": _text(step, 30_000), "loss": step * 0.1} for _ in range(3)
+        ),
+        "trainer.history",
+        "3 dict of int, str and float",
+    ),
+    "dict by step": (
+        lambda held, step: held["trainer"].by_step.update({step: _text(step, 80_000)}),
+        "trainer.by_step",
+        "1 str",
+    ),
+    "untracked dict": (lambda held, step: held["plain"].update({step: _text(step, 70_000)}), "plain", "1 str"),
+    "tuples": (
+        lambda held, step: held["queue"].append((1000 + step, _text(step, 85_000))),
+        "queue",
+        "1 tuple of int and str",
+    ),
+    "numbers": (
+        lambda held, step: held["logs"].append(torch.randn(8, 400).tolist()),
+        "logs",
+        "1 list of 8 list of 400 float",
+    ),
+    "records": (
+        lambda _, step: _records.append(Record(_text(step, 20), [step + k * 0.1 for k in range(4000)], step)),
+        "tests.capture.heap.objects.test_gains._records",
+        "1 Record",
+    ),
+    "set": (lambda held, step: held["seen"].add(_text(step, 75_000)), "seen", "1 str"),
+    "small arrays": (
+        lambda held, _: held["arrays"].extend(np.zeros(100) for _ in range(100)),
+        "arrays",
+        "100 ndarray",
+    ),
+}
+"""Name to (one step of it, how its holder is written, what it gains a step)."""
+
+
+@dataclass(frozen=True)
+class Lived:
+    """All stories, lived in one process at once."""
+
+    looks: tuple[Look, ...]
+    traced: dict[str, float]
+    """Bytes a step that tracemalloc counts of each story."""
+
+
+@pytest.fixture(scope="module")
+def lived() -> Iterator[Lived]:
+    yield _live()
+    _records.clear()
+
+
+def _live() -> Lived:
+    gains, looks = Gains(), []
+    texts: list[str] = []
+    trainer = Trainer()
+    plain: dict[int, str] = {}
+    queue: collections.deque[Any] = collections.deque()
+    logs: list[Any] = []
+    seen: set[str] = set()
+    arrays: list[Any] = []
+    floats: list[float] = []
+    newest: collections.deque[str] = collections.deque(maxlen=3)
+    bounded: dict[int, str] = {}
+    words: list[str] = []
+    held = {
+        "texts": texts, "trainer": trainer, "plain": plain, "queue": queue, "logs": logs, "seen": seen,
+        "arrays": arrays,
+    }  # fmt: skip
+    traced: dict[str, list[int]] = collections.defaultdict(list)
+    tracemalloc.start()
+    for step in range(1, max(LOOKS) + 1):
+        for name, (once, *_) in STORIES.items():
+            before = tracemalloc.get_traced_memory()[0]
+            once(held, step)
+            traced[name].append(tracemalloc.get_traced_memory()[0] - before)
+        floats.append(step * 0.1)
+        newest.append(_text(step, 90_000))
+        bounded[step] = _text(step, 90_000)
+        bounded.pop(step - 3, None)
+        if step <= LOOKS[1]:
+            words.extend(_text(step, 10_000 + k) for k in range(20))
+        batch = [float(step + k) for k in range(4000 * step)]  # a new list each step, at the address of the last
+        del batch
+        if step in LOOKS:
+            looks.append(look(step, "step", LookContext(hidden=(gains, looks), gains=gains)))
+    tracemalloc.stop()
+    return Lived(
+        tuple(looks), {name: sum(sizes[LOOKS[0] :]) / len(sizes[LOOKS[0] :]) for name, sizes in traced.items()}
+    )
+
+
+def findings_of(lived: Lived) -> dict[str, Finding]:
+    rank = Rank(0, (), tuple(replace(one, counted_bytes=None) for one in lived.looks), Ended(EndKind.FINISHED, 0, 9))
+    run = Run(("train.py",), (rank,), 1, "cpu", "2.13.0", "0.1.0", warmup=2, min_bytes=16 * 1024)
+    return {finding.subject.partition(" in ")[0]: finding for finding in judge(run).findings}
+
+
+@pytest.mark.parametrize("name", STORIES)
+def test_what_gains_is_told_with_its_holder_and_its_rate(lived: Lived, name: str) -> None:
+    _, holder, gained = STORIES[name]
+
+    finding = findings_of(lived)[holder]
+
+    assert (finding.rule, finding.severity) == ("object-growth", "leak")
+    assert f" gains {gained} a step, " in title(finding)
+    assert title(finding).endswith(" a step, and lets none go")
+    assert holder in advice(finding)
+    assert finding.cut is not None and finding.cut.written == finding.subject
+    assert finding.cut.frees_bytes == finding.retained_bytes
+
+
+@pytest.mark.parametrize("name", [name for name in STORIES if name != "small arrays"])
+def test_the_bytes_are_those_that_python_asked_for(lived: Lived, name: str) -> None:
+    finding = findings_of(lived)[STORIES[name][1]]
+
+    assert finding.bytes_per_step == pytest.approx(lived.traced[name], rel=NEAR)
+
+
+def test_a_cut_frees_also_what_was_there_before_the_first_look(lived: Lived) -> None:
+    finding = findings_of(lived)["texts"]
+
+    assert finding.retained_bytes == pytest.approx(max(LOOKS) * lived.traced["strings"], rel=NEAR)
+    assert finding.trace[-2].object == f"list, {max(LOOKS)} items"
+    assert finding.trace[-1].object == f"{max(LOOKS)} str"
+
+
+def test_numbers_bounded_caches_and_what_came_to_rest_are_no_leak(lived: Lived) -> None:
+    leaks = {name for name, finding in findings_of(lived).items() if finding.severity == "leak"}
+
+    assert leaks == {holder for _, holder, _ in STORIES.values()}
+
+
+def test_what_gains_names_itself_at_every_look_but_the_first(lived: Lived) -> None:
+    assert not lived.looks[0].containers
+    for earlier, later in zip(lived.looks[1:], lived.looks[2:], strict=False):
+        assert len(later.containers) >= len(earlier.containers) >= len(STORIES)
+
+
+def test_no_object_is_kept_alive() -> None:
+    gains, texts = Gains(), [_text(k, 5_000) for k in range(3)]
+    other: list[list[str]] = [texts]
+    before = [gc.get_referrers(texts) and len(gc.get_referrers(texts))]
+    for step in range(3):
+        texts.append(_text(step, 5_000))
+        look(step, "step", LookContext(hidden=(gains,), gains=gains))
+
+    assert len(gc.get_referrers(texts)) == before[0]
+    assert not {type(held) for held in gc.get_referents(gains._of)} - {int, type(next(iter(gains._of.values())))}
+    assert other
+
+
+def test_its_facts_say_how_many(lived: Lived) -> None:
+    facts = findings_of(lived)["trainer.history"].facts
+
+    assert isinstance(facts, ObjectFacts)
+    assert (facts.item, facts.items, facts.items_per_step) == ("dict of int, str and float", 18, 3.0)
