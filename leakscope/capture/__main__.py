@@ -10,16 +10,17 @@ import os
 import sys
 from dataclasses import replace
 from importlib import import_module
-from types import ModuleType
+from types import CodeType, ModuleType
 from typing import TYPE_CHECKING
 
 from leakscope.capture.process import script
 from leakscope.capture.process.forks import in_forked_child
 from leakscope.capture.process.import_hook import AfterImport
 from leakscope.capture.process.patches import Patches
+from leakscope.capture.schedule.step_function import StepFunction
 from leakscope.capture.source.user_frames import raised_at
 from leakscope.options import Options
-from leakscope.record.kinds import EndKind
+from leakscope.record.kinds import ClockKind, EndKind
 
 if TYPE_CHECKING:
     from leakscope.capture.recorder import Recorder
@@ -34,6 +35,28 @@ class _Rank:
         self.in_forked_child = in_forked_child()
         self.patches = Patches()
         self.recorder: Recorder | None = None
+        named = options.step_function
+        self.step_function = None if named is None else StepFunction(named, self._step_function_returned)
+
+    def prepare(self) -> tuple[CodeType, ModuleType]:
+        """The script's code and its `__main__`; waits for its `import torch`."""
+        options, function = self.options, self.step_function
+        if function is not None:
+            function.install(self.patches)
+        prepared = script.prepare(
+            options.target,
+            options.module is not None,
+            list(options.arguments),
+            None if function is None else function.compiled,
+        )
+        AfterImport("torch", self.begin).install(self.patches)
+        return prepared
+
+    def _step_function_returned(self) -> None:
+        if self.recorder is not None:
+            from leakscope.capture.schedule.steps import Tick
+
+            self.recorder.step_ended(Tick(ClockKind.FUNCTION, self.options.step_function or ""))
 
     def begin(self) -> None:
         from leakscope.capture.recorder import Recorder
@@ -59,6 +82,8 @@ class _Rank:
             return Ended(end.how, end.status, steps, message, stack, at=at)
 
         if recorder is not None:
+            if self.step_function is not None and not self.step_function.seen:
+                recorder.step_function_is_missing()
             recorder.failed(error)
             recorder.finish(ended, look=end.how in (EndKind.FINISHED, EndKind.EXITED))
         else:
@@ -82,8 +107,7 @@ def main(arguments: list[str]) -> int:
         for stream in (sys.stdout, sys.stderr):
             stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     rank = _Rank(options)
-    code, module = script.prepare(options.target, options.module is not None, list(options.arguments))
-    AfterImport("torch", rank.begin).install(rank.patches)
+    code, module = rank.prepare()
     try:
         end, error = script.execute(code, module)
         end = rank.end(end, error)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import _thread
-import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -21,16 +20,18 @@ from leakscope.capture.looks import Looks
 from leakscope.capture.process.child_processes import OwnProcesses
 from leakscope.capture.process.forks import in_forked_child
 from leakscope.capture.process.gc_callbacks import CollectionWatch
-from leakscope.capture.process.hang import STACKS, HangClock, TerminationClock, write_stacks_on_signals
+from leakscope.capture.process.hang import STACKS, Stuck
 from leakscope.capture.process.patches import Patches
-from leakscope.capture.process.watchdog import Stop, Watchdog, leave_now
+from leakscope.capture.process.watchdog import Stop, Watchdog
 from leakscope.capture.schedule.ends import Ends
+from leakscope.capture.schedule.events import StepEvents
+from leakscope.capture.schedule.handover import Handover
 from leakscope.capture.schedule.looks import Schedule
-from leakscope.capture.schedule.peers import Peers
+from leakscope.capture.schedule.no_step import NoStepYet
+from leakscope.capture.schedule.peers import Peers, call_ahead_of_comm
 from leakscope.capture.schedule.rank_state import Activity, RankStateFile
-from leakscope.capture.schedule.steps import StepClock
+from leakscope.capture.schedule.steps import MARK, StepClock, Tick
 from leakscope.capture.shortages import Shortages
-from leakscope.capture.source.source_files import users_sources
 from leakscope.capture.watched_steps import WatchedSteps
 from leakscope.options import Options, When
 from leakscope.record.folder import RankFolder
@@ -55,7 +56,6 @@ class Recorder:
         self._rank_state = RankStateFile(options.rank_state, options.rank, options.world)
         self._counter = Counter()
         self._collections = CollectionWatch(lambda: self._counter.read().bytes)
-        self._clock = StepClock()
         self._schedule = Schedule(options.warmup, options.steps, options.budget)
         self._sites = AllocationSites(self.patches.part())
         self._looks = Looks(options, self._folder, self._counter, self._sites, self._own_objects)
@@ -65,12 +65,13 @@ class Recorder:
         )
         self._device = self._looks.device = DeviceMemory(self._folder, options.snapshot, options.budget)
         self._watched_steps = WatchedSteps(options, self._folder, self._sites, self._device, self._lifetimes)
+        self._handover = Handover(self._folder, self._schedule, self._watched_steps)
         self._comm: CommMonitor | None = None
-        self._hang: HangClock | None = None
-        self._termination: TerminationClock | None = None
+        self._stuck: Stuck | None = None
+        self._no_step: NoStepYet | None = None
         self._watchdog = Watchdog(self.is_over, self._on_watchdog_thread, self._leave, options.grace)
         self._in_forked_child = in_forked_child()
-        self._ends = Ends(self._folder, self._rank_state, self._about)
+        self._ends = Ends(self._folder, self._rank_state, self._counter)
         self._shortages = Shortages(
             self._folder, self._rank_state, self._collections, self._looks, self._device.failures, self._peers,
             self._watchdog, self._look,
@@ -89,61 +90,69 @@ class Recorder:
         failures.look, failures.steps = self._look_at_device_failure, lambda: self.steps
         self._device.attach(self.patches)
         if not options.by_hand:
-            from torch.optim.optimizer import register_optimizer_step_post_hook
-
-            self.patches.add("optimizer step hook", register_optimizer_step_post_hook(self._after_optimizer).remove)
-            OwnProcesses(self._folder.note).install(self.patches)
+            if options.step_function is not None:
+                self._handover.expect(options.step_function)
+            else:
+                clock = StepClock(self._peers.step_alone)
+                StepEvents(clock, self.step_ended, self._is_deaf, self._lose).install(self.patches)
+            processes = OwnProcesses(self._folder.append)
+            processes.install(self.patches)
+            if options.rank == 0 and not options.quiet:
+                self._no_step = NoStepYet(options.step_function, processes)
             if options.world > 1 and torch.distributed.is_available():
                 self._comm = self._looks.comm = CommMonitor(self._folder, self.patches)
-                self._poll_ahead_of_comm()
-                write_stacks_on_signals(self._folder.path / STACKS, self.patches)
-                self._termination = TerminationClock(self._folder.path / STACKS, self._home, self._comm.last_call)
-                if options.hang_timeout is not None:
-                    self._hang = HangClock(options.hang_timeout, self._comm.last_event)
+                call_ahead_of_comm(self._before_comm, self.patches)
+                self._stuck = Stuck(self._folder.path / STACKS, self.patches, options.hang_timeout, self._comm)
             self._watchdog.start()
             self.patches.add("watchdog thread", self._watchdog.end)
         self._watched_steps.install(self.patches, comm=self._comm is not None)
         self._began = self._attached = time.perf_counter()
         self._peers.begin()
 
-    def _poll_ahead_of_comm(self) -> None:
-        # the classes are wrapped, not torch.distributed.isend: P2POp refuses any other function ("Invalid op")
-        from torch._C._distributed_c10d import ProcessGroup, Work
-
-        for owner, name in ((ProcessGroup, "send"), (ProcessGroup, "recv"), (Work, "wait")):
-            self.patches.call_before(owner, name, self._before_comm)
-
     # steps
 
-    def _after_optimizer(self, optimizer: object, args: object, kwargs: object) -> None:
-        if self._in_forked_child or self.lost or not self._clock.ends_with(optimizer):
+    def step_ended(self, tick: Tick) -> None:
+        """A step is over, in a run whose steps nobody marks; raises Stop as `boundary` does."""
+        if self._is_deaf():
             return
-        del optimizer, args, kwargs
         self._home = _thread.get_ident()
-        self.boundary()
+        self.boundary(tick)
 
-    def boundary(self) -> None:
+    def step_function_is_missing(self) -> None:
+        """The script has ended, and neither defined nor imported such a function."""
+        if not self._is_deaf():
+            self._handover.expect(self.options.step_function or "", missing=True)
+
+    def _is_deaf(self) -> bool:
+        return self.lost or bool(self._in_forked_child)
+
+    def boundary(self, tick: Tick = MARK) -> None:
         """The end of a step: read the counters, look if one is due, and stop if the run is over.
 
         Raises Stop where a run with `steps` is over.
         """
         try:
-            if self.options.steps is None or self.steps < self.options.steps:
-                with self._collections.not_listening():
+            with self._collections.not_listening():
+                self._handover.note(tick, self.steps)
+                if self._schedule.steps is None or self.steps < self._schedule.steps:
                     self._step()
         except Exception as error:  # noqa: BLE001 - told as a note where it can be: the script must not fail of our recording
-            with suppress(OSError):
-                self._folder.note(f"recording ended at step {self.steps}: {type(error).__name__}: {error}")
-            # The disk is full or the folder gone: the script goes on, unrecorded. What was put in stays and does
-            # nothing until the end: torch is going through its hooks right now and would trip over one taken out.
-            self.lost = True
-            self._watched_steps.leave()
+            self._lose(error)
             return
         try:
             if self.is_over():
                 self._stop()
         finally:
             self._began = time.perf_counter()
+
+    def _lose(self, error: Exception) -> None:
+        """The disk is full, the folder gone, or leakscope at fault: the script goes on, unrecorded."""
+        with suppress(OSError):
+            self._folder.note(f"recording ended at step {self.steps}: {type(error).__name__}: {error}")
+        # What was put in stays and does nothing until the end: torch is going through its hooks right now and would
+        # trip over one taken out.
+        self.lost = True
+        self._watched_steps.leave()
 
     def _step(self) -> None:
         ended = time.perf_counter()
@@ -159,12 +168,12 @@ class Recorder:
         self._watched_steps.step_ended(self.steps)
         self._shortages.look_if_near(self.steps, inside=False)
         self._peers.answer_if_one_failed()
-        if self.steps == self.options.steps:
+        if self.steps == self._schedule.steps:
             self._finish_looking()
         else:
             if self._schedule.due(self.steps, ended - self._attached, counted.bytes):
                 self._look(self.steps, Occasion.STEP)
-            self._rank_state.update(steps=self.steps)
+            self._rank_state.update(steps=self._handover.own(self.steps))
 
     @contextmanager
     def _at_peak(self, step: int, occasion: Occasion) -> Iterator[Live]:
@@ -176,7 +185,7 @@ class Recorder:
 
     def _finish_looking(self) -> None:
         self._look(self.steps, Occasion.LAST, collect=self.options.gc_diff != When.NEVER)
-        self._rank_state.update(steps=self.steps)
+        self._rank_state.update(steps=self._handover.own(self.steps))
         self._peers.wait_at_last_step()
 
     # looks
@@ -235,9 +244,10 @@ class Recorder:
     def _tick(self) -> None:
         if self._comm is not None and not self.lost:
             self._comm.tick()
-        if self._termination is not None and self._termination.is_over():
-            leave_now(128 + signal.SIGINT)
-        if self._hang is not None and self._hang.is_over(self._looks.lock.locked() or self._peers.somebody_looks()):
+        looked_at = self._looks.lock.locked() or self._peers.somebody_looks()
+        if self._no_step is not None:
+            self._no_step.tick(self._peers.somebody_stepped())
+        if self._stuck is not None and self._stuck.is_hung(looked_at):
             last = "" if self._comm is None else self._comm.last_words()
             self._ends.leave_hung(self.steps, self.options.hang_timeout or 0.0, last, self._home)
         if self._looks.lock.locked() or self.lost:
@@ -283,14 +293,6 @@ class Recorder:
         if look:
             self._look(self.steps, Occasion.END, collect=self.options.gc_diff == When.ALWAYS)
         self._sites.forget()
-        if self.options.prove and self.steps < (self.options.steps or 0):
-            self._folder.note(f"no cut was proved: the script ended after {self.steps} of {self.options.steps} steps")
+        if self.options.prove and self.steps < (self._schedule.steps or 0):
+            self._folder.note(f"no cut was proved: the script ended after {self.steps} of {self._schedule.steps} steps")
         self._ends.ended(ended(self.steps))
-
-    def _about(self) -> dict[str, Any]:
-        return {
-            "device": self._counter.device,
-            "counted_by": self._counter.source,
-            "torch": str(torch.__version__),
-            "sources": users_sources(),
-        }

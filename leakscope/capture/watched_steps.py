@@ -29,6 +29,7 @@ class WatchedSteps:
         self._options, self._folder = options, folder
         self._sites, self._device, self._lifetimes = sites, device, lifetimes
         self._in_forked_child = in_forked_child()
+        self._since = 0
 
     def install(self, patches: Patches, comm: bool) -> None:
         """Put in what must stand before the first step; `comm` where comm operations are followed."""
@@ -36,11 +37,16 @@ class WatchedSteps:
             self._lifetimes.install(patches, comm=comm)
         patches.call_before(torch, "compile", self._before_compile)
 
+    def begin_again(self, step: int) -> None:
+        """Another clock took over after this step: what was to be watched is counted from there."""
+        self._since = step
+        self._lifetimes.begin_after(step + self._options.warmup)
+
     def step_ended(self, step: int) -> None:
         """Begin or end watching at the end of this step, and write what was seen."""
         if self._sites.watching:
             self._sites.leave()
-        elif step == self._options.warmup - 1:
+        elif step == self._since + self._options.warmup - 1:
             reason = self._sites.enter(self._lifetimes.compile_called)
             if reason and not self._device.tells_allocation_sites():
                 self._folder.note(reason)

@@ -75,7 +75,7 @@ def judge(
         fail_on_avoidable: avoidable bytes above which `exit_status` is `leak_exit_code` as well; None for never.
 
     """
-    ranks = tuple(RankCase(rank, run.warmup, run.min_bytes) for rank in run.ranks)
+    ranks = tuple(RankCase(rank, run.warmup_of(rank), run.min_bytes) for rank in run.ranks)
     case = Case(run, frozenset(suppress), frozenset(baseline), leak_exit_code, ranks, ignore_library, fail_on_avoidable)
     for stage in STAGES:
         case = stage(case)

@@ -41,6 +41,21 @@ class EndKind(StrEnum):
     """It left no word."""
 
 
+class ClockKind(StrEnum):
+    """What ends a step."""
+
+    MARK = "mark"
+    """The program's own marks, through `leakscope.Profiler`."""
+    FUNCTION = "function"
+    """A return of the function of `--step-function`."""
+    OPTIMIZER = "optimizer"
+    """A step of an optimizer."""
+    BACKWARD = "backward"
+    """The end of an outermost backward, where no optimizer steps."""
+    CALL = "call"
+    """The end of an outermost call of a module, where there is no backward."""
+
+
 class Direction(StrEnum):
     """What a P2P operation does; a collective is named as torch names it."""
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from leakscope.graph.model import HeapGraph
 from leakscope.record.kinds import EndKind, Occasion
+from leakscope.record.rows.clock import StartedProcess, StepsBy
 from leakscope.record.rows.comm import CommOperation, ContextsAtStep, FinalOperation
 from leakscope.record.rows.device import DeviceBlocks, DeviceFailure, DeviceStep
 from leakscope.record.rows.host import AllocationFailure, GcFreeze, MemoryShortage
@@ -144,8 +145,17 @@ class Rank:
     """Limits of the host that came near, and looks taken because a peer ran out of memory."""
     gc_freezes: tuple[GcFreeze, ...] = ()
     """What gc.freeze() would save, where the gc diff was taken."""
+    clocks: tuple[StepsBy, ...] = ()
+    """What ended the steps, one after the other; none in runs of the first versions."""
+    processes: tuple[StartedProcess, ...] = ()
+    """Python processes that the script started and that are not seen."""
     snapshots: tuple[SnapshotReport, ...] = ()
     """What the rank's newest allocator snapshots say, where `read_run` was asked for them."""
+
+    @property
+    def clock(self) -> StepsBy | None:
+        """What ended the steps that are judged; None where that is not known."""
+        return self.clocks[-1] if self.clocks else None
 
 
 ROWS = frozenset(
@@ -174,3 +184,7 @@ class Run:
     options: Mapping[str, Any] = field(default_factory=dict)
     sources: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Lines of the user's own source files, as they were when the run ended."""
+
+    def warmup_of(self, rank: Rank) -> int:
+        """Steps of this rank that are not judged: warm-up begins again where another clock takes over."""
+        return self.warmup + (0 if rank.clock is None else rank.clock.since)

@@ -17,6 +17,7 @@ from leakscope.record.kinds import EndKind, Occasion
 from leakscope.record.last_operation import NAME as LAST_OPERATION
 from leakscope.record.last_operation import unpack
 from leakscope.record.model import Ended, GcDiff, Look, Rank, Run, Step
+from leakscope.record.rows.clock import StartedProcess, StepsBy
 from leakscope.record.rows.comm import CommOperation, ContextsAtStep, FinalOperation
 from leakscope.record.rows.device import DeviceBlocks, DeviceFailure, DeviceStep
 from leakscope.record.rows.host import SHORTAGE_ROWS, AllocationFailure, GcFreeze
@@ -118,6 +119,8 @@ def _read_rank(folder: Path, number: int, snapshots: bool) -> Rank:
         allocation_failures=_rows(lines, AllocationFailure),
         memory_shortages=_rows(lines, *SHORTAGE_ROWS),
         gc_freezes=_rows(lines, GcFreeze),
+        clocks=_rows(lines, StepsBy),
+        processes=_rows(lines, StartedProcess),
         snapshots=analysed,
     )
 

@@ -74,7 +74,7 @@ def _story(rank: Rank, run: Run, findings: Findings, state: CommState | None) ->
         log=rank.ended.log,
         steps=max(rank.ended.steps, len(rank.steps)),
         counted_bytes=_counted(rank, summary),
-        growth_per_step=_growth(rank, run.warmup),
+        growth_per_step=_growth(rank, run.warmup_of(rank)),
         explained_bytes=summary.explained_bytes if rank.looks or summary.explained_bytes else None,
         leaked_bytes=_leaked(rank.number, findings),
         predicted_bytes=None if diff is None else diff.predicted_bytes,

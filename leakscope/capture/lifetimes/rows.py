@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 from leakscope.capture.lifetimes.peak import Peak
 from leakscope.capture.lifetimes.records import GONE, Key, Record
 from leakscope.capture.lifetimes.table import Table
 from leakscope.record.kinds import Phase
+from leakscope.record.model import Look
 from leakscope.record.rows.lifetimes import (
     AlikeStorage,
     DraggedStorage,
     IdleStorage,
     LifetimeRow,
+    LifetimesUnjudged,
     UntouchedStorage,
     WatchedStep,
 )
@@ -22,6 +25,21 @@ MAX_ROWS = 2000
 """Storages told of at most, the largest first, chosen: a step's file stays small."""
 _MAX_DRAGS = 20
 """Storages of the largest drags told of, chosen."""
+
+
+@dataclass(frozen=True)
+class Lifetimes:
+    """What two watched steps showed, as plain data."""
+
+    rows: tuple[LifetimeRow, ...]
+    """For `RankFolder.append`: one for the step, then one for each storage; or why there are none."""
+    look: Look | None = None
+    """The heap at the peak."""
+
+
+def unjudged(step: int, why: str) -> Lifetimes:
+    """Why there are no lifetimes."""
+    return Lifetimes((LifetimesUnjudged(step, why),))
 
 
 def rows_of(table: Table, second: int, peak: Peak, step: int) -> Iterator[LifetimeRow]:

@@ -8,7 +8,6 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -23,7 +22,7 @@ from leakscope.capture.lifetimes.operations import Operations
 from leakscope.capture.lifetimes.peak import Peak, begin_peak, match_live
 from leakscope.capture.lifetimes.raw_access import RawAccess
 from leakscope.capture.lifetimes.records import Operation, Record
-from leakscope.capture.lifetimes.rows import rows_of
+from leakscope.capture.lifetimes.rows import Lifetimes, rows_of, unjudged
 from leakscope.capture.lifetimes.table import Table
 from leakscope.capture.lifetimes.tensors import TENSOR, Kinds, each_tensor, tensors_alive
 from leakscope.capture.process.forks import in_forked_child
@@ -31,7 +30,6 @@ from leakscope.capture.process.patches import Patches
 from leakscope.capture.source.user_frames import waiting
 from leakscope.record.kinds import Occasion, Phase
 from leakscope.record.model import Look
-from leakscope.record.rows.lifetimes import LifetimeRow, LifetimesUnjudged
 
 _SUM = "aten::add"
 """How autograd adds up the gradients of one tensor (torch/csrc/autograd/input_buffer.cpp)."""
@@ -46,20 +44,6 @@ ATTEMPTS = 3
 
 Inspect = Callable[[int, Occasion], AbstractContextManager[Live]]
 """As `heap.inspect(step, occasion)`."""
-
-
-@dataclass(frozen=True)
-class Lifetimes:
-    """What two watched steps showed, as plain data."""
-
-    rows: tuple[LifetimeRow, ...]
-    """For `RankFolder.append`: one for the step, then one for each storage; or why there are none."""
-    look: Look | None = None
-    """The heap at the peak."""
-
-
-def _unjudged(step: int, why: str) -> Lifetimes:
-    return Lifetimes((LifetimesUnjudged(step, why),))
 
 
 class LifetimeTracker:
@@ -117,6 +101,12 @@ class LifetimeTracker:
             patches.call_before(Work, "wait", self._before_wait)
         self._patches = patches.part()
 
+    def begin_after(self, step: int) -> None:
+        """Choose the steps anew, after this one; what was seen of earlier ones is dropped."""
+        if not self.compile_called and self.leave():
+            self.forget()
+            self._starts = [step + 1 + 2 * k for k in range(ATTEMPTS)]
+
     def boundary(self, step: int) -> Lifetimes | None:
         """The end of a step: start watching, go on to the second step, or tell what both showed."""
         self._step = step
@@ -133,7 +123,7 @@ class LifetimeTracker:
         reason = why_not(self.compile_called)
         if reason:
             self._starts.clear()
-            return _unjudged(step, f"lifetimes were not watched: {reason}")
+            return unjudged(step, f"lifetimes were not watched: {reason}")
         self._home = threading.get_ident()
         self._second, self._peak, self._look, self._deaf = -1, None, None, False
         self._optimizing = False
@@ -163,15 +153,15 @@ class LifetimeTracker:
         lifetimes: Lifetimes | None = None
         if compiled:
             self._starts.clear()
-            lifetimes = _unjudged(step, f"lifetimes were not watched to the end: {compiled}")
+            lifetimes = unjudged(step, f"lifetimes were not watched to the end: {compiled}")
         elif self._failure:
             self._starts.clear()
-            lifetimes = _unjudged(step, self._failure)
+            lifetimes = unjudged(step, self._failure)
         elif peak is not None and (look is not None or peak.operation < 0):
             self._starts.clear()
             lifetimes = Lifetimes(rows=tuple(rows_of(self._table, self._second, peak, step)), look=look)
         elif not self._starts:
-            lifetimes = _unjudged(step, "no two steps in a row ran the same operations up to their peak")
+            lifetimes = unjudged(step, "no two steps in a row ran the same operations up to their peak")
         if self._made is not None:
             for storage, place in self._table.allocation_sites():
                 self._made(storage, place)

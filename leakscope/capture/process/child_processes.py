@@ -7,17 +7,24 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
 from leakscope.capture.process.forks import in_forked_child
 from leakscope.capture.process.patches import Patches
+from leakscope.capture.source.user_frames import users_line
+from leakscope.record.rows.clock import StartedProcess
+
+_MAX_NOTED = 64
+"""Processes that are noted, chosen: a pool may start one for each of thousands of tasks."""
 
 
 class OwnProcesses:
     """Counts the Python processes that the script starts; workers of a data loader are not among them."""
 
-    def __init__(self, say: Callable[[str], None]) -> None:
-        self._say, self._said = say, False
+    def __init__(self, note: Callable[[StartedProcess], object]) -> None:
+        self.count = 0
+        self._note_it = note
         self._in_forked_child = in_forked_child()
 
     def install(self, patches: Patches) -> None:
@@ -28,20 +35,27 @@ class OwnProcesses:
     def _of_multiprocessing(self, process: Any, *_: Any, **__: Any) -> None:
         target = getattr(process, "_target", None)
         if getattr(target, "__module__", "") != "torch.utils.data._utils.worker":
-            self._note("multiprocessing")
+            self._note(_through(process))
 
     def _of_subprocess(self, _: Any, args: Any = None, *__: Any, **___: Any) -> None:
         words = args if isinstance(args, (list, tuple)) else str(args).split()
         if words and _starts_python([str(word) for word in words]):
             self._note("subprocess")
 
-    def _note(self, how: str) -> None:
-        if not self._said and not self._in_forked_child:
-            self._said = True
-            self._say(
-                f"the script started processes of its own through {how}; they are not seen, "
-                "start them with --ranks instead"
-            )
+    def _note(self, through: str) -> None:
+        if self._in_forked_child:
+            return
+        self.count += 1
+        if self.count <= _MAX_NOTED:
+            with suppress(OSError):  # the disk is full or the folder gone
+                self._note_it(StartedProcess(through, users_line(sys._getframe(2))))
+
+
+def _through(process: Any) -> str:
+    """`torch.multiprocessing.spawn`, or the module that starts processes where nothing else is known."""
+    target = getattr(process, "_target", None)
+    of_spawn = getattr(target, "__module__", "") == "torch.multiprocessing.spawn"
+    return "torch.multiprocessing.spawn" if of_spawn else "multiprocessing"
 
 
 def _starts_python(words: Sequence[str]) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _thread
 import faulthandler
 import signal
 import sys
@@ -9,8 +10,10 @@ import time
 import traceback
 from collections.abc import Callable
 from pathlib import Path
+from typing import Protocol
 
 from leakscope.capture.process.patches import Patches
+from leakscope.capture.process.watchdog import leave_now
 
 STACKS = "stack.txt"
 _MAX_TICK_S = 0.5
@@ -97,6 +100,32 @@ class TerminationClock:
     def _is_in_a_call(self) -> bool:
         frame = sys._current_frames().get(self._ident)
         return frame is not None and "/leakscope/capture/comm/" in frame.f_code.co_filename
+
+
+class Heard(Protocol):
+    """What goes on in comm, as readings of the clock."""
+
+    def last_call(self) -> float:
+        """When an operation was last called for."""
+
+    def last_event(self) -> float:
+        """When anything last happened."""
+
+
+class Stuck:
+    """Is this rank stuck in an operation of comm's? Stacks are written on signals from here on."""
+
+    def __init__(self, stacks: Path, patches: Patches, timeout_s: float | None, comm: Heard) -> None:
+        """`timeout_s` is that of `--hang-timeout`."""
+        write_stacks_on_signals(stacks, patches)
+        self._termination = TerminationClock(stacks, _thread.get_ident(), comm.last_call)
+        self._hang = None if timeout_s is None else HangClock(timeout_s, comm.last_event)
+
+    def is_hung(self, excused: bool) -> bool:
+        """To be asked at every tick, as `HangClock.is_over`; a rank that was told to end and cannot leaves at once."""
+        if self._termination.is_over():
+            leave_now(128 + signal.SIGINT)
+        return self._hang is not None and self._hang.is_over(excused)
 
 
 def _last_written(path: Path) -> float | None:

@@ -15,6 +15,8 @@ from types import CodeType, ModuleType, TracebackType
 
 from leakscope.record.kinds import EndKind
 
+Compiled = Callable[[str | bytes, str, str], CodeType]
+"""As `StepFunction.compiled`."""
 _CAPTURE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 
 
@@ -27,10 +29,13 @@ class End:
     status: int
 
 
-def prepare(target: str, module: bool, arguments: list[str]) -> tuple[CodeType, ModuleType]:
+def prepare(
+    target: str, module: bool, arguments: list[str], compiled: Compiled | None = None
+) -> tuple[CodeType, ModuleType]:
     """Make `__main__`, `sys.argv` and `sys.path[0]` what they are under python.
 
-    Raises what python would: OSError, SyntaxError or ImportError.
+    `compiled` makes the code of its source, its path and its package, where that is asked for. Raises what python
+    would: OSError, SyntaxError or ImportError.
     """
     main = ModuleType("__main__")
     names = main.__dict__
@@ -40,7 +45,11 @@ def prepare(target: str, module: bool, arguments: list[str]) -> tuple[CodeType, 
         sys.argv[:] = ["-m", *arguments]
         spec = _module_spec(target)
         assert spec.loader is not None and spec.origin is not None
-        code = spec.loader.get_code(spec.name)  # type: ignore[attr-defined]
+        source = None if compiled is None else spec.loader.get_source(spec.name)  # type: ignore[attr-defined]
+        if compiled is None or source is None:
+            code = spec.loader.get_code(spec.name)  # type: ignore[attr-defined]
+        else:
+            code = compiled(source, spec.origin, spec.parent or "")
         sys.argv[0] = spec.origin
         names.update(__file__=spec.origin, __spec__=spec, __loader__=spec.loader, __package__=spec.parent)
         names["__cached__"] = spec.cached
@@ -49,7 +58,8 @@ def prepare(target: str, module: bool, arguments: list[str]) -> tuple[CodeType, 
         sys.path[0] = os.path.dirname(os.path.realpath(target))
         sys.argv[:] = [target, *arguments]
         with io.open_code(path) as stream:
-            code = compile(stream.read(), path, "exec", dont_inherit=True)
+            text = stream.read()
+        code = compile(text, path, "exec", dont_inherit=True) if compiled is None else compiled(text, path, "")
         names.update(__file__=path, __loader__=importlib.machinery.SourceFileLoader("__main__", path))
         names["__cached__"] = None
     sys.modules["__main__"] = main

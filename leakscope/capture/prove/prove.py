@@ -84,7 +84,7 @@ def _cut_each(run: Run, rank: Rank, step: int, context: LookContext) -> Answers:
 
     answers: Answers = {}
     with inspect(step, Occasion.LAST, context) as live:
-        earlier = [look for look in judged_looks(rank, run.warmup) if look.step < step]
+        earlier = [look for look in judged_looks(rank, run.warmup_of(rank)) if look.step < step]
         candidates = candidates_of(rank, [*earlier, live.look])
         findings = [downgraded(build_finding(candidate, run.min_bytes), candidate) for candidate in candidates]
         for first, *others in with_one_cut(findings):

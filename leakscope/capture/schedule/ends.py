@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
 
+import torch
+
+from leakscope.capture.device.counters import Counter
 from leakscope.capture.process.hang import stack_of_thread
 from leakscope.capture.process.watchdog import leave_now
 from leakscope.capture.schedule.rank_state import Activity, RankStateFile
+from leakscope.capture.source.source_files import users_sources
 from leakscope.record.folder import RankFolder, write_json
 from leakscope.record.kinds import EndKind
 from leakscope.record.model import Ended
@@ -25,8 +27,8 @@ class Ends:
 
     folder: RankFolder
     rank_state: RankStateFile
-    about: Callable[[], Mapping[str, Any]]
-    """What this process ran on, for `about.json`."""
+    counter: Counter
+    """What counts the memory of this process."""
 
     def stopped(self, steps: int) -> None:
         """The run is over, for a rank that never gets further than this; the script's own end is written over it."""
@@ -58,4 +60,10 @@ class Ends:
         leave_now(HANG_STATUS)
 
     def _write_about(self) -> None:
-        write_json(self.folder.path / "about.json", self.about())
+        about = {
+            "device": self.counter.device,
+            "counted_by": self.counter.source,
+            "torch": str(torch.__version__),
+            "sources": users_sources(),
+        }
+        write_json(self.folder.path / "about.json", about)

@@ -34,12 +34,20 @@ class Schedule:
     """Seconds spent looking so far."""
     longest: float = 0.0
     """Seconds that the longest look so far took."""
+    _since: int = 0
+    """The step after which the clock that ticks now took over."""
     _last: int = 0
     _counted: int = 0
     _most: int = 0
     """What was counted at the look that found most."""
     _called: int = 0
     _risen: bool = False
+
+    def begin_again(self, step: int) -> None:
+        """Another clock took over after this step: warm-up, the first looks and the end are counted from there."""
+        self.warmup += step - self._since
+        self.steps = None if self.steps is None else self.steps + step - self._since
+        self._since = step
 
     def due(self, step: int, elapsed: float, counted: int | None = None) -> bool:
         """Is a look due at the end of this step, `elapsed` seconds into the run, with so many bytes counted?"""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
+from leakscope.capture.process.patches import Patches
 from leakscope.capture.schedule.looks import Schedule
 from leakscope.capture.schedule.rank_state import Activity, RankState, RankStateFile, all_there
 from leakscope.options import Options
@@ -17,6 +18,15 @@ _ANSWER_TIMEOUT_S = 5.0
 """Seconds that a rank whose allocation failed waits for its peers to be looked at, while none of them is."""
 _WAITING_INTERVAL_S = 0.005
 """Seconds between two readings of the peers' states while this rank waits for them."""
+
+
+def call_ahead_of_comm(poll: Callable[..., None], patches: Patches) -> None:
+    """Make each comm operation a poll point."""
+    # the classes are wrapped, not torch.distributed.isend: P2POp refuses any other function ("Invalid op")
+    from torch._C._distributed_c10d import ProcessGroup, Work
+
+    for owner, name in ((ProcessGroup, "send"), (ProcessGroup, "recv"), (Work, "wait")):
+        patches.call_before(owner, name, poll)
 
 
 class Peers:
@@ -51,6 +61,21 @@ class Peers:
         """The clock of the budget starts."""
         self._began = time.perf_counter()
 
+    def step_alone(self) -> bool:
+        """May a backward or a module's call end a step of this rank, which has no optimizer that steps?
+
+        Among several ranks only where none has one: else it follows those that do. The first backward or call of each
+        only says so, and all of a run in lockstep begin to count with the second.
+        """
+        states = self._file.states()
+        if len(states) == 1:
+            return True
+        self._file.update(alone=self._file.mine.alone + 1)
+        others = [state for rank, state in enumerate(states) if rank != self._rank]
+        return self._file.mine.alone > 1 and all(
+            state.alone > 0 or state.activity == Activity.ENDED for state in others
+        )
+
     def all_over(self) -> bool:
         """Has a run with `steps` come to its end?"""
         if self._steps is None or self._by_hand:
@@ -59,6 +84,10 @@ class Peers:
         if states is not self._judged[0]:
             self._judged = states, all_there(states, self._steps)
         return self._judged[1]
+
+    def somebody_stepped(self) -> bool:
+        """Has any rank taken a step?"""
+        return any(state.steps > 0 for state in self._file.states())
 
     def somebody_looks(self) -> bool:
         """Is any rank being looked at, this one included?"""

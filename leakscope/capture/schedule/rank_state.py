@@ -18,7 +18,7 @@ class Activity(IntEnum):
     ENDED = 3
 
 
-_RECORD = struct.Struct("<qqdqq")
+_RECORD = struct.Struct("<qqdqqq")
 """The fields of `RankState`, in their order."""
 
 
@@ -27,7 +27,7 @@ class RankState:
     """What one rank says of itself."""
 
     steps: int
-    """Steps taken; 0 for a rank whose optimizer, if it has one, has not stepped."""
+    """Steps taken by the clock that ticks now; 0 for a rank where none does."""
     activity: int
     """One of `Activity`."""
     ended: float
@@ -36,6 +36,8 @@ class RankState:
     """1 once an allocation has failed here that the script did not catch."""
     answered: int = 0
     """1 once this rank was looked at because of a failed allocation, its own or a peer's."""
+    alone: int = 0
+    """Backwards or module calls that would have ended a step here, where no optimizer steps."""
 
 
 class RankStateFile:
@@ -55,7 +57,7 @@ class RankStateFile:
 
     def update(
         self, steps: int | None = None, activity: Activity | None = None, ended: float | None = None,
-        failed: bool = False, answered: bool = False,
+        failed: bool = False, answered: bool = False, alone: int = 0,
     ) -> None:  # fmt: skip
         """Change what this rank says."""
         mine = self._mine
@@ -66,13 +68,14 @@ class RankStateFile:
             mine.ended if ended is None else ended,
             mine.failed | failed,
             mine.answered | answered,
+            max(mine.alone, alone),
         )
         self._write()
 
     def _write(self) -> None:
         if self._file >= 0:
             mine = self._mine
-            packed = _RECORD.pack(mine.steps, mine.activity, mine.ended, mine.failed, mine.answered)
+            packed = _RECORD.pack(mine.steps, mine.activity, mine.ended, mine.failed, mine.answered, mine.alone)
             os.pwrite(self._file, packed, self._rank * _RECORD.size)
 
     def states(self) -> tuple[RankState, ...]:

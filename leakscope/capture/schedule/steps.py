@@ -1,90 +1,80 @@
-"""When is a step over?"""
+"""When is a step over? The first that applies: an optimizer's step, a backward's end, a module's call."""
 
 from __future__ import annotations
 
-import sys
-import weakref
-from collections.abc import Iterator
-from types import FrameType
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
-from leakscope.capture.heap.raw_types import instance_dict
+from leakscope.capture.heap.raw_types import type_name
+from leakscope.capture.schedule.gradients import Gradients
+from leakscope.capture.schedule.modules import ModuleClock
+from leakscope.capture.schedule.optimizers import OptimizerClock
+from leakscope.record.kinds import ClockKind
 
-MAX_CALLS_IN_A_STEP = 8
-"""Calls of one optimizer without one of the clock's, after which it is the clock.
+BACKWARDS_BY_HAND = 3
+"""Backwards in a row, chosen, whose gradients were used without the optimizer: a scaler of mixed precision leaves out a
+first step or two, and an optimizer that is made and never steps is met at the fourth."""
 
-A GAN's critic may step several times in a step.
-"""
+
+class Tick(NamedTuple):
+    """A step is over."""
+
+    clock: ClockKind
+    name: str
+    """What ended it: `Adam`, `Net`, `train_step`; "" for a backward."""
+
+
+MARK = Tick(ClockKind.MARK, "")
+"""Where the program says itself that a step is over."""
 
 
 class StepClock:
-    """A step goes from one call to the next of one optimizer: the first that steps, until it is gone or silent."""
+    """Told of all that happens, it says what of it ends a step.
 
-    def __init__(self) -> None:
-        self._clock: _Met | None = None
-        self._met: dict[int, _Met] = {}
-        """By address: an optimizer may have an `__eq__` of its own."""
-        self._steps = 0
+    Without an optimizer that steps the end of each outermost backward counts, whatever it is for: the microbatches of a
+    step, and two losses that are stepped on in turn, cannot be told apart. A clock gives way to one that comes before
+    it in the list, and never takes over from it again.
+    """
 
-    def ends_with(self, optimizer: object) -> bool:
-        """Does this optimizer's call, which is just ending, end a step?"""
-        met = self._met.get(id(optimizer))
-        new = met is None or met() is not optimizer
-        if met is None or new:
-            met = self._met[id(optimizer)] = _Met(optimizer, self._forget)
-            met.address, met.step = id(optimizer), -1
-        met.count = met.count + 1 if met.step == self._steps else 1
-        met.step = self._steps
-        if not self._tells(met, optimizer, new) or _in_another_step():
-            return False
-        self._clock = met
-        self._steps += 1
-        return True
+    def __init__(self, step_alone: Callable[[], bool] = lambda: True) -> None:
+        """`step_alone` says whether this rank may step by its own backwards and calls, and is asked for each."""
+        self._optimizers = OptimizerClock()
+        self._gradients = Gradients(self._optimizers)
+        self._modules = ModuleClock()
+        self._step_alone = step_alone
+        self._by_hand = 0
 
-    def _tells(self, met: _Met, optimizer: object, new: bool) -> bool:
-        clock = None if self._clock is None else self._clock()
-        if clock is None or clock is optimizer or met.count > MAX_CALLS_IN_A_STEP:
-            return True
-        # One per epoch, or one after the warm-up's. Those of the other parameters, one each, belong to the running
-        # step; and so does one that was here before: two that train the same parameters may both step at every step.
-        return new and _trains(optimizer, _first_parameter(clock))
+    def optimizer_made(self, optimizer: object) -> None:
+        """An optimizer was made, copied or loaded."""
+        self._optimizers.made(optimizer)
 
-    def _forget(self, met: _Met) -> None:
-        if self._met.get(met.address) is met:
-            del self._met[met.address]
+    def optimizer_stepped(self, optimizer: object) -> Tick | None:
+        """An optimizer's step is just ending."""
+        ends = self._optimizers.ends_with(optimizer)
+        return Tick(ClockKind.OPTIMIZER, type_name(type(optimizer))) if ends else None
 
+    def backward_began(self) -> None:
+        """An outermost backward begins."""
+        self._optimizers.backward_began()
+        if not self._optimizers.ticks:
+            self._by_hand = self._by_hand + 1 if self._gradients.were_used() else 0
 
-class _Met(weakref.ref[Any]):
-    """An optimizer that has stepped."""
+    def backward_ended(self) -> Tick | None:
+        """An outermost backward has ended."""
+        if self._optimizers.ticks:
+            return None
+        if self.optimizers_alive:
+            self._gradients.backward_ended()
+            if self._by_hand < BACKWARDS_BY_HAND:
+                return None
+        return Tick(ClockKind.BACKWARD, "") if self._step_alone() else None
 
-    __slots__ = ("address", "count", "step")
-    address: int
-    count: int
-    """Its calls since the clock's last."""
-    step: int
+    def module_called(self, module: Any, builds_graph: bool) -> Tick | None:
+        """A module's outermost call is just ending, in grad mode or not."""
+        ends = self._modules.ends_with(module, builds_graph) and self._step_alone()
+        return Tick(ClockKind.CALL, type_name(type(module))) if ends else None
 
-
-def _in_another_step() -> bool:
-    """Whether the optimizer was called by another's step, or by that of its own subclass: both run torch's hooks."""
-    frame: FrameType | None = sys._getframe(1)
-    calls = 0
-    while frame is not None:
-        calls += frame.f_code.co_qualname == "Optimizer.profile_hook_step.<locals>.wrapper"
-        frame = frame.f_back
-    return calls > 1
-
-
-def _parameters(optimizer: Any) -> Iterator[Any]:
-    """What an optimizer trains, as far as it can be read without running its code."""
-    groups = dict.get(instance_dict(optimizer, type(optimizer)) or {}, "param_groups")
-    for group in groups if type(groups) is list else ():
-        held = dict.get(group, "params") if type(group) is dict else None
-        yield from held if type(held) is list else ()
-
-
-def _first_parameter(optimizer: Any) -> Any:
-    return next(_parameters(optimizer), None)
-
-
-def _trains(optimizer: Any, parameter: Any) -> bool:
-    return parameter is not None and any(trained is parameter for trained in _parameters(optimizer))
+    @property
+    def optimizers_alive(self) -> bool:
+        """Whether there is an optimizer, even if it never steps."""
+        return any(True for _ in self._optimizers.each())

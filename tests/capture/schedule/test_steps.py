@@ -12,8 +12,9 @@ import torch
 from torch.optim import SGD, Adam, AdamW, Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
+from leakscope.capture.process.patches import Patches
 from leakscope.capture.schedule.looks import Schedule
-from leakscope.capture.schedule.steps import MAX_CALLS_IN_A_STEP, StepClock
+from leakscope.capture.schedule.optimizers import MAX_CALLS_IN_A_STEP, OptimizerClock
 
 STEPS = 12
 
@@ -22,7 +23,7 @@ class Ends:
     """Which of the optimizers' calls have ended a step."""
 
     def __init__(self) -> None:
-        self.clock = StepClock()
+        self.clock = OptimizerClock()
         self.told: list[bool] = []
 
     def after(self, optimizer: object, *_: Any) -> None:
@@ -31,10 +32,12 @@ class Ends:
 
 @pytest.fixture
 def ends() -> Iterator[Ends]:
-    listening = Ends()
-    handle = register_optimizer_step_post_hook(listening.after)
+    listening, patches = Ends(), Patches()
+    patches.add("optimizer step hook", register_optimizer_step_post_hook(listening.after).remove)
+    for name in ("__init__", "__setstate__"):
+        patches.call_before(Optimizer, name, lambda optimizer, *_: listening.clock.made(optimizer))
     yield listening
-    handle.remove()
+    patches.take_out()
 
 
 def _parameters(count: int = 1) -> list[torch.nn.Parameter]:

@@ -1,0 +1,115 @@
+"""Listens to what may end a step: optimizers, the autograd engine, and modules as long as nothing better is seen."""
+
+from __future__ import annotations
+
+import _thread
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from leakscope.capture.process.patches import Patches
+from leakscope.capture.schedule.modules import is_outermost
+from leakscope.capture.schedule.steps import StepClock, Tick
+
+
+class StepEvents:
+    """Tells a clock what happens, and whoever made it when a step is over."""
+
+    def __init__(
+        self,
+        clock: StepClock,
+        step_ended: Callable[[Tick], None],
+        is_deaf: Callable[[], bool],
+        give_up: Callable[[Exception], None],
+    ) -> None:
+        """`step_ended` may raise to end the script; `give_up` is told of an error of our own, which must not."""
+        self._clock, self._step_ended, self._is_deaf, self._give_up = clock, step_ended, is_deaf, give_up
+        self._home = _thread.get_ident()
+        self._calls = Patches()
+
+    def install(self, patches: Patches) -> None:
+        """Begin to listen."""
+        from torch.autograd.variable import Variable
+        from torch.nn.modules.module import register_module_forward_hook
+        from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
+
+        patches.add("optimizer step hook", register_optimizer_step_post_hook(self._after_optimizer).remove)
+        for name in ("__init__", "__setstate__"):
+            patches.call_before(Optimizer, name, self._before_optimizer_is_made)
+        engine = _Engine(Variable._execution_engine, self._before_backward, self._after_backward)
+        patches.replace(Variable, "_execution_engine", engine)
+        self._calls = patches.part()
+        self._calls.add("module call hook", register_module_forward_hook(self._after_call).remove)
+        patches.call_before(torch, "compile", self._no_calls_any_more)
+
+    def _no_calls_any_more(self, *_: Any, **__: Any) -> None:
+        # dynamo traces global hooks into what it compiles, and warns of them
+        self._calls.take_out()
+
+    def _before_optimizer_is_made(self, optimizer: Any, *_: Any, **__: Any) -> None:
+        self._calls.take_out()
+        self._ask(self._clock.optimizer_made, optimizer)
+
+    def _after_optimizer(self, optimizer: object, args: object, kwargs: object) -> None:
+        tick = self._ask(self._clock.optimizer_stepped, optimizer)
+        del optimizer, args, kwargs  # a look must not find them here
+        if tick is not None:
+            self._step_ended(tick)
+
+    def _before_backward(self) -> None:
+        self._calls.take_out()
+        self._ask(self._clock.backward_began)
+
+    def _after_backward(self) -> None:
+        tick = self._ask(self._clock.backward_ended)
+        if tick is not None:
+            self._step_ended(tick)
+
+    def _after_call(self, module: Any, args: object, output: object) -> None:
+        if _thread.get_ident() != self._home or not is_outermost():
+            return
+        tick = self._ask(self._clock.module_called, module, torch.is_grad_enabled())
+        del module, args, output
+        if tick is not None:
+            self._step_ended(tick)
+
+    def _ask(self, told: Callable[..., Tick | None], *about: object) -> Tick | None:
+        """What the clock says to it; None while nobody listens."""
+        if self._is_deaf():
+            return None
+        try:
+            return told(*about)
+        except Exception as error:  # noqa: BLE001 - the user's script must not fail of our listening
+            self._give_up(error)
+            return None
+
+
+class _Engine:
+    """Stands before torch's autograd engine and says when an outermost backward begins and has ended.
+
+    Tensor.backward, torch.autograd and torch.func all ask `Variable._execution_engine`, and so do pipelines that are
+    written by hand (torch/autograd/graph.py, _engine_run_backward).
+    """
+
+    def __init__(self, engine: Any, begins: Callable[[], None], ended: Callable[[], None]) -> None:
+        self._engine, self._begins, self._ended = engine, begins, ended
+        self._runs = False
+        """One at a time is outermost: a backward within another may run on a thread of the engine's."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._engine, name)
+
+    def run_backward(self, *args: Any, **kwargs: Any) -> Any:
+        """As the engine's own."""
+        if self._runs:
+            return self._engine.run_backward(*args, **kwargs)
+        self._runs = True
+        self._begins()
+        try:
+            result = self._engine.run_backward(*args, **kwargs)
+        finally:
+            self._runs = False
+        del args, kwargs
+        self._ended()
+        return result

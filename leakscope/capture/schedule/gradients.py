@@ -1,0 +1,57 @@
+"""Does the script use its gradients without its optimizer?"""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any
+
+import torch
+
+from leakscope.capture.heap.raw_types import mro
+from leakscope.capture.schedule.optimizers import OptimizerClock, parameters
+
+_GRAD: Any = vars(torch._C.TensorBase)["grad"].__get__
+
+
+class Gradients:
+    """Were the optimizers' gradients dealt with between two backwards, while no optimizer stepped?
+
+    Accumulating leaves them as they are: then neither the tensor nor its version changes before the next backward.
+    """
+
+    def __init__(self, optimizers: OptimizerClock) -> None:
+        self._optimizers = optimizers
+        self._seen: tuple[weakref.ref[Any], int, int] | None = None
+        """A parameter, the address of its gradient, and the gradient's version."""
+
+    def backward_ended(self) -> None:
+        """Note a gradient that is there now."""
+        self._seen = None
+        with torch._C.DisableTorchFunction():
+            self._seen = self._first_gradient()
+
+    def _first_gradient(self) -> tuple[weakref.ref[Any], int, int] | None:
+        for optimizer in self._optimizers.each():
+            for parameter in parameters(optimizer):
+                gradient = _gradient(parameter)
+                if gradient is not None:
+                    return weakref.ref(parameter), id(gradient), gradient._version
+        return None
+
+    def were_used(self) -> bool:
+        """Whether the gradient that the last backward left is gone or changed now."""
+        if self._seen is None:
+            return False
+        reference, address, version = self._seen
+        parameter = reference()
+        with torch._C.DisableTorchFunction():
+            gradient = None if parameter is None else _gradient(parameter)
+            return gradient is None or id(gradient) != address or gradient._version != version
+
+
+def _gradient(parameter: Any) -> Any:
+    """A parameter's gradient, read past what a class of its own may make of `.grad`; only of torch's plain tensors."""
+    if torch.Tensor not in mro(type(parameter)):
+        return None
+    gradient = _GRAD(parameter)
+    return gradient if type(gradient) is torch.Tensor else None

@@ -1,0 +1,75 @@
+"""Which module's call ends a step, where there is neither an optimizer nor a backward?"""
+
+from __future__ import annotations
+
+import sys
+import weakref
+from types import FrameType
+from typing import Any
+
+import torch
+
+from leakscope.capture.heap.raw_types import instance_dict
+from leakscope.capture.schedule.optimizers import MAX_CALLS_IN_A_STEP
+
+CALLS_WITHOUT_BACKWARD = 8
+"""Calls that build a graph, chosen, after which no backward is waited for any more: a GAN's first step makes three, a
+pipeline's one for each microbatch. Where grad mode is off none can come."""
+
+
+class ModuleClock:
+    """A step goes from one call to the next of one module that has parameters: the first, until it is gone or silent.
+
+    A loss or a transform has none, and belongs to the running step.
+    """
+
+    def __init__(self) -> None:
+        self._clock: weakref.ref[Any] | None = None
+        self._waiting = CALLS_WITHOUT_BACKWARD
+        self._others = 0
+        """Calls of other modules since the clock's last."""
+
+    def ends_with(self, module: Any, builds_graph: bool) -> bool:
+        """Does this module's call, an outermost one that is just ending, end a step?"""
+        clock = None if self._clock is None else self._clock()
+        if clock is not module:
+            if not has_parameters(module):
+                return False
+            self._others += 1
+            if clock is not None and self._others <= MAX_CALLS_IN_A_STEP:
+                return False
+            self._clock = weakref.ref(module)
+        self._others = 0
+        self._waiting -= builds_graph and self._waiting > 0
+        return not builds_graph or self._waiting == 0
+
+
+def has_parameters(module: Any) -> bool:
+    """Whether a module or one below it has parameters; runs none of their code."""
+    waiting, seen = [module], set()
+    while waiting:
+        one = waiting.pop()
+        if id(one) in seen:
+            continue
+        seen.add(id(one))
+        own = instance_dict(one, type(one)) or {}
+        parameters, below = dict.get(own, "_parameters"), dict.get(own, "_modules")
+        if isinstance(parameters, dict) and any(value is not None for value in dict.values(parameters)):
+            return True
+        if isinstance(below, dict):
+            waiting += [each for each in dict.values(below) if each is not None]
+    return False
+
+
+def is_outermost() -> bool:
+    """Whether no other module's call runs around the one whose hook asks."""
+    code = torch.nn.Module._call_impl.__code__
+    frame: FrameType | None = sys._getframe(1)
+    calls = 0
+    while frame is not None:
+        if frame.f_code is code:
+            calls += 1
+            if calls > 1:
+                return False
+        frame = frame.f_back
+    return True
