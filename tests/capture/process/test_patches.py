@@ -31,7 +31,7 @@ from leakscope.options import Options
 
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a suite in the background hands down that it is ignored
 OWNERS = [kind for kind in vars(c10d).values() if isinstance(kind, type)] + [
-    torch, torch.utils, torch.Tensor, torch.UntypedStorage, torch._C.Future, torch.distributed.autograd.context,
+    torch, torch.utils, torch.optim.Optimizer, torch.autograd.Variable, torch.Tensor, torch.UntypedStorage, torch._C.Future, torch.distributed.autograd.context,
     multiprocessing.process.BaseProcess, subprocess.Popen,
 ]
 
@@ -79,7 +79,8 @@ print(json.dumps({"names": names, "most": max(most, key=len), "left": recorder.p
 """
 
 ONCE = [
-    "gc.callbacks", "optimizer step hook", "BaseProcess.start", "Popen.__init__", "skipped folder of dynamo",
+    "gc.callbacks", "optimizer step hook", "Optimizer.__init__", "Optimizer.__setstate__", "Variable._execution_engine",
+    "module call hook", "torch.compile", "BaseProcess.start", "Popen.__init__", "skipped folder of dynamo",
     "Future.wait", "Future.done", "Future.then", "torch.utils.swap_tensors", "contexts opened", "context.__enter__",
     "records of comm operations", "file for stacks", "stack on SIGTERM", "stack on SIGINT", "watchdog thread",
     "optimizer phase begins", "optimizer phase ends", "torch.compile",
