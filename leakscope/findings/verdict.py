@@ -78,7 +78,7 @@ def _why_not_judged(run: Run, unjudged: Sequence[Unjudged], ledgers: Ledgers) ->
                 reason=reason,
                 rank=rank.number,
                 steps=rank.ended.steps,
-                count=len(judged_looks(rank, run.warmup)),
+                count=len(judged_looks(rank, run.warmup_of(rank))),
                 grown=own,
                 garbage=garbage,
             )
@@ -102,7 +102,7 @@ def _unbalanced(run: Run, shown: Sequence[Finding], ledgers: Ledgers) -> Why | N
             continue
         sizes = by_kind(grown.lines)
         unknown = sum(sizes[kind] for kind in kinds)
-        rate = rate_at_end(rank, run.warmup)
+        rate = rate_at_end(rank, run.warmup_of(rank))
         goes_on = inf if rate is None else rate - (grown.bytes - unknown) / grown.steps
         if min(unknown / grown.steps, goes_on) >= run.min_bytes:
             found.append(grown)
@@ -113,11 +113,11 @@ def _unbalanced(run: Run, shown: Sequence[Finding], ledgers: Ledgers) -> Why | N
 def _grown(rank: Rank, run: Run, ledgers: Ledgers) -> Grown | None:
     """What was counted of a rank, by its looks or, where they are too few, by the counters of its steps."""
     grown = grown_of(rank.number, ledgers.get(rank.number, ()))
-    rate = counted_rate(rank, run.warmup)
+    rate = counted_rate(rank, run.warmup_of(rank))
     if grown is not None:
         return replace(grown, per_step=rate) if grown.is_counted and rate is not None else grown
     counted = counted_steps(rank)
-    counted = [step for step in counted if step.number > run.warmup] or counted
+    counted = [step for step in counted if step.number > run.warmup_of(rank)] or counted
     if len(counted) <= 1:
         return None
     first, last = counted[0], counted[-1]

@@ -31,7 +31,8 @@ from leakscope.options import Options
 
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a suite in the background hands down that it is ignored
 OWNERS = [kind for kind in vars(c10d).values() if isinstance(kind, type)] + [
-    torch, torch.utils, torch.optim.Optimizer, torch.autograd.Variable, torch.Tensor, torch.UntypedStorage, torch._C.Future, torch.distributed.autograd.context,
+    torch, torch.utils, torch.optim.Optimizer, torch.autograd.Variable,
+    torch.Tensor, torch.UntypedStorage, torch._C.Future, torch.distributed.autograd.context,
     multiprocessing.process.BaseProcess, subprocess.Popen,
 ]
 
