@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import types
 from collections.abc import Callable
 from typing import Any
@@ -19,6 +20,9 @@ _HAVE_GC = 1 << 14
 """Flags of a type, Py_TPFLAGS_HEAPTYPE and Py_TPFLAGS_HAVE_GC (CPython Include/object.h)."""
 
 
+_CONTAINERS = (list, dict, set, collections.deque)
+
+
 class Bases(tuple[type, ...]):
     """Types that are told apart by identity: a plain tuple's `in` runs the `__eq__` of a metaclass."""
 
@@ -31,6 +35,12 @@ class Bases(tuple[type, ...]):
 def mro(kind: type) -> Bases:
     """The bases of a type, itself first."""
     return Bases(mro_tuple(kind))
+
+
+def container_base(kind: type) -> Any:
+    """The builtin container that can gain items which a type is or is made from, None for any other."""
+    bases = mro(kind)
+    return next((base for base in _CONTAINERS if base in bases), None)
 
 
 def type_dict(kind: type) -> Any:

@@ -52,7 +52,7 @@ def row_of(look: Look, storage: int) -> GainingContainer:
 def _of_objects(graph: HeapGraph, rows: Sequence[GainingContainer]) -> HeapGraph:
     first, text = len(graph), len(graph.strings)
     holders = _ints([row.container for row in rows])
-    own = [(f"{row.items:,} {row.item}", row.item, _reference(graph, row.container)) for row in rows]
+    own = [(f"{row.items:,} {row.item}", row.item.partition(" ")[0], _reference(graph, row.container)) for row in rows]
     strings = (*graph.strings, _NAME, "", *(word for words in own for word in words))
     label, kind, name = (np.arange(len(rows)) * 3 + text + 2 + k for k in range(3))
     none = np.full(len(rows), 0)

@@ -64,6 +64,7 @@ def of_objects(finding: Finding, candidate: Candidate, looks: Sequence[Look]) ->
         finding,
         rule=RuleName.OBJECT_GROWTH,
         facts=facts,
+        trace=(*finding.trace[:-1], replace(finding.trace[-1], kind=ObjectKind.NATIVE)),
         retained_bytes=finding.retained_bytes + of_last,
         cut=finding.cut and replace(finding.cut, frees_bytes=finding.cut.frees_bytes + of_last),
         sightings=tuple(replace(s, bytes=s.bytes + earlier.get(s.step, 0)) for s in finding.sightings),

@@ -183,6 +183,8 @@ def _fitting(stores: list[Store], place: int, meaning: Meaning) -> list[Store]:
         return stores
     name = held.name.rpartition(".")[2] if held.kind in _NAMED else class_of(held)
     named = [s for s in stores if name and any(name in map(last_name, _names(value)) for value in s.values)]
+    if held.kind == ObjectKind.NATIVE:  # a text, a number: what makes a weak reference may make it as well
+        return named or stores
     ends = {"ref", "WeakMethod", "proxy", "with_traceback", "str", "repr"}
     if held.kind in _TENSORS:
         graph = held.reference == ".grad_fn"

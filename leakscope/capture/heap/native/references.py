@@ -34,11 +34,11 @@ from leakscope.capture.heap.native.storages import (
     storage_bytes,
     storage_of,
 )
-from leakscope.capture.heap.objects.items import base_of
 from leakscope.capture.heap.python.address_book import Ints
 from leakscope.capture.heap.python.code_referents import frame_locals
 from leakscope.capture.heap.python.gc_heap import Sweep, append, counts_of
 from leakscope.capture.heap.python.untracked import Growing
+from leakscope.capture.heap.raw_types import container_base
 from leakscope.graph.model import ReferenceKind
 
 _STACK_PER_NODE = 800
@@ -112,7 +112,7 @@ class NativeReferences:
         gaining = np.zeros(len(addresses), dtype=bool)
         for k, place in enumerate(first.tolist()):
             kind = type(self.sweep.objects[place])
-            codes[k], gaining[k] = self.types.role(kind), base_of(kind) is not None
+            codes[k], gaining[k] = self.types.role(kind), container_base(kind) is not None
         return codes[inverse], np.flatnonzero(gaining[inverse])
 
     def walk(self) -> None:

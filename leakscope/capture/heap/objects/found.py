@@ -10,9 +10,8 @@ import numpy as np
 
 from leakscope.capture.heap.native.references import NativeReferences
 from leakscope.capture.heap.objects.gains import Gain, Gains, Grown
-from leakscope.capture.heap.objects.items import base_of
 from leakscope.capture.heap.objects.lengths import Containers
-from leakscope.capture.heap.raw_types import type_dict
+from leakscope.capture.heap.raw_types import container_base, type_dict
 from leakscope.graph.model import ROOTS, HeapGraph, RootKind
 from leakscope.graph.reach import reachable
 from leakscope.record.rows.objects import GainingContainer
@@ -53,7 +52,7 @@ def _below(native: NativeReferences, own: Iterable[int]) -> set[int]:
     while waiting:
         obj = waiting.pop()
         kind = type(obj)
-        if id(obj) not in ours and (kind is tuple or base_of(kind) is not None or _is_ours(kind)):
+        if id(obj) not in ours and (kind is tuple or container_base(kind) is not None or _is_ours(kind)):
             ours.add(id(obj))
             waiting += gc.get_referents(obj)
     return ours

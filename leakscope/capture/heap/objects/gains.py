@@ -9,11 +9,12 @@ from typing import Any
 import numpy as np
 
 from leakscope.capture.heap.native.autograd import Types
-from leakscope.capture.heap.objects.items import Item, base_of, item_text, newest_items, oldest_items
+from leakscope.capture.heap.objects.items import Item, item_text, newest_items, oldest_items
 from leakscope.capture.heap.objects.lengths import Containers, Lengths
 from leakscope.capture.heap.objects.sizes import Measure, size_of
 from leakscope.capture.heap.python.address_book import Ints
 from leakscope.capture.heap.python.untracked import LARGE
+from leakscope.capture.heap.raw_types import container_base
 
 _MOST_MEASURED = 256
 """Containers that one look measures, those that have gained most items, chosen."""
@@ -110,19 +111,19 @@ class Gains:
         if known is not None and known.type == id(kind):
             return known
         before = int(self._lengths.before(np.array([id(new.container)]))[0]) / new.length
-        items = base_of(kind).__len__(new.container)
+        items = container_base(kind).__len__(new.container)
         return Gain(id(kind), round(items * before), round(size_of(new.container, kind) * before))
 
 
 def _items_gained(new: tuple[Grown, Gain]) -> int:
     container = new[0].container
-    return int(base_of(type(container)).__len__(container)) - new[1].items
+    return int(container_base(type(container)).__len__(container)) - new[1].items
 
 
 def _add(gain: Gain, container: Any, measure: Measure) -> None:
     """Add what the container has gained since: some of the newest items, measured, stand for all."""
     kind = type(container)
-    base = base_of(kind)
+    base = container_base(kind)
     items, own = int(base.__len__(container)), size_of(container, kind)
     more = items - gain.items
     if more > 0:

@@ -8,10 +8,8 @@ from collections.abc import Sequence
 from itertools import islice
 from typing import Any
 
-from leakscope.capture.heap.raw_types import made_in_python, mro, type_name
+from leakscope.capture.heap.raw_types import container_base, made_in_python, type_name
 
-_BASES = (list, dict, set, collections.deque)
-"""What can gain items; their subclasses too, by the C functions of these."""
 _LOOKED_AT = 8
 """Of the newest items, chosen."""
 _ALL_OF = 32
@@ -25,12 +23,6 @@ _NAMED = 3
 
 Item = tuple[Any, ...]
 """An item of a container; of a dict its key and its value."""
-
-
-def base_of(kind: type) -> Any:
-    """The builtin container that a type is or is made from, None for any other."""
-    bases = mro(kind)
-    return next((base for base in _BASES if base in bases), None)
 
 
 def newest_items(container: Any, base: Any, gained: int) -> list[Item]:
@@ -75,7 +67,7 @@ def _tells(value: Any) -> bool:
 def _text(obj: Any, deep: int) -> str:
     kind = type(obj)
     name = type_name(kind)
-    base = tuple if kind is tuple else base_of(kind)
+    base = tuple if kind is tuple else container_base(kind)
     if base is None or deep == 0 or (kind is not base and made_in_python(kind)):
         return name
     values = dict.values(obj) if base is dict else base.__iter__(obj)
