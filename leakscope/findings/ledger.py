@@ -87,11 +87,13 @@ class Grown:
     from_step: int
     to_step: int
     looks: int
-    """Of which it was read; 0 for the counters at the end of each step."""
+    """Of which it was read; 0 for the counters at the end of each step, and at the end of the main code."""
     per_step: float
     """Bytes a step, as the counters at the steps tell it where they do."""
     until: int | None = None
     """The step from which on it did not rise any more; None where it rose to the last look, or not at all."""
+    to_end: bool = False
+    """It was counted to the end of the script's main code, too few steps having been seen."""
     is_counted: bool = True
     """False where nothing counts, and only storages and arrays are known."""
     lines: tuple[Line, ...] = ()

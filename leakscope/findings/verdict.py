@@ -14,7 +14,7 @@ from leakscope.findings.memory.unattributed import GAP, UnattributedFacts
 from leakscope.findings.model import Finding, Unjudged
 from leakscope.findings.why import Reason, Why
 from leakscope.record.kinds import EndKind, Occasion
-from leakscope.record.model import Rank, Run
+from leakscope.record.model import Rank, Run, Step
 from leakscope.verdict import Verdict
 
 Ledgers = Mapping[int, tuple[LedgerInterval, ...]]
@@ -86,7 +86,14 @@ def _why_not_judged(run: Run, unjudged: Sequence[Unjudged], ledgers: Ledgers) ->
     stepped = {rank.number for rank in ranks if rank.steps}
     if short and stepped <= {u.rank for u in short}:
         steps = run.warmup + _STEPS_TO_JUDGE
-        return Why(reason=Reason.TOO_FEW_STEPS, unjudged=short[0].why, steps=steps, grown=grown, garbage=garbage)
+        return Why(
+            reason=Reason.TOO_FEW_STEPS,
+            unjudged=short[0].why,
+            steps=steps,
+            count=max(len(rank.steps) for rank in ranks),
+            grown=grown,
+            garbage=garbage,
+        )
     return None
 
 
@@ -119,11 +126,20 @@ def _grown(rank: Rank, run: Run, ledgers: Ledgers) -> Grown | None:
     counted = counted_steps(rank)
     counted = [step for step in counted if step.number > run.warmup_of(rank)] or counted
     if len(counted) <= 1:
-        return None
+        return _to_end(rank, counted)
     first, last = counted[0], counted[-1]
     size = (last.counted_bytes or 0) - (first.counted_bytes or 0)
     per_step = size / (last.number - first.number) if rate is None else rate
     return Grown(rank.number, size, first.number, last.number, 0, per_step)
+
+
+def _to_end(rank: Rank, counted: Sequence[Step]) -> Grown | None:
+    """What was counted between an only step and the end of the main code; None where either was not counted."""
+    end = next((look for look in rank.looks if look.occasion == Occasion.END), None)
+    if not counted or end is None or end.counted_bytes is None or end.counted_on != counted[0].counted_on:
+        return None
+    size = end.counted_bytes - (counted[0].counted_bytes or 0)
+    return Grown(rank.number, size, counted[0].number, end.step, 0, 0.0, to_end=True)
 
 
 def _garbage(rank: Rank) -> int:

@@ -93,7 +93,9 @@ class Why:
 
     reason: Reason
     count: int = 0
-    """Leaks or, where there are none, notes."""
+    """Leaks or, where there are none, notes; of a run that was too short the steps seen, of a rank that was killed or
+    hung the looks.
+    """
     bytes: int = 0
     """What the leaks hold."""
     bytes_per_step: float = 0.0

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from leakscope.findings.comm.matching import CommState, comm_states
+from leakscope.findings.memory.counters import counted_rate
 from leakscope.findings.model import Findings, RankSummary
 from leakscope.record.kinds import EndKind
 from leakscope.record.model import Rank, Run
@@ -106,9 +107,11 @@ def counted_steps(rank: Rank) -> list[tuple[int, int]]:
 
 
 def _growth(rank: Rank, warmup: int) -> float | None:
+    """As the verdict tells it; over all steps where they are few."""
+    rate = counted_rate(rank, warmup)
     counted = [(number, size) for number, size in counted_steps(rank) if number > warmup]
-    if not counted or counted[-1][0] == counted[0][0]:
-        return None
+    if rate is not None or not counted or counted[-1][0] == counted[0][0]:
+        return rate
     return (counted[-1][1] - counted[0][1]) / (counted[-1][0] - counted[0][0])
 
 

@@ -18,9 +18,9 @@ from leakscope.findings.ledger import NO_GROWTH, LineKind, by_kind, grown_of, to
 from leakscope.findings.memory.counters import counted_rate
 from leakscope.findings.model import Findings
 from leakscope.record.kinds import EndKind, Occasion
-from leakscope.record.model import Ended, Look, Rank, Run, Step
+from leakscope.record.model import Collection, Ended, Look, Rank, Run, Step
 from leakscope.report import FORMATS
-from leakscope.report.wording import next_text, why_text
+from leakscope.report.wording import held_text, next_text, why_text
 from leakscope.units import parse_bytes
 
 KIB = 1024
@@ -38,6 +38,7 @@ COURSES: Mapping[str, Course] = {
     "garbage": lambda step: step,
     "rests": lambda step: min(step, 5),
     "goes": lambda step: step % 2,
+    "renewed": lambda step: 1,
     "still": lambda step: 3,
 }
 
@@ -61,7 +62,7 @@ class Part:
         return "".join(self._tensor(f"{name}_{k}", name, k) for k in range(COURSES[self.how](step)))
 
     def _tensor(self, tensor: str, name: str, number: int) -> str:
-        if self.how == "garbage":
+        if self.how in ("garbage", "renewed"):
             owner = f"object {name}#{number}"
             cycle = f"{owner} freed=1 -> .me -> {owner}\n"
             return f"{cycle}{owner} -> .kept -> tensor {tensor} freed=1\n{_memory(tensor, self.size)} freed=1\n"
@@ -195,7 +196,30 @@ def test_a_killed_run_says_what_was_counted() -> None:
 
 def test_without_looks_the_counters_of_the_steps_tell() -> None:
     said = why_text(judge(history([Part("list", 4 << 20)], (), 6)))
-    assert "counted memory rose 12.00 MiB steps 3 to 6 (4.00 MiB a step)" in said
+    assert "counted memory rose 12.00 MiB over steps 3 to 6 (4.00 MiB a step)" in said
+
+
+def test_an_only_step_is_counted_to_the_end() -> None:
+    run = history([Part("garbage", 4 << 20)], (), 1)
+    end = history([Part("garbage", 4 << 20)], (11,), 11).ranks[0].looks[0]
+    rank = replace(run.ranks[0], looks=(replace(end, step=1, occasion=Occasion.END),))
+    said = why_text(judge(replace(run, ranks=(rank,))))
+    assert "1 step seen" in said and "44.00 MiB waited for gc at the last look" in said
+    assert "counted memory rose 40.00 MiB from step 1 to the end of the script's main code" in said
+
+
+@pytest.mark.parametrize(("how", "held", "said"), [
+    ("garbage", 12, "growing 1.00 MiB a step"), ("renewed", 1, "1.00 MiB made every step and freed late"),
+])  # fmt: skip
+def test_garbage_that_is_made_every_step_and_freed_late_does_not_grow(how: str, held: int, said: str) -> None:
+    run = history([Part(how, 1 << 20)], (3, 5, 9, 12), 12)
+    full = Collection(2, 0.1, 5, 1 << 20)
+    steps = tuple(replace(step, collections=(full,) if how == "renewed" else ()) for step in run.ranks[0].steps)
+    found = judge(replace(run, ranks=(replace(run.ranks[0], steps=steps),)))
+    (finding,) = found.findings
+    assert held_text(finding).startswith(f"{held}.00 MiB held") and said in held_text(finding)
+    assert ("made every step, freed late" in why_text(found)) == (how == "renewed")
+    assert ("growing" in why_text(found)) == (how == "garbage")
 
 
 @pytest.mark.parametrize(("size", "verdict"), [(64 * KIB, "leaks"), (60 * KIB, "clean")])

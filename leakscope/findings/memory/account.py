@@ -25,6 +25,7 @@ def ledger_of(
     lines_of: Mapping[Key, Line],
     objects: Sequence[tuple[Line, Levels]] = (),
     graphs: Line | None = None,
+    unknown: Line | None = None,
     scattered: Line | None = None,
 ) -> tuple[LedgerInterval, ...]:
     """The intervals between looks in a row on one kind of device; each one's lines add up to what was counted.
@@ -36,11 +37,13 @@ def ledger_of(
         lines_of: the line of each group that a finding is about.
         objects: lines of findings about objects that are no tensors, and their bytes at the looks.
         graphs: the line of the finding that keeps grad nodes, where there is one.
+        unknown: the line of a leak whose holder is unknown, where there is one: all that is not known is its.
         scattered: the line of what grows under ever new names, where there is one.
 
     """
     each = bytes_a_node(balances)
-    node = graphs or Line(LineKind.GRAD_NODES, 0)
+    whose = "" if unknown is None else unknown.fingerprint
+    node = graphs or Line(LineKind.GRAD_NODES, 0, whose)
     levels = []
     for place, (step, look, balance) in enumerate(zip(groups.steps, looks, balances, strict=True)):
         lines = list(_storages(step, look, balance, groups, lines_of, scattered))
@@ -48,7 +51,8 @@ def ledger_of(
         lines.append(Line(LineKind.BLOCKS, balance.blocks))
         if balance.gap is not None:
             lines.append(replace(node, bytes=balance.nodes * each))
-            lines.append(Line(LineKind.UNATTRIBUTED, (balance.counted or 0) - sum(line.bytes for line in lines)))
+            left = (balance.counted or 0) - sum(line.bytes for line in lines)
+            lines.append(Line(LineKind.UNATTRIBUTED, left, whose))
         levels.append(lines)
     return tuple(
         _interval(a, b, before, after)

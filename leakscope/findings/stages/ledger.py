@@ -13,6 +13,7 @@ from leakscope.findings.ledger import LedgerInterval, Line, LineKind, RestedKind
 from leakscope.findings.memory.account import Levels, ledger_of
 from leakscope.findings.memory.balance import balances_of
 from leakscope.findings.memory.scattered import SCATTERED
+from leakscope.findings.memory.unattributed import GAP
 from leakscope.findings.model import Finding
 from leakscope.findings.ownership.facts import RetentionFacts
 from leakscope.findings.stages.case import Case, RankCase
@@ -49,6 +50,7 @@ def _ledger(case: Case, rank: RankCase) -> tuple[LedgerInterval, ...]:
     number = rank.rank.number
     mine = [finding for finding in case.findings if number in finding.ranks]
     scattered = next((f for f in mine if f.fingerprint == SCATTERED), None)
+    unknown = next((f for f in mine if f.fingerprint == GAP and f.severity == Severity.LEAK), None)
     graphs = next((f for f in mine if f.keeps_graphs and f.severity == Severity.LEAK), None)
     return ledger_of(
         rank.looks,
@@ -57,6 +59,7 @@ def _ledger(case: Case, rank: RankCase) -> tuple[LedgerInterval, ...]:
         _lines_of_groups(case, rank, mine),
         [(line, levels) for line, levels in _objects(case, rank, mine)],
         None if graphs is None else _line(case, graphs),
+        None if unknown is None else _line(case, unknown),
         None if scattered is None else _line(case, scattered),
     )
 

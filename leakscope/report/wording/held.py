@@ -43,7 +43,10 @@ def held_text(finding: Finding, when: str = "") -> str:
     if holds_nothing(finding):
         return f"no memory held, {plural(finding.count, 'time')} seen" if finding.count else "no memory held"
     storages = f" in {plural(finding.count, 'storage')}" if finding.count else ""
-    growth = f", growing {bytes_text(finding.bytes_per_step)} a step" if finding.bytes_per_step else ""
+    rate = f"{bytes_text(finding.bytes_per_step)}"
+    growth = f", growing {rate} a step" if finding.bytes_per_step else ""
+    if finding.freed_late:
+        growth = f", {rate} made every step and freed late"
     part = "" if finding.host_bytes >= finding.retained_bytes else f"{bytes_text(finding.host_bytes)} of it "
     host = f", {part}in host memory" if finding.host_bytes else ""
     return f"{bytes_text(finding.retained_bytes)} held{storages} {when or _when(finding)}{host}{growth}"

@@ -43,21 +43,25 @@ def line_text(line: Line) -> str:
     """`leak: losses in main()`, `optimizer state that came to rest`."""
     if line.kind == LineKind.RESTED and line.rested not in (None, RestedKind.OTHER):
         return f"{line.rested} that came to rest"
+    if line.kind in (LineKind.UNATTRIBUTED, LineKind.GRAD_NODES) and line.fingerprint:
+        return f"{KINDS[line.kind]}: a leak whose holder is not known"
     return f"{KINDS[line.kind]}: {line.holder}" if line.holder else KINDS[line.kind]
 
 
 def rose_text(grown: Grown) -> str:
     """`counted memory rose 4.61 MiB over 6 looks, steps 3 to 14 (429.10 KiB a step)`."""
     what = "counted memory" if grown.is_counted else "the memory of tensors"
-    over = f"over {plural(grown.looks, 'look')}, " if grown.looks else ""
-    steps = f"steps {grown.from_step} to {grown.to_step}"
+    over = f"over {plural(grown.looks, 'look')}, steps" if grown.looks else "over steps"
+    over = f"{over} {grown.from_step} to {grown.to_step}"
+    if grown.to_end:
+        over = f"from step {grown.from_step} to the end of the script's main code"
     if grown.bytes == 0:
-        return f"{what} is what it was {over}{steps}"
+        return f"{what} is what it was {over}"
     if grown.until is not None:
-        return f"{what} rose {bytes_text(grown.bytes)} by step {grown.until} and no more {over}{steps}"
+        return f"{what} rose {bytes_text(grown.bytes)} by step {grown.until} and no more {over}"
     how = "rose" if grown.bytes > 0 else "fell"
     rate = f" ({bytes_text(abs(grown.per_step))} a step)" if grown.per_step * grown.bytes > 0 else ""
-    return f"{what} {how} {bytes_text(abs(grown.bytes))} {over}{steps}{rate}"
+    return f"{what} {how} {bytes_text(abs(grown.bytes))} {over}{rate}"
 
 
 def lines_text(lines: Iterable[Line]) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from leakscope.findings.comm.matching import deadlock_cycle, ended_from_outside, first_to_blame, first_to_fail
 from leakscope.findings.memory.oom import largest_holder, ranks_out_of_memory
 from leakscope.findings.model import Finding, Findings
+from leakscope.findings.why import Reason, Why
 from leakscope.record.model import Rank, Run
 from leakscope.report.cleaning import cleaned, one_line
 from leakscope.report.wording.comm import deadlock_text
@@ -35,8 +36,7 @@ def next_text(run: Run, findings: Findings) -> str:
             "where there is none, mark the steps with leakscope.Profiler."
         )
     if findings.verdict == Verdict.INCONCLUSIVE:
-        longer = max(10, 2 * steps_of(run))
-        return f"Run it for longer (at least {longer} steps), or mend what kept the rules from judging, listed below."
+        return _to_judge(run, findings)
     growing = [f for f in notes(findings) if f.bytes_per_step > 0 and not f.settled]
     if growing:
         small = not any(_is_large(f, run.min_bytes) for f in growing)
@@ -48,6 +48,17 @@ def next_text(run: Run, findings: Findings) -> str:
         )
     extra = notes(findings) or library(findings) or avoidable(findings)
     return "Nothing to mend." + (" What is listed below is worth a glance." if extra else "")
+
+
+def _to_judge(run: Run, findings: Findings) -> str:
+    """What would tell a leak from what is none."""
+    reason = findings.why.reason if isinstance(findings.why, Why) else None
+    longer = max(10, 2 * steps_of(run))
+    if reason == Reason.NEW_SHAPES:
+        return "Run it with fixed shapes, or with ONEDNN_PRIMITIVE_CACHE_CAPACITY=1: does it still grow?"
+    if reason in (Reason.UNBALANCED, Reason.TOO_FEW_LOOKS):
+        return f"Run at least {longer} steps: more looks tell what keeps it, or that it comes to rest."
+    return f"Run it for longer (at least {longer} steps), or mend what kept the rules from judging, listed below."
 
 
 def _after_out_of_memory(rank: Rank, told: tuple[Finding, ...]) -> str:

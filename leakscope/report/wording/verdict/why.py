@@ -30,8 +30,8 @@ def _why(why: Why) -> str:
         Reason.CLEAN_BLOCK: "the block left no tensor memory behind",
         Reason.NO_STEP: "no step was seen: no torch optimizer stepped; mark steps with leakscope.Profiler, or see what "
         f"was alive at the end{_garbage(why)}",
-        Reason.TOO_FEW_STEPS: f"too few steps to judge: {_unjudged(why.unjudged)}; {_so_far(why)}; run at least "
-        f"{why.steps} steps",
+        Reason.TOO_FEW_STEPS: f"too few steps to judge, {plural(why.count, 'step')} seen: {_unjudged(why.unjudged)}; "
+        f"{_so_far(why)}; run at least {why.steps} steps",
         Reason.TOO_FEW_LOOKS: f"too few looks saw {why.detail} grow to tell a leak from a start that came to rest: run "
         f"more steps; {_so_far(why)}",
         Reason.UNBALANCED: f"{_so_far(why)}; it still rose at the end, and the looks do not tell what keeps it: run "
