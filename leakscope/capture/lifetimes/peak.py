@@ -5,14 +5,22 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from inspect import CO_OPTIMIZED
+from itertools import chain
+from typing import Any
+
+import numpy as np
 
 from leakscope.capture.heap.look import Live
-from leakscope.capture.heap.native.storages import storage_object
+from leakscope.capture.heap.native.storages import StorageBase, storage_object
+from leakscope.capture.heap.python.code_referents import frame_locals
+from leakscope.capture.heap.raw_types import mro
 from leakscope.capture.lifetimes.table import Table
 from leakscope.capture.source.unread import unread_globals, unread_variables
 from leakscope.capture.source.user_frames import arguments_of_running_calls, running_frames
 from leakscope.capture.source.user_source import is_users
 from leakscope.graph.model import ObjectKind
+
+_INTERFACE: Any = np.ndarray.__dict__["__array_interface__"].__get__
 
 
 @dataclass
@@ -56,6 +64,25 @@ def match_live(live: Live, peak: Peak, table: Table) -> None:
             peak.unseen += int(graph.bytes[index])
         elif record is not None:
             record.storage = index
+    _note_arrays(live, table)
+
+
+def _note_arrays(live: Live, table: Table) -> None:
+    """Note which of the storages that nobody has used yet are an array's memory: whoever has the array uses that
+    unseen, and it outlives the tensor (torch.from_numpy).
+    """
+    borrowed = {}
+    for record in table.alive.values():
+        if record.storage >= 0 and record.last < 0:
+            storage = storage_object(live.objects[record.storage])
+            if not StorageBase.resizable(storage):  # its memory came from elsewhere
+                borrowed[int(StorageBase.data_ptr(storage))] = record
+    if borrowed:
+        # an array that only a running function has is not among what gc leads to
+        of_frames = (value for frame in running_frames() for value in frame_locals(frame).values())
+        for obj in chain(live.holding[0], of_frames):
+            if np.ndarray in mro(type(obj)) and (at := _INTERFACE(obj)["data"][0]) in borrowed:
+                borrowed[at].handed_out = True
 
 
 def _unread(live: Live) -> Iterator[tuple[int, str]]:

@@ -12,6 +12,7 @@ SCRIPT = """
     import copy
     import sys
 
+    import numpy as np
     import torch
     from torch import nn
 
@@ -42,10 +43,13 @@ SCRIPT = """
         batches = torch.randn(320, 256).split(32)
         validation, teacher, test = torch.randn(4096, 256), nn.Linear(256, 256), torch.randn(4096, 256)
         checkpoint = {"weight": torch.randn(1024, 256), "state": [torch.randn(1024, 256)]}
+        records = np.ones((1024, 1024))
+        over_records = torch.from_numpy(records)
         trainer = Trainer()
         trainer.net.weight.data.copy_(checkpoint["weight"])
         trainer.fit(batches, teacher, validation)
         trainer.net(test)
+        records.sum()
 
     main()
 """
