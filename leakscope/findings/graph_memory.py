@@ -1,79 +1,80 @@
-"""Is the memory that no tensor owns that of autograd graphs, kept by tensors which hang on them?"""
+"""Which tensors keep the grad nodes of ever more steps, and is that told with the tensors themselves?"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
-import numpy as np
-
-from leakscope.findings.cut.best_cut import best_cut
 from leakscope.findings.grouping.candidate import Candidate
 from leakscope.findings.kinds import Severity
 from leakscope.findings.merge import merge_findings
 from leakscope.findings.model import Finding
-from leakscope.graph.model import KINDS, ObjectKind
-from leakscope.graph.retained import freed_without
-from leakscope.record.model import Look
+from leakscope.findings.rules.retained_graph import GraphFacts
 
-_NODE = KINDS.index(ObjectKind.GRAD_NODE)
-_OF_A_NODE = range(64, 1024)
-"""Bytes that a grad node takes with what it keeps besides tensors: 380 (linear, convolution) to 600 (a chain of ReLU)
-were counted.
-"""
-_NODES_THRESHOLD = 0.9
-"""Share of the grad nodes that came meanwhile which a cut must free for them to be its own; chosen."""
+_TELLING = 0.1
+"""Share of what the tensors of a finding grow by from which their grad nodes are told with them; chosen."""
 
 
-def with_graphs_behind(
-    findings: Sequence[Finding], candidates: Sequence[Candidate], gaps: Sequence[Finding], looks: Sequence[Look]
+def of_nodes(finding: Finding, candidate: Candidate, on_accelerator: bool) -> Finding:
+    """A finding made by the rules for tensors as one of grad nodes: none of its bytes are a storage's."""
+    facts = finding.facts
+    if isinstance(facts, GraphFacts):
+        nodes, size = len(candidate.group.storages), max(candidate.group.bytes, 1)
+        a_step = finding.bytes_per_step * nodes / size
+        facts = replace(facts, nodes=nodes, nodes_per_step=a_step, gathers=candidate.gaining < 0)
+    return replace(
+        finding,
+        facts=facts,
+        count=0,
+        host_bytes=finding.retained_bytes if on_accelerator else 0,
+        counted_bytes=finding.retained_bytes,
+        keeps_graphs=True,
+        storages={candidate.rank: ()},
+    )
+
+
+def with_graphs(
+    findings: Sequence[Finding], candidates: Sequence[Candidate], graphs: Sequence[Finding], of: Sequence[Candidate]
 ) -> tuple[list[Finding], list[Finding]]:
-    """The findings and the gaps, with each gap moved to the finding whose cut frees the grad nodes that came meanwhile.
+    """The findings of tensors, with the grad nodes that hang on the same tensors; and those that hang on others.
 
     `losses.append(loss)` after its backward keeps four bytes of storage, and a node for each operation of the step.
+    `candidates` are those of the findings, `of` those of the graphs.
     """
-    moved, left = list(findings), []
-    for gap in gaps:
-        place = next(_frees_the_nodes(candidates, gap, looks), None) if gap.severity == Severity.LEAK else None
+    told, others = list(findings), []
+    for graph, candidate in zip(graphs, of, strict=True):
+        place = next((k for k in range(len(told)) if _is_same(told[k], candidates[k], graph, candidate)), None)
         if place is None:
-            left.append(gap)
-        else:
-            moved[place] = _with(moved[place], gap)
-    return moved, left
+            others.append(graph)
+        elif graph.bytes_per_step >= _TELLING * told[place].bytes_per_step:
+            told[place] = _with(told[place], graph)
+    return told, others
 
 
-def _frees_the_nodes(candidates: Sequence[Candidate], gap: Finding, looks: Sequence[Look]) -> Iterator[int]:
-    """Positions of the candidates whose cut frees as many grad nodes as have come while the gap grew."""
-    nodes = [
-        (look.heap.kind == _NODE).sum()
-        for look in looks
-        if look.step in (gap.sightings[0].step, gap.sightings[-1].step)
-    ]
-    came = int(nodes[-1] - nodes[0])
-    if came <= 0 or int(gap.retained_bytes / came) not in _OF_A_NODE:
-        return
-    for place, candidate in enumerate(candidates):
-        if candidate.group.freed == 0 and candidate.graph is looks[-1].heap:
-            references = np.asarray(best_cut(candidate)[2], dtype=np.int64)
-            gone = freed_without(candidate.graph, references)
-            if (candidate.graph.kind[gone] == _NODE).sum() >= _NODES_THRESHOLD * came:
-                yield place
+def _is_same(tensors: Finding, of_tensors: Candidate, graph: Finding, of_graph: Candidate) -> bool:
+    """Whether both are of one group, or one cut mends both."""
+    if of_tensors.group.freed:
+        return False
+    mine, other = tensors.cut, graph.cut
+    by_cut = (mine and (mine.written, mine.where, mine.also)) == (other and (other.written, other.where, other.also))
+    return of_tensors.group.key == of_graph.group.key or (mine is not None and by_cut)
 
 
-def _with(finding: Finding, gap: Finding) -> Finding:
-    """The finding with what the allocator counted beside its tensors."""
-    steps = {sighting.step for sighting in finding.sightings}
-    counted = replace(
+def _with(finding: Finding, graph: Finding) -> Finding:
+    """The finding of tensors with what their grad nodes take."""
+    leak = Severity.LEAK in (finding.severity, graph.severity)
+    nodes = replace(
         finding,
-        severity=Severity.NOTE if finding.settled else Severity.LEAK,
-        retained_bytes=gap.retained_bytes,
-        bytes_per_step=gap.bytes_per_step,
+        severity=Severity.LEAK if leak else Severity.NOTE,
+        settled_by=graph.settled_by,
+        retained_bytes=graph.retained_bytes,
+        bytes_per_step=graph.bytes_per_step,
         count=0,
-        host_bytes=0,
-        counted_bytes=gap.retained_bytes,
+        host_bytes=graph.host_bytes,
+        counted_bytes=graph.counted_bytes,
         made_at=(),
-        sightings=tuple(sighting for sighting in gap.sightings if sighting.step in steps),
+        sightings=graph.sightings,
         storages={},
-        cut=finding.cut and replace(finding.cut, frees_bytes=gap.retained_bytes),
+        cut=finding.cut and replace(finding.cut, frees_bytes=graph.cut.frees_bytes if graph.cut else 0),
     )
-    return replace(merge_findings((finding, counted)), keeps_graphs=True)
+    return replace(merge_findings((finding, nodes)), keeps_graphs=True)

@@ -25,10 +25,10 @@ LEAKS_FOUND = 23
 STAGES: tuple[Stage, ...] = (
     each_rank(take_looks),
     each_rank(group_looks),
+    each_rank(balance_looks),
     each_rank(find_candidates),
     each_rank(apply_rules),
     each_rank(find_objects),
-    each_rank(balance_looks),
     each_rank(explain_gaps),
     each_rank(merge_by_cut),
     each_rank(add_memory_of_rank),

@@ -30,6 +30,11 @@ class GraphFacts(Facts):
     kept: KeptOfGraph
     saved: tuple[str, str] | None
     """(name, label of its grad node) of the first saved tensor on the way."""
+    nodes: int = 0
+    """Grad nodes that hang on it, where it is their memory that grows."""
+    nodes_per_step: float = 0.0
+    gathers: bool = False
+    """No container gains tensors: one tensor's graph goes back through all steps."""
 
 
 def _applies(candidate: Candidate) -> bool:

@@ -36,10 +36,14 @@ class RankCase:
     candidates: tuple[Candidate, ...] = ()
     arrays: tuple[Candidate, ...] = ()
     """Candidates of numpy arrays and their like, then those of other objects that are no tensors."""
+    graphs: tuple[Candidate, ...] = ()
+    """Candidates of grad nodes, in a graph of their own that begins as that of the look."""
     balances: tuple[Balance, ...] = ()
     """One for each look."""
     findings: tuple[Finding, ...] = ()
     """In the order of the candidates until those with one cut are merged."""
+    graph_findings: tuple[Finding, ...] = ()
+    """In the order of the candidates of grad nodes until those of tensors that are kept are told with these."""
     became: tuple[str, ...] = ()
     """Fingerprint of the finding that each candidate has become part of."""
     array_findings: tuple[Finding, ...] = ()

@@ -14,14 +14,19 @@ from leakscope.findings.stages.case import Case, RankCase
 
 def merge_by_cut(case: RankCase) -> RankCase:
     """Merge, in one rank: what one cut lets go of is one finding, arrays with the tensors that go with them."""
-    alike = with_one_cut(case.findings)
-    findings = [merge_findings([case.findings[place] for place in places]) for places in alike]
+    found = (*case.findings, *case.graph_findings)
+    alike = with_one_cut(found)
+    findings = [merge_findings([found[place] for place in places]) for places in alike]
     part_of = {
-        case.findings[place].fingerprint: finding.fingerprint
+        found[place].fingerprint: finding.fingerprint
         for finding, places in zip(findings, alike, strict=True)
         for place in places
     }
-    open_cases = tuple(replace(open_case, fingerprint=part_of[open_case.fingerprint]) for open_case in case.open_cases)
+    open_cases = tuple(
+        replace(open_case, fingerprint=part_of[open_case.fingerprint])
+        for open_case in case.open_cases
+        if open_case.fingerprint in part_of  # a graph's may be that of tensors by now
+    )
     became = tuple(part_of[finding.fingerprint] for finding in case.findings)
     arrays_became = []
     for arrays in case.array_findings:

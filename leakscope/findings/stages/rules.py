@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from leakscope.findings.build import build_with_problems
+from leakscope.findings.graph_memory import of_nodes
 from leakscope.findings.grouping.arrays import of_arrays
 from leakscope.findings.grouping.bounds import downgraded, is_open
 from leakscope.findings.grouping.candidate import Candidate
@@ -19,12 +20,16 @@ def apply_rules(case: RankCase) -> RankCase:
     built = [build_with_problems(candidate, case.min_bytes) for candidate in case.candidates]
     arrays = [build_with_problems(candidate, case.min_bytes) for candidate in case.arrays]
     of_tensors = [finding for finding, _ in built]
+    graphs = [build_with_problems(candidate, case.min_bytes) for candidate in case.graphs]
+    on_accelerator = any(look.heap.device for look in case.looks)
+    of_graphs = [of_nodes(f, of, on_accelerator) for (f, _), of in zip(graphs, case.graphs, strict=True)]
     others = [of_arrays(finding, case.rank.number) for finding, _ in arrays]
-    problems = [problem for _, problems in (*built, *arrays) for problem in problems]
+    problems = [problem for _, problems in (*built, *arrays, *graphs) for problem in problems]
     return replace(
         case,
         findings=_downgraded(of_tensors, case.candidates),
-        open_cases=_open_cases(of_tensors, case.candidates),
+        graph_findings=_downgraded(of_graphs, case.graphs),
+        open_cases=(*_open_cases(of_tensors, case.candidates), *_open_cases(of_graphs, case.graphs)),
         array_findings=_downgraded(others, case.arrays),
         array_open_cases=_open_cases(others, case.arrays),
         unjudged=(*case.unjudged, *dict.fromkeys(problems)),

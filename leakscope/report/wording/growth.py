@@ -5,6 +5,7 @@ from __future__ import annotations
 from leakscope.findings.facts import Bounded, CameToRest
 from leakscope.findings.memory.scattered import ScatteredFacts
 from leakscope.findings.model import Finding
+from leakscope.findings.rules.retained_graph import GraphFacts
 from leakscope.findings.rules.step_growth import GrowsIn, GrowthFacts
 from leakscope.graph.model import ObjectKind
 from leakscope.units import bytes_text
@@ -96,7 +97,15 @@ def settled_advice(settled_by: Bounded | CameToRest) -> str:
 
 def graphs_advice(finding: Finding) -> str:
     """What to keep instead of tensors that bring their graphs along."""
-    name = finding.cut.written if finding.cut else "it"
+    name = finding.cut.written if finding.cut else finding.subject
+    facts = finding.facts
+    if isinstance(facts, GraphFacts) and facts.gathers:
+        return (
+            f"Add numbers to {name}, not tensors: x.item(), or x.detach() where the tensor is needed. What is made of "
+            "a tensor and of the last step's keeps the graphs of both, though backward has freed what was saved in "
+            f"them: {round(facts.nodes_per_step)} grad nodes a step, about {bytes_text(finding.bytes_per_step)}, hang "
+            "off its grad_fn."
+        )
     return (
         f"Keep numbers in {name}, not tensors: x.item(), or x.detach() where the tensor is needed. After backward a "
         "tensor still has a node for each operation that made it; their memory is the growth that the allocator counts "

@@ -81,6 +81,10 @@ def graph_title(finding: Finding, facts: GraphFacts) -> str:
         KeptOfGraph.LEAVES: f"its graph and the leaf {finding.noun}s (and their .grad) that the graph ends at",
         KeptOfGraph.GRAPH: "its whole graph",
     }[facts.kept]
+    if facts.gathers:
+        return f"{finding.subject} carries the graph of every step"
+    if facts.nodes:
+        return f"{finding.subject} gains tensors with the graphs that made them each step and lets none go"
     if facts.of_gradient:
         return f"the .grad of {finding.subject} has a grad_fn and keeps {kept}"
     return f"{facts.holder} with a grad_fn in {finding.subject} keeps {kept}"
