@@ -11,7 +11,7 @@ from leakscope.findings.merge import merge_findings
 from leakscope.findings.model import Finding
 from leakscope.findings.rules.retained_graph import GraphFacts
 
-_TELLING = 0.1
+_TELLING = 0.5
 """Share of what the tensors of a finding grow by from which their grad nodes are told with them; chosen."""
 
 
@@ -45,7 +45,8 @@ def with_graphs(
     for graph, candidate in zip(graphs, of, strict=True):
         place = next((k for k in range(len(told)) if _is_same(told[k], candidates[k], graph, candidate)), None)
         if place is None:
-            others.append(graph)
+            if graph.severity == Severity.LEAK or isinstance(graph.facts, GraphFacts):
+                others.append(graph)  # a few nodes that hang on no tensor are no remark
         elif graph.bytes_per_step >= _TELLING * told[place].bytes_per_step:
             told[place] = _with(told[place], graph)
     return told, others
