@@ -33,7 +33,8 @@ def build_with_problems(candidate: Candidate, min_bytes: int) -> tuple[Finding, 
     cut, frees, references = best_cut(candidate)
     group, line = candidate.group, candidate.series
     written = _subject(candidate, references)
-    known = facts_of(candidate, ToCut(written, references))
+    each = tuple(reference.indexes[0] for reference in cut.references) if cut is not None else ()
+    known = facts_of(candidate, ToCut(written, references, each))
     trace = trace_of(candidate, cut, frees)
     total = max(group.bytes, line.total)
     large = total >= line.floor(min_bytes) or candidate.recreated

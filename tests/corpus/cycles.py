@@ -232,6 +232,116 @@ class CachedMethodOnInstance(Cyclic):
         one.size = functools.lru_cache(weakref.WeakMethod(one.size))  # type: ignore[method-assign]
 
 
+class _HooksItself(nn.Module):
+    """As each gpytorch.Module does: a bound method of its own among its hooks."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.handle = self._register_load_state_dict_pre_hook(self.restore)
+
+    def restore(self, *_: Any) -> None:
+        return None
+
+
+class _Inner(_HooksItself):
+    def __init__(self, tensor: torch.Tensor) -> None:
+        super().__init__()
+        self.register_buffer("weight", tensor)
+
+
+class _Outer(_HooksItself):
+    def __init__(self, tensor: torch.Tensor) -> None:
+        super().__init__()
+        self.inner = _Inner(tensor)
+
+
+@leak_case
+class ParentAndChildHooks(Cyclic):
+    tells = r"two references close it: the hook _HooksItself\.restore\(\) of _\w+ module and .*: cut both"
+    cut = r"\[i\]"
+
+    def leak(self) -> None:
+        assert _Outer(self.tensor()).inner is not None
+
+    def clean(self) -> None:
+        outer = _Outer(self.tensor())
+        outer.handle.remove()
+        outer.inner.handle.remove()
+
+
+class _Remembers(nn.Module):
+    """One hook on its child, one on itself, both its own methods."""
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        super().__init__()
+        self.register_buffer("weight", tensor)
+        self.child = nn.Identity()
+        self.handles = [
+            self.child.register_forward_hook(self.remember),
+            self.register_forward_pre_hook(self.restore),
+        ]
+
+    def remember(self, *_: Any) -> None:
+        return None
+
+    def restore(self, *_: Any) -> None:
+        return None
+
+
+@leak_case
+class HooksOnChildAndItself(Cyclic):
+    tells = r"two references close it.*_Remembers\.(remember|restore)\(\) and the hook _Remembers\.re"
+    cut = r"\[i\]"
+
+    def leak(self) -> None:
+        assert _Remembers(self.tensor()).handles
+
+    def clean(self) -> None:
+        for handle in _Remembers(self.tensor()).handles:
+            handle.remove()
+
+
+@leak_case
+class PatchedForward(Cyclic):
+    """As accelerate.hooks.add_hook_to_module does."""
+
+    tells = r"two references close it: .*\._old_forward of Scaled module"
+    cut = r"\.(_old_)?forward"
+
+    def leak(self) -> None:
+        module = Scaled(self.tensor())
+        module._old_forward = module.forward
+        module.forward = functools.partial(lambda itself, *args: itself._old_forward(*args), module)
+
+    def clean(self) -> None:
+        module = Scaled(self.tensor())
+        module.forward = functools.partial(type(module).forward, weakref.proxy(module))  # type: ignore[method-assign]
+
+
+class Tree(Pair):
+    """Its parts know their parent."""
+
+
+@leak_case
+class TreeWithParents(Cyclic):
+    tells = r"closed by \.(parent|children) of Tree object"
+    cut = r"\.parent|\.children"
+
+    def leak(self) -> None:
+        root = Tree(self.tensor())
+        for _ in range(3):
+            child = Tree(torch.ones(1))
+            child.parent = root
+            root.children.append(child)
+
+    def clean(self) -> None:
+        root = Tree(self.tensor())
+        for _ in range(3):
+            child = Tree(torch.ones(1))
+            child.parent = weakref.ref(root)
+            root.children.append(child)
+
+
 @leak_case
 class WeakrefCallback(Cyclic):
     tells = r"Pair.*__callback__.*closure pair"
@@ -401,6 +511,7 @@ class ContextOfItself(Cyclic):
 
 @leak_case
 class ClassPerStep(Cyclic):
+    frees = False
     tells = r"class Local|ClassPerStep\.leak.*Local"
 
     def leak(self) -> None:
@@ -436,8 +547,9 @@ def _sized(table: torch.Tensor | None) -> type[Sized]:
 class SlottedClassPerStep(Cyclic):
     """No `__dict__` to lead back, but slots, a `super()` and a base that knows its subclasses."""
 
-    tells = r"class Table is made anew in \S*_sized\(\)"
-    cut = r"\.held"
+    frees = False
+
+    tells = r"class Table is made anew in \S*_sized\(\).*\.held"
 
     def begin(self) -> None:
         self.once: Any = _sized(None)

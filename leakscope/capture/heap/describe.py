@@ -42,7 +42,6 @@ _INSTANCES: tuple[tuple[type, ObjectKind, str], ...] = (
     (torch.nn.Module, ObjectKind.NN_MODULE, "{} module"),
     (torch.optim.Optimizer, ObjectKind.OPTIMIZER, "{} optimizer"),
     (BaseException, ObjectKind.EXCEPTION, "{} exception"),
-    (types.MethodType, ObjectKind.METHOD, "bound method"),
     (types.CellType, ObjectKind.CELL, "closure cell"),
     (types.TracebackType, ObjectKind.TRACEBACK, "traceback"),
     (threading.Thread, ObjectKind.THREAD, "{} thread"),
@@ -185,6 +184,15 @@ def _function(obj: Any, _: type) -> Described:
     return Described(ObjectKind.FUNCTION, "function", label, code.co_qualname, where)
 
 
+def _method(obj: Any, kind: type) -> Described:
+    """A bound method bears the name of its function, and its line."""
+    bound = types.MethodType.__dict__["__func__"].__get__(obj)
+    if type(bound) is not types.FunctionType:
+        return Described(ObjectKind.METHOD, "method", "bound method", "method", "")
+    of = _function(bound, kind)
+    return Described(ObjectKind.METHOD, "method", f"bound method {of.name}", of.name, of.where)
+
+
 def _frame(obj: types.FrameType, _: type) -> Described:
     code = obj.f_code
     where = source.at(code.co_filename, obj.f_lineno or code.co_firstlineno)
@@ -215,6 +223,7 @@ _EXACT: dict[int, Callable[[Any, type], Described]] = {
     id(bytearray): _array,
     id(np.ndarray): _array,
     id(types.FunctionType): _function,
+    id(types.MethodType): _method,
     id(types.FrameType): _frame,
     id(types.GeneratorType): _suspended("gi", "generator"),
     id(types.CoroutineType): _suspended("cr", "coroutine"),

@@ -1,4 +1,4 @@
-"""Which one reference frees a group of storages? In a cycle, the same reference in each of its instances."""
+"""Which references free a group of storages? In a cycle, the same ones in each of its instances."""
 
 from __future__ import annotations
 
@@ -6,57 +6,60 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from leakscope.findings.cut.closing import closing_references
+from leakscope.findings.cut.cut_order import cut_rank, is_cut_by_code
 from leakscope.findings.cut.multi_cut import FREED_THRESHOLD, minimal_cut
 from leakscope.findings.cut.places import all_items, around_cycle, below_cycle, each_of_many, of_each_owner, on_path
 from leakscope.findings.grouping.candidate import Candidate
 from leakscope.findings.model import Cut, CutReference
-from leakscope.findings.naming.expressions import as_part_of_holder
+from leakscope.findings.naming.expressions import as_part_of_holder, written_apart
 from leakscope.findings.naming.trace import generic
-from leakscope.graph.model import REFERENCE_KINDS, HeapGraph, ObjectKind, ReferenceKind
+from leakscope.graph.model import REFERENCE_KINDS, HeapGraph, ReferenceKind
 from leakscope.graph.retained import freed_storages
 
 _HOOK = REFERENCE_KINDS.index(ReferenceKind.HOOK)
-_CUT_ORDER = (
-    ReferenceKind.CLOSURE,
-    ReferenceKind.ATTRIBUTE,
-    ReferenceKind.LOCAL,
-    ReferenceKind.ITEM,
-    ReferenceKind.BUFFER,
-    ReferenceKind.HOOK,
-    ReferenceKind.SAVED,
-    ReferenceKind.OPERAND,
-    ReferenceKind.UNNAMED,
-    ReferenceKind.MEMORY,
-    ReferenceKind.GRAD_GRAPH,
-)
-"""Of a cycle, where a person would cut first: what a line of the script writes, before what torch and C++ keep."""
-_HIDDEN = 20
-"""Added to the rank of a reference that no script writes: more than there are kinds."""
 
 
 def best_cut(candidate: Candidate) -> tuple[Cut | None, dict[int, int], tuple[int, ...]]:
-    """The one reference to cut; for each candidate reference the bytes its cut would free; the references cut.
+    """The references to cut, one where one is enough; for each candidate reference the bytes its cut would free; those
+    that are cut or, where no cut frees anything, what holds it.
 
-    A cycle is cut at the same place in each of its instances.
+    A cycle is cut at the same places in each of its instances, and on its own references, never below them.
     """
+    return _of_cycle(candidate) if candidate.group.freed != 0 else _of_path(candidate)
+
+
+def _of_cycle(candidate: Candidate) -> tuple[Cut | None, dict[int, int], tuple[int, ...]]:
+    graph, group = candidate.graph, candidate.group
+    positions = around_cycle(candidate)
+    freed = [_freed(candidate, references) for references in positions]
+    frees = {references[0]: size for references, size in zip(positions, freed, strict=True)}
+    enough = [k for k, size in enumerate(freed) if size >= FREED_THRESHOLD * max(group.bytes, 1)]
+    if not any(is_cut_by_code(graph, positions[k][0]) for k in enough):
+        together = closing_references(graph, group)
+        if together:
+            return _cut_together(candidate, together, frees)
+        enough = enough or [k for k, size in enumerate(freed) if size and size >= FREED_THRESHOLD * max(freed)]
+    if not enough:
+        below = below_cycle(candidate)
+        return None, frees, below[-1] if below else ()
+    best = min(enough, key=lambda k: (cut_rank(graph, positions[k][0]), subject(candidate, positions[k][0])))
+    return _cut_of_one(candidate, positions[best], freed[best]), frees, positions[best]
+
+
+def _of_path(candidate: Candidate) -> tuple[Cut | None, dict[int, int], tuple[int, ...]]:
     many = each_of_many(candidate)
     if many and (size := _freed(candidate, many)) >= FREED_THRESHOLD * candidate.group.bytes:
         return _cut_of_one(candidate, many, size), {many[0]: size}, many
     several, held_by = minimal_cut(candidate, lambda references: _freed(candidate, [*many, *references]), many)
     if several:
         return _cut_of(candidate, several, held_by, many)
-    positions = around_cycle(candidate) if candidate.group.freed != 0 else on_path(candidate)
+    positions = on_path(candidate)
     freed = [_freed(candidate, references) for references in positions]
-    if candidate.group.freed != 0 and not any(freed):
-        # it closes itself in more than one place: what it holds can still be taken away
-        positions = below_cycle(candidate) or positions
-        freed = [_freed(candidate, references) for references in positions]
     if not positions:
         return None, {}, ()
     most = max(freed)
     frees = {references[0]: size for references, size in zip(positions, freed, strict=True)}
-    if most == 0 and candidate.group.freed != 0:
-        return None, frees, ()
     if most == 0:  # something else has the memory as well: nothing to cut, but a name to tell
         named = [
             k
@@ -64,23 +67,15 @@ def best_cut(candidate: Candidate) -> tuple[Cut | None, dict[int, int], tuple[in
             if generic(candidate.graph.reference(references[0]).name) != "[i]"
         ]
         return None, frees, positions[max(named, default=len(positions) - 1)]
-    if candidate.group.freed == 0:
-        best = max(k for k, size in enumerate(freed) if size >= FREED_THRESHOLD * most)
-        in_many = _in_many_places(candidate, best, most)
-        if in_many is not None:
-            best, positions[best], freed[best] = in_many  # from left to right: `best` is the new one already
-            frees[positions[best][0]] = freed[best]
-    else:
-        enough = [k for k, size in enumerate(freed) if size >= FREED_THRESHOLD * most]
-        best = min(enough, key=lambda k: _cut_rank(candidate, positions[k][0]))
+    best = max(k for k, size in enumerate(freed) if size >= FREED_THRESHOLD * most)
+    in_many = _in_many_places(candidate, best, most)
+    if in_many is not None:
+        best, positions[best], freed[best] = in_many  # from left to right: `best` is the new one already
+        frees[positions[best][0]] = freed[best]
     reference = candidate.graph.reference(positions[best][0])
     if reference.kind == ReferenceKind.MEMORY and reference.name == "storage":
         return None, frees, ()  # nothing but the tensor itself: who holds the tensor could not be candidate
-    filled = (
-        candidate.references[best - 1].where
-        if candidate.group.freed == 0 and best > 0 and reference.kind == ReferenceKind.ITEM
-        else ""
-    )
+    filled = candidate.references[best - 1].where if best > 0 and reference.kind == ReferenceKind.ITEM else ""
     return _cut_of_one(candidate, positions[best], freed[best], filled), frees, positions[best]
 
 
@@ -91,6 +86,21 @@ def _cut_of_one(candidate: Candidate, references: tuple[int, ...], frees: int, f
         filled = candidate.references[many.place - 1].where
     line = candidate.line(first) or filled
     return Cut((CutReference(candidate.name(first), line, subject(candidate, first), references),), frees)
+
+
+def _cut_together(
+    candidate: Candidate, together: tuple[tuple[int, ...], ...], frees: dict[int, int]
+) -> tuple[Cut, dict[int, int], tuple[int, ...]]:
+    """The cut of references of cycles, each the same in every instance; that which the trace shows comes first."""
+    shown = frozenset(candidate.group.cycles[0] if candidate.group.cycles else ())
+    in_order = sorted(together, key=shown.isdisjoint)
+    named = []
+    for each, written in zip(in_order, written_apart(candidate.graph, [each[0] for each in in_order]), strict=True):
+        on_trace = sorted(each, key=lambda r: r not in shown)
+        named.append(CutReference(candidate.name(each[0]), candidate.line(each[0]), written, tuple(on_trace)))
+    references = tuple(r for cut in named for r in cut.indexes)
+    total = _freed(candidate, references)
+    return Cut(tuple(named), total), frees | {references[0]: total}, references
 
 
 def _cut_of(
@@ -105,28 +115,6 @@ def _cut_of(
         for holder, r in zip(held_by, references, strict=True)
     )
     return Cut((*first, *named), total), {all_of_them[0]: total}, all_of_them
-
-
-def _cut_rank(candidate: Candidate, reference: int) -> tuple[int, int]:
-    r = candidate.graph.reference(reference)
-    if _stores_what_refers_back(candidate, reference):
-        return (-1, reference)
-    hidden = r.name.startswith((".__", ".tb_", ".f_")) or candidate.graph.object(r.holder).type == "tuple"
-    return (_CUT_ORDER.index(r.kind) + (_HIDDEN if hidden else 0), reference)
-
-
-def _stores_what_refers_back(candidate: Candidate, reference: int) -> bool:
-    """Whether the attribute of an object is a function whose closure holds that object: `self.act = lambda: self.x`."""
-    graph = candidate.graph
-    r = graph.reference(reference)
-    if r.kind != ReferenceKind.ATTRIBUTE or r.name.startswith(".__"):
-        return False
-    if graph.object(r.held).kind != ObjectKind.FUNCTION or graph.object(r.holder).kind == ObjectKind.FUNCTION:
-        return False
-    return any(
-        graph.held[back] == r.holder and graph.reference(back).kind == ReferenceKind.CLOSURE
-        for back in graph.out_of(r.held).tolist()
-    )
 
 
 def _in_many_places(candidate: Candidate, best: int, most: int) -> tuple[int, tuple[int, ...], int] | None:

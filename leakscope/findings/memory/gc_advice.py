@@ -102,10 +102,10 @@ class CutsInstead(RunFacts):
 def gc_advice(run: Run, findings: Sequence[Finding]) -> tuple[RunFacts, ...]:
     """Facts of each rank, then what cutting the references would do instead; () where gc frees no tensor memory."""
     facts = [fact for rank in run.ranks for fact in _of_rank(rank)]
-    cyclic = [f for f in findings if f.freed_by == FreedBy.GC and f.severity == Severity.LEAK]
+    cyclic = [f for f in findings if f.freed_by == FreedBy.GC and f.severity == Severity.LEAK and f.cut is not None]
     if cyclic:
-        cuts = [f.cut for f in cyclic if f.cut is not None]
-        where = tuple(dict.fromkeys(cut.where for cut in cuts if cut.where))
+        cuts = [reference for f in cyclic if f.cut is not None for reference in f.cut.references]
+        where = tuple(dict.fromkeys(reference.where for reference in cuts if reference.where))
         rate = sum(f.bytes_per_step for f in cyclic)
         facts.append(CutsInstead(references=len(cuts), where=where, bytes_per_step=rate))
     return tuple(facts)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from leakscope.findings.naming.trace import NO_NAMES, generic
-from leakscope.graph.model import HeapGraph, Object, ObjectKind, ReferenceKind
+from leakscope.graph.model import HeapGraph, Object, ObjectKind, Reference, ReferenceKind
 from leakscope.graph.ownership import is_users
 
 SEVERAL = "more than one reference"
@@ -89,7 +89,8 @@ def _of_python(graph: HeapGraph, path: Sequence[int], place: int) -> str | None:
 def line_of(graph: HeapGraph, path: Sequence[int], last: int) -> str:
     """The line of a reference, else of its holder, else of what stands above where it is written with that.
 
-    That is the nearest line above it in an object that is written as `self`, and a function's for its defaults.
+    That is the nearest line above it in an object that is written as `self`, and a function's for its defaults. A hook
+    has at last its own.
     """
     above = _down_to(path, last)
     r = graph.reference(last)
@@ -99,6 +100,8 @@ def line_of(graph: HeapGraph, path: Sequence[int], last: int) -> str:
     ]
     if inner := _inner(graph, above):
         lines += [graph.reference(k).where for k in reversed(above[inner:])]
+    if is_hook(graph, r):
+        lines.append(callable_of(graph, r.held).where)
     return next(filter(None, lines), "")
 
 
@@ -134,15 +137,11 @@ def _is_code(name: str) -> bool:
 def as_part_of_holder(graph: HeapGraph, reference: int, names: Mapping[int, str] = NO_NAMES) -> str:
     """One reference with its holder: `.activated of FastTanhBackward`, `closure act of mask_by_activation()`."""
     r = graph.reference(reference)
-    holder, held = graph.object(r.holder), graph.object(r.held)
+    holder = graph.object(r.holder)
     if is_lru_cache(holder) and r.kind == ReferenceKind.ITEM:
         return f"the cache of {holder.name}()"
-    if (
-        r.kind == ReferenceKind.ITEM
-        and held.kind in (ObjectKind.FUNCTION, ObjectKind.METHOD)
-        and holder.type.endswith("OrderedDict")
-    ):
-        return f"the hook {held.name}()"  # hook dicts are OrderedDicts by number: torch/utils/hooks.py
+    if is_hook(graph, r):
+        return f"the hook {callable_of(graph, r.held).name}()"
     owner = (
         f"{holder.name}()"
         if holder.kind in (ObjectKind.FUNCTION, ObjectKind.FRAME, ObjectKind.GENERATOR)
@@ -154,3 +153,39 @@ def as_part_of_holder(graph: HeapGraph, reference: int, names: Mapping[int, str]
 def is_lru_cache(obj: Object) -> bool:
     """Whether this is what `functools.lru_cache` puts in a function's place, and its name that function's."""
     return obj.type == "functools._lru_cache_wrapper" and obj.name != obj.type
+
+
+def is_hook(graph: HeapGraph, reference: Reference) -> bool:
+    """Whether the reference is a dict of hooks' to one of them.
+
+    Those are OrderedDicts by number (torch/utils/hooks.py).
+    """
+    return (
+        reference.kind == ReferenceKind.ITEM
+        and generic(reference.name) == "[i]"
+        and graph.object(reference.holder).type.endswith("OrderedDict")
+        and callable_of(graph, reference.held).kind in (ObjectKind.FUNCTION, ObjectKind.METHOD)
+    )
+
+
+def callable_of(graph: HeapGraph, index: int) -> Object:
+    """The function or method that an object was made around: torch keeps some hooks in a `_WrappedHook`."""
+    wrapped = (graph.reference(r) for r in graph.out_of(index).tolist())
+    inside = next((r.held for r in wrapped if r.name == ".__wrapped__"), index)
+    return graph.object(inside)
+
+
+def written_apart(graph: HeapGraph, references: Sequence[int]) -> list[str]:
+    """Several references, each with its holder, and with what has that where two would read the same."""
+    written = [as_part_of_holder(graph, reference) for reference in references]
+    alike = {text for text in written if written.count(text) > 1}
+    return [
+        f"{text}{_owner_of_dict(graph, reference)}" if text in alike else text
+        for text, reference in zip(written, references, strict=True)
+    ]
+
+
+def _owner_of_dict(graph: HeapGraph, reference: int) -> str:
+    """` of Child module`: whose dict or list it is that holds by this reference; "" where nothing has it."""
+    owners = {graph.object(int(graph.holder[above])).label for above in graph.into(int(graph.holder[reference]))}
+    return f" of {min(owners)}" if owners else ""

@@ -9,7 +9,7 @@ from leakscope.findings.facts import Facts
 from leakscope.findings.grouping.candidate import Candidate
 from leakscope.findings.kinds import RuleName
 from leakscope.findings.rules.rule import OwnRule, ToCut
-from leakscope.findings.rules.tensor_cycle import HOOKS_REMOVED, cycle_of, through_hook
+from leakscope.findings.rules.tensor_cycle import HOOKS_REMOVED, CutAt, cycle_of, kinds_of_cut, through_hook
 from leakscope.graph.model import IMMORTAL, ObjectKind, ReferenceKind
 
 
@@ -34,6 +34,8 @@ class ImmortalFacts(Facts):
     """(name, label of its holder) of the C++ reference that gc does not follow; None where it is a tensor's own to its
     grad node.
     """
+    cut_at: tuple[CutAt, ...] = ()
+    """What each of the references to cut is."""
 
 
 def _applies(candidate: Candidate) -> bool:
@@ -64,10 +66,10 @@ def _closed_by(candidate: Candidate) -> ClosedBy:
     return ClosedBy.HOOK if any(r.kind == ReferenceKind.HOOK for r in cycle) else ClosedBy.OTHER
 
 
-def _facts(candidate: Candidate, _cut: ToCut) -> ImmortalFacts:
+def _facts(candidate: Candidate, cut: ToCut) -> ImmortalFacts:
     # a backward that takes its hooks off again closes no cycle through a node's hook
     see = HOOKS_REMOVED if through_hook(candidate) else ""
-    return ImmortalFacts(_closed_by(candidate), _hidden(candidate), see=see)
+    return ImmortalFacts(_closed_by(candidate), _hidden(candidate), kinds_of_cut(candidate, cut.each), see=see)
 
 
 RULE = OwnRule(

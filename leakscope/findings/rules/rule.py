@@ -51,7 +51,9 @@ class ToCut:
     written: str
     """As the user would write it."""
     references: tuple[int, ...] = ()
-    """In the candidate's graph: the reference, then the same one in its other instances; () where no cut frees it."""
+    """In the candidate's graph: the references and the same ones in other instances; () where no cut frees it."""
+    each: tuple[int, ...] = ()
+    """One of each of the references to cut; () where no cut frees it."""
 
 
 @dataclass(frozen=True)

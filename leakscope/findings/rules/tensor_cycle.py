@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -9,9 +10,10 @@ from leakscope.findings.facts import Facts
 from leakscope.findings.grouping.candidate import Candidate
 from leakscope.findings.grouping.groups import holds_itself
 from leakscope.findings.kinds import RuleName
-from leakscope.findings.naming.expressions import is_lru_cache
+from leakscope.findings.naming.expressions import is_hook, is_lru_cache
 from leakscope.findings.rules.rule import OwnRule, ToCut
 from leakscope.graph.model import Object, ObjectKind, Reference, ReferenceKind
+from leakscope.graph.ownership import is_library_line, is_users
 
 HOOKS_REMOVED = "hooks-removed"
 """Slug of a backward that takes its hooks off again."""
@@ -58,6 +60,33 @@ class ClosedOver:
     """Label of what the variable holds."""
 
 
+class CutAt(StrEnum):
+    """What a reference to cut is, for how to mend it."""
+
+    HOOK = "hook"
+    """One of a module's hooks."""
+    PATCH = "patch"
+    """A function or method that is kept on the object it works on."""
+    CLOSURE = "closure"
+    ATTRIBUTE = "attribute"
+    OTHER = "other"
+
+
+@dataclass(frozen=True)
+class InLibrary:
+    """A library's function closes the cycle, an object of the user's is what it keeps."""
+
+    package: str
+    """`torch`, or the file where the package is not known."""
+    function: str
+    """The function of the library that was called."""
+    yours: str
+    """Label of the first object of the user's that the cycle holds; "" where there is none."""
+    where: str
+    captured: str
+    """The variable in its closure by which it leads on; "" where that is no closure."""
+
+
 @dataclass(frozen=True)
 class CycleFacts(Facts):
     """A cycle that keeps tensors until gc runs."""
@@ -65,6 +94,11 @@ class CycleFacts(Facts):
     closing: Closing
     made_class: MadeClass | None = None
     closed_over: ClosedOver | None = None
+    cut_at: tuple[CutAt, ...] = ()
+    """What each of the references to cut is."""
+    library: InLibrary | None = None
+    made_anew: bool = False
+    """It is made each step and freed late: what is held at the looks does not grow."""
 
 
 def cycle_of(candidate: Candidate) -> list[Reference]:
@@ -134,15 +168,61 @@ def _closing(candidate: Candidate) -> Closing:
     return Closing.GRAD_NODE if ObjectKind.GRAD_NODE in kinds else Closing.OTHER
 
 
-def _facts(candidate: Candidate, _cut: ToCut) -> CycleFacts:
+def kinds_of_cut(candidate: Candidate, references: Sequence[int]) -> tuple[CutAt, ...]:
+    """What each of some references is."""
+    return tuple(_cut_at(candidate, candidate.graph.reference(r)) for r in references)
+
+
+def _cut_at(candidate: Candidate, reference: Reference) -> CutAt:
+    graph = candidate.graph
+    held = graph.object(reference.held)
+    if is_hook(graph, reference):
+        return CutAt.HOOK
+    if reference.kind == ReferenceKind.CLOSURE:
+        return CutAt.CLOSURE
+    if reference.kind != ReferenceKind.ATTRIBUTE:
+        return CutAt.OTHER
+    calls = held.kind in (ObjectKind.METHOD, ObjectKind.FUNCTION) or held.type == "functools.partial"
+    of_node = graph.object(reference.holder).kind == ObjectKind.GRAD_NODE
+    return CutAt.OTHER if of_node else CutAt.PATCH if calls else CutAt.ATTRIBUTE
+
+
+def _in_library(candidate: Candidate) -> InLibrary | None:
+    """The library whose lines alone stand on the cycle, and what of the user's it holds."""
+    graph = candidate.graph
+    cycle = cycle_of(candidate)
+    lines = {graph.object(r.holder).where for r in cycle} - {""}
+    function = next((o.name for r in cycle if (o := graph.object(r.holder)).kind == ObjectKind.FUNCTION), "")
+    if not function or not lines or not all(map(is_library_line, lines)):
+        return None
+    package = min(lines).removeprefix("<").partition(">")[0].partition("/")[0]
+    called = function.partition(".<locals>")[0]
+    places = [k for k, o in enumerate(candidate.objects) if is_users(o)]
+    if not places:
+        return InLibrary(package, called, "", "", "")
+    yours = candidate.objects[places[0]]
+    onward = candidate.references[places[0]] if places[0] < len(candidate.references) else None
+    captured = onward.name.removeprefix("closure ") if onward and onward.kind == ReferenceKind.CLOSURE else ""
+    return InLibrary(package, called, yours.label, yours.where, captured)
+
+
+def _facts(candidate: Candidate, cut: ToCut) -> CycleFacts:
     made = _class(candidate)
+    anew = candidate.recreated and not candidate.series.grows
     if made is not None:
         outer, local, _ = made.name.rpartition(".<locals>.")
         made_in = outer.removeprefix("__main__.") if local else ""
-        return CycleFacts(Closing.CLASS, MadeClass(made.label, made_in, made.where), see=_see(candidate))
+        of_class = MadeClass(made.label, made_in, made.where)
+        return CycleFacts(Closing.CLASS, of_class, made_anew=anew, see=_see(candidate))
     closing = _closing(candidate)
-    closed_over = _closed_over(candidate) if closing == Closing.CLOSURE else None
-    return CycleFacts(closing, closed_over=closed_over, see=_see(candidate))
+    return CycleFacts(
+        closing,
+        closed_over=_closed_over(candidate) if closing == Closing.CLOSURE else None,
+        cut_at=kinds_of_cut(candidate, cut.each),
+        library=_in_library(candidate),
+        made_anew=anew,
+        see=_see(candidate),
+    )
 
 
 RULE = OwnRule(RuleName.TENSOR_CYCLE, 20, "Tensors that are freed only when gc runs.", _applies, _facts)

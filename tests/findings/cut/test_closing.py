@@ -1,0 +1,179 @@
+"""Does the cut of a cycle lie on the cycle, free what it says, and name no reference too many?"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import replace
+from itertools import combinations
+
+import numpy as np
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from support.heap_text import heap_from
+
+from leakscope.findings.cut.best_cut import best_cut
+from leakscope.findings.grouping.candidate import Candidate
+from leakscope.findings.grouping.groups import Group, group_storages
+from leakscope.findings.grouping.growth import series
+from leakscope.findings.model import Cut
+from leakscope.graph import above
+from leakscope.graph.build import build
+from leakscope.graph.model import HeapGraph, Object, Reference
+
+OBJECTS = 7
+BYTES = 10
+HOOKS_OF_PARENT_AND_CHILD = """
+    object parent -> ._hooks -> dict of-parent
+    dict of-parent -> ['a'] -> method restore
+    method restore -> .__self__ -> object parent
+    object parent -> .child -> object child
+    object child -> ._hooks -> dict of-child
+    dict of-child -> ['b'] -> method remember
+    method remember -> .__self__ -> object child
+    object child -> .weight -> tensor weight
+    tensor weight -> storage -> storage weight 64
+"""
+PATCHED_FORWARD = """
+    object linear -> ._old_forward -> method forward
+    method forward -> .__self__ -> object linear
+    object linear -> .forward -> object new_forward
+    object new_forward -> .__self__ -> object linear
+    object linear -> .weight -> tensor weight
+    tensor weight -> storage -> storage weight 64
+"""
+
+
+def candidate_of(graph: HeapGraph, group: Group) -> Candidate:
+    return Candidate(0, 3, graph, group, series((3,), {3: group.bytes}), 1.0, False)
+
+
+def cut_of(text: str) -> Cut | None:
+    graph = heap_from(text)
+    graph = replace(graph, freed=np.ones_like(graph.freed))
+    (group,) = group_storages(graph)
+    return best_cut(candidate_of(graph, group))[0]
+
+
+def written(cut: Cut | None) -> set[str]:
+    assert cut is not None
+    return {reference.written for reference in cut.references}
+
+
+def test_two_cycles_that_keep_one_thing_are_cut_together() -> None:
+    cut = cut_of(HOOKS_OF_PARENT_AND_CHILD)
+    assert cut is not None and cut.frees_bytes == 64
+    assert written(cut) == {"['a'] of dict, 3 items", "['b'] of dict, 3 items"}
+
+
+def test_two_cycles_through_one_object_are_cut_together() -> None:
+    cut = cut_of(PATCHED_FORWARD)
+    assert cut is not None and cut.frees_bytes == 64
+    assert written(cut) == {"._old_forward of object linear", ".forward of object linear"}
+
+
+def test_one_name_is_one_reference_however_often_it_stands() -> None:
+    children = "\n".join(
+        f"object node#0 -> .child{k} -> object leaf{k}\nobject leaf{k} -> .parent -> object node#0" for k in range(12)
+    )
+    held = "object node#0 -> .value -> tensor t\ntensor t -> storage -> storage t 64"
+    assert written(cut_of(f"{children}\n{held}")) == {".parent of object leaf0"}
+
+
+def test_what_no_four_references_free_has_no_cut() -> None:
+    rings = "\n".join(f"object hub -> .out{k} -> object o{k}\nobject o{k} -> .back{k} -> object hub" for k in range(5))
+    held = "object hub -> .value -> tensor t\ntensor t -> storage -> storage t 64"
+    assert cut_of(f"{rings}\n{held}") is None
+
+
+@st.composite
+def references_between(draw: st.DrawFn) -> list[tuple[int, int]]:
+    objects = st.integers(0, OBJECTS - 1)
+    return draw(st.lists(st.tuples(objects, objects), min_size=1, max_size=12, unique=True))
+
+
+@settings(max_examples=150, deadline=None)
+@given(references_between(), st.sets(st.integers(0, OBJECTS - 1), min_size=1, max_size=3))
+@example([(0, 0), (0, 1), (1, 0), (1, 1)], {0})
+@example([(0, 1), (1, 0), (0, 2), (2, 2)], {2})
+@example([(0, 1), (1, 2), (2, 0), (1, 0)], {0, 2})
+def test_no_fewer_references_free_it(pairs: list[tuple[int, int]], having: set[int]) -> None:
+    graph = _graph(pairs, having)
+    for group in group_storages(graph):
+        if not group.freed:
+            continue
+        cut = best_cut(candidate_of(graph, group))[0]
+        inner = [k for k in range(len(pairs)) if _leads(pairs, pairs[k][1], pairs[k][0])]
+        fewest = next(
+            (n for n in range(1, 5) for some in combinations(inner, n) if _frees(graph, group, some) == group.bytes),
+            None,
+        )
+        if fewest is None:
+            assert cut is None or cut.frees_bytes < group.bytes
+            continue
+        assert cut is not None and len(cut.references) == fewest
+        told = [r for reference in cut.references for r in reference.indexes]
+        assert set(told) <= set(inner)
+        assert _frees(graph, group, told) == cut.frees_bytes == group.bytes
+        assert all(_frees(graph, group, some) < group.bytes for some in combinations(told, len(told) - 1))
+
+
+def test_the_cut_is_the_same_wherever_the_walk_begins() -> None:
+    lines = [line for line in PATCHED_FORWARD.splitlines() if line.strip()]
+    assert len({frozenset(written(cut_of("\n".join(lines[k:] + lines[:k])))) for k in range(len(lines))}) == 1
+
+
+def test_a_large_knot_takes_few_walks(monkeypatch: pytest.MonkeyPatch) -> None:
+    count = 20_000
+    objects = [Object(k, "node", "instance", f"node {k}", f"n{k}", "", 0, -1, "", 1, 0) for k in range(count)]
+    objects += [Object(count, "tensor", "tensor", "t", "t", "", 0, -1, "", 1, 0)]
+    objects += [Object(count + 1, "storage", "storage", "s", "s", "", 64, -1, "", 1, 0)]
+    pairs = [(k, (k * 7 + j * 13 + 1) % count) for k in range(count) for j in range(6)]
+    pairs += [(0, count), (count, count + 1)]
+    kinds = ["attribute"] * (len(pairs) - 1) + ["memory"]
+    graph = build(objects, [Reference(k, *pair, kinds[k], f".r{k}") for k, pair in enumerate(pairs)])
+    (group,) = group_storages(graph)
+    walks: list[int] = []
+    real = above.GarbageAbove.left
+    monkeypatch.setattr(above.GarbageAbove, "left", lambda *a: walks.append(1) or real(*a))
+    assert best_cut(candidate_of(graph, group))[0] is None
+    assert 0 < len(walks) <= 60
+
+
+def _graph(pairs: list[tuple[int, int]], having: Collection[int]) -> HeapGraph:
+    """Objects with names of their own, a storage behind some; what nothing keeps is not in a heap."""
+    everything = [*pairs, *((owner, OBJECTS + owner) for owner in having)]
+    alive = _alive(everything, 2 * OBJECTS)
+    objects = [
+        Object(k, "o", "storage" if k >= OBJECTS else "instance", f"o{k}", f"o{k}", "", BYTES * (k >= OBJECTS), -1, "",
+               int(k in alive), 0)
+        for k in range(2 * OBJECTS)
+    ]  # fmt: skip
+    references = [
+        Reference(k, *pair, "memory" if pair[1] >= OBJECTS else "attribute", f".r{k}")
+        for k, pair in enumerate(everything)
+    ]
+    return build(objects, references)
+
+
+def _alive(pairs: Collection[tuple[int, int]], count: int) -> set[int]:
+    """What reference counting leaves: an object goes when nothing that is left holds it."""
+    alive = set(range(count))
+    while True:
+        held = {held for holder, held in pairs if holder in alive}
+        if alive <= held:
+            return alive
+        alive &= held
+
+
+def _frees(graph: HeapGraph, group: Group, cut: Collection[int]) -> int:
+    left = [(int(graph.holder[r]), int(graph.held[r])) for r in range(len(graph.holder)) if r not in set(cut)]
+    alive = _alive(left, len(graph))
+    return sum(int(graph.bytes[s]) for s in group.storages if s not in alive)
+
+
+def _leads(pairs: list[tuple[int, int]], start: int, end: int) -> bool:
+    reached = {start}
+    while new := {held for holder, held in pairs if holder in reached} - reached:
+        reached |= new
+    return end in reached
