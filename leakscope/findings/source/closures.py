@@ -42,7 +42,7 @@ def where_hooked(trace: Sequence[Hop], place: int, meaning: Meaning, sources: So
                 if named:
                     return tuple(named)
     found = []
-    for parsed in sources.containing("register_"):
+    for parsed in meaning.follow(sources.matching(r"\.register_\w*hook")):
         for one in parsed.found:
             if isinstance(one.node, ast.Call) and isinstance(one.node.func, ast.Attribute):
                 name = one.node.func.attr
@@ -71,9 +71,10 @@ def _register(reference: str) -> re.Pattern[str]:
 def _files(hop: Hop, sources: Sources) -> list[ParsedFile]:
     """The files in which a function may be written."""
     own = hop.name.rpartition(".")[2]
-    parsed = sources.containing("lambda" if own == "<lambda>" else f"def {own}")
-    name = file_of(hop)
-    return [p for p in parsed if not name or p.name == name]
+    if name := file_of(hop):
+        parsed = sources.of_line(name)
+        return [parsed] if parsed is not None else []
+    return sources.containing("lambda" if own == "<lambda>" else own)
 
 
 def _functions(hop: Hop, parsed: ParsedFile, variable: str = "") -> list[Found]:
@@ -113,7 +114,7 @@ def _stored(function: Found, parsed: ParsedFile, sources: Sources) -> list[Store
         for node in ast.walk(maker)
     ):
         made = Found(ast.Name(maker.name, ast.Load()), function.scope, function.statement, ())
-        for other in sources.containing(f"{maker.name}("):
+        for other in sources.containing(maker.name):
             found += _kept_by(made, other.found)
     return found
 

@@ -11,13 +11,15 @@ from leakscope.findings.kinds import FreedBy
 from leakscope.findings.model import CutReference, Finding, Hop
 from leakscope.findings.source.closures import is_hooks, where_closed, where_hooked
 from leakscope.findings.source.meaning import Meaning
-from leakscope.findings.source.names import class_of, file_of, is_item, last_name
+from leakscope.findings.source.names import BY_NAME, class_of, file_of, is_item, last_name
 from leakscope.findings.source.parsed import ParsedFile, Sources
-from leakscope.findings.source.stores import BY_NAME, How, Store, may_hold, mentions, stores_of
+from leakscope.findings.source.stores import How, Store, may_hold, mentions, stores_of
 from leakscope.graph.model import ObjectKind
 
 LINES = 3
 """Lines that are told for one reference: more would be a listing of the program."""
+FILES = 30
+"""Files beside those of its class that are read for the name of an attribute, chosen: a commoner name says nothing."""
 _TENSORS = (ObjectKind.TENSOR, ObjectKind.PARAMETER, ObjectKind.STORAGE, ObjectKind.GRAD_NODE, ObjectKind.WORK)
 _ADDED_TO = (ObjectKind.CONTAINER, ObjectKind.NN_MODULE, ObjectKind.OPTIMIZER)
 _CACHE = "functools._lru_cache_wrapper"
@@ -123,32 +125,38 @@ def _is_added(store: Store, position: int, place: int, trace: Sequence[Hop]) -> 
 
 
 def _files(meaning: Meaning, place: int, sources: Sources) -> list[ParsedFile]:
-    """Files that name what is held, and those of the functions that are called with it there."""
-    files = sources.containing(*_words(meaning.trace, place))
-    if meaning.trace[place].kind == ObjectKind.NN_MODULE:  # its name there may be made up as the program runs
-        files += [parsed for name in BY_NAME for parsed in sources.containing(name)]
-    gains = gaining(meaning.trace, place)
-    called = {
-        last_name(one.node.func)
-        for parsed in files
-        for one in parsed.found
-        if isinstance(one.node, ast.Call)
-        for given in (*one.node.args, *(keyword.value for keyword in one.node.keywords))
-        if isinstance(given, (ast.Name, ast.Attribute)) and meaning.of(given, one.scope) & gains
-    }
-    words = [f"{keyword} {name}" for name in sorted(called - {""}) for keyword in ("def", "class")]
-    return list(dict.fromkeys([*files, *(parsed for word in words for parsed in sources.containing(word))]))
+    """Files in which what is held may be named, by its own name or as a parameter of what is called with it."""
+    trace = meaning.trace
+    named = next((position for position in range(place, -1, -1) if _word(trace[position])), None)
+    files = [sources.of_line(file_of(hop)) for hop in trace[: place + 1] if file_of(hop)]
+    if named is not None:
+        files += _files_naming(trace[named], sources)
+    if trace[place].kind == ObjectKind.NN_MODULE:  # its name there may be made up as the program runs
+        files += sources.files_of_class(class_of(trace[place]))
+        files += sources.matching(rf"(?<!\bself)\.({'|'.join(BY_NAME)})\(|\bsetattr\(")[:FILES]
+    return meaning.follow(list(dict.fromkeys(parsed for parsed in files if parsed is not None)))
 
 
-def _words(trace: Sequence[Hop], place: int) -> tuple[str, ...]:
-    """The last name on the way down to the reference at `place` that a program has to write: not `queue` of a Queue."""
-    for position in range(place, -1, -1):
-        hop = trace[position]
-        of_library = hop.kind in (*_ADDED_TO, ObjectKind.INSTANCE) and not file_of(hop)
-        names = _NAME.findall(hop.reference.rpartition(" ")[2])
-        if names and not is_item(hop.reference) and not of_library and not names[-1].startswith("__"):
-            return (names[-1],)
-    return ()
+def _files_naming(hop: Hop, sources: Sources) -> list[ParsedFile]:
+    """Files that have the name by which a hop holds: no other one that of a local, and `self.` before an attribute is
+    of no interest but in the classes of its object.
+    """
+    word = _word(hop)
+    if hop.reference.startswith(("local ", "closure ")) and file_of(hop):
+        return []
+    if hop.kind == ObjectKind.NAMESPACE or not hop.reference.startswith("."):
+        return sources.containing(word)
+    elsewhere = sources.matching(rf"(?<!\bself)(\.|['\"]){re.escape(word)}(?!\w)")
+    return [*sources.files_of_class(class_of(hop)), *(elsewhere if len(elsewhere) <= FILES else ())]
+
+
+def _word(hop: Hop) -> str:
+    """The name by which a hop holds, as a program has to write it; "" for an item and for `queue` of a Queue."""
+    of_library = hop.kind in (*_ADDED_TO, ObjectKind.INSTANCE) and not file_of(hop)
+    names = _NAME.findall(hop.reference.rpartition(" ")[2])
+    if not names or is_item(hop.reference) or of_library or names[-1].startswith("__"):
+        return ""
+    return str(names[-1])
 
 
 def _chosen(stores: list[Store], place: int, meaning: Meaning) -> list[Store]:
@@ -214,7 +222,7 @@ def _calls(cache: Hop, sources: Sources) -> tuple[Store, ...]:
     name = cache.name.rpartition(".")[2]
     found = [
         Store(one, How.ADDS, one.node.func, tuple(one.node.args), name)
-        for parsed in (sources.containing(f"{name}(") if name else ())
+        for parsed in (sources.containing(name) if name else ())
         for one in parsed.found
         if isinstance(one.node, ast.Call) and last_name(one.node.func) == name
     ]

@@ -5,11 +5,12 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Sequence
+from itertools import takewhile
 
 from leakscope.findings.model import Hop
 from leakscope.findings.source.names import (
+    ADDERS,
     INSTANCES,
-    argument,
     class_of,
     ends_with,
     file_of,
@@ -21,9 +22,8 @@ from leakscope.findings.source.names import (
     last_name,
     related,
     same_key,
-    stored_in_self,
 )
-from leakscope.findings.source.parsed import Scope, Sources
+from leakscope.findings.source.parsed import Found, ParsedFile, Scope, Sources
 from leakscope.graph.model import ObjectKind
 
 Places = frozenset[int]
@@ -32,6 +32,8 @@ NOWHERE: Places = frozenset()
 
 STEPS = 3
 """Assignments, attributes and parameters that are followed from a name to what it stands for: `log = self.history`."""
+CALLS = 2
+"""Calls that are followed from where a name is on the trace: `train(history)`, which calls `keep(history, loss)`."""
 _DEEPEST = 30
 """Attributes and items of one expression: what people write has three or four."""
 _RUNS = (ObjectKind.FRAME, ObjectKind.GENERATOR)
@@ -53,6 +55,8 @@ class Meaning:
         self._in_cycle = in_cycle
         self._loosely = loosely
         self._known: dict[tuple[int, int], Places] = {}
+        self._handed: dict[tuple[str, int | str], Places] = {}
+        self._kin: dict[tuple[int, int], bool] = {}
 
     def of(self, node: ast.expr, scope: Scope, steps: int = STEPS, deep: int = 0) -> Places:
         """Positions of the objects that the expression may mean; none where it means nothing on the trace."""
@@ -132,7 +136,7 @@ class Meaning:
             means = self.of(binding.value, owner, steps - 1, deep + 1)
             found |= self._items(means, None) if binding.of_item else means
         if not found and name in (*owner.parameters, *owner.keywords):
-            found = self._given(name, owner, steps, deep)
+            found = self._given(name, owner)
         return found
 
     def _variable(self, name: str, owner: Scope) -> Places:
@@ -140,7 +144,7 @@ class Meaning:
         found = set()
         for place, hop in enumerate(self.trace):
             if owner.is_class:
-                if hop.kind == ObjectKind.CLASS and hop.reference == f".{name}" and related(hop, owner, self.sources):
+                if hop.kind == ObjectKind.CLASS and hop.reference == f".{name}" and self._related(place, owner):
                     found.add(place + 1)
             elif hop.kind == ObjectKind.NAMESPACE:
                 if not owner.outer and hop.reference == f".{name}" and is_module(hop, owner.file):
@@ -179,9 +183,15 @@ class Meaning:
                 found.add(place)
             if around is not None and around.is_class and owner.parameters[:1] == (name,):
                 static = is_static(owner) and hop.kind != ObjectKind.GRAD_NODE
-                if not static and related(hop, around, self.sources):
+                if not static and self._related(place, around):
                     found.add(place)
         return frozenset(found)
+
+    def _related(self, place: int, around: Scope) -> bool:
+        key = place, id(around)
+        if key not in self._kin:
+            self._kin[key] = related(self.trace[place], around, self.sources)
+        return self._kin[key]
 
     def _of_attribute(self, node: ast.Attribute, scope: Scope, steps: int, deep: int) -> Places:
         above = self.of(node.value, scope, steps, deep + 1)
@@ -203,12 +213,8 @@ class Meaning:
         if owner is None or around is None or not around.is_class or owner.parameters[:1] != (node.value.id,):
             return NOWHERE
         parsed = self.sources.file(scope.file)
-        found = NOWHERE
-        for method in parsed.scopes if parsed is not None else ():
-            if method.outer is around and parsed is not None:
-                for value in stored_in_self(parsed, method, node.attr):
-                    found |= self.of(value, method, steps - 1, deep + 1)
-        return found
+        stored = parsed.stored_in_self.get((around, node.attr), []) if parsed is not None else []
+        return NOWHERE.union(*(self.of(value, method, steps - 1, deep + 1) for method, value in stored))
 
     def _is_known(self, node: ast.expr, scope: Scope) -> bool:
         """Whether it is known that this is no object of the trace: what it starts from is on it, or a module, or `self`
@@ -245,26 +251,36 @@ class Meaning:
             )
         return NOWHERE
 
-    def _given(self, name: str, owner: Scope, steps: int, deep: int) -> Places:
-        """What the callers in the kept sources hand a function for one of its parameters."""
+    def _given(self, name: str, owner: Scope) -> Places:
+        """What the calls that were followed hand a function for one of its parameters."""
         own = owner.name.rpartition(".")[2]
         of_class = owner.outer is not None and owner.outer.is_class
         called = owner.outer.name.rpartition(".")[2] if own == "__init__" and owner.outer is not None else own
-        position = owner.parameters.index(name) if name in owner.parameters else None
-        if position is not None and of_class and not is_static(owner):
+        position = owner.parameters.index(name) if name in owner.parameters else -1
+        if of_class and not is_static(owner):
             position -= 1
-        found = NOWHERE
-        if position is not None and position < 0:
-            return found
-        if called in ("", "<lambda>"):
-            return found
-        for parsed in self.sources.containing(f"{called}("):
-            for one in parsed.found:
-                if isinstance(one.node, ast.Call) and last_name(one.node.func) == called:
-                    given = argument(one.node, position, name)
-                    if given is not None:
-                        found |= self.of(given, one.scope, steps - 1, deep + 1)
-        return found
+        return self._handed.get((called, position), NOWHERE) | self._handed.get((called, name), NOWHERE)
+
+    def follow(self, files: Sequence[ParsedFile]) -> list[ParsedFile]:
+        """Note what the calls in some files hand on; those files, and the ones of the functions called with it."""
+        for _ in range(CALLS):
+            for one in (one for parsed in files for one in parsed.found if isinstance(one.node, ast.Call)):
+                self._hand(one, one.node)
+            self._known.clear()
+            names = "|".join(sorted({re.escape(called) for called, _ in self._handed}))
+            more = self.sources.matching(rf"(?<!\w)(def|class)\s+({names})(?!\w)") if names else []
+            files = list(dict.fromkeys([*files, *more]))
+        return list(files)
+
+    def _hand(self, one: Found, call: ast.AST) -> None:
+        called = last_name(call.func) if isinstance(call, ast.Call) else ""
+        if not isinstance(call, ast.Call) or not called or called in ADDERS:
+            return
+        given: list[tuple[int | str, ast.expr]] = [(k.arg, k.value) for k in call.keywords if k.arg is not None]
+        given += enumerate(takewhile(lambda argument: not isinstance(argument, ast.Starred), call.args))
+        for place, value in given:
+            if isinstance(value, (ast.Name, ast.Attribute, ast.Subscript)) and (means := self.of(value, one.scope)):
+                self._handed[called, place] = self._handed.get((called, place), NOWHERE) | means
 
     def _of_import(self, dotted: str) -> Places:
         """A module on the trace, or a global of one."""

@@ -6,7 +6,7 @@ import ast
 import re
 
 from leakscope.findings.model import Hop
-from leakscope.findings.source.parsed import ParsedFile, Scope, Sources
+from leakscope.findings.source.parsed import Scope, Sources
 from leakscope.graph.model import ObjectKind
 
 INSTANCES = (
@@ -21,6 +21,16 @@ INSTANCES = (
 )
 _NODE_SUFFIX = "Backward"
 """torch names the grad nodes of a Function so (torch/autograd/function.py, FunctionMeta)."""
+_FIRST = ("append", "appendleft", "add", "extend", "extendleft", "put", "put_nowait", "push", "send", "update")
+_SECOND = ("insert", "setdefault")
+BY_NAME = ("register_buffer", "register_parameter", "register_module", "add_module", "setattr")
+"""Of nn.Module (torch/nn/modules/module.py), and Python's own: they are told a name and what is to have it."""
+ADDERS = {
+    **dict.fromkeys(_FIRST, 0),
+    **dict.fromkeys((*_SECOND, *BY_NAME), 1),
+    "add_param_group": 0,
+}
+"""Methods that put an argument into the object they are called on, and which one."""
 
 
 def file_of(hop: Hop) -> str:
@@ -35,15 +45,6 @@ def class_of(hop: Hop) -> str:
     if hop.kind == ObjectKind.CLASS:
         return hop.name.rpartition(".")[2]
     return hop.type.rpartition(".")[2] if hop.kind in INSTANCES else ""
-
-
-def argument(call: ast.Call, position: int | None, name: str) -> ast.expr | None:
-    """What a call gives for one parameter; None where it does not show that."""
-    named = next((keyword.value for keyword in call.keywords if keyword.arg == name), None)
-    if named is not None or position is None or position >= len(call.args):
-        return named
-    given = call.args[: position + 1]
-    return None if any(isinstance(one, ast.Starred) for one in given) else given[-1]
 
 
 def last_name(node: ast.expr) -> str:
@@ -69,19 +70,6 @@ def same_key(reference: str, key: str | None) -> bool:
     return key is None or literal is None or key == reference
 
 
-def stored_in_self(parsed: ParsedFile, method: Scope, attribute: str) -> list[ast.expr]:
-    """What a method's `self.<attribute> = ...` assigns."""
-    own = method.parameters[:1]
-    return [
-        one.node.value
-        for one in parsed.found
-        if one.scope is method and isinstance(one.node, (ast.Assign, ast.AnnAssign)) and one.node.value is not None
-        for target in (one.node.targets if isinstance(one.node, ast.Assign) else [one.node.target])
-        if isinstance(target, ast.Attribute) and target.attr == attribute
-        if isinstance(target.value, ast.Name) and own == (target.value.id,)
-    ]
-
-
 def is_static(function: Scope) -> bool:
     """Whether a method has no `self`."""
     decorators = getattr(function.node, "decorator_list", [])
@@ -105,22 +93,7 @@ def related(hop: Hop, around: Scope, sources: Sources) -> bool:
     kind = class_of(hop)
     if own == kind:
         return is_file(hop, around.file) or not file_of(hop)
-    return kind in _bases(own, sources) or own in _bases(kind, sources)
-
-
-def _bases(name: str, sources: Sources) -> set[str]:
-    """Names of the classes of the sources above one, its own left out."""
-    above: set[str] = set()
-    waiting = [name]
-    while waiting:
-        one = waiting.pop()
-        for parsed in sources.containing(f"class {one}"):
-            for scope in parsed.scopes:
-                if isinstance(scope.node, ast.ClassDef) and scope.node.name == one:
-                    bases = {last_name(base) for base in scope.node.bases} - above - {""}
-                    above |= bases
-                    waiting += bases
-    return above
+    return kind in sources.bases(own) or own in sources.bases(kind)
 
 
 def is_module(hop: Hop, file: str) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from leakscope.findings.source.names import last_name
+from leakscope.findings.source.names import ADDERS, BY_NAME, last_name
 from leakscope.findings.source.parsed import Found, ParsedFile, pairs
 
 
@@ -48,18 +48,6 @@ class Store:
         return f"{self.found.scope.file}:{self.line}"
 
 
-_FIRST = ("append", "appendleft", "add", "extend", "extendleft", "put", "put_nowait", "push", "send", "update")
-_SECOND = ("insert", "setdefault")
-BY_NAME = ("register_buffer", "register_parameter", "register_module", "add_module", "setattr")
-"""Of nn.Module (torch/nn/modules/module.py), and Python's own: they are told a name and what is to have it."""
-_ADDERS = {
-    **dict.fromkeys(_FIRST, 0),
-    **dict.fromkeys((*_SECOND, *BY_NAME), 1),
-    "add_param_group": 0,
-}
-"""Methods that put an argument into the object they are called on, and which one."""
-
-
 def stores_of(parsed: ParsedFile) -> Iterator[Store]:
     """All that a file's statements put somewhere, in its order."""
     for found in parsed.found:
@@ -82,8 +70,8 @@ def _of_call(found: Found, node: ast.Call) -> Iterator[Store]:
     if isinstance(node.func, ast.Name) and node.func.id == "setattr":
         if given:
             yield Store(found, How.ADDS, given[0], tuple(given[2:3]), "setattr", _first(given[1:]))
-    elif isinstance(node.func, ast.Attribute) and node.func.attr in _ADDERS:
-        name, place = node.func.attr, _ADDERS[node.func.attr]
+    elif isinstance(node.func, ast.Attribute) and node.func.attr in ADDERS:
+        name, place = node.func.attr, ADDERS[node.func.attr]
         values = given[place : place + 1] or [keyword.value for keyword in node.keywords[-1:]]
         key = _first(given) if name in BY_NAME else None
         if values or name == "update":
