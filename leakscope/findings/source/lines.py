@@ -133,7 +133,7 @@ def _files(meaning: Meaning, place: int, sources: Sources) -> list[ParsedFile]:
         files += _files_naming(trace[named], sources)
     if trace[place].kind == ObjectKind.NN_MODULE:  # its name there may be made up as the program runs
         files += sources.files_of_class(class_of(trace[place]))
-        files += sources.matching(rf"(?<!\bself)\.({'|'.join(BY_NAME)})\(|\bsetattr\(")[:FILES]
+        files += sources.matching(rf"(?<!\bself)\.({'|'.join(BY_NAME)})\(|\bsetattr\(", FILES)
     return meaning.follow(list(dict.fromkeys(parsed for parsed in files if parsed is not None)))
 
 
@@ -146,8 +146,8 @@ def _files_naming(hop: Hop, sources: Sources) -> list[ParsedFile]:
         return []
     if hop.kind == ObjectKind.NAMESPACE or not hop.reference.startswith("."):
         return sources.containing(word)
-    elsewhere = sources.matching(rf"(?<!\bself)(\.|['\"]){re.escape(word)}(?!\w)")
-    return [*sources.files_of_class(class_of(hop)), *(elsewhere if len(elsewhere) <= FILES else ())]
+    elsewhere = sources.matching(rf"(?<!\bself)(\.|['\"]){re.escape(word)}(?!\w)", FILES)
+    return [*sources.files_of_class(class_of(hop)), *elsewhere]
 
 
 def _word(hop: Hop) -> str:

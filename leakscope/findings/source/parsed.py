@@ -121,12 +121,15 @@ class Sources:
         """The files in whose text a word stands, as it is, between characters that are none of a name's."""
         return self.matching(rf"(?<!\w){re.escape(word)}(?!\w)")
 
-    def matching(self, pattern: str) -> list[ParsedFile]:
-        """The files in whose text a regular expression matches."""
+    def matching(self, pattern: str, at_most: int | None = None) -> list[ParsedFile]:
+        """The files in whose text a regular expression matches; none where that are more than `at_most`."""
         if pattern not in self._matching:
             found = re.compile(pattern)
             self._matching[pattern] = tuple(name for name, text in self._texts.items() if found.search(text))
-        return [parsed for parsed in map(self.file, self._matching[pattern]) if parsed is not None]
+        names = self._matching[pattern]
+        if at_most is not None and len(names) > at_most:
+            return []
+        return [parsed for parsed in map(self.file, names) if parsed is not None]
 
     def file(self, name: str) -> ParsedFile | None:
         """One file by its name; None where it was not kept or is no Python."""
