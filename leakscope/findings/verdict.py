@@ -13,7 +13,7 @@ from leakscope.findings.memory.counters import counted_rate, counted_steps, rate
 from leakscope.findings.memory.unattributed import GAP, UnattributedFacts
 from leakscope.findings.model import Finding, Unjudged
 from leakscope.findings.why import Reason, Why
-from leakscope.record.kinds import EndKind, Occasion
+from leakscope.record.kinds import ClockKind, EndKind, Occasion
 from leakscope.record.model import Rank, Run, Step
 from leakscope.verdict import Verdict
 
@@ -69,7 +69,7 @@ def _why_not_judged(run: Run, unjudged: Sequence[Unjudged], ledgers: Ledgers) ->
     garbage = sum(_garbage(rank) for rank in ranks)
     grown = _most(_grown(rank, run, ledgers) for rank in ranks)
     if not any(rank.steps for rank in ranks):
-        return Why(reason=Reason.NO_STEP, garbage=garbage)
+        return replace(_no_step(ranks), garbage=garbage)
     for rank in run.ranks:
         reason = _CUT_SHORT.get(rank.ended.how)
         if reason is not None:
@@ -95,6 +95,16 @@ def _why_not_judged(run: Run, unjudged: Sequence[Unjudged], ledgers: Ledgers) ->
             garbage=garbage,
         )
     return None
+
+
+def _no_step(ranks: Sequence[Rank]) -> Why:
+    """What should have ended a step and did not."""
+    named = [rank.clock for rank in ranks if rank.clock is not None and rank.clock.clock == ClockKind.FUNCTION]
+    processes = tuple(process for rank in ranks for process in rank.processes)
+    if named:
+        missing = all(clock.missing for clock in named)
+        return Why(reason=Reason.FUNCTION_MISSING if missing else Reason.FUNCTION_SILENT, detail=named[0].name)
+    return Why(reason=Reason.SPAWNED if processes else Reason.NO_STEP, processes=processes)
 
 
 def _unbalanced(run: Run, shown: Sequence[Finding], ledgers: Ledgers) -> Why | None:

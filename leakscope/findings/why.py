@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from leakscope.findings.ledger import Grown
+from leakscope.record.rows.clock import StartedProcess
 
 
 class Reason(StrEnum):
@@ -17,6 +18,12 @@ class Reason(StrEnum):
     NOTHING_RECORDED = "nothing recorded"
     CLEAN_BLOCK = "clean block"
     NO_STEP = "no step"
+    FUNCTION_SILENT = "function silent"
+    """The function of --step-function never returned."""
+    FUNCTION_MISSING = "function missing"
+    """The script neither defined nor imported it."""
+    SPAWNED = "spawned"
+    """No step was seen in the script's own process, and it started others."""
     KILLED = "killed"
     """A rank was killed before growth could be judged."""
     HUNG = "hung"
@@ -104,7 +111,9 @@ class Why:
     steps: int = 0
     """Steps that it took, or steps that would be enough."""
     detail: str = ""
-    """What grew, as the user would write it."""
+    """What grew, as the user would write it; the function whose returns should have ended steps."""
+    processes: tuple[StartedProcess, ...] = ()
+    """Those that the script started, where no step was seen."""
     unjudged: WhyUnjudged | str = ""
     """What there was too little of to judge growth."""
     grown: Grown | None = None

@@ -10,7 +10,7 @@ from leakscope.findings.memory.counters import counted_rate
 from leakscope.findings.model import Findings, RankSummary
 from leakscope.record.kinds import EndKind
 from leakscope.record.model import Rank, Run
-from leakscope.report.wording import comm_notes, ended_badly, ended_text, error_text, leaks, plural
+from leakscope.report.wording import comm_notes, ended_badly, ended_text, error_text, leaks, plural, processes_text
 from leakscope.units import bytes_text, seconds_text
 
 _OLDEST = 2
@@ -85,9 +85,15 @@ def _story(rank: Rank, run: Run, findings: Findings, state: CommState | None) ->
         looking=_looking(rank),
         summary=summary,
         categories=summary.categories,
-        notes=(*rank.notes, *of_comm),
+        notes=(*rank.notes, *_processes(rank), *of_comm),
         not_read=tuple(text for look in rank.looks for text in look.unjudged),
     )
+
+
+def _processes(rank: Rank) -> tuple[str, ...]:
+    if not rank.processes or not rank.steps:
+        return ()
+    return (f"the script started {processes_text(rank.processes)}; they are not seen, start them with --ranks instead",)
 
 
 def _counted(rank: Rank, summary: RankSummary) -> int | None:

@@ -16,6 +16,7 @@ from leakscope.report.text.lines import field_lines, wrapped
 from leakscope.report.text.ranks import rank_lines
 from leakscope.report.text.small_print import small_print
 from leakscope.report.wording import (
+    clock_text,
     failure_text,
     first_cut,
     held_text,
@@ -97,8 +98,9 @@ def _verdict(run: Run, findings: Findings) -> Iterator[str]:
 
 
 def _about(run: Run) -> str:
-    """`train.py: 2 ranks, 12 steps, 4 looks (960.0 ms), cpu, torch 2.13.0`."""
-    of_run = (plural(len(run.ranks), "rank"), plural(steps_of(run), "step"), looking_text(run))
+    """`train.py: 2 ranks, 12 steps by Adam.step, 4 looks (960.0 ms), cpu, torch 2.13.0`."""
+    steps = f"{plural(steps_of(run), 'step')} {clock_text(run)}".strip()
+    of_run = (plural(len(run.ranks), "rank"), steps, looking_text(run))
     parts = (*of_run, run.device, f"torch {run.torch}" if run.torch else "")
     return f"{' '.join(run.command)}: {', '.join(part for part in parts if part)}"
 

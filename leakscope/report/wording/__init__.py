@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from leakscope.report.wording.clock import clock_text, processes_text
 from leakscope.report.wording.comm import comm_notes
 from leakscope.report.wording.ended import (
     ended_badly,
@@ -41,6 +42,7 @@ __all__ = [
     "at_end_text",
     "avoidable",
     "avoidable_text",
+    "clock_text",
     "comm_notes",
     "cut_name",
     "cycle_text",
@@ -65,6 +67,7 @@ __all__ = [
     "notes",
     "of_block",
     "plural",
+    "processes_text",
     "proved_text",
     "reason_text",
     "rose_text",

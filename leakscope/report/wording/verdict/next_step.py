@@ -13,6 +13,7 @@ from leakscope.report.wording.ended import error_text, is_hung, is_users_stop, w
 from leakscope.report.wording.held import also_text, cut_name, would_be_freed
 from leakscope.report.wording.numbers import listed_numbers
 from leakscope.report.wording.sections import avoidable, leaks, library, notes, steps_of
+from leakscope.report.wording.verdict.no_step import no_step_next
 from leakscope.units import bytes_text
 from leakscope.verdict import Verdict
 
@@ -31,10 +32,7 @@ def next_text(run: Run, findings: Findings) -> str:
     if culprit is not None and not is_users_stop(culprit.ended):
         return "Mend what ended the script first, then run the same command again."
     if steps_of(run) == 0:
-        return (
-            "No step was seen, so nothing could be judged. leakscope counts a step each time an optimizer steps; "
-            "where there is none, mark the steps with leakscope.Profiler."
-        )
+        return no_step_next(findings.why)
     if findings.verdict == Verdict.INCONCLUSIVE:
         return _to_judge(run, findings)
     growing = [f for f in notes(findings) if f.bytes_per_step > 0 and not f.settled]

@@ -6,6 +6,7 @@ from leakscope.findings.model import Findings, Unjudged
 from leakscope.findings.why import Reason, UnjudgedReason, Why, WhyUnjudged
 from leakscope.report.wording.numbers import plural
 from leakscope.report.wording.verdict.ledger import lines_text, rose_text
+from leakscope.report.wording.verdict.no_step import NO_STEP_REASONS, no_step_text
 from leakscope.units import bytes_text
 
 
@@ -23,13 +24,13 @@ def _why(why: Why) -> str:
         how = "was killed" if why.reason == Reason.KILLED else "hung"
         looks = f", {plural(why.count, 'look')}" if why.count else ""
         return f"rank {why.rank} {how} after {plural(why.steps, 'step')}{looks}; {_so_far(why)}"
+    if why.reason in NO_STEP_REASONS:
+        return no_step_text(why) + _garbage(why)
     notes = f"; {plural(why.count, 'note')} below" if why.count else ""
     return {
         Reason.LEFT_BEHIND: f"{plural(why.count, 'tensor leak')}, {bytes_text(why.bytes)} left behind",
         Reason.NOTHING_RECORDED: "nothing was recorded",
         Reason.CLEAN_BLOCK: "the block left no tensor memory behind",
-        Reason.NO_STEP: "no step was seen: no torch optimizer stepped; mark steps with leakscope.Profiler, or see what "
-        f"was alive at the end{_garbage(why)}",
         Reason.TOO_FEW_STEPS: f"too few steps to judge, {plural(why.count, 'step')} seen: {_unjudged(why.unjudged)}; "
         f"{_so_far(why)}; run at least {why.steps} steps",
         Reason.TOO_FEW_LOOKS: f"too few looks saw {why.detail} grow to tell a leak from a start that came to rest: run "
