@@ -28,14 +28,15 @@ FLOOR = 64 * KIB
 WARMUP = 2
 BASE = 100 << 20
 """Counted at the start: what a process takes that has imported torch."""
-LEAKS = ("list", "names", "garbage", "native")
-"""What goes on to the end."""
+LEAKS = ("list", "names", "garbage", "unlike", "native")
+"""What goes on to the end; `unlike` is garbage of a kind of its own at each step."""
 Course = Callable[[int], int]
 """From a step to how many tensors there are."""
 COURSES: Mapping[str, Course] = {
     "list": lambda step: step,
     "names": lambda step: step,
     "garbage": lambda step: step,
+    "unlike": lambda step: step,
     "rests": lambda step: min(step, 5),
     "goes": lambda step: step % 2,
     "renewed": lambda step: 1,
@@ -62,8 +63,8 @@ class Part:
         return "".join(self._tensor(f"{name}_{k}", name, k) for k in range(COURSES[self.how](step)))
 
     def _tensor(self, tensor: str, name: str, number: int) -> str:
-        if self.how in ("garbage", "renewed"):
-            owner = f"object {name}#{number}"
+        if self.how in ("garbage", "renewed", "unlike"):
+            owner = f"object {tensor}" if self.how == "unlike" else f"object {name}#{number}"
             cycle = f"{owner} freed=1 -> .me -> {owner}\n"
             return f"{cycle}{owner} -> .kept -> tensor {tensor} freed=1\n{_memory(tensor, self.size)} freed=1\n"
         if self.how == "names":
@@ -184,6 +185,13 @@ def test_growth_that_stopped_is_clean_and_said_so() -> None:
     found = judge(history([Part("rests", 512 * KIB)], (3, 5, 9, 13), 16))
     assert found.verdict == "clean"
     assert why_text(found).startswith("counted memory rose 1.00 MiB by step 5 and no more over 4 looks, steps 3 to 13")
+
+
+def test_growth_that_goes_on_in_no_holders_line_is_not_clean() -> None:
+    found = judge(history([Part("unlike", 256 * KIB)], (3, 5, 9, 13), 16))
+    assert found.verdict == "inconclusive"
+    assert why_text(found).startswith("counted memory rose 2.50 MiB") and "it still rose at the end" in why_text(found)
+    assert next_text(history([], (), 16), found).startswith("Run at least 32 steps")
 
 
 def test_a_killed_run_says_what_was_counted() -> None:

@@ -48,7 +48,7 @@ def ledger_of(
     for place, (step, look, balance) in enumerate(zip(groups.steps, looks, balances, strict=True)):
         lines = list(_storages(step, look, balance, groups, lines_of, scattered))
         lines += _objects(place, balance, objects)
-        lines.append(Line(LineKind.BLOCKS, balance.blocks))
+        lines.append(Line(LineKind.BLOCKS, balance.blocks, whose))
         if balance.gap is not None:
             lines.append(replace(node, bytes=balance.nodes * each))
             left = (balance.counted or 0) - sum(line.bytes for line in lines)

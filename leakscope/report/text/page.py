@@ -46,7 +46,7 @@ def render(run: Run, findings: Findings, verbose: bool = False) -> str:
     """
     run, findings = cleaned(run), cleaned(findings)
     lines = [*_verdict(run, findings), "", *_section(run, "leak", leaks(findings), whole=True)]
-    lines += [*avoidable_lines(run, findings), *ledger_lines(findings), *_aside(run, findings, verbose)]
+    lines += [*avoidable_lines(run, findings), *ledger_lines(findings, verbose), *_aside(run, findings, verbose)]
     lines += [*rank_lines(run, findings, verbose), ""]
     if device := list(device_lines(run)):
         lines += [*(line for text in device for line in wrapped(text, "", "  ")), ""]

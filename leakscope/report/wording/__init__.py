@@ -32,7 +32,7 @@ from leakscope.report.wording.memory import at_end_text
 from leakscope.report.wording.numbers import listed_numbers, plural
 from leakscope.report.wording.sections import avoidable, is_fault, leaks, library, notes, of_block, steps_of
 from leakscope.report.wording.sentences import advice, avoidable_text, run_text, title
-from leakscope.report.wording.verdict.ledger import ledger_by_interval, ledger_table, rose_text
+from leakscope.report.wording.verdict.ledger import ledger_by_interval, ledger_table, lines_text, rose_text
 from leakscope.report.wording.verdict.next_step import first_cut, next_text
 from leakscope.report.wording.verdict.why import unjudged_text, why_text
 
@@ -61,6 +61,7 @@ __all__ = [
     "ledger_by_interval",
     "ledger_table",
     "library",
+    "lines_text",
     "listed_numbers",
     "new_reasons",
     "next_text",

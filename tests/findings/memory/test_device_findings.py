@@ -15,6 +15,7 @@ from support.recorded_rows import rows
 
 from leakscope.capture.device import counters as device
 from leakscope.findings import judge
+from leakscope.findings.ledger import LineKind, by_kind
 from leakscope.findings.model import Finding
 from leakscope.graph.build import build
 from leakscope.graph.model import HeapGraph, Object
@@ -96,6 +97,22 @@ def test_blocks_without_a_storage_that_grow_are_native_hold_with_their_place() -
     assert (found.severity, found.bytes_per_step, found.retained_bytes) == ("leak", MIB, 6 * MIB)
     assert found.made_at == ("train.py:20 send",) and "train.py:20 send" in advice(found)
     assert judge(run_of(rank([blocks(step, native=step * MIB) for step in STEPS]))).verdict == "leaks"
+
+
+def test_the_ledger_of_a_device_adds_up_with_its_blocks() -> None:
+    on_device = replace(heap(), device={0: "cuda:0", 1: "cuda:0"})
+    one = rank([blocks(step, native=step * MIB, pending=MIB) for step in STEPS])
+    looks = tuple(
+        replace(look, heap=on_device, counted_on="cuda", counted_bytes=(8 + look.step) * MIB + look.step % 7)
+        for look in one.looks
+    )
+    steps = tuple(replace(s, counted_on="cuda", counted_bytes=(8 + s.number) * MIB) for s in one.steps)
+    found = judge(run_of(replace(one, looks=looks, steps=steps)))
+    for interval in found.ledgers[0]:
+        assert interval.counted_on == "cuda" and sum(line.bytes for line in interval.lines) == interval.counted_bytes
+        assert by_kind(interval.lines)[LineKind.BLOCKS] == 2 * MIB
+    assert found.verdict == "leaks"
+    assert "device blocks that are no tensor: a leak whose holder is not known" in FORMATS["text"](run_of(one), found)
 
 
 def test_native_blocks_that_level_off_are_none() -> None:

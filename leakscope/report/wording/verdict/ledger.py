@@ -33,6 +33,8 @@ KINDS: dict[LineKind, str] = {
     LineKind.UNATTRIBUTED: "unattributed",
 }
 """What each line of the ledger is."""
+NO_HOLDER = (LineKind.UNATTRIBUTED, LineKind.GRAD_NODES, LineKind.BLOCKS)
+"""Lines that are a leak where nothing else is known of one."""
 _SAID = 4
 """Lines that one sentence lists; chosen."""
 _SHARE = 0.01
@@ -43,13 +45,13 @@ def line_text(line: Line) -> str:
     """`leak: losses in main()`, `optimizer state that came to rest`."""
     if line.kind == LineKind.RESTED and line.rested not in (None, RestedKind.OTHER):
         return f"{line.rested} that came to rest"
-    if line.kind in (LineKind.UNATTRIBUTED, LineKind.GRAD_NODES) and line.fingerprint:
+    if line.kind in NO_HOLDER and line.fingerprint and not line.holder:
         return f"{KINDS[line.kind]}: a leak whose holder is not known"
     return f"{KINDS[line.kind]}: {line.holder}" if line.holder else KINDS[line.kind]
 
 
-def rose_text(grown: Grown) -> str:
-    """`counted memory rose 4.61 MiB over 6 looks, steps 3 to 14 (429.10 KiB a step)`."""
+def rose_text(grown: Grown, rate: bool = True) -> str:
+    """`counted memory rose 4.61 MiB over 6 looks, steps 3 to 14 (429.10 KiB a step)`; the rate is the counters'."""
     what = "counted memory" if grown.is_counted else "the memory of tensors"
     over = f"over {plural(grown.looks, 'look')}, steps" if grown.looks else "over steps"
     over = f"{over} {grown.from_step} to {grown.to_step}"
@@ -60,8 +62,8 @@ def rose_text(grown: Grown) -> str:
     if grown.until is not None:
         return f"{what} rose {bytes_text(grown.bytes)} by step {grown.until} and no more {over}"
     how = "rose" if grown.bytes > 0 else "fell"
-    rate = f" ({bytes_text(abs(grown.per_step))} a step)" if grown.per_step * grown.bytes > 0 else ""
-    return f"{what} {how} {bytes_text(abs(grown.bytes))} {over}{rate}"
+    speed = f" ({bytes_text(abs(grown.per_step))} a step)" if rate and grown.per_step * grown.bytes > 0 else ""
+    return f"{what} {how} {bytes_text(abs(grown.bytes))} {over}{speed}"
 
 
 def lines_text(lines: Iterable[Line]) -> str:
