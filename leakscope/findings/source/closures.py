@@ -9,7 +9,8 @@ from collections.abc import Iterable, Sequence
 from leakscope.findings.model import Hop
 from leakscope.findings.source.meaning import Meaning
 from leakscope.findings.source.names import file_of, last_name
-from leakscope.findings.source.parsed import Found, ParsedFile, Sources, qualified
+from leakscope.findings.source.parsed import Found, ParsedFile, qualified
+from leakscope.findings.source.sources import Sources
 from leakscope.findings.source.stores import How, Store
 from leakscope.graph.model import ObjectKind
 

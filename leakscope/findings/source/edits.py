@@ -12,8 +12,9 @@ from leakscope.findings.model import Finding, Hop, Suggestion
 from leakscope.findings.source.closures import is_hooks
 from leakscope.findings.source.lines import on_trace
 from leakscope.findings.source.names import last_name
-from leakscope.findings.source.parsed import ParsedFile, Sources
+from leakscope.findings.source.parsed import ParsedFile
 from leakscope.findings.source.rewriting import text_of, with_lines_after, with_method, with_text
+from leakscope.findings.source.sources import Sources
 from leakscope.findings.source.stores import How, Store
 from leakscope.findings.source.uses import Uses
 from leakscope.findings.source.values import stored_value

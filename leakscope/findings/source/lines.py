@@ -12,7 +12,8 @@ from leakscope.findings.model import CutReference, Finding, Hop
 from leakscope.findings.source.closures import is_hooks, where_closed, where_hooked
 from leakscope.findings.source.meaning import Meaning
 from leakscope.findings.source.names import BY_NAME, class_of, file_of, is_item, last_name
-from leakscope.findings.source.parsed import ParsedFile, Sources
+from leakscope.findings.source.parsed import ParsedFile
+from leakscope.findings.source.sources import Sources
 from leakscope.findings.source.stores import How, Store, may_hold, mentions, stores_of
 from leakscope.graph.model import ObjectKind
 
@@ -127,10 +128,12 @@ def _is_added(store: Store, position: int, place: int, trace: Sequence[Hop]) -> 
 def _files(meaning: Meaning, place: int, sources: Sources) -> list[ParsedFile]:
     """Files in which what is held may be named, by its own name or as a parameter of what is called with it."""
     trace = meaning.trace
-    named = next((position for position in range(place, -1, -1) if _word(trace[position])), None)
+    above = [hop for hop in trace[place::-1] if _word(hop)]
+    if meaning.in_cycle:  # its way around is its name
+        above = [*above, *(hop for hop in trace[place + 1 :] if _word(hop))]
     files = [sources.of_line(file_of(hop)) for hop in trace[: place + 1] if file_of(hop)]
-    if named is not None:
-        files += _files_naming(trace[named], sources)
+    for hop in above if meaning.in_cycle else above[:1]:
+        files += _files_naming(hop, sources)
     if trace[place].kind == ObjectKind.NN_MODULE:  # its name there may be made up as the program runs
         files += sources.files_of_class(class_of(trace[place]))
         files += sources.matching(rf"(?<!\bself)\.({'|'.join(BY_NAME)})\(|\bsetattr\(", FILES)
@@ -191,6 +194,9 @@ def _fitting(stores: list[Store], place: int, meaning: Meaning) -> list[Store]:
         return stores
     name = held.name.rpartition(".")[2] if held.kind in _NAMED else class_of(held)
     named = [s for s in stores if name and any(name in map(last_name, _names(value)) for value in s.values)]
+    if meaning.in_cycle:  # who makes the object is known there
+        held_at = {position for position, hop in enumerate(trace) if hop is held}
+        named = named or [s for s in stores if any(meaning.of(v, s.found.scope) & held_at for v in s.values)]
     if held.kind == ObjectKind.NATIVE:  # a text, a number: what makes a weak reference may make it as well
         return named or stores
     ends = {"ref", "WeakMethod", "proxy", "with_traceback", "str", "repr"}

@@ -12,6 +12,7 @@ from leakscope.findings.source.names import (
     ADDERS,
     INSTANCES,
     class_of,
+    default_of,
     ends_with,
     file_of,
     is_file,
@@ -23,7 +24,8 @@ from leakscope.findings.source.names import (
     related,
     same_key,
 )
-from leakscope.findings.source.parsed import Found, ParsedFile, Scope, Sources
+from leakscope.findings.source.parsed import Found, ParsedFile, Scope
+from leakscope.findings.source.sources import Sources
 from leakscope.graph.model import ObjectKind
 
 Places = frozenset[int]
@@ -52,7 +54,7 @@ class Meaning:
         """
         self.trace = trace
         self.sources = sources
-        self._in_cycle = in_cycle
+        self.in_cycle = in_cycle
         self._loosely = loosely
         self._known: dict[tuple[int, int], Places] = {}
         self._handed: dict[tuple[str, int | str], Places] = {}
@@ -155,21 +157,8 @@ class Meaning:
                 if hop.reference == f"closure {name}" or (hop.kind in _RUNS and hop.reference == f"local {name}"):
                     found.add(place + 1)
                 elif hop.name == owner.name and hop.kind == ObjectKind.FUNCTION:
-                    found |= self._default(name, owner, place)
+                    found |= default_of(self.trace, place, name, owner)
         return frozenset(found)
-
-    def _default(self, name: str, owner: Scope, place: int) -> Places:
-        """The default of a parameter, which its function holds in a tuple or a dict."""
-        hop, below = self.trace[place], self.trace[place + 1 : place + 2]
-        arguments = owner.node.args if isinstance(owner.node, (ast.FunctionDef, ast.AsyncFunctionDef)) else None
-        if arguments is None or not below:
-            return NOWHERE
-        key = below[0].reference
-        if hop.reference == ".__defaults__":
-            with_default = owner.parameters[len(owner.parameters) - len(arguments.defaults) :]
-            index = with_default.index(name) if name in with_default else None
-            return frozenset({place + 2}) if index is not None and key in (f"[{index}]", "[i]") else NOWHERE
-        return frozenset({place + 2}) if hop.reference == ".__kwdefaults__" and key == f"['{name}']" else NOWHERE
 
     def _itself(self, name: str, owner: Scope) -> Places:
         """`self` and `cls` in the methods of a class on the trace, and a class by its name."""
@@ -242,7 +231,7 @@ class Meaning:
         if named and isinstance(node.args[1], ast.Constant):
             attribute = ast.Attribute(node.args[0], str(node.args[1].value), ast.Load())
             return self._of_attribute(attribute, scope, steps, deep + 1)
-        if self._in_cycle or self._loosely:
+        if self.in_cycle or self._loosely:
             made = last_name(node.func)
             return frozenset(
                 k

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Sequence
 
 from leakscope.findings.model import Hop
-from leakscope.findings.source.parsed import Scope, Sources
+from leakscope.findings.source.parsed import Scope
+from leakscope.findings.source.sources import Sources
 from leakscope.graph.model import ObjectKind
 
 INSTANCES = (
@@ -102,3 +104,17 @@ def is_module(hop: Hop, file: str) -> bool:
         return is_file(hop, file)
     path = file.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
     return ends_with(path, hop.name) or ends_with(hop.name, path)
+
+
+def default_of(trace: Sequence[Hop], place: int, name: str, owner: Scope) -> frozenset[int]:
+    """The default of a parameter, which its function holds in a tuple or a dict."""
+    hop, below = trace[place], trace[place + 1 : place + 2]
+    arguments = owner.node.args if isinstance(owner.node, (ast.FunctionDef, ast.AsyncFunctionDef)) else None
+    if arguments is None or not below:
+        return frozenset()
+    key = below[0].reference
+    if hop.reference == ".__defaults__":
+        with_default = owner.parameters[len(owner.parameters) - len(arguments.defaults) :]
+        index = with_default.index(name) if name in with_default else None
+        return frozenset({place + 2}) if index is not None and key in (f"[{index}]", "[i]") else frozenset()
+    return frozenset({place + 2}) if hop.reference == ".__kwdefaults__" and key == f"['{name}']" else frozenset()

@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator, Sequence
 
 from leakscope.findings.source.names import key_of, last_name
-from leakscope.findings.source.parsed import Sources
+from leakscope.findings.source.sources import Sources
 from leakscope.findings.source.stores import How, Store
 
 _OF_NUMBERS = ("tensor", "as_tensor", "save")

@@ -7,7 +7,7 @@ from dataclasses import replace
 from leakscope.findings.model import Finding
 from leakscope.findings.source.edits import suggested
 from leakscope.findings.source.lines import stores_for
-from leakscope.findings.source.parsed import Sources
+from leakscope.findings.source.sources import Sources
 from leakscope.findings.stages.case import Case
 
 

@@ -135,3 +135,42 @@ def test_modules_and_parameters_are_told_where_they_are_registered() -> None:
                 self.add_module(name, nn.Linear(4, 4))
     """
     assert told(finding(trace, 1), train=text) == ["self.add_module(name, nn.Linear(4, 4))"]
+
+
+def test_what_a_cycle_holds_is_told_by_its_way_around() -> None:
+    trace = """
+        dict*0 -> ['out']
+        tensor*1 float32[4] -> .grad_fn
+        node*2 TanhBackward0 -> metadata
+        dict*0
+    """
+    text = """
+        def forward(x):
+            out = torch.tanh(x)
+            out.grad_fn.metadata["out"] = out
+            out.grad_fn.metadata["shape"] = out.shape
+            rows["out"] = out
+    """
+    found = finding(trace, 0, freed_by=FreedBy.NEVER)
+    assert told(found, train=text) == ['out.grad_fn.metadata["out"] = out']
+
+
+def test_of_lines_alike_in_a_cycle_those_are_told_that_store_what_it_goes_on_with() -> None:
+    trace = """
+        object*0 __main__.Pair train.py:3 -> .parent
+        object*1 __main__.Pair train.py:3 -> .children
+        list -> [i]
+        object*0 __main__.Pair train.py:3
+    """
+    text = """
+        class Pair:
+            def __init__(self):
+                self.parent, self.children = None, []
+
+        def link():
+            parent, child = Pair(), Pair()
+            child.parent = parent
+            parent.children.append(child)
+            child.parent = name()
+    """
+    assert told(finding(trace, 0, freed_by=FreedBy.GC), train=text) == ["child.parent = parent"]

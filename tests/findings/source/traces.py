@@ -16,7 +16,7 @@ from leakscope.findings.facts import Said
 from leakscope.findings.kinds import FreedBy, HopStatus, Severity
 from leakscope.findings.model import Cut, CutReference, Finding, Hop, Suggestion
 from leakscope.findings.source.lines import stores_for
-from leakscope.findings.source.parsed import Sources
+from leakscope.findings.source.sources import Sources
 from leakscope.findings.stages.source import with_lines
 from leakscope.graph.model import ObjectKind
 
