@@ -45,12 +45,16 @@ class UntouchedFacts(Facts):
     """Functions that have ended, whose variables a traceback keeps; () where running code holds it."""
 
 
-def idle_findings(rank: Rank, min_bytes: int, worth_share: float = WORTH_SHARE) -> list[Finding]:
+def idle_findings(
+    rank: Rank, min_bytes: int, told: Sequence[Finding] = (), worth_share: float = WORTH_SHARE
+) -> list[Finding]:
     """One for each holder of what no operation of the watched steps touched, where it is worth a line.
 
     Told is only what goes free when variables are let go that no code reads again: those of running functions and of
     the script, as their bytecode says, and those of functions that have ended and that a traceback keeps. An
     attribute or an item may be needed later, as weights of an average or data to validate with: nobody can tell.
+
+    `told` are the findings of what grows: what is held by way of the cut of one of these is told there.
     """
     watched = heap_at_peak(rank)
     if watched is None:
@@ -67,7 +71,14 @@ def idle_findings(rank: Rank, min_bytes: int, worth_share: float = WORTH_SHARE) 
     least = max(min_bytes, worth_share * step.peak_bytes, 1)
     candidates = np.concatenate([unread, _entries(graph, ended)])
     found = (_finding(rank.number, step, graph, cuts, gone, ended) for cuts in _together(graph, candidates, gone))
-    return [finding for finding in found if finding is not None and finding.retained_bytes >= least]
+    worth = [finding for finding in found if finding is not None and finding.retained_bytes >= least]
+    ways = [_way(leak)[: leak.cut_position + 1] for leak in told if leak.cut_position is not None]
+    return [finding for finding in worth if not any(_way(finding)[: len(way)] == way for way in ways)]
+
+
+def _way(finding: Finding) -> list[tuple[str, str]]:
+    """What leads to the memory, the same at every look."""
+    return [(hop.type if place else hop.object, hop.reference) for place, hop in enumerate(finding.trace)]
 
 
 _LOCAL = tuple(ReferenceKind).index(ReferenceKind.LOCAL)

@@ -28,7 +28,7 @@ def add_memory_of_rank(case: RankCase) -> RankCase:
             *allocator_findings(case.rank, case.looks),
             *kept.values(),
             *late_release_findings(case.rank, case.min_bytes, kept),
-            *idle_findings(case.rank, case.min_bytes),
+            *idle_findings(case.rank, case.min_bytes, case.findings),
         ),
         unjudged=(*case.unjudged, *late_release_unjudged(case.rank)),
     )

@@ -35,6 +35,22 @@ SCRIPT = """
 
     main()
 """
+ORDINARY = """
+    import torch
+    from torch import nn
+
+    def main():
+        net = nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 128))
+        optimizer = torch.optim.SGD(net.parameters(), lr=1e-3)
+        for _ in range(10):
+            out = net(torch.randn(4096, 64))
+            loss = out.pow(2).mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+
+    main()
+"""
 Command = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
@@ -64,3 +80,14 @@ def test_the_batch_is_found_and_named_and_never_a_leak(script: Callable[[str], P
     assert failed.returncode == 23
     assert "Verdict  CLEAN (exit status 23)" in failed.stdout
     assert "4.00 MiB avoidable, more than --fail-on-avoidable allows" in " ".join(failed.stdout.split())
+
+
+def test_an_ordinary_loop_whose_output_lives_until_the_next_step_is_clean(
+    script: Callable[[str], Path], leakscope: Command
+) -> None:
+    done = leakscope("run", "-o", "run", script(ORDINARY))
+    assert done.returncode == 0, done.stderr
+    told = done.stdout + done.stderr
+    assert "Verdict  CLEAN (exit status 0)" in told and "Avoidable memory (1): never a leak" in told
+    (line,) = [paragraph for paragraph in told.split("\n- ") if paragraph.startswith("`out")]
+    assert "`out in main()` at train.py:9: 2.00 MiB at the step's peak" in " ".join(line.split())

@@ -8,7 +8,8 @@ from typing import Any
 
 from support.pipelining_heaps import KIB, Heap, peak_rank, storages
 
-from leakscope.findings.model import Finding
+from leakscope.findings.kinds import Severity
+from leakscope.findings.model import Cut, CutReference, Finding
 from leakscope.findings.peak.untouched import idle_findings
 from leakscope.record.model import Rank
 from leakscope.record.rows.lifetimes import UntouchedStorage, WatchedStep
@@ -128,6 +129,16 @@ def test_a_list_of_errors_that_nobody_reads_is_one_holder() -> None:
     assert one.cut is not None and one.cut.written == "errors in main()" and one.retained_bytes == 3 * BIG
     (items,) = found(heap, tensors)
     assert items.cut is not None and items.cut.written == "errors[i] in main()" and items.retained_bytes == 3 * BIG
+
+
+def test_what_grows_is_told_as_a_leak_alone() -> None:
+    rank = rank_of(traceback_heap(), ["hidden"])
+    (finding,) = idle_findings(rank, 0)
+    first = CutReference(".last_value", written="sys.last_value", trace=0)
+    leak = replace(finding, severity=Severity.LEAK, cut=Cut((first,), BIG))
+    assert idle_findings(rank, 0, [leak]) == []
+    elsewhere = replace(leak, trace=(replace(finding.trace[0], object="module train"), *finding.trace[1:]))
+    assert idle_findings(rank, 0, [elsewhere]) == [finding]
 
 
 def test_beside_an_accelerator_host_memory_is_not_the_peaks() -> None:
