@@ -48,11 +48,11 @@ class Outcome:
     """Its log, relative to the run's folder."""
 
 
-def collect_outcome(folder: Path, codes: Mapping[int, int], only: int | None = None) -> Outcome:
+def collect_outcome(folder: Path, codes: Mapping[int, int], only: int | None = None, oom_kills: int = 0) -> Outcome:
     """Complete what the ranks wrote: how the silent ones ended, where the logs are, what is common to all of them.
 
     `codes` holds what the operating system says of a rank: its status, negative for a signal. With `only` no other rank
-    counts as failed.
+    counts as failed. `oom_kills` is how many processes the system ended meanwhile for want of memory.
     """
     interrupted = codes.get(LAUNCHER)
     run = read_run(folder)
@@ -64,7 +64,8 @@ def collect_outcome(folder: Path, codes: Mapping[int, int], only: int | None = N
         log = f"logs/rank_{rank.number:04d}.stderr.log"
         path = folder / f"rank_{rank.number:04d}"
         stack = ended.stack or (read_stack(path / "stack.txt") if ended.status else ())
-        ended = replace(ended, log=log if (folder / log).exists() else "", stack=stack)
+        kills = oom_kills if (ended.how, ended.status) == (EndKind.KILLED, _SIGNALLED + signal.SIGKILL) else 0
+        ended = replace(ended, log=log if (folder / log).exists() else "", stack=stack, out_of_memory_kills=kills)
         if ended != rank.ended:
             path.mkdir(exist_ok=True)
             write_json(ended_file(path), ended_to_json(ended))

@@ -12,6 +12,7 @@ from dataclasses import replace
 from leakscope._version import __version__
 from leakscope.errors import LaunchFailed
 from leakscope.launch.elastic import run_under_elastic
+from leakscope.launch.oom_killer import processes_ended
 from leakscope.launch.outcome import Outcome, collect_outcome
 from leakscope.launch.outside import Outside
 from leakscope.launch.signals import signals_kept
@@ -31,13 +32,14 @@ def launch(options: Options) -> Outcome:
     """
     options = replace(options, world=options.ranks * options.nnodes)
     _write_run(options)
+    ended_before = processes_ended()
     if options.nnodes == 1:
         options.rank_state.unlink(missing_ok=True)
     if options.world == 1:
         codes = {0: _run_alone(options)}
     else:
         codes = run_under_elastic(options, rank_command(replace(options, under_elastic=True)))
-    outcome = collect_outcome(options.folder, codes)
+    outcome = collect_outcome(options.folder, codes, oom_kills=processes_ended() - ended_before)
     if options.nnodes == 1:
         options.rank_state.unlink(missing_ok=True)
     return outcome

@@ -10,7 +10,16 @@ from leakscope.findings.memory.counters import counted_rate
 from leakscope.findings.model import Findings, RankSummary
 from leakscope.record.kinds import EndKind
 from leakscope.record.model import Rank, Run
-from leakscope.report.wording import comm_notes, ended_badly, ended_text, error_text, leaks, plural, processes_text
+from leakscope.report.wording import (
+    comm_notes,
+    ended_badly,
+    ended_text,
+    error_text,
+    is_hung,
+    leaks,
+    plural,
+    processes_text,
+)
 from leakscope.units import bytes_text, seconds_text
 
 _OLDEST = 2
@@ -29,6 +38,8 @@ class RankStory:
     stack: tuple[str, ...]
     printed_by_python: bool
     """Whether the stack is a traceback, which Python has printed as well."""
+    opens_the_report: bool
+    """Whether its end is what `failure_text` tells of a run of one rank."""
     log: str
     steps: int
     counted_bytes: int | None
@@ -72,6 +83,7 @@ def _story(rank: Rank, run: Run, findings: Findings, state: CommState | None) ->
         error=error_text(rank),
         stack=rank.ended.stack,
         printed_by_python=rank.ended.how == EndKind.RAISED,
+        opens_the_report=ended_badly(rank) and not is_hung(rank),
         log=rank.ended.log,
         steps=max(rank.ended.steps, len(rank.steps)),
         counted_bytes=_counted(rank, summary),

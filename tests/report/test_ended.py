@@ -39,6 +39,14 @@ ENDS = [
         Ended(EndKind.KILLED, 137, 5, "killed by SIGKILL", log="logs/0.log"),
         ("Failed", "The script was killed by SIGKILL after 5 steps. Its log: logs/0.log"),
     ),
+    (
+        Ended(EndKind.KILLED, 137, 5, "killed by SIGKILL", out_of_memory_kills=1),
+        (
+            "Failed",
+            "The script was killed by SIGKILL after 5 steps; meanwhile the system killed a process on this machine "
+            "because memory had run out.",
+        ),
+    ),
     (Ended(EndKind.KILLED, 139, 5), ("Failed", "The script was killed by SIGSEGV after 5 steps.")),
     (Ended(EndKind.EXITED, 3, 4), ("Failed", "The script exited with status 3 after 4 steps.")),
     (Ended(EndKind.FINISHED, 0, 4), ("", "")),
@@ -57,6 +65,7 @@ def test_the_report_opens_with_it_and_says_it_in_no_other_words(ended: Ended, to
     text = FORMATS["text"](*examples.failed_as(ended))
     assert text.startswith(told[0]) and " ".join(text.split()).startswith(" ".join(told))
     assert "raised" not in text and "KeyboardInterrupt" not in text and "error:" not in text
+    assert text.count(ended_text(examples.failed_as(ended)[0].ranks[0])[:40]) <= 1, "once is enough"
 
 
 def test_a_script_that_fails_before_its_first_step_is_not_told_to_mark_steps() -> None:
@@ -67,7 +76,7 @@ def test_a_script_that_fails_before_its_first_step_is_not_told_to_mark_steps() -
 
 def test_of_a_long_error_the_sentence_has_the_beginning_and_the_rank_all_of_it() -> None:
     (rank,) = examples.failed_as(Ended(EndKind.RAISED, 1, 4, f"{LONG}\nand more"))[0].ranks
-    assert len(ended_text(rank)) < 220 and ended_text(rank).startswith("failed with RuntimeError: shape mismatch,")
+    assert len(ended_text(rank)) < 300 and ended_text(rank).startswith("failed with RuntimeError: shape mismatch,")
     assert error_text(rank) == f"{LONG}\nand more"
 
 

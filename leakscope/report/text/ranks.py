@@ -18,36 +18,36 @@ HEADS = ("rank", "steps", "allocated", "growth/step", "in tensors", "leaked", "p
 
 
 def rank_lines(run: Run, findings: Findings, verbose: bool = False) -> Iterator[str]:
-    """All ranks: how they ended, a table, and what else is known of each."""
+    """All ranks: how they ended, a table, and what else is known of each; nothing where the report has said it all."""
     stories = rank_stories(run, findings)
-    yield "Ranks"
-    yield "====="
+    lines = list(_ends(stories, verbose))
+    if verbose or any(story.counted_bytes is not None for story in stories):
+        lines += [*([""] if lines else []), *_table(stories, verbose)]
+    for story in stories:
+        lines += _figures(story, verbose)
+    if lines:
+        yield from ("Ranks", "=====", *lines)
+
+
+def _ends(stories: tuple[RankStory, ...], verbose: bool) -> Iterator[str]:
     if len(stories) > 1 and len({story.ended for story in stories}) == 1 and not any(map(_says_more, stories)):
         yield f"  all {len(stories)} ranks {stories[0].ended}"
-    else:
-        for story in stories:
-            yield from _ended(story, shown_before=len(stories) == 1 and not verbose)
-    yield ""
-    yield from _table(stories, verbose)
+        return
     for story in stories:
-        yield from _figures(story, verbose)
+        told = len(stories) == 1 and story.opens_the_report and not verbose
+        if not told:
+            yield from wrapped(f"{'!' if story.badly else ' '} rank {story.number} {story.ended}", "", "    ")
+        if story.error:
+            yield from wrapped(story.error, "    error: ", "           ")
+        if not (told and story.printed_by_python):
+            for line in story.stack:
+                yield from wrapped(line, "    | ", "    | ")
+        if story.log and not told and (story.badly or story.error):
+            yield from wrapped(story.log, "    log: ", "         ")
 
 
 def _says_more(story: RankStory) -> bool:
     return story.badly or bool(story.error or story.stack)
-
-
-def _ended(story: RankStory, shown_before: bool) -> Iterator[str]:
-    """`shown_before`: Python itself has printed the traceback of an only rank, and the report opens with its error."""
-    mark = "!" if story.badly else " "
-    yield from wrapped(f"{mark} rank {story.number} {story.ended}", "", "    ")
-    if story.error:
-        yield from wrapped(story.error, "    error: ", "           ")
-    if not (shown_before and story.printed_by_python):
-        for line in story.stack:
-            yield from wrapped(line, "    | ", "    | ")
-    if story.log and (story.badly or story.error):
-        yield from wrapped(story.log, "    log: ", "         ")
 
 
 def _table(stories: tuple[RankStory, ...], verbose: bool) -> Iterator[str]:

@@ -14,7 +14,7 @@ _SIGNALLED = 128
 """Exit status of a process that signal 0 would have ended, as shells count."""
 _CTRL_C = _SIGNALLED + signal.SIGINT
 _TERMINATED = _SIGNALLED + signal.SIGTERM
-_ERROR_SHOWN = 160
+_ERROR_SHOWN = 240
 """Characters of an error's first line that a sentence quotes; the rest stands below it."""
 _PASSIVE = ("killed", "stopped", "ended")
 """First words that follow `it was`."""
@@ -36,7 +36,7 @@ def ended_text(rank: Rank) -> str:
     ended = rank.ended
     if ended.how == EndKind.FINISHED and ended.steps == 0:
         return "finished, no step seen"
-    return f"{_how(ended)} {_after(ended)}"
+    return f"{_how(ended)} {_after(ended)}{_oom_killer(ended)}"
 
 
 def _after(ended: Ended) -> str:
@@ -58,6 +58,14 @@ def _how(ended: Ended) -> str:
         EndKind.KILLED: f"killed by {status_text(ended.status)}",
         EndKind.LOST: "left no word of how it ended,",
     }[ended.how]
+
+
+def _oom_killer(ended: Ended) -> str:
+    """Why SIGKILL may have come, where the system's own count says so."""
+    if not ended.out_of_memory_kills:
+        return ""
+    killed = "a process" if ended.out_of_memory_kills == 1 else f"{ended.out_of_memory_kills} processes"
+    return f"; meanwhile the system killed {killed} on this machine because memory had run out"
 
 
 def _error(ended: Ended) -> str:
