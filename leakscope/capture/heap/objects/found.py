@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import collections
 import gc
 from collections.abc import Iterable, Mapping
 
@@ -10,7 +9,6 @@ import numpy as np
 
 from leakscope.capture.heap.native.references import NativeReferences
 from leakscope.capture.heap.objects.gains import Gain, Gains, Grown
-from leakscope.capture.heap.objects.lengths import Containers
 from leakscope.capture.heap.raw_types import container_base, type_dict
 from leakscope.graph.model import ROOTS, HeapGraph, RootKind
 from leakscope.graph.reach import reachable
@@ -19,8 +17,6 @@ from leakscope.record.rows.objects import GainingContainer
 _OURS = ("leakscope", "leakscope_cli")
 _NAMED = (RootKind.MODULE, RootKind.FRAME, RootKind.THREAD, RootKind.NATIVE)
 """Roots of the program's: what has none of them hangs on leakscope's own objects."""
-_WITHOUT_FIRST = (set, collections.deque)
-"""Of these the first item is another one as soon as an item is put in, or taken out."""
 
 
 def gaining_containers(native: NativeReferences, gains: Gains, own: Iterable[int]) -> dict[int, Gain]:
@@ -30,10 +26,7 @@ def gaining_containers(native: NativeReferences, gains: Gains, own: Iterable[int
     """
     sweep = native.sweep
     tracked = native.containers[native.containers < sweep.tracked]
-    types = sweep.types[tracked]
-    firsts = np.where(np.isin(types, [id(kind) for kind in _WITHOUT_FIRST]), 0, sweep.firsts[tracked])
-    columns = Containers(sweep.addresses[tracked], sweep.lengths[tracked], firsts)
-    found = tracked[gains.growing(columns)]
+    found = gains.growing(sweep, tracked)
     lengths = dict(zip(found.tolist(), sweep.lengths[found].tolist(), strict=True))
     untracked = np.flatnonzero(sweep.types[sweep.tracked :] == id(dict)) + sweep.tracked
     lengths |= {k: len(sweep.objects[k]) for k in untracked.tolist() if gains.has_grown(sweep.objects[k])}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,14 +11,21 @@ import numpy as np
 
 from leakscope.capture.heap.native.autograd import Types
 from leakscope.capture.heap.objects.items import Item, item_text, newest_items, oldest_items
-from leakscope.capture.heap.objects.lengths import Containers, Lengths
+from leakscope.capture.heap.objects.lengths import Containers, Lengths, gained, kept_lengths
 from leakscope.capture.heap.objects.sizes import Measure, size_of
 from leakscope.capture.heap.python.address_book import Ints
+from leakscope.capture.heap.python.gc_heap import Sweep
 from leakscope.capture.heap.python.untracked import LARGE
 from leakscope.capture.heap.raw_types import container_base
 
 _MOST_MEASURED = 256
 """Containers that one look measures, those that have gained most items, chosen."""
+_FIRST = 1 << 40
+"""Added to what a container has gained that had gained before: those come first."""
+_MANY_DICTS, _FEW_ITEMS = 1 << 14, 16
+"""Dicts of numbers and texts from which on the short ones among them are taken to be data, chosen."""
+_WITHOUT_FIRST = (set, collections.deque)
+"""Of these the first item is another one as soon as an item is put in, or taken out."""
 _MOST_TOLD = 32
 """Containers that one look tells of, those that have gained most bytes, chosen."""
 
@@ -67,23 +75,41 @@ class Gains:
         self._grown: set[int] = set()
         """Addresses of the dicts that have grown and that gc does not track."""
 
-    def growing(self, containers: Containers) -> Ints:
-        """Places of those that have grown, since the last look or before that; all are noted for the next one."""
-        places = self._lengths.not_shorter(containers)
-        addresses = containers.addresses[places]
-        longer = self._lengths.before(addresses) < containers.lengths[places]
-        return places[longer | np.isin(addresses, np.fromiter(self._of, np.int64, len(self._of)))]
+    def growing(self, heap: Sweep, containers: Ints) -> Ints:
+        """Indexes of those of the sweep's containers that have gained most, at this look or before; all are noted."""
+        last = self._lengths.last
+        at = heap.address_book.find(last.addresses).astype(np.int64)
+        is_container = np.zeros(len(heap.types), dtype=bool)
+        is_container[containers] = True
+        there = np.flatnonzero((at >= 0) & is_container[at])
+        grown = self._most_gained(last.at(there), _columns(heap, at[there]))
+        self._lengths.note(_columns(heap, containers[kept_lengths(heap.lengths[containers])]))
+        return at[there][grown]
 
     def growing_dicts(self, dicts: list[dict[Any, Any]]) -> Ints:
-        """The same of dicts that hold only what gc does not track, and so are not tracked either."""
-        filled = np.flatnonzero(np.fromiter(map(len, dicts), np.int64, len(dicts)))
-        some = [dicts[place] for place in filled.tolist()]
-        if not some:
-            return filled
+        """Places of those of some dicts that hold only what gc does not track: it does not track them either."""
+        lengths = np.fromiter(map(len, dicts), np.int64, len(dicts))
+        least = 1 if len(dicts) <= _MANY_DICTS else _FEW_ITEMS
+        places = np.flatnonzero(lengths >= least)
+        if len(places) == 0:
+            return places
+        some = [dicts[place] for place in places.tolist()]
         columns = (map(id, some), map(len, some), map(id, map(next, map(iter, some))))
-        grown = self.growing(Containers(*(np.fromiter(column, np.int64, len(some)) for column in columns)))
-        self._grown.update(id(some[place]) for place in grown.tolist())
-        return filled[grown]
+        now = Containers(*(np.fromiter(column, np.int64, len(some)) for column in columns))
+        self._lengths.note(now)
+        if len(self._lengths.last.addresses) == 0:
+            return places[:0]
+        grown = self._most_gained(self._lengths.before(now.addresses), now)
+        self._grown.update(now.addresses[grown].tolist())
+        return places[grown]
+
+    def _most_gained(self, before: Containers, now: Containers) -> Ints:
+        """Places of the containers that have gained most, and of those that had gained at earlier looks."""
+        more = gained(before, now)
+        known = np.isin(now.addresses, np.fromiter(self._of, np.int64, len(self._of)))
+        grown = np.flatnonzero((more > 0) | (known & (more == 0)))
+        rank = more[grown] + np.where(known[grown], _FIRST, 0)
+        return grown[np.argsort(-rank, kind="stable")[:_MOST_MEASURED]]
 
     def has_grown(self, untracked: dict[Any, Any]) -> bool:
         """Whether a dict that gc does not track was found to have grown, at this look."""
@@ -110,9 +136,17 @@ class Gains:
         known = self._of.get(id(new.container))
         if known is not None and known.type == id(kind):
             return known
-        before = int(self._lengths.before(np.array([id(new.container)]))[0]) / new.length
+        before = int(self._lengths.before(np.array([id(new.container)])).lengths[0]) / new.length
         items = container_base(kind).__len__(new.container)
         return Gain(id(kind), round(items * before), round(size_of(new.container, kind) * before))
+
+
+def _columns(heap: Sweep, containers: Ints) -> Containers:
+    types = heap.types[containers]
+    firsts = heap.firsts[containers]
+    for kind in _WITHOUT_FIRST:
+        firsts[types == id(kind)] = 0
+    return Containers(heap.addresses[containers], heap.lengths[containers], firsts)
 
 
 def _items_gained(new: tuple[Grown, Gain]) -> int:

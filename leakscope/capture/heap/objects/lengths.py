@@ -1,8 +1,9 @@
-"""Which containers have grown since the last look? Told by addresses and lengths: nothing is kept alive."""
+"""How long was each container at the last look? Kept by address, as numbers: nothing is kept alive."""
 
 from __future__ import annotations
 
 import mmap
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,7 +12,9 @@ from numpy.typing import NDArray
 from leakscope.capture.heap.python.address_book import Ints
 
 _MOST_KEPT = 1 << 17
-"""Containers whose lengths are kept between looks, the longest ones, chosen: 3 MiB."""
+"""Containers that are kept between looks, chosen: 3 MiB."""
+_LONG = 1 << 16
+"""Lengths from which on all count as one when the commonest are left out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,62 +30,65 @@ class Containers:
     What is freed leaves its address to another container of the same type, and to one of the same name in each step.
     """
 
-    def at(self, places: Ints) -> Containers:
+    def at(self, places: Ints | NDArray[np.bool_]) -> Containers:
         """Those at these places."""
         return Containers(self.addresses[places], self.lengths[places], self.firsts[places])
 
 
-class Lengths:
-    """How long each container was at the last look.
+def gained(before: Containers, now: Containers) -> Ints:
+    """References that each of the containers has more than before, -1 where it has fewer or is another one."""
+    same = (before.addresses == now.addresses) & (before.firsts == now.firsts) & (before.lengths > 0)
+    more: Ints = np.where(same, np.maximum(now.lengths - before.lengths, -1), -1)
+    return more
 
-    That is kept in pages of its own (`mmap`), which glibc's count of what the program has taken does not see.
+
+def kept_lengths(lengths: Ints) -> NDArray[np.bool_]:
+    """Which containers are to be kept, by their lengths: all, or of very many not the commonest, which are of data."""
+    if len(lengths) <= _MOST_KEPT:
+        return np.ones(len(lengths), dtype=bool)
+    cut = np.minimum(lengths, _LONG)
+    common = np.bincount(cut)
+    rarest = np.argsort(common, kind="stable")
+    kept = np.zeros(len(common), dtype=bool)
+    kept[rarest[np.cumsum(common[rarest]) <= _MOST_KEPT]] = True
+    of_kept: NDArray[np.bool_] = kept[cut]
+    return of_kept
+
+
+class Lengths:
+    """The containers of the last look, and those that are noted of this one.
+
+    They are kept in pages of their own (`mmap`), which glibc's count of what the program has taken does not see.
     """
 
-    __slots__ = ("_last", "_seen", "_shortest")
+    __slots__ = ("_noted", "last")
 
     def __init__(self) -> None:
         nothing = np.zeros(0, dtype=np.int64)
-        self._last = Containers(nothing, nothing, nothing)
+        self.last = Containers(nothing, nothing, nothing)
         """In the order of their addresses."""
-        self._shortest = 0
-        """No container that was shorter than this is kept."""
-        self._seen: list[Containers] = []
+        self._noted: list[Containers] = []
 
-    def not_shorter(self, containers: Containers) -> Ints:
-        """Places of those that were there at the last look, no longer than now; all are noted for the next look."""
-        self._seen.append(containers)
-        last = self._last
-        if len(last.addresses) == 0:
-            return np.zeros(0, dtype=np.int64)
-        long_enough = np.flatnonzero(containers.lengths >= self._shortest)
-        now = containers.at(long_enough)
-        before = last.at(np.minimum(np.searchsorted(last.addresses, now.addresses), len(last.addresses) - 1))
-        same: NDArray[np.bool_] = (
-            (before.addresses == now.addresses)
-            & (before.firsts == now.firsts)
-            & (before.lengths <= now.lengths)
-            & (before.lengths > 0)
-        )
-        return long_enough[same]
+    def before(self, addresses: Ints) -> Containers:
+        """The container of the last look that comes nearest to each of these addresses."""
+        return self.last.at(np.minimum(np.searchsorted(self.last.addresses, addresses), len(self.last.addresses) - 1))
 
-    def before(self, addresses: Ints) -> Ints:
-        """How long these containers, which were there, were at the last look."""
-        return self._last.lengths[np.searchsorted(self._last.addresses, addresses)]
+    def note(self, containers: Containers) -> None:
+        """Keep these for the next look."""
+        self._noted.append(containers)
 
     def end_look(self) -> None:
         """What was noted is from now on what there was at the last look."""
-        seen, self._seen = self._seen, []
-        if not seen:
-            return
-        addresses, first = np.unique(np.concatenate([c.addresses for c in seen]), return_index=True)
-        lengths = np.concatenate([c.lengths for c in seen])[first]
-        firsts = np.concatenate([c.firsts for c in seen])[first]
-        kept = Containers(addresses, lengths, firsts)
-        self._shortest = 0
-        if len(addresses) > _MOST_KEPT:
-            kept = kept.at(np.sort(np.argpartition(lengths, -_MOST_KEPT)[-_MOST_KEPT:]))
-            self._shortest = int(kept.lengths.min())
-        self._last = Containers(*map(_in_own_pages, (kept.addresses, kept.lengths, kept.firsts)))
+        noted, self._noted = self._noted, []
+        if noted:
+            addresses, first = np.unique(_column(noted, "addresses"), return_index=True)
+            columns = (addresses, *(_column(noted, name)[first] for name in ("lengths", "firsts")))
+            self.last = Containers(*map(_in_own_pages, columns))
+
+
+def _column(parts: Sequence[Containers], name: str) -> Ints:
+    column: Ints = np.concatenate([getattr(part, name) for part in parts])
+    return column
 
 
 def _in_own_pages(values: Ints) -> Ints:
