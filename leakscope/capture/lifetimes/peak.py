@@ -64,18 +64,20 @@ def match_live(live: Live, peak: Peak, table: Table) -> None:
             peak.unseen += int(graph.bytes[index])
         elif record is not None:
             record.storage = index
-    _note_arrays(live, table)
+    _note_shared(live, table)
 
 
-def _note_arrays(live: Live, table: Table) -> None:
-    """Note which of the storages that nobody has used yet are an array's memory: whoever has the array uses that
-    unseen, and it outlives the tensor (torch.from_numpy).
+def _note_shared(live: Live, table: Table) -> None:
+    """Note which of the storages that nobody has used yet others may use unseen, and whose memory outlives them: that
+    of an array (torch.from_numpy), and what other processes share.
     """
     borrowed = {}
     for record in table.alive.values():
         if record.storage >= 0 and record.last < 0:
             storage = storage_object(live.objects[record.storage])
-            if not StorageBase.resizable(storage):  # its memory came from elsewhere
+            on_host = StorageBase.device.__get__(storage).type == "cpu"  # all of an accelerator's says it is shared
+            record.handed_out = on_host and bool(StorageBase.is_shared(storage))
+            if on_host and not StorageBase.resizable(storage):  # its memory came from elsewhere
                 borrowed[int(StorageBase.data_ptr(storage))] = record
     if borrowed:
         # an array that only a running function has is not among what gc leads to

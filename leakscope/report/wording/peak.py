@@ -137,7 +137,10 @@ def untouched_advice(_finding: Finding, facts: UntouchedFacts) -> str:
             "A stored exception or traceback keeps every variable of the calls it came through. Keep its text "
             "(traceback.format_exception) instead, or clear it: `error.__traceback__ = None`."
         )
-    return "Delete the variable after its last use, or move that part into a function of its own."
+    return (
+        "Delete the variable after its last use, or move that part into a function of its own. Where native code was "
+        "given its address, it has to stay."
+    )
 
 
 def others_title(_finding: Finding, facts: OthersFacts) -> str:

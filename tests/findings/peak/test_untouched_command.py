@@ -45,6 +45,7 @@ SCRIPT = """
         checkpoint = {"weight": torch.randn(1024, 256), "state": [torch.randn(1024, 256)]}
         records = np.ones((1024, 1024))
         over_records = torch.from_numpy(records)
+        for_workers = torch.ones(1024, 256).share_memory_()
         trainer = Trainer()
         trainer.net.weight.data.copy_(checkpoint["weight"])
         trainer.fit(batches, teacher, validation)
