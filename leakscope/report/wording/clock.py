@@ -28,8 +28,8 @@ def _named(clock: StepsBy) -> str:
 
 
 def processes_text(processes: Sequence[StartedProcess]) -> str:
-    """`2 processes of its own (torch.multiprocessing.spawn at train.py:41)`, of one process or more."""
+    """`2 processes (torch.multiprocessing.spawn at train.py:41)`, of one process or more."""
     first = processes[0]
     where = f" at {first.started_at.split(' ')[0]}" if first.started_at else ""
     count = f"{len(processes)} processes" if len(processes) > 1 else "a process"
-    return cleaned(f"{count} of its own ({first.through}{where})")
+    return cleaned(f"{count} ({first.through}{where})")

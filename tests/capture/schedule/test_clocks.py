@@ -1,0 +1,369 @@
+"""What ends a step, where torch itself runs: optimizers that come and go, backwards, modules?"""
+
+from __future__ import annotations
+
+import copy
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.autograd import Variable
+from torch.optim import SGD, Adam, Optimizer
+
+from leakscope.capture.process.patches import Patches
+from leakscope.capture.schedule.events import StepEvents
+from leakscope.capture.schedule.looks import FIRST_LOOKS, Schedule
+from leakscope.capture.schedule.modules import CALLS_WITHOUT_BACKWARD
+from leakscope.capture.schedule.peers import Peers
+from leakscope.capture.schedule.rank_state import Activity, RankStateFile
+from leakscope.capture.schedule.steps import BACKWARDS_BY_HAND, StepClock
+from leakscope.options import Options
+from leakscope.record.kinds import ClockKind
+
+STEPS = 12
+WIDTH = 4
+
+
+class Heard:
+    """The steps that have ended, by what ended them."""
+
+    def __init__(self) -> None:
+        self.ticks: list[tuple[ClockKind, str]] = []
+        self.errors: list[Exception] = []
+        self.step_alone = True
+        self.clock = StepClock(lambda: self.step_alone)
+        self.events = StepEvents(self.clock, self.ticks.append, lambda: False, self.errors.append)
+
+    def by(self, clock: ClockKind) -> int:
+        return sum(tick[0] == clock for tick in self.ticks)
+
+
+@pytest.fixture
+def heard() -> Iterator[Heard]:
+    listening, patches = Heard(), Patches()
+    listening.events.install(patches)
+    yield listening
+    patches.take_out()
+    assert not listening.errors
+
+
+def _net() -> nn.Linear:
+    return nn.Linear(WIDTH, WIDTH)
+
+
+def _backward(net: nn.Module) -> None:
+    net(torch.ones(2, WIDTH)).sum().backward()
+
+
+def _train(net: nn.Module, optimizer: Optimizer) -> None:
+    optimizer.zero_grad()
+    _backward(net)
+    optimizer.step()
+
+
+# optimizers
+
+
+@pytest.mark.parametrize("each", [1, 3])
+def test_a_fresh_model_and_optimizer_for_each_trial_count_though_the_old_ones_are_kept(heard: Heard, each: int) -> None:
+    kept = []
+    for _ in range(STEPS):
+        net = _net()
+        kept.append(Adam(net.parameters()))
+        for _ in range(each):
+            _train(net, kept[-1])
+    assert heard.ticks == [(ClockKind.OPTIMIZER, "Adam")] * STEPS * each
+
+
+def test_of_two_made_together_for_a_trial_one_ends_the_steps(heard: Heard) -> None:
+    kept = []
+    for _ in range(STEPS):
+        generator, critic = _net(), _net()
+        pair = SGD(generator.parameters(), 0.1), Adam(critic.parameters())
+        kept.append(pair)
+        for _ in range(3):
+            _train(critic, pair[1])
+            _train(generator, pair[0])
+    assert heard.ticks == [(ClockKind.OPTIMIZER, "Adam")] * STEPS * 3
+
+
+def test_a_copy_for_each_trial_counts_as_a_new_one(heard: Heard) -> None:
+    net = _net()
+    first = SGD(net.parameters(), 0.1)
+    kept = []
+    for _ in range(STEPS):
+        kept.append(copy.deepcopy((net, first)))
+        _train(*kept[-1])
+    assert len(heard.ticks) == STEPS
+
+
+def test_one_that_loads_its_state_is_no_new_one(heard: Heard) -> None:
+    nets = _net(), _net()
+    first, second = (SGD(net.parameters(), 0.1, momentum=0.9) for net in nets)
+    for _ in range(STEPS):
+        _train(nets[0], first)
+        second.load_state_dict(second.state_dict())
+        _train(nets[1], second)
+    assert len(heard.ticks) == STEPS
+
+
+@pytest.mark.parametrize("lazily", [False, True])
+def test_one_for_each_parameter_that_steps_inside_the_backward_makes_one_step_a_backward(
+    heard: Heard, lazily: bool
+) -> None:
+    net = nn.Sequential(*(_net() for _ in range(30)))
+    optimizers: dict[nn.Parameter, Optimizer] = {}
+
+    def step(parameter: nn.Parameter) -> None:
+        if parameter not in optimizers:
+            optimizers[parameter] = Adam([parameter])
+        optimizers[parameter].step()
+        optimizers[parameter].zero_grad()
+
+    for parameter in net.parameters():
+        if not lazily:
+            optimizers[parameter] = Adam([parameter])
+        parameter.register_post_accumulate_grad_hook(step)
+    for _ in range(STEPS):
+        _backward(net)
+    assert heard.by(ClockKind.OPTIMIZER) == STEPS
+    assert heard.by(ClockKind.BACKWARD) == 0
+
+
+def test_lbfgs_that_calls_back_takes_over_from_the_trial_before(heard: Heard) -> None:
+    kept = []
+    for _ in range(STEPS):
+        net = _net()
+        kept.append(torch.optim.LBFGS(net.parameters(), max_iter=2))
+
+        def closure(net: nn.Module = net) -> torch.Tensor:
+            loss: torch.Tensor = net(torch.ones(2, WIDTH)).pow(2).sum()
+            loss.backward()
+            return loss
+
+        kept[-1].step(closure)  # type: ignore[arg-type]
+    assert heard.by(ClockKind.OPTIMIZER) == STEPS
+
+
+# backward
+
+
+def _by_engine(loss: torch.Tensor) -> None:
+    Variable._execution_engine.run_backward(  # type: ignore[attr-defined]
+        (loss,), (torch.ones_like(loss),), False, False, (), allow_unreachable=True, accumulate_grad=True
+    )
+
+
+BACKWARDS: dict[str, Callable[[nn.Linear], object]] = {
+    "Tensor.backward": _backward,
+    "torch.autograd.backward": lambda net: torch.autograd.backward(net(torch.ones(WIDTH)).sum()),
+    "torch.autograd.grad": lambda net: torch.autograd.grad(net(torch.ones(WIDTH)).sum(), net.weight),
+    "torch.func.grad": lambda net: torch.func.grad(lambda x: net(x).sum())(torch.ones(WIDTH)),
+    "the engine itself": lambda net: _by_engine(net(torch.ones(WIDTH)).sum()),
+}
+
+
+@pytest.mark.parametrize("how", BACKWARDS)
+def test_without_an_optimizer_each_backward_ends_a_step(heard: Heard, how: str) -> None:
+    net = _net()
+    for _ in range(STEPS):
+        BACKWARDS[how](net)
+    assert heard.ticks == [(ClockKind.BACKWARD, "")] * STEPS
+
+
+class _Inside(torch.autograd.Function):
+    """Runs a backward of its own within its backward, as reentrant checkpointing does."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+        return x * 2
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+        with torch.enable_grad():
+            _backward(_net())
+        return gradient * 2
+
+
+def test_a_backward_within_a_backward_and_one_that_fails_end_none(heard: Heard) -> None:
+    _Inside.apply(torch.ones(WIDTH, requires_grad=True)).sum().backward()
+    assert len(heard.ticks) == 1
+    with pytest.raises(RuntimeError):
+        torch.ones(WIDTH).sum().backward()
+    assert len(heard.ticks) == 1
+
+
+@pytest.mark.parametrize("zeroed", ["to none", "in place"])
+def test_an_optimizer_that_never_steps_while_its_gradients_are_used_gives_way(heard: Heard, zeroed: str) -> None:
+    net = _net()
+    optimizer = SGD(net.parameters(), 0.1)
+    for _ in range(STEPS):
+        optimizer.zero_grad(set_to_none=zeroed == "to none")
+        _backward(net)
+        with torch.no_grad():
+            for parameter in net.parameters():
+                assert parameter.grad is not None
+                parameter.sub_(0.1 * parameter.grad)
+    assert heard.ticks == [(ClockKind.BACKWARD, "")] * (STEPS - BACKWARDS_BY_HAND)
+
+
+def test_gradients_that_are_accumulated_end_no_step_before_the_optimizer_does(heard: Heard) -> None:
+    net = _net()
+    optimizer = SGD(net.parameters(), 0.1)
+    for _ in range(STEPS):
+        for _ in range(3 * BACKWARDS_BY_HAND):
+            _backward(net)
+        optimizer.step()
+        optimizer.zero_grad()
+    assert heard.ticks == [(ClockKind.OPTIMIZER, "SGD")] * STEPS
+
+
+def test_a_scaler_that_leaves_out_the_first_steps_ends_none(heard: Heard) -> None:
+    net = _net()
+    optimizer, left_out = SGD(net.parameters(), 0.1), BACKWARDS_BY_HAND - 1
+    for step in range(STEPS):
+        optimizer.zero_grad()
+        _backward(net)
+        if step >= left_out:
+            optimizer.step()
+    assert heard.ticks == [(ClockKind.OPTIMIZER, "SGD")] * (STEPS - left_out)
+
+
+def test_an_optimizer_takes_over_from_the_backwards_and_keeps_the_clock(heard: Heard) -> None:
+    net = _net()
+    for _ in range(3):
+        _backward(net)
+    optimizer = SGD(net.parameters(), 0.1)
+    for _ in range(STEPS):
+        _train(net, optimizer)
+        _backward(net)
+    del optimizer
+    _backward(net)
+    assert heard.ticks == [(ClockKind.BACKWARD, "")] * 3 + [(ClockKind.OPTIMIZER, "SGD")] * STEPS
+
+
+# modules
+
+
+class Named(nn.Sequential):
+    """A module with others inside."""
+
+
+def test_without_a_backward_the_outermost_call_of_the_first_module_with_parameters_ends_a_step(heard: Heard) -> None:
+    net, other, loss = Named(_net(), nn.ReLU(), _net()), _net(), nn.MSELoss()
+    x = torch.ones(2, WIDTH)
+    with torch.no_grad():
+        for _ in range(STEPS):
+            loss(x, x)
+            loss(other(net(x)), x)
+    assert heard.ticks == [(ClockKind.CALL, "Named")] * STEPS
+
+
+def test_one_that_is_gone_or_silent_gives_way_to_the_next(heard: Heard) -> None:
+    x = torch.ones(2, WIDTH)
+    with torch.no_grad():
+        for _ in range(STEPS):
+            Named(_net())(x)
+        net = _net()
+        for _ in range(STEPS):
+            net(x)
+    assert heard.ticks == [(ClockKind.CALL, "Named")] * STEPS + [(ClockKind.CALL, "Linear")] * STEPS
+
+
+def test_calls_that_build_a_graph_wait_for_a_backward_first(heard: Heard) -> None:
+    net = _net()
+    for _ in range(CALLS_WITHOUT_BACKWARD - 1):
+        net(torch.ones(2, WIDTH))
+    assert heard.ticks == []
+    for _ in range(STEPS):
+        net(torch.ones(2, WIDTH))
+    assert heard.ticks == [(ClockKind.CALL, "Linear")] * STEPS
+
+
+@pytest.mark.parametrize("what", ["optimizer", "backward", "torch.compile"])
+def test_once_something_better_is_there_no_hook_stands_in_the_way_of_modules(heard: Heard, what: str) -> None:
+    hooks = nn.modules.module._global_forward_hooks
+    assert hooks
+    net = _net()
+    if what == "optimizer":
+        SGD(net.parameters(), 0.1)
+    elif what == "backward":
+        _backward(net)
+    else:
+        torch.compile(net)
+    assert not hooks
+    with torch.no_grad():
+        net(torch.ones(2, WIDTH))
+    assert heard.by(ClockKind.CALL) == 0
+
+
+def test_calls_of_other_threads_end_none(heard: Heard) -> None:
+    net = _net()
+
+    def serve() -> None:
+        with torch.no_grad():
+            net(torch.ones(2, WIDTH))
+
+    for _ in range(STEPS):
+        thread = threading.Thread(target=serve)
+        thread.start()
+        thread.join()
+    assert heard.ticks == []
+
+
+def test_an_error_of_our_own_is_no_error_of_the_scripts() -> None:
+    def fails(*_: object) -> bool:
+        raise LookupError("ours")
+
+    clock, patches, told, errors = StepClock(fails), Patches(), list[object](), list[Exception]()
+    StepEvents(clock, told.append, lambda: False, errors.append).install(patches)
+    _backward(_net())
+    patches.take_out()
+    assert not told and [str(error) for error in errors] == ["ours"]
+
+
+# among several ranks, and after a handover
+
+
+def _peers(tmp_path: Path, rank: int) -> tuple[RankStateFile, Peers]:
+    file = RankStateFile(tmp_path / "states", rank, 2)
+    options = Options(folder=tmp_path, rank=rank, world=2)
+    return file, Peers(file, Schedule(2, None, 0.02), options, lambda step: None, lambda rank: None)
+
+
+def test_a_rank_steps_by_itself_only_where_no_rank_has_an_optimizer(tmp_path: Path) -> None:
+    (first, asking), (second, other) = (_peers(tmp_path, rank) for rank in (0, 1))
+    assert not any(asking.step_alone() for _ in range(STEPS)), "the other may own an optimizer"
+    assert not other.step_alone() and asking.step_alone() and other.step_alone(), "both begin with their second"
+    first.close()
+    second.close()
+
+
+def test_ranks_in_lockstep_begin_to_count_together(tmp_path: Path) -> None:
+    (first, asking), (second, other) = (_peers(tmp_path, rank) for rank in (0, 1))
+    told = [(asking.step_alone(), other.step_alone()) for _ in range(3)]
+    assert told == [(False, False), (True, True), (True, True)]
+    first.close()
+    second.close()
+
+
+def test_a_rank_whose_peer_has_ended_goes_on_alone(tmp_path: Path) -> None:
+    (first, asking), (second, _) = (_peers(tmp_path, rank) for rank in (0, 1))
+    second.update(activity=Activity.ENDED)
+    assert [asking.step_alone() for _ in range(3)] == [False, True, True]
+    first.close()
+    second.close()
+
+
+def test_looks_and_end_are_counted_from_where_another_clock_took_over() -> None:
+    schedule = Schedule(warmup=2, steps=12, budget=0.02, spent=1.0)
+    schedule.begin_again(5)
+    assert schedule.steps == 17
+    due = [step for step in range(6, 18) if schedule.due(step, 0.0)]
+    assert due == [*(5 + 2 + first for first in FIRST_LOOKS), 16]
+    schedule.begin_again(8)
+    assert (schedule.warmup, schedule.steps) == (10, 20)

@@ -1,0 +1,45 @@
+"""Is it said, once and to the point, that no step is seen?"""
+
+from __future__ import annotations
+
+import pytest
+
+from leakscope.capture.process.child_processes import OwnProcesses
+from leakscope.capture.schedule.no_step import _PATIENCE_S, NoStepYet, say_on_stderr
+
+
+@pytest.mark.parametrize(
+    ("function", "processes", "words"),
+    [
+        (None, 0, "an optimizer of torch.optim steps, without one when a backward ends"),
+        ("train_step", 0, "train_step() has not returned yet"),
+        (None, 2, "the script has started 2 Python processes of its own"),
+        (None, 1, "1 Python process of its own"),
+    ],
+)
+def test_it_is_said_once_with_what_would_make_a_step(function: str | None, processes: int, words: str) -> None:
+    said: list[str] = []
+    own = OwnProcesses(lambda process: None)
+    own.count = processes
+    waits = NoStepYet(function, own, patience_s=0.0, say=said.append)
+    for _ in range(3):
+        waits.tick(stepped=False)
+    assert len(said) == 1 and words in said[0] and "\n" not in said[0]
+
+
+def test_it_is_not_said_before_its_time_nor_after_a_step() -> None:
+    said: list[str] = []
+    own = OwnProcesses(lambda process: None)
+    NoStepYet(None, own, say=said.append).tick(stepped=False)
+    stepped = NoStepYet(None, own, patience_s=0.0, say=said.append)
+    stepped.tick(stepped=True)
+    stepped.tick(stepped=False)
+    assert said == [] and _PATIENCE_S == 20.0
+
+
+def test_it_goes_to_stderr_whatever_the_script_has_put_there(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stderr", None)
+    say_on_stderr("no step")
+    assert capfd.readouterr().err == "leakscope: no step\n"
