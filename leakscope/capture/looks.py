@@ -24,6 +24,7 @@ from leakscope.options import Options
 from leakscope.record.folder import RankFolder
 from leakscope.record.kinds import Occasion
 from leakscope.record.reading import read_run
+from leakscope.record.rows.host import MemoryThere
 
 NO_ROOM = "it would have come too near to the memory that the host lets this process have"
 
@@ -46,6 +47,7 @@ class Looks:
         self._own = own
         self.limits = HostLimits()
         self._frozen = False
+        self._limit_told = False
         self._gains = Gains()
 
     def take(self, step: int, occasion: Occasion, collect: bool) -> float:
@@ -73,6 +75,11 @@ class Looks:
         look = look_at_heap(step, occasion, context, watched=watched if collect else None)
         del context
         self._folder.look(look)
+        if not self._limit_told:
+            self._limit_told = True
+            least = self.limits.least()
+            if least is not None:
+                self._folder.append(MemoryThere(least.limit, least.limit_bytes))
         if occasion == Occasion.LAST and self._options.prove:
             self._prove(step)
         if collect:

@@ -54,6 +54,17 @@ class Bounded:
 
 
 @dataclass(frozen=True)
+class TooLarge:
+    """A bound that is not reached yet, and is no reason to let it grow."""
+
+    bound: Bounded
+    holds: str = ""
+    """`graphs`, `modules` or `parameters`; "" where it is the bytes that are too many."""
+    memory_bytes: int | None = None
+    """What there is in all; None where that is not known."""
+
+
+@dataclass(frozen=True)
 class CameToRest:
     """The memory counted after the last look did not go on as it grew."""
 

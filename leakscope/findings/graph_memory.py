@@ -68,6 +68,7 @@ def _with(finding: Finding, graph: Finding) -> Finding:
         finding,
         severity=Severity.LEAK if leak else Severity.NOTE,
         settled_by=graph.settled_by,
+        too_large=graph.too_large or finding.too_large,
         retained_bytes=graph.retained_bytes,
         bytes_per_step=graph.bytes_per_step,
         count=0,

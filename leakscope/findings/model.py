@@ -14,6 +14,7 @@ from leakscope.findings.facts import (
     Facts,
     OnlyTensorsFreed,
     RunFacts,
+    TooLarge,
     Upstream,
 )
 from leakscope.findings.kinds import FreedBy, HopStatus, Origin, Severity
@@ -168,6 +169,8 @@ class Finding:
     """What it keeps: `numpy array` where that is no tensor's memory."""
     settled_by: Bounded | CameToRest | None = None
     """Why as it grew at the looks it does not go on for ever."""
+    too_large: TooLarge | None = None
+    """A bound that it has and that is no reason to let it grow."""
     keeps_graphs: bool = False
     """The growth that the allocator counts beside the tensors is of the graphs that made them."""
     comm_buffers: CommBuffers | None = None

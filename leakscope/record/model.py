@@ -11,7 +11,7 @@ from leakscope.record.kinds import EndKind, Occasion
 from leakscope.record.rows.clock import StartedProcess, StepsBy
 from leakscope.record.rows.comm import CommOperation, ContextsAtStep, FinalOperation
 from leakscope.record.rows.device import DeviceBlocks, DeviceFailure, DeviceStep
-from leakscope.record.rows.host import AllocationFailure, GcFreeze, MemoryShortage
+from leakscope.record.rows.host import AllocationFailure, GcFreeze, MemoryShortage, MemoryThere
 from leakscope.record.rows.lifetimes import LifetimeRow
 from leakscope.record.rows.objects import GainingContainer, GainingType
 from leakscope.record.rows.row import rare
@@ -147,6 +147,8 @@ class Rank:
     """Limits of the host that came near, and looks taken because a peer ran out of memory."""
     gc_freezes: tuple[GcFreeze, ...] = ()
     """What gc.freeze() would save, where the gc diff was taken."""
+    host_memory: tuple[MemoryThere, ...] = ()
+    """What the host lets it have; none in runs of the first versions."""
     clocks: tuple[StepsBy, ...] = ()
     """What ended the steps, one after the other; none in runs of the first versions."""
     processes: tuple[StartedProcess, ...] = ()
@@ -163,7 +165,7 @@ class Rank:
 ROWS = frozenset(
     (
         "operations", "final_operation", "contexts", "lifetimes", "device_steps", "device_blocks", "device_failures",
-        "allocation_failures", "memory_shortages", "gc_freezes",
+        "allocation_failures", "memory_shortages", "gc_freezes", "host_memory",
     )
 )  # fmt: skip
 """Fields of a rank that hold rows of its files: many, and their text is as the run wrote it."""

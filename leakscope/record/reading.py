@@ -20,7 +20,7 @@ from leakscope.record.model import Ended, GcDiff, Look, Rank, Run, Step
 from leakscope.record.rows.clock import StartedProcess, StepsBy
 from leakscope.record.rows.comm import CommOperation, ContextsAtStep, FinalOperation
 from leakscope.record.rows.device import DeviceBlocks, DeviceFailure, DeviceStep
-from leakscope.record.rows.host import SHORTAGE_ROWS, AllocationFailure, GcFreeze
+from leakscope.record.rows.host import SHORTAGE_ROWS, AllocationFailure, GcFreeze, MemoryThere
 from leakscope.record.rows.lifetimes import LIFETIME_ROWS
 from leakscope.record.rows.objects import GainingContainer, GainingType
 from leakscope.record.rows.row import Row, from_json, from_line
@@ -119,6 +119,7 @@ def _read_rank(folder: Path, number: int, snapshots: bool) -> Rank:
         allocation_failures=_rows(lines, AllocationFailure),
         memory_shortages=_rows(lines, *SHORTAGE_ROWS),
         gc_freezes=_rows(lines, GcFreeze),
+        host_memory=_rows(lines, MemoryThere),
         clocks=_rows(lines, StepsBy),
         processes=_rows(lines, StartedProcess),
         snapshots=analysed,

@@ -22,7 +22,7 @@ from leakscope.record.model import ROWS, Ended, Look, Rank
 from leakscope.record.reading import read_run
 from leakscope.record.rows.comm import CommOperation, ContextsAtStep, FinalOperation
 from leakscope.record.rows.device import DeviceBlocks, DeviceFailure, DeviceStep
-from leakscope.record.rows.host import SHORTAGE_ROWS, AllocationFailure, GcFreeze
+from leakscope.record.rows.host import SHORTAGE_ROWS, AllocationFailure, GcFreeze, MemoryThere
 from leakscope.record.rows.lifetimes import LIFETIME_ROWS
 from leakscope.record.rows.objects import GainingContainer, GainingType
 from leakscope.record.rows.row import Row, from_json, from_line, to_json, to_line
@@ -38,6 +38,7 @@ OF_FIELD: dict[str, tuple[type[Row], ...]] = {
     "allocation_failures": (AllocationFailure,),
     "memory_shortages": SHORTAGE_ROWS,
     "gc_freezes": (GcFreeze,),
+    "host_memory": (MemoryThere,),
 }
 """The fields of a rank that hold rows, with the kinds of their file."""
 KINDS = [(name, kind) for name, kinds in OF_FIELD.items() for kind in kinds]

@@ -16,7 +16,7 @@ from leakscope.graph.model import IMMORTAL, HeapGraph, Object, Reference
 _KINDS = {
     "module": "namespace", "list": "container", "dict": "container", "tensor": "tensor", "storage": "storage",
     "node": "grad node", "function": "function", "frame": "frame", "object": "instance", "method": "method",
-    "native": "tensor", "exception": "exception",
+    "native": "tensor", "exception": "exception", "network": "nn.Module", "parameter": "parameter",
 }  # fmt: skip
 _ROOTS = {"module": "module", "frame": "frame", "native": "native"}
 

@@ -9,7 +9,7 @@ from typing import Any
 from leakscope.record import reading
 from leakscope.record.rows.comm import ContextsAtStep, FinalOperation
 from leakscope.record.rows.device import DeviceBlocks, DeviceFailure, DeviceStep
-from leakscope.record.rows.host import SHORTAGE_ROWS, AllocationFailure, GcFreeze
+from leakscope.record.rows.host import SHORTAGE_ROWS, AllocationFailure, GcFreeze, MemoryThere
 from leakscope.record.rows.lifetimes import LIFETIME_ROWS
 from leakscope.record.rows.row import from_json
 
@@ -34,4 +34,5 @@ def rows(wire_last: Sequence[Line] | None = None, **files: Sequence[Line]) -> di
         "allocation_failures": reading._rows(lines, AllocationFailure),
         "memory_shortages": reading._rows(lines, *SHORTAGE_ROWS),
         "gc_freezes": reading._rows(lines, GcFreeze),
+        "host_memory": reading._rows(lines, MemoryThere),
     }

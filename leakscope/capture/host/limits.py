@@ -74,6 +74,10 @@ class HostLimits:
         self._said = bool(limits)
         return max(limits, key=lambda near: near.used_bytes / near.limit_bytes, default=None)
 
+    def least(self) -> Near | None:
+        """The lowest limit; None where none is known."""
+        return min((near for near, _ in self._used()), key=lambda near: near.limit_bytes, default=None)
+
     def room_for_a_look(self) -> bool:
         """Would a look stay below every limit? One that does not could have the kernel end the script."""
         return all(near.used_bytes + _wanted_by_a_look() <= near.limit_bytes for near, _ in self._used())

@@ -10,13 +10,13 @@ from dataclasses import replace
 from itertools import pairwise
 from statistics import median
 
-from leakscope.findings.facts import Bounded, CameToRest
+from leakscope.findings.facts import Bounded, CameToRest, TooLarge
 from leakscope.findings.grouping.candidate import Candidate
 from leakscope.findings.grouping.groups import Group
 from leakscope.findings.grouping.growth import Series
 from leakscope.findings.kinds import Severity
 from leakscope.findings.model import Finding
-from leakscope.graph.model import HeapGraph, ObjectKind
+from leakscope.graph.model import HeapGraph, ObjectKind, ReferenceKind
 from leakscope.record.model import Look, Rank
 
 WENT_ON = 0.4
@@ -31,6 +31,9 @@ _MIN_FALL = 1 << 20
 """Bytes, chosen: a smaller fall of the counted memory says nothing."""
 _STILL = 6
 """Steps to the end over which memory that has come to rest is seen to be still."""
+_MOST_OF_MEMORY = 0.25
+"""Share of all memory that a bounded container may come to hold; chosen."""
+_OF_GRAPHS = (ReferenceKind.GRAD_GRAPH, ReferenceKind.SAVED)
 _IN_STEP = 0.1
 """Share of its rate by which the counted bytes still rise at a median step once it has."""
 
@@ -159,11 +162,46 @@ def _items_at(graph: HeapGraph, path: Sequence[int], place: int) -> int:
     return holder.size if holder.size >= 0 else len(graph.out_of(holder.index))
 
 
+def memory_there(rank: Rank, on_device: bool) -> int | None:
+    """Bytes that the host, or the rank's device, has in all; None where that was not recorded."""
+    if on_device:
+        told = (layout.driver for row in rank.device_blocks for layout in row.layout)
+        return next((driver[1] for driver in told if driver is not None), None)
+    return rank.host_memory[0].limit_bytes if rank.host_memory else None
+
+
+def too_large(candidate: Candidate, rank: Rank) -> TooLarge | None:
+    """The bound that is no reason to let it grow: it would hold graphs, modules or parameters, or too many bytes.
+
+    Each of those is more than a person sees who writes the bound: all that a graph has saved, a whole model.
+    """
+    if candidate.bound is None:
+        return None
+    on_device = any(storage in candidate.graph.device for storage in candidate.group.storages)
+    there = memory_there(rank, on_device)
+    holds = _holds(candidate)
+    much = there is not None and candidate.bound.full_bytes > _MOST_OF_MEMORY * there
+    return TooLarge(candidate.bound, holds, there) if holds or much else None
+
+
+def _holds(candidate: Candidate) -> str:
+    """`graphs`, `modules` or `parameters`, where a container that gains holds such; "" where it holds plain tensors."""
+    below = candidate.objects[candidate.gaining + 1 : candidate.tensor_at + 1]
+    if any(r.kind in _OF_GRAPHS for r in candidate.references[candidate.tensor_at :]):
+        return "graphs"
+    if any(o.kind == ObjectKind.NN_MODULE for o in below):
+        return "modules"
+    return "parameters" if any(o.kind == ObjectKind.PARAMETER for o in below) else ""
+
+
 def downgraded(finding: Finding, candidate: Candidate) -> Finding:
     """A note where something speaks against a leak."""
     if candidate.group.freed:
         return finding
-    settled_by = candidate.bound or (CameToRest(candidate.series.steps[-1]) if candidate.ended else None)
+    bound = candidate.bound if candidate.too_large is None else None
+    settled_by = bound or (CameToRest(candidate.series.steps[-1]) if candidate.ended else None)
+    if settled_by is None and candidate.too_large is not None:
+        finding = replace(finding, too_large=candidate.too_large)
     if settled_by is not None:
         return replace(finding, severity=Severity.NOTE, settled_by=settled_by)
     return finding if candidate.certain else replace(finding, severity=Severity.NOTE)
@@ -171,4 +209,5 @@ def downgraded(finding: Finding, candidate: Candidate) -> Finding:
 
 def is_open(finding: Finding, candidate: Candidate) -> bool:
     """Whether it would be a leak if more looks had seen it grow."""
-    return finding.severity == Severity.LEAK and not (candidate.certain or candidate.bound or candidate.ended)
+    settled = candidate.ended or (candidate.bound and candidate.too_large is None)
+    return finding.severity == Severity.LEAK and not (candidate.certain or settled)

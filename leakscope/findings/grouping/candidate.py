@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from leakscope.findings.facts import Bounded
+from leakscope.findings.facts import Bounded, TooLarge
 from leakscope.findings.grouping.groups import Group
 from leakscope.findings.grouping.growth import Series
 from leakscope.findings.naming.expressions import as_expression, line_of
@@ -44,6 +44,8 @@ class Candidate:
     """Position on the way of the last container that has gained items; -1 where none was seen to."""
     bound: Bounded | None = None
     """What the bounded container that gains it would hold when full; None where there is none."""
+    too_large: TooLarge | None = None
+    """That bound, where it is no reason to let it grow."""
     is_of_container: bool = False
     """It is all that the last container on the way has gained, not what one item of it is."""
     counted: tuple[int, ...] = ()

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from statistics import median
 
-from leakscope.findings.grouping.bounds import WENT_ON, bound_on, gaining, went_on
+from leakscope.findings.grouping.bounds import WENT_ON, bound_on, gaining, too_large, went_on
 from leakscope.findings.grouping.candidate import Candidate
 from leakscope.findings.grouping.groups import Group, group_storages
 from leakscope.findings.grouping.growth import Series
@@ -55,7 +56,7 @@ def _candidate(
     live = group.freed == 0 and look.occasion != Occasion.BLOCK
     doubtful = live and not confirmed and _is_counted(look, group)
     places = gaining(at) if live and look is at[max(at)][0] else []
-    return Candidate(
+    candidate = Candidate(
         rank.number,
         look.step,
         look.heap,
@@ -73,6 +74,7 @@ def _candidate(
         gaining=places[-1] if places else -1,
         bound=bound_on(at, places),
     )
+    return replace(candidate, too_large=too_large(candidate, rank))
 
 
 def _at_the_end(rank: Rank, groups: GroupsOverLooks) -> tuple[int, dict[Key, int]]:

@@ -132,7 +132,8 @@ def _holder(candidate: Candidate) -> str:
 
 def _gains(candidate: Candidate) -> tuple[str, ObjectKind] | None:
     """What is gained, where it is a module or an optimizer, not a tensor or what carries some."""
-    gained = candidate.objects[candidate.gaining + 1] if 0 <= candidate.gaining < len(candidate.objects) - 1 else None
+    below = candidate.objects[candidate.gaining + 1 : candidate.tensor_at] if candidate.gaining >= 0 else ()
+    gained = next((o for o in below if o.kind != ObjectKind.CONTAINER), None)
     if gained is None or gained.kind not in _OWNERS:
         return None
     return gained.type.rpartition(".")[2], gained.kind

@@ -26,6 +26,17 @@ class AllocationFailure(Row):
     """The innermost line of the user's, "" where there is none."""
 
 
+@dataclass(frozen=True)
+class MemoryThere(Row):
+    """How much memory the host lets the process have."""
+
+    FILE = "host_memory"
+
+    limit: str
+    """`its control group's memory limit`: what stands in the way first."""
+    limit_bytes: int
+
+
 class MemoryShortage(Row):
     """Memory was short here or on a peer, and the heap was looked at."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from leakscope.findings.facts import Bounded, CameToRest
+from leakscope.findings.facts import Bounded, CameToRest, TooLarge
 from leakscope.findings.memory.scattered import ScatteredFacts
 from leakscope.findings.model import Finding
 from leakscope.findings.rules.retained_graph import GraphFacts
@@ -35,6 +35,8 @@ def growth_title(finding: Finding, facts: GrowthFacts) -> str:
 
 
 def _end(finding: Finding) -> str:
+    if finding.too_large is not None:
+        return f", {finding.too_large.bound.items} of at most {finding.too_large.bound.bound} so far"
     if isinstance(finding.settled_by, Bounded):
         return " up to its bound"
     return ", but not to the end" if isinstance(finding.settled_by, CameToRest) else " and lets none go"
@@ -92,6 +94,18 @@ def settled_advice(settled_by: Bounded | CameToRest) -> str:
     return (
         f"It grew so until step {settled_by.step}; the memory counted later did not go on with it: it has been emptied "
         "since, or is full."
+    )
+
+
+def too_large_text(known: TooLarge) -> str:
+    """Why a bound is no reason to let it grow, as sentences before the advice; of memory that is known, how much."""
+    bound = known.bound
+    each = {"graphs": "a graph", "modules": "a module", "parameters": "parameters"}.get(known.holds, "")
+    of_all = f" of the {bytes_text(known.memory_bytes)} that there are" if known.memory_bytes and not each else ""
+    why = f"each item keeps {each}, and " if each else ""
+    return (
+        f"It has a bound, and that is high: {bound.items} of {bound.bound} items are in it, {why}"
+        f"{'' if each else 'and '}when it is full it holds {bytes_text(bound.full_bytes)}{of_all}. "
     )
 
 

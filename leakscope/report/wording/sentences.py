@@ -106,6 +106,8 @@ def title(finding: Finding) -> str:
 def advice(finding: Finding) -> str:
     """What to do about it."""
     own = _advice(finding) + "".join(f" {bytes_text(b.bytes)} of {b.noun}s go with it." for b in finding.beside)
+    if finding.too_large is not None:
+        own = growth.too_large_text(finding.too_large) + own
     known = finding.upstream
     if known is not None:
         own = f"Known upstream, {known.issue}: {known.what}. {known.cure or own}".rstrip()

@@ -13,6 +13,7 @@ from leakscope.findings.grouping.growth import series
 from leakscope.findings.judge import judge
 from leakscope.findings.model import Findings
 from leakscope.record.model import Ended, Look, Rank, Run, Step
+from leakscope.record.rows.host import MemoryThere
 from leakscope.report.wording import advice, next_text, title, why_text
 
 STEPS = (3, 5, 7, 9)
@@ -60,6 +61,43 @@ def test_a_bound_that_is_not_reached_is_a_note_that_says_what_it_would_hold(boun
     assert title(finding) == "train.rows gains tensors each step up to its bound"
     assert f"9 of {bound} items are in it; when it is full it holds {bound}.00 MiB" in advice(finding)
     assert next_text(run_of(ring(bound)), found) == "Nothing to mend. What is listed below is worth a glance."
+
+
+LARGE = "train.rows gains tensors each step, 9 of at most 1000 so far"
+
+
+@pytest.mark.parametrize(
+    ("item", "said"),
+    [
+        ("network n{k}\nnetwork n{k} -> .weight -> tensor t{k}", "each item keeps a module"),
+        ("parameter p{k}\nparameter p{k} -> .data -> tensor t{k}", "each item keeps parameters"),
+        ("tensor l{k}\ntensor l{k} -> .grad_fn -> node N{k}\nnode N{k} -> saved self -> tensor t{k}", "keeps a graph"),
+    ],
+    ids=["modules", "parameters", "graphs"],
+)
+def test_a_bound_is_no_reason_to_keep_modules_parameters_or_graphs(item: str, said: str) -> None:
+    def heap(step: int) -> str:
+        text = rows("list rows", step)
+        for k in range(step):
+            text = text.replace(f"[{k}] -> tensor t{k}\n", f"[{k}] -> {item.format(k=k)}\n")
+        return f"module train -> .rows -> list rows {step} maxlen=1000\n" + text
+
+    found = judged(heap)
+    (finding,) = found.findings
+    assert (found.verdict, finding.severity) == ("leaks", "leak")
+    assert said in advice(finding) and "9 of 1000 items are in it" in advice(finding), advice(finding)
+    assert "when it is full it holds 1000.00 MiB" in advice(finding)
+
+
+@pytest.mark.parametrize(("there", "verdict"), [(2000, "leaks"), (5000, "clean"), (None, "clean")])
+def test_a_bound_above_a_quarter_of_all_memory_is_none(there: int | None, verdict: str) -> None:
+    run = run_of(ring(1000))
+    memory = () if there is None else (MemoryThere("the machine's memory", there * TENSOR),)
+    found = judge(replace(run, ranks=(replace(run.ranks[0], host_memory=memory),)))
+    assert found.verdict == verdict
+    if there == 2000:
+        assert title(found.findings[0]) == LARGE
+        assert "it holds 1000.00 MiB of the 1.95 GiB that there are" in advice(found.findings[0])
 
 
 def test_what_grows_on_in_a_full_container_is_not_bounded_by_it() -> None:
