@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from leakscope.findings.grouping.objects import counted_objects_of
+from leakscope.findings.memory.counters import counted_rate
 from leakscope.findings.memory.device import device_looks
 from leakscope.graph.model import KINDS, ObjectKind
 from leakscope.record.model import Look, Rank
@@ -34,6 +35,8 @@ class Balance:
     """Bytes of those that wait for gc."""
     nodes: int = 0
     """Grad nodes, whose memory is the host's."""
+    of_a_node: int = _USUAL_NODE
+    """Bytes that each of them takes."""
     blocks: int = 0
     """Bytes of an accelerator's blocks that are no storage, and of what the others are larger than theirs."""
 
@@ -48,13 +51,15 @@ class Balance:
         return None if self.counted is None else self.counted - self.known
 
 
-def balances_of(rank: Rank, looks: Sequence[Look]) -> tuple[Balance, ...]:
+def balances_of(rank: Rank, looks: Sequence[Look], warmup: int) -> tuple[Balance, ...]:
     """One for each look."""
     beside: dict[tuple[int, str, str], int] = {}
     for found in device_looks(rank):
         place = (found.step, found.occasion, found.kind)
         beside[place] = beside.get(place, 0) + found.held + found.waiting + found.native
-    return tuple(_balance(look, beside.get((look.step, look.occasion, look.counted_on))) for look in looks)
+    balances = [_balance(look, beside.get((look.step, look.occasion, look.counted_on))) for look in looks]
+    each = _bytes_a_node(balances, counted_rate(rank, warmup))
+    return tuple(replace(balance, of_a_node=each) for balance in balances)
 
 
 def storage_bytes(look: Look, storages: Sequence[int]) -> int:
@@ -80,10 +85,22 @@ def _balance(look: Look, in_blocks: int | None) -> Balance:
 
 
 def bytes_a_node(balances: Sequence[Balance]) -> int:
-    """Bytes that a grad node takes, as what is not known grew with their number; the usual where that tells nothing."""
-    told = [(b.nodes, b.gap) for b in balances if b.gap is not None]
-    if len(told) < 2 or told[-1][0] <= told[0][0]:  # noqa: PLR2004 - from the first to the last
+    """Bytes that a grad node takes."""
+    return balances[-1].of_a_node if balances else _USUAL_NODE
+
+
+def _bytes_a_node(balances: Sequence[Balance], rate: float | None) -> int:
+    """Bytes that a grad node takes, as what is not known grew with their number; the usual where that tells nothing.
+
+    By the counters of all steps, which counted `rate` bytes a step, before those at the looks: a look itself takes
+    memory for a while.
+    """
+    told = [b for b in balances if b.gap is not None]
+    if len(told) < 2 or told[-1].nodes <= told[0].nodes:  # noqa: PLR2004 - from the first to the last
         return _USUAL_NODE
+    first, last = told[0], told[-1]
+    came, steps = last.nodes - first.nodes, max(last.step - first.step, 1)
+    by_looks = ((last.gap or 0) - (first.gap or 0)) / came
+    by_steps = 0.0 if rate is None else (rate * steps - (last.known - first.known)) / came
     low, high = OF_A_NODE
-    each = ((told[-1][1] or 0) - (told[0][1] or 0)) // (told[-1][0] - told[0][0])
-    return each if low <= each <= high else _USUAL_NODE
+    return round(next((each for each in (by_steps, by_looks) if low <= each <= high), _USUAL_NODE))

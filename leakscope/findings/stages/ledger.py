@@ -21,7 +21,7 @@ from leakscope.findings.stages.case import Case, RankCase
 
 def balance_looks(case: RankCase) -> RankCase:
     """What was counted at each look, and how much of it is known."""
-    return replace(case, balances=balances_of(case.rank, case.looks))
+    return replace(case, balances=balances_of(case.rank, case.looks, case.warmup))
 
 
 def heed_libraries(case: Case) -> Case:
