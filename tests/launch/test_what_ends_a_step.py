@@ -1,0 +1,208 @@
+"""Does a run of each clock step, look and end as an optimizer's does? Scripts that run as they would for a user."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from leakscope.findings import judge
+from leakscope.launch import Outcome, launch
+from leakscope.options import Options, When
+from leakscope.record.kinds import ClockKind
+from leakscope.record.model import Rank, Run
+from leakscope.record.reading import read_run
+from leakscope.record.rows.clock import StepsBy
+
+pytestmark = pytest.mark.process
+
+Write = Callable[..., Path]
+BEGIN = """
+import torch
+from torch import nn
+torch.set_num_threads(1)
+net, kept = nn.Linear(256, 256), []
+"""
+BY_HAND = (
+    BEGIN
+    + """
+while True:
+    try:
+        out = net(torch.ones(256, 256))
+        kept.append(out.detach())
+        out.sum().backward()
+        with torch.no_grad():
+            for parameter in net.parameters():
+                parameter -= 0.01 * parameter.grad
+                parameter.grad = None
+    except Exception:
+        pass
+"""
+)
+EVALUATION = (
+    BEGIN
+    + """
+while True:
+    try:
+        with torch.inference_mode():
+            kept.append(net(torch.ones(256, 256)))
+    except Exception:
+        pass
+"""
+)
+FUNCTION = (
+    BEGIN
+    + """
+class Trainer:
+    def training_step(self):
+        kept.append(net(torch.ones(256, 256)).detach())
+while True:
+    try:
+        Trainer().training_step()
+    except Exception:
+        pass
+"""
+)
+
+
+def run(folder: Path, script: Path, **plan: object) -> tuple[Outcome, Run]:
+    """Launch; how it went, and what was recorded."""
+    folder.mkdir()
+    plan = {"lifetimes": False, "gc_diff": When.NEVER, "grace": 5.0, **plan}
+    return launch(Options.of({"script": str(script), "folder": folder, **plan})), read_run(folder)
+
+
+@pytest.mark.parametrize(
+    ("text", "plan", "clock"),
+    [
+        (BY_HAND, {}, StepsBy(ClockKind.BACKWARD, "")),
+        (EVALUATION, {}, StepsBy(ClockKind.CALL, "Linear")),
+        (
+            FUNCTION,
+            {"step_function": "Trainer.training_step"},
+            StepsBy(ClockKind.FUNCTION, "Trainer.training_step"),
+        ),
+    ],
+    ids=["backward", "call", "function"],
+)
+def test_a_run_ends_cleanly_after_its_steps_and_is_judged(
+    text: str, plan: dict[str, object], clock: StepsBy, script: Write, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    outcome, recorded = run(tmp_path / "run", script(text), steps=8, **plan)
+    (rank,) = recorded.ranks
+    assert (outcome.status, rank.ended.how, rank.ended.steps, len(rank.steps)) == (0, "stopped", 8, 8)
+    assert rank.clock == clock
+    assert [look.step for look in rank.looks] == [3, 5, 7, 8]
+    (finding,) = judge(recorded).findings
+    assert finding.cut is not None and "kept" in str(finding.cut.references[0])
+    assert abs(finding.bytes_per_step - 256 * 1024) < 16 * 1024
+    assert "Traceback" not in capfd.readouterr().err
+
+
+def test_an_optimizer_takes_over_from_an_evaluation_and_warm_up_comes_after_it(script: Write, tmp_path: Path) -> None:
+    text = (
+        BEGIN
+        + """
+with torch.no_grad():
+    for _ in range(4):
+        kept.append(net(torch.ones(256, 256)))
+optimizer = torch.optim.Adam(net.parameters())
+while True:
+    net(torch.ones(256, 256)).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+    )
+    outcome, recorded = run(tmp_path / "run", script(text), steps=8)
+    (rank,) = recorded.ranks
+    assert outcome.status == 0
+    assert rank.clocks == (StepsBy(ClockKind.CALL, "Linear"), StepsBy(ClockKind.OPTIMIZER, "Adam", since=4))
+    assert rank.ended.steps == 4 + 8 and recorded.warmup_of(rank) == 4 + 2
+    assert [look.step for look in rank.looks][-4:] == [4 + 3, 4 + 5, 4 + 7, 4 + 8]
+    assert judge(recorded).verdict == "clean", "what the evaluation kept was there before the training"
+
+
+def test_a_function_that_is_not_there_is_told(script: Write, tmp_path: Path) -> None:
+    _, recorded = run(tmp_path / "run", script(BEGIN + "net(torch.ones(1, 256))\n"), step_function="train_step")
+    assert recorded.ranks[0].clock == StepsBy(ClockKind.FUNCTION, "train_step", missing=True)
+    findings = judge(recorded)
+    assert findings.verdict == "inconclusive" and "function missing" in str(findings.why)
+
+
+def test_training_in_processes_that_the_script_starts_is_told(script: Write, tmp_path: Path) -> None:
+    text = """
+    import torch
+    import torch.multiprocessing
+
+    def worker(rank):
+        torch.ones(4)
+
+    if __name__ == "__main__":
+        torch.multiprocessing.spawn(worker, nprocs=2)
+    """
+    _, recorded = run(tmp_path / "run", script(text))
+    (rank,) = recorded.ranks
+    assert [(p.through, p.started_at.split(" ")[0]) for p in rank.processes] == [
+        ("torch.multiprocessing.spawn", "train.py:9")
+    ] * 2
+    assert "spawned" in str(judge(recorded).why)
+
+
+PAIR = """
+import sys, time, torch, torch.distributed as dist
+from datetime import timedelta
+torch.set_num_threads(1)
+dist.init_process_group("gloo", timeout=timedelta(seconds=60))
+rank = dist.get_rank()
+torch.manual_seed(0)
+net = torch.nn.Linear(64, 64)
+"""
+PIPELINE = """
+if rank == 1:
+    optimizer = torch.optim.SGD(net.parameters(), 0.01)
+while True:
+    for microbatch in range(3):
+        if rank == 0:
+            out = net(torch.ones(4, 64))
+            dist.send(out.detach(), dst=1)
+            grad = torch.empty(4, 64)
+            dist.recv(grad, src=1)
+            out.backward(grad)
+        else:
+            inp = torch.empty(4, 64)
+            dist.recv(inp, src=0)
+            inp.requires_grad_()
+            net(inp).pow(2).sum().backward()
+            dist.send(inp.grad, dst=0)
+    if rank == 1:
+        optimizer.step()
+        optimizer.zero_grad()
+"""
+
+
+def test_a_rank_without_an_optimizer_follows_the_one_that_has_it(script: Write, tmp_path: Path) -> None:
+    outcome, recorded = run(tmp_path / "run", script(PAIR + PIPELINE), ranks=2, steps=6)
+    follower, owner = recorded.ranks
+    assert outcome.status == 0
+    assert (owner.ended.steps, owner.clock) == (6, StepsBy(ClockKind.OPTIMIZER, "SGD"))
+    assert (follower.ended.steps, follower.clocks) == (0, ())
+    assert {look.occasion for look in follower.looks} == {"peer"} and follower.looks[-1].step == 6
+
+
+def test_ranks_without_any_optimizer_step_together(script: Write, tmp_path: Path) -> None:
+    text = """
+while True:
+    net(torch.ones(4, 64)).sum().backward()
+    for parameter in net.parameters():
+        dist.all_reduce(parameter.grad)
+        parameter.grad = None
+"""
+    outcome, recorded = run(tmp_path / "run", script(PAIR + text), ranks=2, steps=6)
+
+    def told(rank: Rank) -> tuple[object, ...]:
+        return rank.ended.how, rank.ended.steps, rank.clock, [look.step for look in rank.looks]
+
+    assert outcome.status == 0
+    assert told(recorded.ranks[0]) == told(recorded.ranks[1])
+    assert told(recorded.ranks[0]) == ("stopped", 6, StepsBy(ClockKind.BACKWARD, ""), [3, 5, 6])
