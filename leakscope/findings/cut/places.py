@@ -79,19 +79,18 @@ def all_items(candidate: Candidate) -> tuple[int, ...]:
 def each_of_many(candidate: Candidate) -> tuple[int, ...]:
     """Every attribute by which a holder has what it gains, that on the path first: `net.client0`, `net.client1`, ...
 
-    Where the holder stands in many places, those of each.
+    Where the holder stands in many places, or others gain the same names, those of each.
     """
     many, graph = candidate.group.many, candidate.graph
     if many is None:
         return ()
     paths = paths_from_roots(graph)
-    above = [generic(graph.reference(r).name) for r in candidate.group.path[: many.place]]
     each = {candidate.group.path[many.place]: None}
     for storage in candidate.group.storages[-_MAX_INSTANCES:]:
-        path = paths.path_to(graph, storage)[: many.place + 1]
-        names = [generic(graph.reference(r).name) for r in path]
-        if names[:-1] == above and names[-1:] and graph.reference(path[-1]).name in many.names:
-            each[path[-1]] = None
+        path = paths.path_to(graph, storage)
+        gained = next((r for r in path if graph.reference(r).name in many.names), None)
+        if gained is not None:
+            each[gained] = None
     return tuple(each)
 
 

@@ -40,6 +40,8 @@ class OneOfMany:
     """Of all of them: `.client{i}`."""
     names: frozenset[str]
     """Those that are there."""
+    holders: int = 1
+    """Holders that have such names, where each gains the same."""
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from leakscope.graph.ownership import is_users
 _OF_OPTIMIZER = (".state", ".param_groups")
 _WEAK_KEYS = ("WeakKeyDictionary", "WeakIdKeyDictionary")
 _DEFAULTS = (".__defaults__", ".__kwdefaults__")
-_OWNERS = (ObjectKind.NN_MODULE, ObjectKind.OPTIMIZER)
+_OWNERS = (ObjectKind.NN_MODULE, ObjectKind.OPTIMIZER, ObjectKind.PARAMETER)
 
 
 class GrowsIn(StrEnum):
@@ -52,8 +52,10 @@ class GrowthFacts(Facts):
     """How many tensors there were at every look, where none were added."""
     pauses: bool = False
     """It did not grow at each look."""
+    holders: int = 1
+    """How many things gain the same, where what is named is one of them."""
     gains: tuple[str, ObjectKind] | None = None
-    """Type and kind of what is gained, where that is a module or an optimizer: `Linear`; None where it is tensors."""
+    """Type and kind of what is gained, where that is a module, an optimizer or a parameter; None for plain tensors."""
 
 
 def _applies(candidate: Candidate) -> bool:
@@ -131,8 +133,8 @@ def _holder(candidate: Candidate) -> str:
 
 
 def _gains(candidate: Candidate) -> tuple[str, ObjectKind] | None:
-    """What is gained, where it is a module or an optimizer, not a tensor or what carries some."""
-    below = candidate.objects[candidate.gaining + 1 : candidate.tensor_at] if candidate.gaining >= 0 else ()
+    """What is gained, where it is a module, an optimizer or a parameter, not a tensor or what carries some."""
+    below = candidate.objects[candidate.gaining + 1 : candidate.tensor_at + 1] if candidate.gaining >= 0 else ()
     gained = next((o for o in below if o.kind != ObjectKind.CONTAINER), None)
     if gained is None or gained.kind not in _OWNERS:
         return None
@@ -148,8 +150,15 @@ def _facts(candidate: Candidate, cut: ToCut) -> GrowthFacts:
         return GrowthFacts(GrowsIn.SAME_TENSORS, "", tensors, pauses)
     cache = _cache(candidate)
     if cache is not None:
-        return GrowthFacts(GrowsIn.CACHE, cache.name, pauses=pauses)
-    return GrowthFacts(_grows_in(candidate, cut), _holder(candidate), pauses=pauses, gains=_gains(candidate))
+        return GrowthFacts(GrowsIn.CACHE, cache.name, pauses=pauses, gains=_gains(candidate))
+    many = candidate.group.many
+    return GrowthFacts(
+        _grows_in(candidate, cut),
+        _holder(candidate),
+        pauses=pauses,
+        holders=many.holders if many else 1,
+        gains=_gains(candidate),
+    )
 
 
 RULE = OwnRule(RuleName.STEP_GROWTH, 100, "A live container that gains tensors each step.", _applies, _facts)

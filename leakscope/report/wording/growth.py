@@ -10,6 +10,12 @@ from leakscope.findings.rules.step_growth import GrowsIn, GrowthFacts
 from leakscope.graph.model import ObjectKind
 from leakscope.units import bytes_text
 
+_GAINED = {
+    ObjectKind.NN_MODULE: "{} modules",
+    ObjectKind.OPTIMIZER: "{} optimizers",
+    ObjectKind.PARAMETER: "parameters",
+}
+"""What is gained, by its kind and the name of its type."""
 NAMESPACE = "the script's namespace"
 """What gains variables under new names: `globals()[f"loss_{step}"]`."""
 
@@ -26,11 +32,13 @@ def growth_title(finding: Finding, facts: GrowthFacts) -> str:
     gained = f"{noun}s"
     if facts.gains is not None:
         name, kind = facts.gains
-        gained = f"{name} {'modules' if kind == ObjectKind.NN_MODULE else 'optimizers'}"
+        gained = _GAINED[kind].format(name)
     graphs = ", and the graphs that made them," if finding.keeps_graphs else ""
     pace = "every few steps" if facts.pauses else "each step"
     if facts.grows_in == GrowsIn.NAMES:
         held = facts.holder or NAMESPACE
+    if facts.holders > 1:
+        return f"{held} and {facts.holders - 1} more like it gain {gained}{graphs} {pace}{_end(finding).replace('lets', 'let')}"
     return f"{held} gains {gained}{graphs} {pace}{_end(finding)}"
 
 

@@ -27,6 +27,11 @@ def judged(names: Callable[[int], Sequence[str]], more: str = "") -> Findings:
             text += more.format(name=name)
         return text
 
+    return judged_of(heap)
+
+
+def judged_of(heap: Callable[[int], str]) -> Findings:
+    """What is said of a module that the text tells of after each of the steps that are looked at."""
     looks = tuple(Look(s, "step", heap_from(heap(s)), None, 0) for s in STEPS)
     steps = tuple(Step(n, 0.1, None, None) for n in range(1, 21))
     return judge(Run(("train.py",), (Rank(0, steps, looks, Ended("finished", 0, 20)),), 1, "cpu", "2.13.0", "0"))
@@ -76,8 +81,24 @@ def test_layers_keep_their_names_where_what_grows_is_inside_of_them() -> None:
     assert shared(("root", ".layer1 Layer", ".seen12 tensor"), growing) == (
         ("root", ".layer1 Layer", ".seen{i} tensor"),
         2,
+        ".seen{i}",
     )
-    assert shared(("root", ".layer1 Layer", ".weight tensor"), growing) == (
-        ("root", ".layer1 Layer", ".weight tensor"),
-        -1,
-    )
+    weight = ("root", ".layer1 Layer", ".weight tensor")
+    assert shared(weight, growing) == (weight, -1, "")
+
+
+def test_holders_that_gain_the_same_names_at_the_same_looks_are_one_leak() -> None:
+    def adapters(step: int) -> str:
+        text = "module train -> .net -> object net\n"
+        for layer in "ab":
+            text += f"object net -> .{layer} -> object {layer}\n"
+            for k in range(step):
+                text += f"object {layer} -> .client{k} -> tensor {layer}{k}\n"
+                text += f"tensor {layer}{k} -> storage -> storage {layer}{k} {TENSOR}\n"
+        return text
+
+    (finding,) = judged_of(adapters).findings
+    assert title(finding) == "train.net.a and 1 more like it gain tensors each step and let none go"
+    assert finding.bytes_per_step == 2 * TENSOR and finding.retained_bytes == 18 * TENSOR
+    assert finding.cut is not None and finding.cut.written == "train.net.a.client{i}"
+    assert finding.cut.frees_bytes == 18 * TENSOR and len(finding.cut.references[0].indexes) == 18
