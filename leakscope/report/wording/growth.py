@@ -38,7 +38,8 @@ def growth_title(finding: Finding, facts: GrowthFacts) -> str:
     if facts.grows_in == GrowsIn.NAMES:
         held = facts.holder or NAMESPACE
     if facts.holders > 1:
-        return f"{held} and {facts.holders - 1} more like it gain {gained}{graphs} {pace}{_end(finding).replace('lets', 'let')}"
+        end = _end(finding).replace(" lets ", " let ")
+        return f"{held} and {facts.holders - 1} more like it gain {gained}{graphs} {pace}{end}"
     return f"{held} gains {gained}{graphs} {pace}{_end(finding)}"
 
 
