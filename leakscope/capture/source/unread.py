@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dis
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import CodeType, FrameType
 from typing import Any
 
@@ -57,21 +57,28 @@ def _read_after(code: CodeType, lasti: int, where: str) -> set[str]:
     handlers = [(e.start, e.end, e.target) for e in getattr(listing, "exception_entries", ())]
     follow = [_follow(instructions, number, place, handlers) for number in range(len(instructions))]
     touched = [_touched(instruction, where) for instruction in instructions]
-    before: list[set[str]] = [set() for _ in instructions]
+    names = sorted(set().union(*(reads for reads, _ in touched)))
+    bit = {name: 1 << k for k, name in enumerate(names)}
+    masks = [tuple(sum(bit.get(name, 0) for name in part) for part in both) for both in touched]
+    before = [0] * len(instructions)  # sets of names as bits: a long script has thousands of instructions
     changed = True
     while changed:
         changed = False
         for number in range(len(instructions) - 1, -1, -1):
-            reads, sets = touched[number]
-            now = reads | (_after(before, follow[number]) - sets)
+            reads, sets = masks[number]
+            now = reads | (_after(before, follow[number]) & ~sets)
             changed = changed or now != before[number]
             before[number] = now
     here = max((number for offset, number in place.items() if offset <= lasti), default=-1)
-    return _after(before, follow[here]) if here >= 0 else _after(before, list(range(len(before))))
+    later = _after(before, follow[here] if here >= 0 else range(len(before)))
+    return {name for name in names if later & bit[name]}
 
 
-def _after(before: list[set[str]], follow: list[int]) -> set[str]:
-    return set().union(*(before[number] for number in follow))
+def _after(before: Sequence[int], follow: Iterable[int]) -> int:
+    later = 0
+    for number in follow:
+        later |= before[number]
+    return later
 
 
 def _follow(
