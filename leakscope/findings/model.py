@@ -100,6 +100,11 @@ class Cut:
     """What the try leaves open; a `str` is what capture says, why it was not tried."""
 
     @property
+    def told_bytes(self) -> int:
+        """What is told: the proved figure where there is one."""
+        return self.frees_bytes if self.proved_bytes is None else self.proved_bytes
+
+    @property
     def reference(self) -> str:
         """Name of the first reference."""
         return self.references[0].name

@@ -11,10 +11,11 @@ from support.heap_text import heap_from
 from leakscope.findings.grouping.groups import group_storages
 from leakscope.findings.grouping.growth import series
 from leakscope.findings.judge import judge
+from leakscope.findings.model import Sighting
 from leakscope.findings.stages.proof import with_proof
 from leakscope.record.kinds import EndKind
 from leakscope.record.model import Collection, Ended, Look, Rank, Run, Step
-from leakscope.report.wording import advice, held_text, proved_text, title, why_text
+from leakscope.report.wording import advice, held_text, proved_text, title, why_text, would_be_freed
 
 STEPS = (3, 5, 9, 10)
 TENSOR = 1 << 20
@@ -164,6 +165,11 @@ def test_memory_that_is_only_counted_is_never_called_proved() -> None:
     proving = run(replace(one, proved={finding.fingerprint: 10 * TENSOR}))
     (proved,) = judge(proving).findings
     assert proved.cut is not None and proved.cut.proved_bytes == 10 * TENSOR
+    assert would_be_freed(proved) == "10.00 MiB would be freed"
+    of_two = with_proof(replace(finding, sightings=(*finding.sightings, Sighting(1, 3, TENSOR))), proving)
+    assert of_two.cut is not None and of_two.cut.proved_bytes is None  # the other rank did not answer
+    less = with_proof(finding, run(replace(one, proved={finding.fingerprint: 9 * TENSOR})))
+    assert would_be_freed(less) == "9.00 MiB would be freed"
     counted = with_proof(replace(finding, counted_bytes=TENSOR), proving)
     assert counted.cut is not None and counted.cut.proved_bytes is None
     assert (

@@ -239,10 +239,12 @@ class OperationLog(WeakTracker):
             if owner is None:
                 continue
             for operation in handle.operations:
+                # a collective that nobody waited for may have taken its result after its owners were counted
+                result = operation.waited is None and operation.channel.tag is None
                 for mark in list(operation.marks):
                     tensor = mark()
                     if tensor is not None:
-                        for _ in range(max(1, min(operation.owners, int(_uses(tensor)) - 1))):
+                        for _ in range(max(1, min(operation.owners + result, int(_uses(tensor)) - 1))):
                             yield owner, tensor, f"{operation.channel.direction} buffer"
                     del tensor
             del owner

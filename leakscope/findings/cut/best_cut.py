@@ -43,7 +43,11 @@ def _of_cycle(candidate: Candidate) -> tuple[Cut | None, dict[int, int], tuple[i
     if not enough:
         below = below_cycle(candidate)
         return None, frees, below[-1] if below else ()
-    best = min(enough, key=lambda k: (cut_rank(graph, positions[k][0]), subject(candidate, positions[k][0])))
+    first = {k: positions[k][0] for k in enough}
+    best = min(
+        enough,
+        key=lambda k: (not is_cut_by_code(graph, first[k]), cut_rank(graph, first[k]), subject(candidate, first[k])),
+    )
     return _cut_of_one(candidate, positions[best], freed[best]), frees, positions[best]
 
 

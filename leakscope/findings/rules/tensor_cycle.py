@@ -97,8 +97,6 @@ class CycleFacts(Facts):
     cut_at: tuple[CutAt, ...] = ()
     """What each of the references to cut is."""
     library: InLibrary | None = None
-    made_anew: bool = False
-    """It is made each step and freed late: what is held at the looks does not grow."""
 
 
 def cycle_of(candidate: Candidate) -> list[Reference]:
@@ -208,19 +206,17 @@ def _in_library(candidate: Candidate) -> InLibrary | None:
 
 def _facts(candidate: Candidate, cut: ToCut) -> CycleFacts:
     made = _class(candidate)
-    anew = candidate.recreated and not candidate.series.grows
     if made is not None:
         outer, local, _ = made.name.rpartition(".<locals>.")
         made_in = outer.removeprefix("__main__.") if local else ""
         of_class = MadeClass(made.label, made_in, made.where)
-        return CycleFacts(Closing.CLASS, of_class, made_anew=anew, see=_see(candidate))
+        return CycleFacts(Closing.CLASS, of_class, see=_see(candidate))
     closing = _closing(candidate)
     return CycleFacts(
         closing,
         closed_over=_closed_over(candidate) if closing == Closing.CLOSURE else None,
         cut_at=kinds_of_cut(candidate, cut.each),
         library=_in_library(candidate),
-        made_anew=anew,
         see=_see(candidate),
     )
 

@@ -20,10 +20,11 @@ def with_proof(finding: Finding, run: Run) -> Finding:
     if finding.cut is None:
         return finding
     answers = [rank.proved[finding.fingerprint] for rank in run.ranks if finding.fingerprint in rank.proved]
+    answered = {rank.number for rank in run.ranks if finding.fingerprint in rank.proved}
     sizes = [a for a in answers if isinstance(a, int)]
     reasons = [a for a in answers if isinstance(a, str)]
     if sizes and finding.counted_bytes:
         return replace(finding, cut=replace(finding.cut, unproved=OnlyTensorsFreed(sum(sizes))))
-    if sizes and not reasons:
+    if sizes and not reasons and answered >= set(finding.ranks):
         return replace(finding, cut=replace(finding.cut, proved_bytes=sum(sizes)))
     return replace(finding, cut=replace(finding.cut, unproved=reasons[0])) if reasons else finding

@@ -22,7 +22,7 @@ def cycle_title(finding: Finding, facts: CycleFacts) -> str:
     else:
         closed = f", {_by_library(library)}" if library is not None else _closed_by(finding)
         told = f"a reference cycle keeps tensors until gc runs{closed}"
-    if not facts.made_anew:
+    if not finding.freed_late:
         return told
     return f"{bytes_text(finding.bytes_per_step)} of garbage made every step, freed late: {told}"
 

@@ -92,10 +92,10 @@ def freed_text(finding: Finding) -> str:
     if finding.freed_by == FreedBy.NEVER:
         return "never: it holds itself through C++ references that gc cannot see"
     if not finding.trace and finding.rule in _AT_PEAK:
-        return "the program, once all that hold it have let go"
+        return "nobody yet: it stays until all that hold it let go of it"
     if not finding.trace or finding.rule == RuleName.NATIVE_HOLD:
         return "whoever holds it in native code: gc cannot help"
-    return "the program, once it lets go: gc cannot help, a live root holds it"
+    return "nobody yet: it stays until the script lets go of it, gc cannot help"
 
 
 def proved_text(finding: Finding) -> str:
@@ -147,7 +147,7 @@ def would_be_freed(finding: Finding) -> str:
     if finding.cut is None:
         return ""
     together = f" on {len(finding.ranks)} ranks together" if len(finding.ranks) > 1 else ""
-    return f"{bytes_text(finding.cut.frees_bytes)} would be freed{together}"
+    return f"{bytes_text(finding.cut.told_bytes)} would be freed{together}"
 
 
 def reason_text(hop: Hop) -> str:

@@ -384,6 +384,17 @@ def test_a_future_that_is_kept_holds_its_buffers(seen: Seen) -> None:
     assert list(seen.watch.holds()) == []
 
 
+def test_a_result_that_nobody_waited_for_is_held_by_its_work(seen: Seen) -> None:
+    buffer, leaf = torch.ones(3), torch.ones(3, requires_grad=True)
+    work = dist.all_reduce(buffer, async_op=True)
+    later: list[Any] = []
+    held = []
+    for _ in range(3):  # each saves the buffer in C++, as a Work takes its result
+        later.append(leaf * buffer)
+        held.append(len(list(seen.watch.holds())))
+    assert work is not None and held == [1, 2, 2]  # its own and the result's; the third is somebody else's
+
+
 def test_our_own_watch_of_a_buffer_does_not_keep_a_cut_from_being_proved(seen: Seen) -> None:
     buffer = torch.ones(3)
     dist.isend(buffer, 0).wait()
