@@ -32,7 +32,7 @@ from leakscope.units import bytes_text
 
 INDENT, COLUMN = "   ", 10
 """Before a field of a finding, and the columns that its name takes."""
-SIGHTINGS_SHOWN = 8
+SIGHTINGS_SHOWN = 4
 """Looks of one rank, the last ones: a line of them."""
 
 
@@ -45,11 +45,11 @@ def finding_lines(run: Run, finding: Finding, number: int) -> Iterator[str]:
     yield ""
     if not holds_nothing(finding):
         yield from _held(run, finding)
+    if advice(finding):
+        yield from field_lines("advice", advice(finding), INDENT, COLUMN)
     yield from _made_at(run, finding)
     if not block:
         yield from field_lines("seen", _sightings(finding), INDENT, COLUMN)
-    if advice(finding):
-        yield from field_lines("advice", advice(finding), INDENT, COLUMN)
     for index, place in enumerate(finding.see):
         yield from field_lines("see" if index == 0 else "", place, INDENT, COLUMN)
 
@@ -103,7 +103,10 @@ def _trace(finding: Finding) -> Iterator[str]:
             yield f"   {stem}the cycle is closed; from it on to the memory:"
             continue
         status = status_word(finding, hop)
-        yield from wrapped(f"{status}: {reasons[index]}" if reasons[index] else status, "   " + stem)
+        if reasons[index]:
+            yield from wrapped(f"{status}: {reasons[index]}", "   " + stem)
+        elif index == 0 or status != status_word(finding, finding.trace[index - 1]):
+            yield f"   {stem}{status}"
         if hop.reference and index != last:
             yield from _reference(finding, hop, stem, index in at_fault, index == cut)
 
