@@ -66,6 +66,7 @@ def run_and_judge(
     from leakscope.capture.process.gc_callbacks import CollectionWatch
     from leakscope.capture.process.patches import Patches
     from leakscope.capture.process.pause import no_automatic_gc
+    from leakscope.capture.source.source_files import users_sources
     from leakscope.findings import judge
     from leakscope.record.model import Ended, Rank, Step
 
@@ -95,7 +96,7 @@ def run_and_judge(
             looks.append(look if min_bytes >= _COUNTED_FROM else replace(look, counted_bytes=None))
             steps.append(Step(number, seconds, looks[-1].counted_bytes, None, collections.taken(), look.counted_on))
     rank = Rank(0, tuple(steps), tuple(looks), Ended(EndKind.FINISHED, 0, warmup + repeats))
-    run = run_of_rank(rank, warmup, min_bytes)
+    run = replace(run_of_rank(rank, warmup, min_bytes), sources=users_sources())
     return run, judge(run)
 
 

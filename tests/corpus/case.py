@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import importlib
 import json
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
@@ -15,6 +17,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from leakscope.capture.heap import look as heap
+from leakscope.capture.source.user_source import short
 from leakscope.findings.judge import judge
 from leakscope.findings.model import Finding, Findings
 from leakscope.record.model import Ended, Look, Rank, Run, Step
@@ -140,7 +143,14 @@ def run_of(looks: Sequence[Look], steps: int) -> Run:
     """A recorded run of one rank with these looks."""
     done = tuple(Step(k, 0.01, None, None) for k in range(1, steps + 1))
     rank = Rank(0, done, tuple(looks), Ended("finished", 0, steps))
-    return Run(("corpus",), (rank,), 1, "cpu", torch.__version__, "0", min_bytes=MIN_BYTES)
+    return Run(("corpus",), (rank,), 1, "cpu", torch.__version__, "0", min_bytes=MIN_BYTES, sources=kept_sources())
+
+
+@functools.cache
+def kept_sources() -> dict[str, tuple[str, ...]]:
+    """The files of the corpus, by the names that lines of a run have."""
+    files = sorted(Path(__file__).parent.glob("*.py"))
+    return {short(str(path)): tuple(path.read_text(encoding="utf-8").splitlines()) for path in files}
 
 
 class _Births(TorchDispatchMode):

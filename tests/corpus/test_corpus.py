@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import functools
 import json
 import re
 import subprocess
@@ -10,12 +12,23 @@ from collections.abc import Callable
 
 import pytest
 
-from corpus.case import CASES, FLOAT, Watched, all_text, load, matches, truth, watch
+from corpus.case import CASES, FLOAT, Watched, all_text, kept_sources, load, matches, truth, watch
 
 load()
 NATIVE = [name for name, case in CASES.items() if case.rule == "native-hold"]
 WATCHED_TOGETHER = [name for name in CASES if name not in NATIVE]
 """What native code holds has no holder to tell one leak from another by: those cases are watched one by one."""
+NO_LINES = {
+    "ContextOfItself", "GrowingContextVariable", "ClassPerStep", "SlottedClassPerStep", "WaitingTasks",
+    "BlockedThreads", "CreateGraph", "IdentitySavedTensorHooks", "PackedInTuple", "ObjectArrayOfItself",
+}  # fmt: skip
+"""What no line of the source shows to be put there: saved tensors, context variables, a class that is its own."""
+OF_MODULES = {
+    "ContextAttribute": {"_KeepsOutput"},
+    "ParentAndChildHooks": {"_HooksItself"},
+    "HooksOnChildAndItself": {"_Remembers"},
+}
+"""Classes beside its own whose methods fill what a case keeps."""
 SMALL = 16.0
 """Bytes a step that a leak may have beside its own tensors: the loss itself, a child's one number."""
 OTHER_THREAD = {"FutureResults"}
@@ -73,6 +86,24 @@ def test_a_leak_is_found_and_told(name: str, leaks: Callable[[str], Watched]) ->
     if case.frees:
         assert finding.cut is not None
         assert finding.cut.frees_bytes >= 0.9 * finding.retained_bytes, text
+
+
+@pytest.mark.parametrize("name", WATCHED_TOGETHER)
+def test_the_lines_that_add_are_those_of_the_leak(name: str, leaks: Callable[[str], Watched]) -> None:
+    """In the case's own class, or in what its module has for it: never another case's; and most have some."""
+    (finding,) = leaks(name).of(name)
+    places = [place for reference in finding.cut.references for place in reference.added_at] if finding.cut else []
+    told = {around(*place.rsplit(":", 1)) for place in places}
+    assert told <= {name, ""} | OF_MODULES.get(name, set()), places
+    assert bool(places) != (name in NO_LINES), places
+
+
+@functools.cache
+def around(file: str, line: str) -> str:
+    """The class that a line stands in, "" for none."""
+    tree = ast.parse("\n".join(kept_sources()[file]))
+    classes = [node for node in tree.body if isinstance(node, ast.ClassDef)]
+    return next((c.name for c in classes if c.lineno <= int(line) <= (c.end_lineno or 0)), "")
 
 
 @pytest.mark.parametrize("name", [n for n in CASES if n not in ("NodeMetadata", "PackedInTuple")])

@@ -13,9 +13,9 @@ _MAX_LINES = 20_000
 """Lines of a file that is kept, chosen: longer ones are generated."""
 
 
-def users_sources() -> dict[str, list[str]]:
+def users_sources() -> dict[str, tuple[str, ...]]:
     """Lines of every file of the user's that this process has imported, by the short name used for lines in a run."""
-    sources: dict[str, list[str]] = {}
+    sources: dict[str, tuple[str, ...]] = {}
     for module in list(sys.modules.values()):
         # the module's dict is read, not its attributes: a module may define __getattr__
         namespace = module.__dict__ if type(module).__name__ == "module" else {}
@@ -24,5 +24,5 @@ def users_sources() -> dict[str, list[str]]:
             continue
         lines = linecache.getlines(filename)
         if lines and len(lines) <= _MAX_LINES and len(sources) < _MAX_FILES:
-            sources[short(filename)] = [line.rstrip("\n") for line in lines]
+            sources[short(filename)] = tuple(line.rstrip("\n") for line in lines)
     return sources

@@ -9,12 +9,12 @@ from collections.abc import Iterable, Sequence
 from leakscope.findings.model import Hop
 from leakscope.findings.source.meaning import Meaning
 from leakscope.findings.source.names import file_of, last_name
-from leakscope.findings.source.parsed import Found, ParsedFile, qualified
+from leakscope.findings.source.parsed import Found, ParsedFile, Scope, qualified
 from leakscope.findings.source.sources import Sources
 from leakscope.findings.source.stores import How, Store
 from leakscope.graph.model import ObjectKind
 
-_REGISTERS = re.compile(r"register_\w*hook|register_hook|add_done_callback|finalize|subscribe|connect|ref")
+_REGISTERS = re.compile(r"_?register_\w*hook|add_done_callback|finalize|subscribe|connect|ref")
 
 
 def where_closed(trace: Sequence[Hop], place: int, sources: Sources) -> tuple[Store, ...]:
@@ -39,17 +39,57 @@ def where_hooked(trace: Sequence[Hop], place: int, meaning: Meaning, sources: So
     if hook is not None and hook.kind == ObjectKind.FUNCTION:
         for parsed in _files(hook, sources):
             for function in _functions(hook, parsed):
-                named = [s for s in _stored(function, parsed, sources) if registers.fullmatch(s.name)]
-                if named:
-                    return tuple(named)
-    found = []
-    for parsed in meaning.follow(sources.matching(r"\.register_\w*hook")):
+                kept = tuple(s for s in _stored(function, parsed, sources) if registers.fullmatch(s.name))
+                if kept:
+                    return kept
+    elif hook is not None and (named := where_registered(hook.where, sources, registers)):
+        return named
+    found: list[Store] = []
+    for parsed in meaning.follow(sources.matching(r"\._?register_\w*hook")):
         for one in parsed.found:
             if isinstance(one.node, ast.Call) and isinstance(one.node.func, ast.Attribute):
                 name = one.node.func.attr
                 if registers.fullmatch(name) and place in meaning.of(one.node.func.value, one.scope):
                     found.append(Store(one, How.ADDS, one.node.func.value, tuple(one.node.args), name))
     return tuple(found)
+
+
+def where_registered(where: str, sources: Sources, registers: re.Pattern[str] = _REGISTERS) -> tuple[Store, ...]:
+    """The lines that register the function or method which is written at a line of the source, in the same file."""
+    name, _, line = where.partition(" ")[0].rpartition(":")
+    parsed = sources.of_line(name)
+    written = [] if parsed is None or not line.isdigit() else [f for f in parsed.found if _is_at(f, int(line))]
+    if parsed is None or len(written) != 1:
+        return ()
+    own = getattr(written[0].node, "name", "")
+    return tuple(
+        Store(one, How.ADDS, one.node.func.value, tuple(one.node.args), one.node.func.attr)
+        for one in parsed.found
+        if isinstance(one.node, ast.Call) and isinstance(one.node.func, ast.Attribute)
+        if registers.fullmatch(one.node.func.attr)
+        if any(
+            last_name(given) == own and _may_be(given, one.scope, written[0].scope, sources)
+            for given in _given(one.node)
+        )
+    )
+
+
+def _may_be(given: ast.expr, scope: Scope, written_in: Scope, sources: Sources) -> bool:
+    """Whether a name that is handed on may be that of a function of a scope: `self.hook` in a class akin to its own."""
+    start = given.value if isinstance(given, ast.Attribute) else given
+    owner = scope.owner(start.id) if isinstance(start, ast.Name) else None
+    if not isinstance(given, ast.Attribute):
+        return owner is written_in
+    around = owner.outer if owner is not None else None
+    if around is None or not around.is_class or not isinstance(start, ast.Name):
+        return written_in.is_class
+    own, other = (one.name.rpartition(".")[2] for one in (written_in, around))
+    return own == other or own in sources.bases(other) or other in sources.bases(own)
+
+
+def _is_at(one: Found, line: int) -> bool:
+    """Whether a function is written on this line, its decorators on others above it."""
+    return isinstance(one.node, (ast.FunctionDef, ast.AsyncFunctionDef)) and one.node.lineno == line
 
 
 def _register(reference: str) -> re.Pattern[str]:
@@ -66,7 +106,7 @@ def _register(reference: str) -> re.Pattern[str]:
         "step_post": "register_step_post_hook|register_optimizer_step_post_hook",
         "step_pre": "register_step_pre_hook|register_optimizer_step_pre_hook",
     }
-    return re.compile(names.get(sort, r"register_\w*hook|register_hook"))
+    return re.compile(names.get(sort, r"_?register_\w*hook"))
 
 
 def _files(hop: Hop, sources: Sources) -> list[ParsedFile]:

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from leakscope.findings.kinds import FreedBy
 from leakscope.findings.model import CutReference, Finding, Hop
-from leakscope.findings.source.closures import is_hooks, where_closed, where_hooked
+from leakscope.findings.source.closures import is_hooks, where_closed, where_hooked, where_registered
 from leakscope.findings.source.meaning import Meaning
 from leakscope.findings.source.names import BY_NAME, class_of, file_of, is_item, last_name
 from leakscope.findings.source.parsed import ParsedFile
@@ -37,8 +37,10 @@ def stores_for(finding: Finding, reference: CutReference, sources: Sources) -> t
     """
     place, trace = on_trace(finding, reference)
     if place is None:
-        return ()
+        return where_registered(reference.where, sources)[:LINES] if is_item(reference.name) else ()
     in_cycle = finding.freed_by != FreedBy.PROGRAM
+    if place and is_item(trace[place].reference) and is_hooks(trace[place - 1].reference):
+        place -= 1
     holder = trace[place]
     if is_hooks(holder.reference):
         return where_hooked(trace, place, Meaning(trace, sources, in_cycle), sources)[:LINES]
@@ -131,7 +133,8 @@ def _files(meaning: Meaning, place: int, sources: Sources) -> list[ParsedFile]:
     above = [hop for hop in trace[place::-1] if _word(hop)]
     if meaning.in_cycle:  # its way around is its name
         above = [*above, *(hop for hop in trace[place + 1 :] if _word(hop))]
-    files = [sources.of_line(file_of(hop)) for hop in trace[: place + 1] if file_of(hop)]
+    passed = trace if meaning.in_cycle else trace[: place + 1]
+    files = [sources.of_line(file_of(hop)) for hop in passed if file_of(hop)]
     for hop in above if meaning.in_cycle else above[:1]:
         files += _files_naming(hop, sources)
     if trace[place].kind == ObjectKind.NN_MODULE:  # its name there may be made up as the program runs

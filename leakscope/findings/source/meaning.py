@@ -113,7 +113,7 @@ class Meaning:
         if reference == f".{name}" or (reference == name and hop.kind == ObjectKind.GRAD_NODE):
             return True
         # the fields of a named tuple are its items
-        return hop.kind == ObjectKind.CONTAINER and bool(file_of(hop)) and bool(re.fullmatch(r"\[\d+\]", reference))
+        return hop.kind == ObjectKind.CONTAINER and bool(file_of(hop)) and bool(re.fullmatch(r"\[(\d+|i)\]", reference))
 
     def _by_attribute(self, attribute: str) -> Places:
         """What an attribute of this name holds, whatever it is an attribute of."""
