@@ -98,7 +98,7 @@ def write_run(folder: Path, data: Mapping[str, Any]) -> None:
 
 def _look_to_json(look: Look) -> dict[str, Any]:
     data = {name: getattr(look, name) for name in look.__dataclass_fields__ if name != "heap"}
-    gaining = {name: [row_to_json(row) for row in data[name]] for name in ("containers", "gaining_types")}
+    gaining = {"containers": [row_to_json(row) for row in look.containers]}
     return {**data, **gaining, "types": dict(look.types), "unjudged": list(look.unjudged), "heap": to_json(look.heap)}
 
 

@@ -13,7 +13,7 @@ from leakscope.record.rows.comm import CommOperation, ContextsAtStep, FinalOpera
 from leakscope.record.rows.device import DeviceBlocks, DeviceFailure, DeviceStep
 from leakscope.record.rows.host import AllocationFailure, GcFreeze, MemoryShortage, MemoryThere
 from leakscope.record.rows.lifetimes import LifetimeRow
-from leakscope.record.rows.objects import GainingContainer, GainingType
+from leakscope.record.rows.objects import GainingContainer
 from leakscope.record.rows.row import rare
 
 if TYPE_CHECKING:
@@ -76,8 +76,6 @@ class Look:
     """Kind of the device that the counted bytes are of: `cuda`, ..."""
     containers: tuple[GainingContainer, ...] = ()
     """Those that have gained most of what is no tensor's, over the looks of one process."""
-    gaining_types: tuple[GainingType, ...] = ()
-    """Types that ever more objects are of, which no such container has."""
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from leakscope.record.rows.comm import CommOperation, ContextsAtStep, FinalOpera
 from leakscope.record.rows.device import DeviceBlocks, DeviceFailure, DeviceStep
 from leakscope.record.rows.host import SHORTAGE_ROWS, AllocationFailure, GcFreeze, MemoryThere
 from leakscope.record.rows.lifetimes import LIFETIME_ROWS
-from leakscope.record.rows.objects import GainingContainer, GainingType
+from leakscope.record.rows.objects import GainingContainer
 from leakscope.record.rows.row import Row, from_json, from_line
 
 if TYPE_CHECKING:
@@ -191,10 +191,8 @@ def _final_operation(path: Path, notes: list[str]) -> tuple[FinalOperation | Non
 
 def _read_look(path: Path) -> Look:
     data = _read_json(path, f"{path} cannot be read")
-    gaining = {
-        "containers": tuple(from_json(GainingContainer, row) for row in data.get("containers", ())),
-        "gaining_types": tuple(from_json(GainingType, row) for row in data.get("gaining_types", ())),
-    }
+    gaining = {"containers": tuple(from_json(GainingContainer, row) for row in data.get("containers", ()))}
+    data = {name: value for name, value in data.items() if name in Look.__dataclass_fields__}
     return Look(**{**data, **gaining, "heap": heap_from_json(data["heap"]), "unjudged": tuple(data["unjudged"])})
 
 

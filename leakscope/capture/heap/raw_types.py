@@ -43,6 +43,12 @@ def container_base(kind: type) -> Any:
     return next((base for base in _CONTAINERS if base in bases), None)
 
 
+def is_leakscopes(kind: type) -> bool:
+    """Whether a type is one of leakscope's own."""
+    module = _dict(kind).get("__module__")
+    return type(module) is str and module.partition(".")[0] in ("leakscope", "leakscope_cli")
+
+
 def type_dict(kind: type) -> Any:
     """`kind.__dict__`."""
     return _dict(kind)

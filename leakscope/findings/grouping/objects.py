@@ -9,7 +9,7 @@ import numpy as np
 
 from leakscope.graph.model import KINDS, REFERENCE_KINDS, HeapGraph, Ints, ObjectKind, ReferenceKind
 from leakscope.record.model import Look, Rank
-from leakscope.record.rows.objects import GainingContainer, GainingType
+from leakscope.record.rows.objects import GainingContainer
 
 _STORAGE, _OTHER = (KINDS.index(kind) for kind in (ObjectKind.STORAGE, ObjectKind.NATIVE))
 _ITEM = REFERENCE_KINDS.index(ReferenceKind.ITEM)
@@ -19,12 +19,12 @@ _NAME = "objects"
 
 def objects_of(look: Look) -> int:
     """Bytes of objects that are no tensors, which the process has gained since it was first looked at."""
-    return sum(row.bytes for row in _rows(look))
+    return sum(row.bytes for row in look.containers)
 
 
 def counted_objects_of(look: Look) -> int:
     """Those of the bytes that the host's counter counts: what Python's own arenas serve is not in its count."""
-    return sum(row.counted_bytes for row in _rows(look))
+    return sum(row.counted_bytes for row in look.containers)
 
 
 def objects_by_look(rank: Rank) -> dict[int, int]:
@@ -52,7 +52,7 @@ def row_of(look: Look, storage: int) -> GainingContainer:
 def _of_objects(graph: HeapGraph, rows: Sequence[GainingContainer]) -> HeapGraph:
     first, text = len(graph), len(graph.strings)
     holders = _ints([row.container for row in rows])
-    own = [(f"{row.items:,} {row.item}", row.item.partition(" ")[0], _reference(graph, row.container)) for row in rows]
+    own = [(f"{row.items:,} {row.item}", row.item.partition(" ")[0], _reference(graph, row)) for row in rows]
     strings = (*graph.strings, _NAME, "", *(word for words in own for word in words))
     label, kind, name = (np.arange(len(rows)) * 3 + text + 2 + k for k in range(3))
     none = np.full(len(rows), 0)
@@ -81,17 +81,14 @@ def _of_objects(graph: HeapGraph, rows: Sequence[GainingContainer]) -> HeapGraph
     )
 
 
-def _reference(graph: HeapGraph, container: int) -> str:
-    """How its items are written: of an object all that it gains are attributes."""
-    if graph.kind[container] != KINDS.index(ObjectKind.CONTAINER):
-        return ".__dict__"
-    kind = graph.strings[graph.type[container]].lower()
+def _reference(graph: HeapGraph, row: GainingContainer) -> str:
+    """How its items are written: of an object that is not the first of its like all that it gains are attributes."""
+    kind = graph.strings[graph.type[row.container]]
+    if graph.kind[row.container] != KINDS.index(ObjectKind.CONTAINER):
+        return "linked" if kind.rpartition(".")[2] == row.item else ".__dict__"
+    kind = kind.lower()
     return "[...]" if "dict" in kind else "{...}" if "set" in kind else "[i]"
 
 
 def _ints(values: Sequence[int]) -> Ints:
     return np.asarray(values, dtype=np.int64)
-
-
-def _rows(look: Look) -> tuple[GainingContainer | GainingType, ...]:
-    return (*look.containers, *look.gaining_types)

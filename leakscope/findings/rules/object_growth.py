@@ -24,6 +24,8 @@ class Collects(StrEnum):
     SET = "set"
     QUEUE = "queue"
     """A deque."""
+    CHAIN = "chain"
+    """No container: each object holds the one before it, or hangs on it."""
     ATTRIBUTES = "attributes"
     """Of an object or a module, set under ever new names."""
 
@@ -99,7 +101,8 @@ def _per_step(line: Series, gained: Mapping[int, int]) -> float:
 def _collects(candidate: Candidate) -> Collects:
     holder = candidate.objects[-2]
     if holder.kind != ObjectKind.CONTAINER:
-        return Collects.ATTRIBUTES
+        linked = holder.type.rpartition(".")[2] == candidate.objects[-1].type
+        return Collects.CHAIN if linked else Collects.ATTRIBUTES
     kind = holder.type.lower()
     if "deque" in kind:
         return Collects.QUEUE

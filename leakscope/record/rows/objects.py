@@ -9,7 +9,9 @@ from leakscope.record.rows.row import rare
 
 @dataclass(frozen=True)
 class GainingContainer:
-    """A container that has gained items since looks have seen it; what the heap graph has is not in its bytes."""
+    """A container that has gained items since looks have seen it, or the first of a chain of linked objects that has
+    grown longer; what the heap graph has is not in its bytes.
+    """
 
     container: int
     """Its index in the heap graph of the same look."""
@@ -25,21 +27,3 @@ class GainingContainer:
     """What an item is: `str`, `dict of str and float`, `list of float`."""
     earlier_bytes: int = rare(0)
     """Of the items that it had when it was first seen, some of them measured."""
-
-
-@dataclass(frozen=True)
-class GainingType:
-    """A type that ever more objects are of, beyond those in containers that gain."""
-
-    type: str
-    """Its qualified name."""
-    count: int
-    """Objects of it that are alive."""
-    gained: int
-    """How many more than when they were first counted."""
-    bytes: int
-    """Of those gained, the newest ones measured."""
-    counted_bytes: int
-    """Those of the bytes that the host's counter counts."""
-    newest: int = rare(-1)
-    """Index of one of the newest in the heap graph of the same look, -1 where none is there."""

@@ -21,6 +21,8 @@ def _gained(facts: ObjectFacts) -> str:
     rate = facts.items_per_step
     count = f"{rate:,.0f}" if rate >= _FEW or rate == round(rate) else f"{rate:.1f}"
     gained = f"{count} {facts.item} a step"
+    if facts.collects == Collects.CHAIN:
+        return f"{gained} in a chain"
     return f"attributes ({gained})" if facts.collects == Collects.ATTRIBUTES else gained
 
 
@@ -41,6 +43,8 @@ def objects_advice(finding: Finding, facts: ObjectFacts) -> str:
         Collects.SET: f"Each step puts something new in {held}: take out what is done with, or keep a count.",
         Collects.QUEUE: f"More is put into {held} than is taken out: give it a bound (maxlen=...), or write it to a "
         "file.",
+        Collects.CHAIN: f"Each {facts.item} is held by the next one: keep a number or a name there instead of the "
+        f"object, or end the chain that {held} leads to at some length.",
         Collects.ATTRIBUTES: f"Each step sets attributes of {held} under new names: use names that stay the same, or "
         "delete what is done with.",
     }[facts.collects]

@@ -103,6 +103,8 @@ class NativeReferences:
         self._first_new = len(heap.objects)
         untracked = range(heap.tracked, self._first_new)
         self._known: dict[int, int] = {id(heap.objects[k]): k for k in untracked}
+        self.kinds: tuple[Ints, Ints]
+        """Addresses of all types, sorted, and for each object of the sweep the place of its own."""
         self.role, self.containers = self._roles()
 
     def _roles(self) -> tuple[NDArray[np.int8], Ints]:
@@ -113,6 +115,7 @@ class NativeReferences:
         for k, place in enumerate(first.tolist()):
             kind = type(self.sweep.objects[place])
             codes[k], gaining[k] = self.types.role(kind), container_base(kind) is not None
+        self.kinds = addresses, inverse
         return codes[inverse], np.flatnonzero(gaining[inverse])
 
     def walk(self) -> None:

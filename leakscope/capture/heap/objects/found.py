@@ -8,13 +8,14 @@ from collections.abc import Iterable, Mapping
 import numpy as np
 
 from leakscope.capture.heap.native.references import NativeReferences
-from leakscope.capture.heap.objects.gains import Gain, Gains, Grown
-from leakscope.capture.heap.raw_types import container_base, type_dict
+from leakscope.capture.heap.objects.gain import Gain
+from leakscope.capture.heap.objects.gains import Gains, Grown
+from leakscope.capture.heap.objects.sizes import Measure
+from leakscope.capture.heap.raw_types import container_base, is_leakscopes
 from leakscope.graph.model import ROOTS, HeapGraph, RootKind
 from leakscope.graph.reach import reachable
 from leakscope.record.rows.objects import GainingContainer
 
-_OURS = ("leakscope", "leakscope_cli")
 _NAMED = (RootKind.MODULE, RootKind.FRAME, RootKind.THREAD, RootKind.NATIVE)
 """Roots of the program's: what has none of them hangs on leakscope's own objects."""
 
@@ -32,7 +33,8 @@ def gaining_containers(native: NativeReferences, gains: Gains, own: Iterable[int
     lengths |= {k: len(sweep.objects[k]) for k in untracked.tolist() if gains.has_grown(sweep.objects[k])}
     ours = _below(native, own) if lengths else set()
     grown = [Grown(k, sweep.objects[k], length) for k, length in lengths.items() if id(sweep.objects[k]) not in ours]
-    return dict(gains.tell(grown, native.types))
+    measure = Measure(native.types)
+    return {**dict(gains.tell(grown, measure)), **dict(gains.linked.tell(native, measure))}
 
 
 def _below(native: NativeReferences, own: Iterable[int]) -> set[int]:
@@ -45,15 +47,10 @@ def _below(native: NativeReferences, own: Iterable[int]) -> set[int]:
     while waiting:
         obj = waiting.pop()
         kind = type(obj)
-        if id(obj) not in ours and (kind is tuple or container_base(kind) is not None or _is_ours(kind)):
+        if id(obj) not in ours and (kind is tuple or container_base(kind) is not None or is_leakscopes(kind)):
             ours.add(id(obj))
             waiting += gc.get_referents(obj)
     return ours
-
-
-def _is_ours(kind: type) -> bool:
-    module = type_dict(kind).get("__module__")
-    return type(module) is str and module.partition(".")[0] in _OURS
 
 
 def _row(place: int, gain: Gain) -> GainingContainer:

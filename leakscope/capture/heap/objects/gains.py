@@ -9,9 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from leakscope.capture.heap.native.autograd import Types
+from leakscope.capture.heap.objects.gain import Gain
 from leakscope.capture.heap.objects.items import Item, item_text, newest_items, oldest_items
 from leakscope.capture.heap.objects.lengths import Containers, Lengths, gained, kept_lengths
+from leakscope.capture.heap.objects.linked import LinkedTypes
 from leakscope.capture.heap.objects.sizes import Measure, size_of
 from leakscope.capture.heap.python.address_book import Ints
 from leakscope.capture.heap.python.gc_heap import Sweep
@@ -30,28 +31,6 @@ _MOST_TOLD = 32
 """Containers that one look tells of, those that have gained most bytes, chosen."""
 
 
-@dataclass(slots=True)
-class Gain:
-    """What one container has gained since it was first seen."""
-
-    type: int
-    """Address of its type."""
-    items: int
-    """How many it has."""
-    own: int
-    """Bytes of the container alone."""
-    earlier: float | None = None
-    """Bytes of what it had when it was first seen; None before they are measured."""
-    gained: int = 0
-    """Items that it has more."""
-    bytes: float = 0.0
-    """Measured, of those."""
-    counted: float = 0.0
-    """Those of them that malloc's count has."""
-    item: str = ""
-    """What the newest ones are called."""
-
-
 @dataclass(frozen=True, slots=True)
 class Grown:
     """A container that has grown."""
@@ -66,9 +45,10 @@ class Grown:
 class Gains:
     """What containers gain over the looks of one process."""
 
-    __slots__ = ("_grown", "_lengths", "_of")
+    __slots__ = ("_grown", "_lengths", "_of", "linked")
 
     def __init__(self) -> None:
+        self.linked = LinkedTypes()
         self._lengths = Lengths()
         self._of: dict[int, Gain] = {}
         """By the container's address."""
@@ -115,9 +95,8 @@ class Gains:
         """Whether a dict that gc does not track was found to have grown, at this look."""
         return id(untracked) in self._grown
 
-    def tell(self, grown: Sequence[Grown], known: Types) -> list[tuple[int, Gain]]:
+    def tell(self, grown: Sequence[Grown], measure: Measure) -> list[tuple[int, Gain]]:
         """(index, gain) of the containers that have gained most bytes; the look is over with that."""
-        measure = Measure(known)
         gains: dict[int, tuple[int, Gain]] = {}
         news = sorted(((new, self._before(new)) for new in grown), key=_items_gained, reverse=True)
         for new, gain in news[:_MOST_MEASURED]:

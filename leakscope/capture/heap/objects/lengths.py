@@ -83,7 +83,7 @@ class Lengths:
         if noted:
             addresses, first = np.unique(_column(noted, "addresses"), return_index=True)
             columns = (addresses, *(_column(noted, name)[first] for name in ("lengths", "firsts")))
-            self.last = Containers(*map(_in_own_pages, columns))
+            self.last = Containers(*map(in_own_pages, columns))
 
 
 def _column(parts: Sequence[Containers], name: str) -> Ints:
@@ -91,7 +91,8 @@ def _column(parts: Sequence[Containers], name: str) -> Ints:
     return column
 
 
-def _in_own_pages(values: Ints) -> Ints:
+def in_own_pages(values: Ints) -> Ints:
+    """A copy that glibc's count of what the program has taken does not see."""
     if len(values) == 0:
         return values
     pages = mmap.mmap(-1, 8 * len(values), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)

@@ -71,9 +71,10 @@ class Measure:
         """Whether the look has measured as much as it may."""
         return len(self._seen) >= _MOST_OF_LOOK
 
-    def add(self, items: list[Any]) -> None:
+    def add(self, items: list[Any], but: type | None = None) -> None:
         """Add the bytes of these, but of no tensor, and of no array that the heap graph has; the list is emptied.
 
+        Further objects of the type `but` that these hold are not looked into.
         Of a long list among them only some items are measured, and stand for the others.
         """
         waiting = collections.deque((item, 1.0) for item in items)
@@ -88,7 +89,7 @@ class Measure:
             self._seen.add(id(obj))
             size, block = _size(obj, kind)
             self.add_block(size * times, block)
-            held = _held_by(obj, kind)
+            held = [inner for inner in _held_by(obj, kind) if type(inner) is not but]
             if held:
                 chosen = some_items(held)
                 waiting.extend((inner, times * len(held) / len(chosen)) for inner in chosen)

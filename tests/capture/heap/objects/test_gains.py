@@ -37,16 +37,32 @@ class Record:
     step: int
 
 
+class Node:
+    """One of a chain."""
+
+    def __init__(self, text: str, before: Node | None) -> None:
+        self.text, self.before = text, before
+
+
 class Trainer:
     """Has what a trainer has."""
 
     def __init__(self) -> None:
         self.history: list[dict[str, Any]] = []
         self.by_step: dict[int, str] = {}
+        self.newest: Node | None = None
+
+    def link(self, text: str) -> None:
+        """Put one more in front of the chain."""
+        self.newest = Node(text, self.newest)
 
 
 def _text(step: int, size: int) -> str:
     return f"{step:09}" + "x" * size
+
+
+def _closure(text: str) -> Callable[[], str]:
+    return lambda: text
 
 
 STORIES: dict[str, tuple[Callable[[dict[str, Any], int], object], str, str]] = {
@@ -80,6 +96,16 @@ STORIES: dict[str, tuple[Callable[[dict[str, Any], int], object], str, str]] = {
         "1 Record",
     ),
     "set": (lambda held, step: held["seen"].add(_text(step, 75_000)), "seen", "1 str"),
+    "linked records": (
+        lambda held, step: held["trainer"].link(_text(step, 65_000)),
+        "trainer.newest",
+        "1 Node",
+    ),
+    "closures": (
+        lambda held, step: held["callbacks"].append(_closure(_text(step, 60_000))),
+        "callbacks",
+        "1 function",
+    ),
     "small arrays": (
         lambda held, _: held["arrays"].extend(np.zeros(100) for _ in range(100)),
         "arrays",
@@ -113,13 +139,14 @@ def _live() -> Lived:
     logs: list[Any] = []
     seen: set[str] = set()
     arrays: list[Any] = []
+    callbacks: list[Any] = []
     floats: list[float] = []
     newest: collections.deque[str] = collections.deque(maxlen=3)
     bounded: dict[int, str] = {}
     words: list[str] = []
     held = {
         "texts": texts, "trainer": trainer, "plain": plain, "queue": queue, "logs": logs, "seen": seen,
-        "arrays": arrays,
+        "arrays": arrays, "callbacks": callbacks,
     }  # fmt: skip
     traced: dict[str, list[int]] = collections.defaultdict(list)
     tracemalloc.start()
@@ -157,7 +184,7 @@ def test_what_gains_is_told_with_its_holder_and_its_rate(lived: Lived, name: str
     finding = findings_of(lived)[holder]
 
     assert (finding.rule, finding.severity) == ("object-growth", "leak")
-    assert f" gains {gained} a step, " in title(finding)
+    assert f" gains {gained} a step" in title(finding)
     assert title(finding).endswith(" a step, and lets none go")
     assert holder in advice(finding)
     assert finding.cut is not None and finding.cut.written == finding.subject
@@ -209,3 +236,51 @@ def test_its_facts_say_how_many(lived: Lived) -> None:
 
     assert isinstance(facts, ObjectFacts)
     assert (facts.item, facts.items, facts.items_per_step) == ("dict of int, str and float", 18, 3.0)
+
+
+def _asked(*_: Any) -> Any:
+    raise AssertionError("code of the user's ran")
+
+
+class Hostile:
+    """Answers nobody."""
+
+    __eq__ = __len__ = __sizeof__ = __iter__ = __repr__ = __getattr__ = _asked
+    __hash__ = object.__hash__
+
+    def __init__(self, text: str) -> None:
+        self.__dict__["text"] = text
+
+
+class HostileList(list):  # type: ignore[type-arg]
+    """A list that answers nobody."""
+
+    __len__ = __iter__ = __getitem__ = __sizeof__ = __reversed__ = __repr__ = _asked
+
+
+class HostileDict(dict):  # type: ignore[type-arg]
+    """A dict that answers nobody."""
+
+    __len__ = __iter__ = __getitem__ = __sizeof__ = items = values = keys = __reversed__ = __repr__ = _asked
+
+
+def test_no_code_of_the_users_runs() -> None:
+    gains, in_list, in_dict = Gains(), HostileList(), HostileDict()
+    looks = []
+    for step in range(3):
+        list.append(in_list, Hostile(_text(step, 9_000)))
+        dict.__setitem__(in_dict, Hostile(_text(step, 9_000)), HostileList())
+        looks.append(look(step, "step", LookContext(hidden=(gains, looks), gains=gains)))
+
+    assert {row.item for row in looks[-1].containers} >= {"Hostile", "HostileList"}
+
+
+def test_another_list_at_the_address_of_the_last_has_gained_nothing() -> None:
+    gains = Gains()
+    looks = []
+    for step in range(4):
+        batch = [float(step + k) for k in range(2000 * (step + 1))]
+        looks.append(look(step, "step", LookContext(hidden=(gains, looks), gains=gains)))
+        del batch
+
+    assert not [row for row in looks[-1].containers if row.item == "float"]
