@@ -198,8 +198,7 @@ def _fitting(stores: list[Store], place: int, meaning: Meaning) -> list[Store]:
     name = held.name.rpartition(".")[2] if held.kind in _NAMED else class_of(held)
     named = [s for s in stores if name and any(name in map(last_name, _names(value)) for value in s.values)]
     if meaning.in_cycle:  # who makes the object is known there
-        held_at = {position for position, hop in enumerate(trace) if hop is held}
-        named = named or [s for s in stores if any(meaning.of(v, s.found.scope) & held_at for v in s.values)]
+        named = named or [s for s in stores if _goes_on(s, place, meaning)]
     if held.kind == ObjectKind.NATIVE:  # a text, a number: what makes a weak reference may make it as well
         return named or stores
     ends = {"ref", "WeakMethod", "proxy", "with_traceback", "str", "repr"}
@@ -208,6 +207,12 @@ def _fitting(stores: list[Store], place: int, meaning: Meaning) -> list[Store]:
         ends |= {"detach", "detach_", "requires_grad_", "item"} if graph else {"clone", "copy"}
     whole = [s for s in stores if not any(isinstance(v, ast.Call) and last_name(v.func) in ends for v in s.values)]
     return named or whole or stores
+
+
+def _goes_on(store: Store, place: int, meaning: Meaning) -> bool:
+    """Whether what is stored means the object that the trace goes on with."""
+    after = meaning.everywhere(frozenset({(place if store.gains is None else store.gains) + 1}))
+    return any(meaning.of(value, store.found.scope) & after for value in store.values)
 
 
 _NAMED = (ObjectKind.FUNCTION, ObjectKind.GENERATOR)

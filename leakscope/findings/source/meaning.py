@@ -67,10 +67,10 @@ class Meaning:
         known = self._known.get((id(node), steps))
         if known is None:
             self._known[id(node), steps] = NOWHERE  # what a name means through itself adds nothing
-            known = self._known[id(node), steps] = self._everywhere(self._of(node, scope, steps, deep))
+            known = self._known[id(node), steps] = self.everywhere(self._of(node, scope, steps, deep))
         return known
 
-    def _everywhere(self, places: Places) -> Places:
+    def everywhere(self, places: Places) -> Places:
         """All positions at which the same objects stand: a cycle's trace comes by one of them twice."""
         indexes = {self.trace[k].index for k in places if k < len(self.trace)} - {None}
         return places | {k for k, hop in enumerate(self.trace) if hop.index in indexes}
@@ -94,7 +94,7 @@ class Meaning:
 
     def bound_by(self, target: ast.expr, scope: Scope) -> Places:
         """Positions of the objects that an assignment to this target puts in their place on the trace."""
-        return self._everywhere(self._bound_by(target, scope))
+        return self.everywhere(self._bound_by(target, scope))
 
     def _bound_by(self, target: ast.expr, scope: Scope) -> Places:
         if isinstance(target, ast.Name):
