@@ -13,11 +13,12 @@ A look goes, while the process is paused (`process.pause`):
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from types import FrameType
+from types import FrameType, ModuleType
 from typing import Any, Protocol
 
 import torch
@@ -215,10 +216,16 @@ def _tensor_of(native: NativeReferences, storage: Storage) -> Any:
 def _own(native: NativeReferences, frames: Sequence[FrameType], context: LookContext) -> set[int]:
     """Indexes of leakscope's own frames and objects."""
     frames_of_ours = {native.index_of(frame) for frame in frames if _is_ours(frame.f_globals)}
-    hidden = (native.find(id(obj)) for obj in (context, *context.hidden))
+    modules = [module for name, module in sys.modules.copy().items() if _names_ours(name)]
+    namespaces = (vars(module) for module in modules if type(module) is ModuleType)
+    hidden = (native.find(id(obj)) for obj in (context, *context.hidden, *namespaces))
     return frames_of_ours | {index for index in hidden if index >= 0}
 
 
 def _is_ours(names: Mapping[str, Any]) -> bool:
     name = names.get("__name__")
-    return type(name) is str and (name == "leakscope" or name.startswith(("leakscope.", "leakscope_cli")))
+    return type(name) is str and _names_ours(name)
+
+
+def _names_ours(name: str) -> bool:
+    return name == "leakscope" or name.startswith(("leakscope.", "leakscope_cli"))

@@ -75,7 +75,8 @@ class Lengths:
 
     def note(self, containers: Containers) -> None:
         """Keep these for the next look."""
-        self._noted.append(containers)
+        columns = (containers.addresses, containers.lengths, containers.firsts)
+        self._noted.append(Containers(*map(in_own_pages, columns)))
 
     def end_look(self) -> None:
         """What was noted is from now on what there was at the last look."""

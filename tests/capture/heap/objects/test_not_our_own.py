@@ -1,0 +1,33 @@
+"""Is what leakscope itself keeps left out of what it tells?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from leakscope.capture.heap.look import LookContext, look
+from leakscope.capture.heap.objects.gains import Gains
+from leakscope.record.kinds import Occasion
+from leakscope.record.rows import row
+
+
+@pytest.fixture
+def kept_by_us() -> Iterator[dict[object, object]]:
+    """A dict of a module of leakscope's."""
+    own: dict[object, object] = row._columns_of  # type: ignore[assignment]
+    before = dict(own)
+    yield own
+    own.clear()
+    own.update(before)
+
+
+def test_a_module_of_ours_gains_nothing_and_what_is_noted_is_no_array(kept_by_us: dict[object, object]) -> None:
+    gains = Gains()
+    looks = []
+    for step in range(3):
+        kept_by_us.update({(step, k): "x" * 9000 + str((step, k)) for k in range(9)})
+        looks.append(look(step, Occasion.STEP, LookContext(gains=gains, hidden=(gains,))))
+    for seen in looks:
+        labels = [seen.heap.object(index).label for index in range(len(seen.heap))]
+        assert not [label for label in labels if label.startswith(("module leakscope", "Containers object"))]
