@@ -24,8 +24,12 @@ def with_one_cut(findings: Findings) -> list[tuple[int, ...]]:
     same: dict[object, list[int]] = defaultdict(list)
     for place, finding in enumerate(findings):
         cut = finding.cut
-        shared = cut is not None and finding.freed_by == FreedBy.PROGRAM
-        same[(cut.reference, cut.where, cut.written, cut.also) if cut is not None and shared else place].append(place)
+        # of a cycle only what one line of the script makes: several cycles may close through like names
+        shared = cut is not None and (finding.freed_by == FreedBy.PROGRAM or bool(cut.where))
+        mends = (
+            place if cut is None or not shared else (finding.freed_by, cut.reference, cut.where, cut.written, cut.also)
+        )
+        same[mends].append(place)
     return [tuple(sorted(places, key=lambda place: by_weight(findings[place]))) for places in same.values()]
 
 

@@ -277,6 +277,23 @@ def test_a_cycle_is_the_same_wherever_the_walk_began() -> None:
     assert keys(one) == keys(other)
 
 
+def bound(method: str, count: int) -> str:
+    """Objects that hold methods of their own by `.score`, one each, stored at one line."""
+    text = ""
+    for k in range(count):
+        own = f"network Head#{method}{k}"
+        text += f"{own} freed=1 where=head.py:7 -> .score -> method {method}#{k} freed=1\n"
+        text += f"method {method}#{k} -> .__self__ -> {own}\n{own} -> .t -> tensor {method}{k} freed=1\n"
+        text += f"tensor {method}{k} -> storage -> storage {method}{k} {TENSOR} freed=1\n"
+    return text
+
+
+def test_cycles_that_one_line_closes_are_one_leak() -> None:
+    (finding,) = judge(run(rank(0, [bound("cosine", s) + bound("dot", s) for s in STEPS]))).findings
+    assert finding.cut is not None and finding.cut.where == "head.py:7"
+    assert (finding.count, finding.cut.frees_bytes, finding.bytes_per_step) == (20, 20 * TENSOR, 2 * TENSOR)
+
+
 def test_calls_that_pile_up_are_cut_in_every_call() -> None:
     (finding,) = judge(run(rank(0, [waiting(s) for s in STEPS]))).findings
     assert (finding.rule, title(finding)) == (

@@ -5,7 +5,7 @@
     tensor a -> storage -> storage a 400
 
 `freed=1` or `freed=never` behind the last object says so of it; a storage's number is its bytes, a
-list's its items, `maxlen=9` its bound; `frame work#1` and `frame work#2` are two calls of one function.
+list's its items, `maxlen=9` its bound, `where=train.py:7` its line; `frame work#1` and `frame work#2` are two calls of one function.
 """
 
 from __future__ import annotations
@@ -37,13 +37,14 @@ def _object(objects: dict[tuple[str, str], Object], words: list[str]) -> int:
     known = objects.get((kind, name))
     if known is None:
         size = next((int(word) for word in more if word.isdigit()), -1)
+        where = next((word[6:] for word in more if word.startswith("where=")), "")
         freed = next((word[6:] for word in more if word.startswith("freed=")), "0")
-        label = f"{kind}, 3 items" if kind in ("list", "dict") else f"{kind} {name}"
+        label = f"{kind}, 3 items" if kind in ("list", "dict") else f"{kind} {name.partition('#')[0]}"
         label += next((f", maxlen {word[7:]}" for word in more if word.startswith("maxlen=")), "")
         known = objects[kind, name] = Object(
             index=len(objects), type=kind, kind=_KINDS[kind], label=label,
             name=kind if kind in ("list", "dict", "tensor") else name.partition("#")[0],
-            where="", bytes=max(size, 0) if kind == "storage" else 0, size=size, root=_ROOTS.get(kind, ""),
+            where=where, bytes=max(size, 0) if kind == "storage" else 0, size=size, root=_ROOTS.get(kind, ""),
             freed=IMMORTAL if freed == "never" else int(freed), unexplained=0,
         )  # fmt: skip
     return known.index

@@ -89,8 +89,9 @@ def _cut_each(run: Run, rank: Rank, step: int, context: LookContext) -> Answers:
         findings = [downgraded(build_finding(candidate, run.min_bytes), candidate) for candidate in candidates]
         for first, *others in with_one_cut(findings):
             fingerprint = merge_findings([findings[place] for place in (first, *others)]).fingerprint
-            _, _, references = best_cut(candidates[first])
-            held = [candidates[place].group for place in (first, *others) if candidates[place].graph is live.look.heap]
+            here = [candidates[place] for place in (first, *others) if candidates[place].graph is live.look.heap]
+            held = [candidate.group for candidate in here]
+            references = tuple(dict.fromkeys(reference for each in here for reference in best_cut(each)[2]))
             if candidates[first].graph is not live.look.heap:
                 answers[fingerprint] = "gc had freed it before the last look"
             elif findings[first].severity == Severity.LEAK and references:
