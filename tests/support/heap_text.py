@@ -5,7 +5,8 @@
     tensor a -> storage -> storage a 400
 
 `freed=1` or `freed=never` behind the last object says so of it; a storage's number is its bytes, a
-list's its items, `maxlen=9` its bound, `where=train.py:7` its line; `frame work#1` and `frame work#2` are two calls of one function.
+list's its items, `maxlen=9` its bound, `where=train.py:7` its line; `frame work#1` and `frame work#2` are two
+calls of one function.
 """
 
 from __future__ import annotations
