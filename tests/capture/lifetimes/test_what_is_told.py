@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import json
 import subprocess
 import sys
 from collections import namedtuple
@@ -199,13 +200,15 @@ COMPILING = """
 
 @pytest.mark.parametrize(("backend", "first"), [("eager", 0), ("aot_eager", 1), ("aot_eager", 3), ("eager", 4)])
 def test_compiled_regions_stay_compiled_and_are_counted_as_unseen(
-    backend: str, first: int, script: Callable[[str], Path], leakscope: Callable[..., subprocess.CompletedProcess[str]]
+    backend: str,
+    first: int,
+    script: Callable[[str], Path],
+    leakscope: Callable[..., subprocess.CompletedProcess[str]],
+    tmp_path: Path,
 ) -> None:
     done = leakscope("run", "-q", "-o", "run", script(COMPILING), backend, first)
     assert done.stdout.splitlines()[0] == "1", "what was compiled without leakscope is compiled with it"
     assert "Dynamo does not know" not in done.stderr
-    said = " ".join(done.stdout.split())
-    assert (
-        "late-release on rank 0: lifetimes were not watched: the script uses torch.compile: "
-        "1 compiled region cannot be seen into" in said
-    )
+    (unjudged,) = json.loads((tmp_path / "run" / "findings.json").read_text())["unjudged"]
+    why = "lifetimes were not watched: the script uses torch.compile: 1 compiled region cannot be seen into"
+    assert unjudged["rule"] == "late-release" and why in unjudged["why"]
