@@ -87,6 +87,17 @@ def _may_be(given: ast.expr, scope: Scope, written_in: Scope, sources: Sources) 
     return own == other or own in sources.bases(other) or other in sources.bases(own)
 
 
+def where_packed(sources: Sources) -> tuple[Store, ...]:
+    """The line that sets hooks for saved tensors; () where several do, for the trace does not tell which it was."""
+    calls = [
+        Store(one, How.ADDS, one.node.func, tuple(one.node.args), "saved_tensors_hooks")
+        for parsed in sources.containing("saved_tensors_hooks")
+        for one in parsed.found
+        if isinstance(one.node, ast.Call) and last_name(one.node.func) == "saved_tensors_hooks"
+    ]
+    return tuple(calls) if len(calls) == 1 else ()
+
+
 def _is_at(one: Found, line: int) -> bool:
     """Whether a function is written on this line, its decorators on others above it."""
     return isinstance(one.node, (ast.FunctionDef, ast.AsyncFunctionDef)) and one.node.lineno == line

@@ -9,7 +9,8 @@ from dataclasses import replace
 
 from leakscope.findings.kinds import FreedBy
 from leakscope.findings.model import CutReference, Finding, Hop
-from leakscope.findings.source.closures import is_hooks, where_closed, where_hooked, where_registered
+from leakscope.findings.rules.immortal_cycle import ClosedBy, ImmortalFacts
+from leakscope.findings.source.closures import is_hooks, where_closed, where_hooked, where_packed, where_registered
 from leakscope.findings.source.meaning import Meaning
 from leakscope.findings.source.names import BY_NAME, class_of, file_of, is_item, last_name
 from leakscope.findings.source.parsed import ParsedFile
@@ -36,6 +37,8 @@ def stores_for(finding: Finding, reference: CutReference, sources: Sources) -> t
     attribute in the methods of the class, a global in its module and where it is imported.
     """
     place, trace = on_trace(finding, reference)
+    if isinstance(finding.facts, ImmortalFacts) and finding.facts.closed_by == ClosedBy.PACK_HOOK:
+        return where_packed(sources)
     if place is None:
         return where_registered(reference.where, sources)[:LINES] if is_item(reference.name) else ()
     in_cycle = finding.freed_by != FreedBy.PROGRAM

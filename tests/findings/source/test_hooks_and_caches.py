@@ -5,6 +5,7 @@ from __future__ import annotations
 from findings.source.traces import finding, told
 
 from leakscope.findings.kinds import FreedBy
+from leakscope.findings.rules.immortal_cycle import ClosedBy, ImmortalFacts
 
 
 def test_hooks_are_told_where_they_are_registered() -> None:
@@ -174,3 +175,19 @@ def test_of_lines_alike_in_a_cycle_those_are_told_that_store_what_it_goes_on_wit
             child.parent = name()
     """
     assert told(finding(trace, 0, freed_by=FreedBy.GC), train=text) == ["child.parent = parent"]
+
+
+def test_the_one_line_that_sets_hooks_for_saved_tensors_is_told_where_they_close_a_cycle() -> None:
+    trace = """
+        tensor*0 float32[4] -> .grad_fn
+        node*1 SigmoidBackward0 -> saved result
+        tensor*0 float32[4]
+    """
+    text = """
+        def forward(x):
+            with saved_tensors_hooks(pack, unpack):
+                return torch.sigmoid(x)
+    """
+    found = finding(trace, 1, freed_by=FreedBy.NEVER, facts=ImmortalFacts(ClosedBy.PACK_HOOK, None))
+    assert told(found, train=text) == ["with saved_tensors_hooks(pack, unpack):"]
+    assert told(found, train=text, other=text) == []
