@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
@@ -232,3 +233,20 @@ class OffloadedSavedTensors(HeldGraph):
     def _forward(self) -> torch.Tensor:
         with torch.autograd.graph.saved_tensors_hooks(lambda t: ("cpu", t.clone()), lambda packed: packed[1]):
             return self.leaf().exp().sum()
+
+
+@leak_case
+class BoundedLosses(HeldGraph):
+    """A bound that is far is no reason to keep graphs; the clean variant keeps numbers."""
+
+    tells = r"BoundedLosses.*\.recent.*It has a bound, and that is high"
+    cut = r"\.recent"
+
+    def begin(self) -> None:
+        self.recent: deque[Any] = deque(maxlen=1000)
+
+    def leak(self) -> None:
+        self.recent.append(self.leaf().exp().sum())
+
+    def clean(self) -> None:
+        self.recent.append(self.leaf().exp().sum().item())

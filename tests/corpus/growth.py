@@ -662,6 +662,32 @@ class BoundMethodsKept(Growing):
         self.callbacks[:] = [self.tensor().sum]
 
 
+class Measured(nn.Module):
+    def __init__(self, weight: torch.Tensor) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(weight, requires_grad=False)
+
+    @functools.lru_cache(maxsize=1000)  # noqa: B019 - the leak: the key is the module
+    def count(self) -> int:
+        return self.weight.numel()
+
+
+@leak_case
+class CachedMethodsKeepModules(Growing):
+    """The results are numbers and the bound is far, but each key is a module."""
+
+    tells = r"Measured\.count gains Measured modules.*each item keeps a module.*cached_property"
+
+    def leak(self) -> None:
+        Measured(self.tensor()).count()
+
+    def clean(self) -> None:
+        Measured(self.tensor())
+
+    def end(self) -> None:
+        Measured.count.cache_clear()
+
+
 CLIENTS, NAMED = nn.Module(), nn.Module()
 
 

@@ -10,9 +10,10 @@ from statistics import median
 from leakscope.findings.grouping.bounds import WENT_ON, bound_on, gaining, too_large, went_on
 from leakscope.findings.grouping.candidate import Candidate
 from leakscope.findings.grouping.groups import Group, group_storages
-from leakscope.findings.grouping.growth import Series
+from leakscope.findings.grouping.growth import MIN_LOOKS, Series
 from leakscope.findings.grouping.names import Key, as_one
 from leakscope.findings.grouping.over_looks import GroupsOverLooks, by_program, groups_over
+from leakscope.findings.memory.counters import counted_rate
 from leakscope.record.kinds import Occasion
 from leakscope.record.model import Collection, Look, Rank
 
@@ -70,11 +71,23 @@ def _candidate(
             there.heap.made_at[s] for there, other in at.values() for s in other.storages if s in there.heap.made_at
         ),
         confirmed=confirmed,
-        ended=doubtful and not went_on(rank, line, rate, growing, rested),
+        ended=doubtful and (not went_on(rank, line, rate, growing, rested) or _by_chance(rank, line, rate, at)),
         gaining=places[-1] if places else -1,
         bound=bound_on(at, places),
     )
     return replace(candidate, too_large=too_large(candidate, rank))
+
+
+def _by_chance(rank: Rank, line: Series, rate: float, at: Mapping[int, tuple[Look, Group]]) -> bool:
+    """Whether three looks alone saw as many storages become larger, and the counters of all steps saw next to nothing.
+
+    Sizes that vary, of images or sentences, rise twice in a row one time in six.
+    """
+    counts = {len(group.storages) for _, group in at.values()}
+    if len(line.steps) > MIN_LOOKS or len(counts) > 1:
+        return False
+    counted = counted_rate(rank, line.steps[0] - 1)
+    return counted is not None and counted < _AS_FAST * rate
 
 
 def _at_the_end(rank: Rank, groups: GroupsOverLooks) -> tuple[int, dict[Key, int]]:

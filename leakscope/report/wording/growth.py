@@ -59,8 +59,7 @@ def growth_advice(finding: Finding, facts: GrowthFacts) -> str:
         "(history_size of LBFGS): no leak. Give it a smaller bound where that is too much memory.",
         GrowsIn.SAME_TENSORS: f"Nothing is added to it: see why {held} is made larger each step (a torch.cat of all so "
         "far, a size that counts the steps), and keep a part of fixed size.",
-        GrowsIn.CACHE: f"Call {facts.holder}.cache_clear() when its results are done with, or bound it with "
-        "lru_cache(maxsize=...): each step calls it with new arguments, and every result is kept.",
+        GrowsIn.CACHE: _cache_advice(finding, facts),
         GrowsIn.FINALIZER: "What a weakref.finalize is given lives until its object dies: let those objects go, call "
         f"the finalizer's detach(), or hand it no {finding.noun}.",
         GrowsIn.WEAK_KEYS: f"An entry of {held} goes when nothing else holds its key: see whether its value does, or "
@@ -92,6 +91,17 @@ def scattered_advice(_finding: Finding, facts: ScatteredFacts) -> str:
         f"{facts.holders} holders have come since the first look and none has gone: see what makes {facts.newest} each "
         "step, and whether the ones before it are used again."
     )
+
+
+def _cache_advice(finding: Finding, facts: GrowthFacts) -> str:
+    """What lets go of the results of a function under `lru_cache`, and of the arguments that they are kept by."""
+    clear = f"Call {facts.holder}.cache_clear() when its results are done with, or"
+    if finding.too_large is not None or facts.gains is not None:
+        return (
+            f"{clear} cache them elsewhere (functools.cached_property keeps a method's on its object): each result is "
+            "kept with its arguments, and those of a method begin with self."
+        )
+    return f"{clear} bound it with lru_cache(maxsize=...): each step calls it with new arguments, and every result is kept."
 
 
 def settled_advice(settled_by: Bounded | CameToRest) -> str:

@@ -100,6 +100,14 @@ def test_a_bound_above_a_quarter_of_all_memory_is_none(there: int | None, verdic
         assert "it holds 1000.00 MiB of the 1.95 GiB that there are" in advice(found.findings[0])
 
 
+@pytest.mark.parametrize(("a_step", "verdict"), [(0.01, "clean"), (1.0, "leaks")])
+def test_sizes_that_rise_by_chance_at_three_looks_are_no_growth(a_step: float, verdict: str) -> None:
+    def heap(step: int) -> str:
+        return f"module train -> .batch -> tensor t\ntensor t -> storage -> storage s {step * TENSOR}\n"
+
+    assert judge(run_of(heap, lambda step: a_step * step, STEPS[:3], 12)).verdict == verdict
+
+
 def test_what_grows_on_in_a_full_container_is_not_bounded_by_it() -> None:
     assert judged(ring(7)).verdict == "leaks"
 
