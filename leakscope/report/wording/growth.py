@@ -101,7 +101,8 @@ def _cache_advice(finding: Finding, facts: GrowthFacts) -> str:
             f"{clear} cache them elsewhere (functools.cached_property keeps a method's on its object): each result is "
             "kept with its arguments, and those of a method begin with self."
         )
-    return f"{clear} bound it with lru_cache(maxsize=...): each step calls it with new arguments, and every result is kept."
+    new = "each step calls it with new arguments, and every result is kept"
+    return f"{clear} bound it with lru_cache(maxsize=...): {new}."
 
 
 def settled_advice(settled_by: Bounded | CameToRest) -> str:
