@@ -26,6 +26,8 @@ from leakscope.record.folder import prepare_folder
 
 _CTRL_C = 128 + signal.SIGINT
 """Exit status of a script that Ctrl-C ended."""
+_TERMINATED = 128 + signal.SIGTERM
+"""Exit status of a script that SIGTERM ended."""
 
 
 @click.command(cls=RunCommand, params=offered_options(), context_settings={"help_option_names": ["-h", "--help"]})
@@ -86,6 +88,8 @@ def record_and_report(options: Options, outside: Outside | None = None) -> int:
 def _failure_text(options: Options, outcome: Outcome) -> str:
     if outcome.status == _CTRL_C:
         return "you stopped the script (Ctrl-C)"
+    if outcome.status == _TERMINATED:
+        return "the script was ended from outside (SIGTERM)"
     who = "the script" if outcome.failed is None or options.ranks * options.nnodes == 1 else f"rank {outcome.failed}"
     log = f", log in {options.folder / outcome.log}" if outcome.log else ""
     return f"{who} failed with status {outcome.status}{': ' + outcome.error if outcome.error else ''}{log}"

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from support import examples
 
+from leakscope.findings.model import Unjudged
+from leakscope.findings.why import UnjudgedReason, WhyUnjudged
 from leakscope.record.kinds import EndKind
 from leakscope.record.model import Ended
 from leakscope.report import FORMATS
+from leakscope.report.text.page import render
 from leakscope.report.wording import ended_text, error_text, failure_text
 from leakscope.verdict import Verdict
 
@@ -96,3 +101,18 @@ def test_what_was_found_before_the_end_is_still_told() -> None:
     _, findings = examples.leaking()
     text = FORMATS["text"](run, findings)
     assert findings.verdict == Verdict.LEAKS and "Next     Cut `closure extract`" in text
+
+
+def test_nobody_is_told_to_mend_what_was_stopped_from_outside() -> None:
+    for status, how in ((130, EndKind.RAISED), (143, EndKind.KILLED)):
+        text = FORMATS["text"](*examples.failed_as(Ended(how, status, 5)))
+        assert "Run it for longer (at least 10 steps)." in " ".join(text.split()) and "Mend" not in text
+
+
+def test_a_run_that_was_too_short_is_not_told_twice_that_it_was() -> None:
+    run, findings = examples.inconclusive()
+    short = Unjudged("step-growth", 0, WhyUnjudged(reason=UnjudgedReason.TOO_FEW_LOOKS, looks=1, needed=3))
+    broken = Unjudged("view-hold", 0, WhyUnjudged(reason=UnjudgedReason.RAISED, error="ValueError: odd"))
+    text = FORMATS["text"](run, replace(findings, unjudged=(short, broken)))
+    assert "- view-hold on rank 0: it raised ValueError: odd" in text and "- step-growth" not in text
+    assert "- step-growth on rank 0: only 1 look" in render(run, replace(findings, unjudged=(short,)), verbose=True)

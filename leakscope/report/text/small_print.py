@@ -8,7 +8,7 @@ from leakscope.findings.memory.gc_advice import collecting_matters
 from leakscope.findings.model import Findings
 from leakscope.record.model import Run
 from leakscope.report.text.lines import wrapped
-from leakscope.report.wording import at_end_text, is_fault, run_text, steps_of, title, unjudged_text
+from leakscope.report.wording import at_end_text, is_fault, is_worth_telling, run_text, steps_of, title, unjudged_text
 from leakscope.units import bytes_text
 from leakscope.verdict import Verdict
 
@@ -18,9 +18,8 @@ LISTED_SHOWN = 30
 
 def small_print(run: Run, findings: Findings, verbose: bool) -> Iterator[str]:
     """Lists under their headings; without `verbose` those that help with this verdict."""
-    inconclusive = findings.verdict == Verdict.INCONCLUSIVE
     for heading, items, is_shown in (
-        ("Not judged", _unjudged(findings, verbose or inconclusive), True),
+        ("Not judged", _unjudged(findings, verbose), True),
         ("Suppressed", _suppressed(findings), True),
         ("Memory that lay unused", run_text(findings.drag), verbose),
         ("What collecting would do", run_text(findings.gc_advice), verbose or collecting_matters(findings.gc_advice)),
@@ -35,11 +34,9 @@ def small_print(run: Run, findings: Findings, verbose: bool) -> Iterator[str]:
 
 
 def _unjudged(findings: Findings, whole: bool) -> list[str]:
-    return [
-        f"{item.rule} on rank {item.rank}: {unjudged_text(item)}"
-        for item in findings.unjudged
-        if whole or is_fault(item)
-    ]
+    helps = is_worth_telling if findings.verdict == Verdict.INCONCLUSIVE else is_fault
+    told = [item for item in findings.unjudged if whole or helps(item)]
+    return [f"{item.rule} on rank {item.rank}: {unjudged_text(item)}" for item in told]
 
 
 def _suppressed(findings: Findings) -> list[str]:

@@ -30,7 +30,16 @@ from leakscope.report.wording.held import (
 )
 from leakscope.report.wording.memory import at_end_text
 from leakscope.report.wording.numbers import listed_numbers, plural
-from leakscope.report.wording.sections import avoidable, is_fault, leaks, library, notes, of_block, steps_of
+from leakscope.report.wording.sections import (
+    avoidable,
+    is_fault,
+    is_worth_telling,
+    leaks,
+    library,
+    notes,
+    of_block,
+    steps_of,
+)
 from leakscope.report.wording.sentences import advice, avoidable_text, run_text, title
 from leakscope.report.wording.verdict.ledger import ledger_by_interval, ledger_table, lines_text, rose_text
 from leakscope.report.wording.verdict.next_step import first_cut, next_text
@@ -57,6 +66,7 @@ __all__ = [
     "hung_text",
     "is_fault",
     "is_hung",
+    "is_worth_telling",
     "leaks",
     "ledger_by_interval",
     "ledger_table",

@@ -36,6 +36,12 @@ def is_fault(unjudged: Unjudged) -> bool:
     return isinstance(unjudged.why, WhyUnjudged) and unjudged.why.reason in faults
 
 
+def is_worth_telling(unjudged: Unjudged) -> bool:
+    """Whether something else than a run that was too short kept a rule from judging, which "why" says already."""
+    short = (UnjudgedReason.TOO_FEW_LOOKS, UnjudgedReason.NO_STEP)
+    return not (isinstance(unjudged.why, WhyUnjudged) and unjudged.why.reason in short)
+
+
 def steps_of(run: Run) -> int:
     """Steps of the rank that took most."""
     return max((max(rank.ended.steps, len(rank.steps)) for rank in run.ranks), default=0)

@@ -9,10 +9,10 @@ from leakscope.findings.why import Reason, Why
 from leakscope.record.model import Rank, Run
 from leakscope.report.cleaning import cleaned, one_line
 from leakscope.report.wording.comm import deadlock_text
-from leakscope.report.wording.ended import error_text, is_hung, is_users_stop, was_text
+from leakscope.report.wording.ended import error_text, is_hung, was_text
 from leakscope.report.wording.held import also_text, cut_name, would_be_freed
 from leakscope.report.wording.numbers import listed_numbers
-from leakscope.report.wording.sections import avoidable, leaks, library, notes, steps_of
+from leakscope.report.wording.sections import avoidable, is_worth_telling, leaks, library, notes, steps_of
 from leakscope.report.wording.verdict.no_step import no_step_next
 from leakscope.units import bytes_text
 from leakscope.verdict import Verdict
@@ -29,7 +29,7 @@ def next_text(run: Run, findings: Findings) -> str:
         return first + _cut_first(told)
     if first:
         return first + "What is told below was recorded before that."
-    if culprit is not None and not is_users_stop(culprit.ended):
+    if culprit is not None and not ended_from_outside(culprit):
         return "Mend what ended the script first, then run the same command again."
     if steps_of(run) == 0:
         return no_step_next(findings.why)
@@ -56,7 +56,9 @@ def _to_judge(run: Run, findings: Findings) -> str:
         return "Run it with fixed shapes, or with ONEDNN_PRIMITIVE_CACHE_CAPACITY=1: does it still grow?"
     if reason in (Reason.UNBALANCED, Reason.TOO_FEW_LOOKS):
         return f"Run at least {longer} steps: more looks tell what keeps it, or that it comes to rest."
-    return f"Run it for longer (at least {longer} steps), or mend what kept the rules from judging, listed below."
+    listed = any(is_worth_telling(item) for item in findings.unjudged)
+    mend = ", or mend what kept the rules from judging, listed below" if listed else ""
+    return f"Run it for longer (at least {longer} steps){mend}."
 
 
 def _after_out_of_memory(rank: Rank, told: tuple[Finding, ...]) -> str:
