@@ -9,7 +9,11 @@ from leakscope.findings.grouping.candidates import candidates_among, candidates_
 from leakscope.findings.grouping.looks import judged_looks
 from leakscope.findings.grouping.nodes import with_nodes_for_storages
 from leakscope.findings.memory.balance import bytes_a_node
+from leakscope.findings.memory.counters import counted_rate
 from leakscope.findings.stages.case import RankCase
+
+_COUNTED = 0.5
+"""Share of the rate of grad nodes that the counters of all steps have to show; chosen."""
 
 
 def find_candidates(case: RankCase) -> RankCase:
@@ -18,11 +22,13 @@ def find_candidates(case: RankCase) -> RankCase:
     """
     nodes = with_nodes_for_storages(case.rank, case.looks, bytes_a_node(case.balances))
     of_nodes = candidates_of(nodes, judged_looks(nodes, case.warmup)) if nodes else []
+    counted = counted_rate(case.rank, case.warmup) if of_nodes else None
     arrays = with_arrays_for_storages(case.rank)
     growing = candidates_of(arrays, judged_looks(arrays, case.warmup)) if arrays else []
     return replace(
         case,
         candidates=tuple(candidates_among(case.rank, case.groups)),
-        graphs=tuple(of_nodes),
+        # the graph of one step, larger at each look by chance, is let go of with its step: no counter goes up
+        graphs=tuple(c for c in of_nodes if counted is None or counted >= _COUNTED * c.per_step),
         arrays=tuple(candidate for candidate in growing if not candidate.group.freed),
     )

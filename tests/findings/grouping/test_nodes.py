@@ -27,12 +27,12 @@ def chain(tensor: str, first: int, count: int) -> str:
     return text + "node accumulate -> .variable -> tensor weight\n"
 
 
-def judged(heap: Callable[[int], str], nodes: int, counts: bool = True) -> Findings:
-    """What is said of heaps in which each step adds so many nodes."""
+def judged(heap: Callable[[int], str], nodes: int, counts: bool = True, a_step: int | None = None) -> Findings:
+    """What is said of heaps in which each step adds so many nodes, and `a_step` bytes to what is counted at steps."""
     looks = tuple(
         Look(s, "step", heap_from(heap(s)), (1 << 20) + s * nodes * A_NODE if counts else None, 4100) for s in STEPS
     )
-    steps = tuple(Step(n, 0.1, None, None) for n in range(1, 21))
+    steps = tuple(Step(n, 0.1, None if a_step is None else (1 << 20) + n * a_step, None) for n in range(1, 21))
     run = Run(
         ("train.py",), (Rank(0, steps, looks, Ended("finished", 0, 20)),), 1, "cpu", "2.13.0", "0", min_bytes=4096
     )
@@ -59,6 +59,15 @@ def test_an_accumulator_carries_the_graph_of_every_step() -> None:
     )
     assert "20 grad nodes a step" in advice(finding) and "x.item()" in advice(finding)
     assert finding.storages == {0: ()} and finding.count == 0
+
+
+@pytest.mark.parametrize(("a_step", "verdict"), [(20 * A_NODE, "leaks"), (100, "clean")])
+def test_a_graph_that_is_larger_at_each_look_by_chance_is_no_growth(a_step: int, verdict: str) -> None:
+    def heap(step: int) -> str:
+        text = WEIGHT + "module train -> .loss -> tensor loss\n" + A_LOSS.format(name="loss")
+        return text + chain("loss", 0, 20 * step)
+
+    assert judged(heap, 0, counts=False, a_step=a_step).verdict == verdict
 
 
 def test_nodes_that_no_counter_has_seen_are_told_too() -> None:
