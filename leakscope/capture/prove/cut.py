@@ -80,9 +80,10 @@ def _item(holder: Any, held: Any, _name: str) -> str:
                 base.__setitem__(holder, place, None)
         return ""
     if dict in bases:
+        of_dict: Any = collections.OrderedDict if collections.OrderedDict in bases else dict
         for key, value in list(dict.items(holder)):
             if value is held:
-                dict.__delitem__(holder, key)
+                of_dict.__delitem__(holder, key)
         return ""
     if type(holder) is LRU_CACHE and type(held) is dict:
         LRU_CACHE.cache_clear(holder)

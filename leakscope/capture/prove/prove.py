@@ -91,7 +91,8 @@ def _cut_each(run: Run, rank: Rank, step: int, context: LookContext) -> Answers:
             fingerprint = merge_findings([findings[place] for place in (first, *others)]).fingerprint
             here = [candidates[place] for place in (first, *others) if candidates[place].graph is live.look.heap]
             held = [candidate.group for candidate in here]
-            references = tuple(dict.fromkeys(reference for each in here for reference in best_cut(each)[2]))
+            cuts = [(to_cut, each) for to_cut, _, each in map(best_cut, here)]
+            references = tuple(dict.fromkeys(r for to_cut, each in cuts if to_cut is not None for r in each))
             if candidates[first].graph is not live.look.heap:
                 answers[fingerprint] = "gc had freed it before the last look"
             elif findings[first].severity == Severity.LEAK and references:
