@@ -15,8 +15,11 @@ from leakscope.findings.naming.expressions import callable_of, is_hook
 from leakscope.findings.naming.trace import generic, group_name
 from leakscope.graph.above import GarbageAbove, garbage_above
 from leakscope.graph.model import KINDS, REFERENCE_KINDS, HeapGraph, ObjectKind, ReferenceKind
+from leakscope.graph.ownership import is_library_line
 from leakscope.graph.reach import Mask
 
+_MOST = 0.5
+"""Share of the group that the user's own references free for the library's to be left out; chosen."""
 _MAX_CYCLES = 60
 """Cycles that are looked at before the search is given up: each takes a walk over the garbage. Chosen."""
 _CONTAINER = KINDS.index(ObjectKind.CONTAINER)
@@ -84,7 +87,29 @@ def _search(
         chosen = smallest
     else:
         return ()
-    return tuple(tuple(int(above.references[m]) for m in alike.members[number]) for number in chosen)
+    needed = _without_librarys(above, graph, group, alike, chosen)
+    return tuple(tuple(int(above.references[m]) for m in alike.members[number]) for number in needed)
+
+
+def _without_librarys(
+    above: GarbageAbove, graph: HeapGraph, group: Group, alike: _Alike, chosen: Sequence[int]
+) -> Sequence[int]:
+    """Those of the references that are not a library's own, where they free most of the group without them.
+
+    What a frame of torch's has once, in the first step, is nobody's to cut.
+    """
+
+    def librarys(number: int) -> bool:
+        holder = int(graph.holder[above.references[alike.members[number][0]]])
+        return is_library_line(graph.object(holder).where)
+
+    own = [number for number in chosen if not librarys(number)]
+    if not own or len(own) == len(chosen):
+        return chosen
+    storages = np.searchsorted(above.objects, np.asarray(group.storages))
+    kept = above.left(_cut(above, graph, alike, own)).kept[storages]
+    sizes = graph.bytes[np.asarray(group.storages)]
+    return own if sizes[~kept].sum() >= _MOST * sizes.sum() else chosen
 
 
 def _cut(above: GarbageAbove, graph: HeapGraph, alike: _Alike, chosen: Sequence[int]) -> Mask:

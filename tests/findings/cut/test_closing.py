@@ -86,6 +86,25 @@ def test_what_no_four_references_free_has_no_cut() -> None:
     assert cut_of(f"{rings}\n{held}") is None
 
 
+def test_what_a_library_keeps_once_is_not_the_users_to_cut() -> None:
+    trials = "\n".join(
+        f"""
+        function watch#{k} -> closure model -> object model#{k}
+        object model#{k} -> .hook -> function watch#{k}
+        object model#{k} -> .weight -> tensor weight{k}
+        tensor weight{k} -> storage -> storage weight{k} 64"""
+        for k in range(5)
+    )
+    graph = heap_from(f"{trials}\nobject frame -> .itself -> object frame\nobject frame -> .back -> object model#0")
+    frame = next(k for k in range(len(graph)) if graph.object(k).name == "frame")
+    where = np.full(len(graph), graph.strings.index(""), dtype=np.int64)
+    where[frame] = len(graph.strings)
+    graph = replace(graph, freed=np.ones_like(graph.freed), where=where, strings=(*graph.strings, "<torch/fx.py>:1"))
+    (group,) = (group for group in group_storages(graph) if len(group.storages) > 1)
+    cut = best_cut(candidate_of(graph, group))[0]
+    assert cut is not None and cut.frees_bytes == 4 * 64 and len(cut.references) == 1
+
+
 @st.composite
 def references_between(draw: st.DrawFn) -> list[tuple[int, int]]:
     objects = st.integers(0, OBJECTS - 1)
