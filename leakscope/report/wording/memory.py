@@ -38,8 +38,8 @@ _FOR_EACH_SHAPE = (
     "run with fixed shapes, or set it to 1, to see whether anything else grows. "
 )
 _ON_HOST = (
-    "Look first for a list or dict that gains what leakscope does not look into: strings, lists of numbers (logs, "
-    "x.tolist()), PIL images, pyarrow tables, arrays and bytes of less than 4 KiB each, objects of C extensions; then "
+    "Look first for what no container gains item by item: a text that is made longer each step (log += ...), a list "
+    "made anew from all so far, pyarrow tables, objects of C extensions; then "
 )
 
 
