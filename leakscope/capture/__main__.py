@@ -14,6 +14,7 @@ from types import CodeType, ModuleType
 from typing import TYPE_CHECKING
 
 from leakscope.capture.process import script
+from leakscope.capture.process.dynamo import without_compiling
 from leakscope.capture.process.forks import in_forked_child
 from leakscope.capture.process.import_hook import AfterImport
 from leakscope.capture.process.patches import Patches
@@ -54,9 +55,13 @@ class _Rank:
 
     def _step_function_returned(self) -> None:
         if self.recorder is not None:
-            from leakscope.capture.schedule.steps import Tick
+            without_compiling(self._end_step)
 
-            self.recorder.step_ended(Tick(ClockKind.FUNCTION, self.options.step_function or ""))
+    def _end_step(self) -> None:
+        from leakscope.capture.schedule.steps import Tick
+
+        assert self.recorder is not None
+        self.recorder.step_ended(Tick(ClockKind.FUNCTION, self.options.step_function or ""))
 
     def begin(self) -> None:
         from leakscope.capture.recorder import Recorder

@@ -18,6 +18,7 @@ from leakscope.capture.lifetimes.allocation_sites import AllocationSites
 from leakscope.capture.lifetimes.tracker import LifetimeTracker
 from leakscope.capture.looks import Looks
 from leakscope.capture.process.child_processes import OwnProcesses
+from leakscope.capture.process.dynamo import leave_us_out
 from leakscope.capture.process.forks import in_forked_child
 from leakscope.capture.process.gc_callbacks import CollectionWatch
 from leakscope.capture.process.hang import STACKS, Stuck
@@ -92,6 +93,7 @@ class Recorder:
         if not options.by_hand:
             if options.step_function is not None:
                 self._handover.expect(options.step_function)
+                leave_us_out(self.patches)  # the script may compile it, with what makes it end steps around it
             else:
                 clock = StepClock(self._peers.step_alone)
                 StepEvents(clock, self.step_ended, self._is_deaf, self._lose).install(self.patches)

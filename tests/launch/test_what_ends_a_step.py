@@ -123,6 +123,20 @@ while True:
     assert judge(recorded).verdict == "clean", "what the evaluation kept was there before the training"
 
 
+def test_a_function_that_the_script_compiles_is_compiled_and_our_own_code_is_not(script: Write, tmp_path: Path) -> None:
+    text = """
+def train_step(x):
+    return net(x).sum()
+compiled = torch.compile(train_step, backend="eager")
+for _ in range(9):
+    compiled(torch.ones(4, 256)).backward()
+"""
+    _, recorded = run(tmp_path / "run", script(BEGIN + text), steps=8, step_function="train_step")
+    (rank,) = recorded.ranks
+    assert rank.ended.steps == 8 and len(rank.looks) == 4
+    assert not any("failed" in note for note in rank.notes)
+
+
 def test_a_function_that_is_not_there_is_told(script: Write, tmp_path: Path) -> None:
     _, recorded = run(tmp_path / "run", script(BEGIN + "net(torch.ones(1, 256))\n"), step_function="train_step")
     assert recorded.ranks[0].clock == StepsBy(ClockKind.FUNCTION, "train_step", missing=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,16 @@ def leave_us_out(patches: Patches) -> None:
             rules._recompile_re()
 
     AfterImport(_RULES, skip).install(patches)
+
+
+def without_compiling(call: Callable[[], object]) -> None:
+    """Call it with dynamo off: inside a compiled function that breaks its graph, dynamo compiles whatever is called."""
+    evaluation = sys.modules["torch"]._C._dynamo.eval_frame
+    before = evaluation.set_eval_frame(None)
+    try:
+        call()
+    finally:
+        evaluation.set_eval_frame(before)
 
 
 def _rules() -> Any:
