@@ -97,6 +97,8 @@ class Grown:
     is_counted: bool = True
     """False where nothing counts, and only storages and arrays are known."""
     lines: tuple[Line, ...] = ()
+    among: int = 1
+    """Ranks of which it is the one that grew most."""
 
     @property
     def steps(self) -> int:

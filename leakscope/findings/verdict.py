@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from math import inf
 
 from leakscope.findings.grouping.looks import judged_looks
 from leakscope.findings.kinds import RuleName, Severity
@@ -115,13 +114,16 @@ def _unbalanced(run: Run, shown: Sequence[Finding], ledgers: Ledgers) -> Why | N
     found = []
     for rank in run.ranks:
         grown = _grown(rank, run, ledgers)
-        if grown is None or not grown.lines or not grown.is_counted or grown.until is not None:
+        if grown is None or not grown.looks or not grown.is_counted:
             continue
         sizes = by_kind(grown.lines)
         unknown = sum(sizes[kind] for kind in kinds)
-        rate = rate_at_end(rank, run.warmup_of(rank))
-        goes_on = inf if rate is None else rate - (grown.bytes - unknown) / grown.steps
-        if min(unknown / grown.steps, goes_on) >= run.min_bytes:
+        at_end = rate_at_end(rank, run.warmup_of(rank))
+        if at_end is None:
+            goes_on = 0.0 if grown.until is not None else unknown / grown.steps
+        else:  # also what began after the last look
+            goes_on = at_end - (grown.bytes - unknown) / grown.steps
+        if goes_on >= max(run.min_bytes, 1):
             found.append(grown)
     most = _most(found)
     return None if most is None else Why(reason=Reason.NEW_SHAPES if shapes else Reason.UNBALANCED, grown=most)
@@ -160,4 +162,6 @@ def _garbage(rank: Rank) -> int:
 
 def _most(grown: Iterable[Grown | None]) -> Grown | None:
     """That of the rank that grew most a step."""
-    return max((one for one in grown if one is not None), key=lambda one: (one.per_step, -one.rank), default=None)
+    known = [one for one in grown if one is not None]
+    most = max(known, key=lambda one: (one.per_step, -one.rank), default=None)
+    return most and replace(most, among=len(known))

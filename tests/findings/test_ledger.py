@@ -39,6 +39,7 @@ COURSES: Mapping[str, Course] = {
     "unlike": lambda step: step,
     "rests": lambda step: min(step, 5),
     "goes": lambda step: step % 2,
+    "late": lambda step: max(step - 10, 0),
     "renewed": lambda step: 1,
     "still": lambda step: 3,
 }
@@ -97,7 +98,12 @@ def history(parts: Sequence[Part], looked_at: Sequence[int], steps: int, noise: 
 
 
 PARTS = st.lists(
-    st.builds(Part, st.sampled_from((*COURSES, "native", "once")), st.sampled_from((KIB, 256 * KIB))), max_size=4
+    st.builds(
+        Part,
+        st.sampled_from(("list", "names", "garbage", "unlike", "rests", "goes", "still", "native", "once")),
+        st.sampled_from((KIB, 256 * KIB)),
+    ),
+    max_size=4,
 )
 LOOKS = st.sets(st.integers(WARMUP + 1, 16), max_size=7).map(sorted)
 NOISE = st.lists(st.integers(0, 16 * KIB), max_size=5)
@@ -190,8 +196,23 @@ def test_growth_that_stopped_is_clean_and_said_so() -> None:
 def test_growth_that_goes_on_in_no_holders_line_is_not_clean() -> None:
     found = judge(history([Part("unlike", 256 * KIB)], (3, 5, 9, 13), 16))
     assert found.verdict == "inconclusive"
-    assert why_text(found).startswith("counted memory rose 2.50 MiB") and "it still rose at the end" in why_text(found)
+    assert why_text(found).startswith(
+        "counted memory rose 2.50 MiB"
+    ) and "still rise at the end, by 256.00 KiB a step" in why_text(found)
     assert next_text(history([], (), 16), found).startswith("Run at least 32 steps")
+
+
+def test_growth_that_begins_after_the_last_look_is_not_clean() -> None:
+    found = judge(history([Part("late", 256 * KIB)], (3, 5, 7, 9), 40))
+    assert found.verdict == "inconclusive" and "still rise at the end, by 256.00 KiB a step" in why_text(found)
+    assert judge(history([Part("late", 8 * KIB)], (3, 5, 7, 9), 40)).verdict == "clean"
+
+
+def test_the_rank_that_grew_most_is_named() -> None:
+    one = history([Part("rests", 512 * KIB)], (3, 5, 9, 13), 16)
+    other = replace(history([], (3, 5, 9, 13), 16).ranks[0], number=1)
+    said = why_text(judge(replace(one, ranks=(one.ranks[0], other))))
+    assert said.startswith("counted memory of rank 0 rose 1.00 MiB by step 5 and no more")
 
 
 def test_a_killed_run_says_what_was_counted() -> None:

@@ -36,9 +36,12 @@ def counted_rate(rank: Rank, warmup: int) -> float | None:
 
 
 def rate_at_end(rank: Rank, warmup: int) -> float | None:
-    """The same, or less where the last stretch rose less: what has stopped by then does not go on."""
-    stretches = _stretches(_rises(rank, warmup))
-    return min(median(stretches), stretches[-1]) if stretches else None
+    """The same, or less where the last stretch or all steps together rose less: what has stopped, or is let go of again
+    and again, does not go on.
+    """
+    rises = _rises(rank, warmup)
+    stretches = _stretches(rises)
+    return min(median(stretches), stretches[-1], mean(rises)) if stretches else None
 
 
 def rises_steadily(rank: Rank, warmup: int) -> bool:

@@ -53,6 +53,7 @@ def line_text(line: Line) -> str:
 def rose_text(grown: Grown, rate: bool = True) -> str:
     """`counted memory rose 4.61 MiB over 6 looks, steps 3 to 14 (429.10 KiB a step)`; the rate is the counters'."""
     what = "counted memory" if grown.is_counted else "the memory of tensors"
+    what += f" of rank {grown.rank}" if grown.among > 1 else ""
     over = f"over {plural(grown.looks, 'look')}, steps" if grown.looks else "over steps"
     over = f"{over} {grown.from_step} to {grown.to_step}"
     if grown.to_end:

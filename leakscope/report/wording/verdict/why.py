@@ -35,8 +35,8 @@ def _why(why: Why) -> str:
         f"{_so_far(why)}; run at least {why.steps} steps",
         Reason.TOO_FEW_LOOKS: f"too few looks saw {why.detail} grow to tell a leak from a start that came to rest: run "
         f"more steps; {_so_far(why)}",
-        Reason.UNBALANCED: f"{_so_far(why)}; it still rose at the end, and the looks do not tell what keeps it: run "
-        "more steps",
+        Reason.UNBALANCED: f"{_so_far(why)}; {_to_the_end(why)}, and the looks do not tell what keeps it: run more "
+        "steps",
         Reason.NEW_SHAPES: f"{_so_far(why)}; shapes were new at each look, so it may be the kernels that oneDNN keeps "
         "for each of them: run with fixed shapes, or with ONEDNN_PRIMITIVE_CACHE_CAPACITY=1, to tell",
         Reason.NOTHING_GREW: f"nothing grew over the looks taken{notes}",
@@ -58,6 +58,11 @@ def _so_far(why: Why) -> str:
         return f"what was counted meanwhile is not known{_garbage(why)}"
     lines = lines_text(why.grown.lines)
     return f"{rose_text(why.grown)}{f': {lines}' if lines else ''}{_garbage(why)}"
+
+
+def _to_the_end(why: Why) -> str:
+    rate = 0.0 if why.grown is None else why.grown.per_step
+    return f"the counters of all steps still rise at the end, by {bytes_text(rate)} a step"
 
 
 def _garbage(why: Why) -> str:
