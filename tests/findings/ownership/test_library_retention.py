@@ -10,6 +10,7 @@ from support.pipelining_heaps import KIB, SCHEDULES, Heap, peak_rank, storages, 
 
 from leakscope.findings.facts import Said
 from leakscope.findings.judge import judge
+from leakscope.findings.ledger import LineKind, by_kind, totals
 from leakscope.findings.model import Finding, Hop
 from leakscope.findings.ownership.holders import holders_of
 from leakscope.findings.ownership.known_leaks import KNOWN, known_leak, named_upstream, spoken
@@ -18,7 +19,7 @@ from leakscope.findings.peak.late_release import late_release_findings
 from leakscope.graph.model import HeapGraph
 from leakscope.graph.ownership import users_side
 from leakscope.record.model import Ended, Look, Rank, Run, Step
-from leakscope.report.wording import advice, title
+from leakscope.report.wording import advice, title, why_text
 
 STEPS = (3, 5, 9, 10)
 
@@ -64,6 +65,16 @@ def test_what_grows_is_the_librarys_leak_and_counts() -> None:
     found = judged(*[with_receive_buffers(8 * s).graph() for s in STEPS], exit_status=23)
     assert [(f.origin, f.severity) for f in found] == [("library", "leak")]
     assert found[0].bytes_per_step == 1024 * KIB and "pytorch/pytorch#136380" in advice(found[0])
+
+
+def test_what_a_library_leaks_decides_nothing_where_that_is_asked_for() -> None:
+    looks = tuple(Look(s, "step", with_receive_buffers(8 * s).graph(), None, 0) for s in STEPS)
+    steps = tuple(Step(k, 0.1, None, None, ()) for k in range(1, 11))
+    run = Run(("train.py",), (Rank(0, steps, looks, Ended("finished", 0, 10)),), 1, "cpu", "2.13.0", "0")
+    found = judge(run, ignore_library=True)
+    assert (found.verdict, found.exit_status, [f.severity for f in found.findings]) == ("clean", 0, ["note"])
+    assert by_kind(totals(found.ledgers[0]))[LineKind.LIBRARY] == 7 * 1024 * KIB
+    assert "closed or held by a library" in why_text(found)
 
 
 def test_buffers_that_no_receive_has_used_are_aliases_of_the_stage_before() -> None:
