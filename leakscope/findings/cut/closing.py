@@ -23,6 +23,7 @@ _MOST = 0.5
 _MAX_CYCLES = 60
 """Cycles that are looked at before the search is given up: each takes a walk over the garbage. Chosen."""
 _CONTAINER = KINDS.index(ObjectKind.CONTAINER)
+_ITEM = REFERENCE_KINDS.index(ReferenceKind.ITEM)
 _HOOK = REFERENCE_KINDS.index(ReferenceKind.HOOK)
 
 Name = tuple[str, ...]
@@ -134,25 +135,25 @@ def _is_inherent(graph: HeapGraph, reference: int) -> bool:
 
 def _alike(above: GarbageAbove, graph: HeapGraph, inner: Sequence[int], exactly: bool) -> _Alike:
     """Told apart by what holds them, or not `exactly`: by the name alone, whichever class of object has it."""
-    owners = _owners(above, graph, inner) if exactly else {}
+    owners = _owners(above, graph) if exactly else {}
+    references = above.references[np.asarray(inner, dtype=np.int64)]
+    columns = (
+        graph.reference_kind[references],
+        graph.reference_name[references],
+        graph.name[graph.holder[references]],
+        graph.name[graph.held[references]],
+        np.where((graph.reference_kind[references] == _ITEM) & (not exactly), graph.held[references], -1),
+    )
+    alike = zip(*(column.tolist() for column in columns), above.holder[inner].tolist(), strict=True)
+    known: dict[tuple[object, ...], Name] = {}
     numbers: dict[Name, int] = {}
     members: list[list[int]] = []
     of: dict[int, int] = {}
-    for here in inner:
-        r = graph.reference(int(above.references[here]))
-        holder, held = graph.object(r.holder), graph.object(r.held)
-        name: Name
-        if exactly:
-            name = (r.kind, generic(r.name), holder.name, held.name, *owners.get(int(above.holder[here]), ()))
-        elif r.kind == ReferenceKind.ATTRIBUTE:
-            name = (r.kind, generic(r.name))
-        else:
-            name = (
-                r.kind,
-                group_name(r.name),
-                holder.name,
-                callable_of(graph, r.held).name if is_hook(graph, r) else held.name,
-            )
+    for here, reference, (*same, holder) in zip(inner, references.tolist(), alike, strict=True):
+        owner = owners.get(holder, ())
+        name = known.get((*same, owner))
+        if name is None:
+            name = known[(*same, owner)] = _name(graph, reference, owner, exactly)
         number = numbers.setdefault(name, len(numbers))
         if number == len(members):
             members.append([])
@@ -161,13 +162,29 @@ def _alike(above: GarbageAbove, graph: HeapGraph, inner: Sequence[int], exactly:
     return _Alike(of, tuple(map(tuple, members)), tuple(numbers))
 
 
-def _owners(above: GarbageAbove, graph: HeapGraph, inner: Sequence[int]) -> dict[int, Name]:
+def _name(graph: HeapGraph, reference: int, owner: Name, exactly: bool) -> Name:
+    """What one reference shares with those that a person would call by one name."""
+    r = graph.reference(reference)
+    holder, held = graph.object(r.holder), graph.object(r.held)
+    if exactly:
+        return (r.kind, generic(r.name), holder.name, held.name, *owner)
+    if r.kind == ReferenceKind.ATTRIBUTE:
+        return (r.kind, generic(r.name))
+    return (
+        r.kind,
+        group_name(r.name),
+        holder.name,
+        callable_of(graph, r.held).name if is_hook(graph, r) else held.name,
+    )
+
+
+def _owners(above: GarbageAbove, graph: HeapGraph) -> dict[int, Name]:
     """What has each container on a cycle, and by which name: the first of its owners by name."""
     owners: dict[int, Name] = {}
-    for here in inner:
+    of_containers = above.inner & (graph.kind[above.objects[above.held]] == _CONTAINER)
+    for here in np.flatnonzero(of_containers).tolist():
         held = int(above.held[here])
-        if graph.kind[above.objects[held]] == _CONTAINER:
-            r = graph.reference(int(above.references[here]))
-            owner = (graph.object(r.holder).name, group_name(r.name))
-            owners[held] = min(owners.get(held, owner), owner)
+        r = graph.reference(int(above.references[here]))
+        owner = (graph.object(r.holder).name, group_name(r.name))
+        owners[held] = min(owners.get(held, owner), owner)
     return owners
