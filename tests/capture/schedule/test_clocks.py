@@ -3,52 +3,23 @@
 from __future__ import annotations
 
 import copy
-import threading
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
+from support.step_clocks import Heard
 from torch import nn
 from torch.autograd import Variable
 from torch.optim import SGD, Adam, Optimizer
 
 from leakscope.capture.process.patches import Patches
 from leakscope.capture.schedule.events import StepEvents
-from leakscope.capture.schedule.looks import FIRST_LOOKS, Schedule
-from leakscope.capture.schedule.modules import CALLS_WITHOUT_BACKWARD
-from leakscope.capture.schedule.peers import Peers
-from leakscope.capture.schedule.rank_state import Activity, RankStateFile
 from leakscope.capture.schedule.steps import BACKWARDS_BY_HAND, StepClock
-from leakscope.options import Options
 from leakscope.record.kinds import ClockKind
 
 STEPS = 12
 WIDTH = 4
-
-
-class Heard:
-    """The steps that have ended, by what ended them."""
-
-    def __init__(self) -> None:
-        self.ticks: list[tuple[ClockKind, str]] = []
-        self.errors: list[Exception] = []
-        self.step_alone = True
-        self.clock = StepClock(lambda: self.step_alone)
-        self.events = StepEvents(self.clock, self.ticks.append, lambda: False, self.errors.append)
-
-    def by(self, clock: ClockKind) -> int:
-        return sum(tick[0] == clock for tick in self.ticks)
-
-
-@pytest.fixture
-def heard() -> Iterator[Heard]:
-    listening, patches = Heard(), Patches()
-    listening.events.install(patches)
-    yield listening
-    patches.take_out()
-    assert not listening.errors
 
 
 def _net() -> nn.Linear:
@@ -246,75 +217,6 @@ def test_an_optimizer_takes_over_from_the_backwards_and_keeps_the_clock(heard: H
     assert heard.ticks == [(ClockKind.BACKWARD, "")] * 3 + [(ClockKind.OPTIMIZER, "SGD")] * STEPS
 
 
-# modules
-
-
-class Named(nn.Sequential):
-    """A module with others inside."""
-
-
-def test_without_a_backward_the_outermost_call_of_the_first_module_with_parameters_ends_a_step(heard: Heard) -> None:
-    net, other, loss = Named(_net(), nn.ReLU(), _net()), _net(), nn.MSELoss()
-    x = torch.ones(2, WIDTH)
-    with torch.no_grad():
-        for _ in range(STEPS):
-            loss(x, x)
-            loss(other(net(x)), x)
-    assert heard.ticks == [(ClockKind.CALL, "Named")] * STEPS
-
-
-def test_one_that_is_gone_or_silent_gives_way_to_the_next(heard: Heard) -> None:
-    x = torch.ones(2, WIDTH)
-    with torch.no_grad():
-        for _ in range(STEPS):
-            Named(_net())(x)
-        net = _net()
-        for _ in range(STEPS):
-            net(x)
-    assert heard.ticks == [(ClockKind.CALL, "Named")] * STEPS + [(ClockKind.CALL, "Linear")] * STEPS
-
-
-def test_calls_that_build_a_graph_wait_for_a_backward_first(heard: Heard) -> None:
-    net = _net()
-    for _ in range(CALLS_WITHOUT_BACKWARD - 1):
-        net(torch.ones(2, WIDTH))
-    assert heard.ticks == []
-    for _ in range(STEPS):
-        net(torch.ones(2, WIDTH))
-    assert heard.ticks == [(ClockKind.CALL, "Linear")] * STEPS
-
-
-@pytest.mark.parametrize("what", ["optimizer", "backward", "torch.compile"])
-def test_once_something_better_is_there_no_hook_stands_in_the_way_of_modules(heard: Heard, what: str) -> None:
-    hooks = nn.modules.module._global_forward_hooks
-    assert hooks
-    net = _net()
-    if what == "optimizer":
-        SGD(net.parameters(), 0.1)
-    elif what == "backward":
-        _backward(net)
-    else:
-        torch.compile(net)
-    assert not hooks
-    with torch.no_grad():
-        net(torch.ones(2, WIDTH))
-    assert heard.by(ClockKind.CALL) == 0
-
-
-def test_calls_of_other_threads_end_none(heard: Heard) -> None:
-    net = _net()
-
-    def serve() -> None:
-        with torch.no_grad():
-            net(torch.ones(2, WIDTH))
-
-    for _ in range(STEPS):
-        thread = threading.Thread(target=serve)
-        thread.start()
-        thread.join()
-    assert heard.ticks == []
-
-
 def test_an_error_of_our_own_is_no_error_of_the_scripts() -> None:
     def fails(*_: object) -> bool:
         raise LookupError("ours")
@@ -324,46 +226,3 @@ def test_an_error_of_our_own_is_no_error_of_the_scripts() -> None:
     _backward(_net())
     patches.take_out()
     assert not told and [str(error) for error in errors] == ["ours"]
-
-
-# among several ranks, and after a handover
-
-
-def _peers(tmp_path: Path, rank: int) -> tuple[RankStateFile, Peers]:
-    file = RankStateFile(tmp_path / "states", rank, 2)
-    options = Options(folder=tmp_path, rank=rank, world=2)
-    return file, Peers(file, Schedule(2, None, 0.02), options, lambda step: None, lambda rank: None)
-
-
-def test_a_rank_steps_by_itself_only_where_no_rank_has_an_optimizer(tmp_path: Path) -> None:
-    (first, asking), (second, other) = (_peers(tmp_path, rank) for rank in (0, 1))
-    assert not any(asking.step_alone() for _ in range(STEPS)), "the other may own an optimizer"
-    assert not other.step_alone() and asking.step_alone() and other.step_alone(), "both begin with their second"
-    first.close()
-    second.close()
-
-
-def test_ranks_in_lockstep_begin_to_count_together(tmp_path: Path) -> None:
-    (first, asking), (second, other) = (_peers(tmp_path, rank) for rank in (0, 1))
-    told = [(asking.step_alone(), other.step_alone()) for _ in range(3)]
-    assert told == [(False, False), (True, True), (True, True)]
-    first.close()
-    second.close()
-
-
-def test_a_rank_whose_peer_has_ended_goes_on_alone(tmp_path: Path) -> None:
-    (first, asking), (second, _) = (_peers(tmp_path, rank) for rank in (0, 1))
-    second.update(activity=Activity.ENDED)
-    assert [asking.step_alone() for _ in range(3)] == [False, True, True]
-    first.close()
-    second.close()
-
-
-def test_looks_and_end_are_counted_from_where_another_clock_took_over() -> None:
-    schedule = Schedule(warmup=2, steps=12, budget=0.02, spent=1.0)
-    schedule.begin_again(5)
-    assert schedule.steps == 17
-    due = [step for step in range(6, 18) if schedule.due(step, 0.0)]
-    assert due == [*(5 + 2 + first for first in FIRST_LOOKS), 16]
-    schedule.begin_again(8)
-    assert (schedule.warmup, schedule.steps) == (10, 20)

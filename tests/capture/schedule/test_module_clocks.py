@@ -1,0 +1,91 @@
+"""Whose call ends a step, where there is neither an optimizer nor a backward?"""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+import torch
+from support.step_clocks import Heard
+from torch import nn
+from torch.optim import SGD
+
+from leakscope.capture.schedule.modules import CALLS_WITHOUT_BACKWARD
+from leakscope.record.kinds import ClockKind
+
+STEPS = 12
+WIDTH = 4
+
+
+def _net() -> nn.Linear:
+    return nn.Linear(WIDTH, WIDTH)
+
+
+def _backward(net: nn.Module) -> None:
+    net(torch.ones(2, WIDTH)).sum().backward()
+
+
+class Named(nn.Sequential):
+    """A module with others inside."""
+
+
+def test_without_a_backward_the_outermost_call_of_the_first_module_with_parameters_ends_a_step(heard: Heard) -> None:
+    net, other, loss = Named(_net(), nn.ReLU(), _net()), _net(), nn.MSELoss()
+    x = torch.ones(2, WIDTH)
+    with torch.no_grad():
+        for _ in range(STEPS):
+            loss(x, x)
+            loss(other(net(x)), x)
+    assert heard.ticks == [(ClockKind.CALL, "Named")] * STEPS
+
+
+def test_one_that_is_gone_or_silent_gives_way_to_the_next(heard: Heard) -> None:
+    x = torch.ones(2, WIDTH)
+    with torch.no_grad():
+        for _ in range(STEPS):
+            Named(_net())(x)
+        net = _net()
+        for _ in range(STEPS):
+            net(x)
+    assert heard.ticks == [(ClockKind.CALL, "Named")] * STEPS + [(ClockKind.CALL, "Linear")] * STEPS
+
+
+def test_calls_that_build_a_graph_wait_for_a_backward_first(heard: Heard) -> None:
+    net = _net()
+    for _ in range(CALLS_WITHOUT_BACKWARD - 1):
+        net(torch.ones(2, WIDTH))
+    assert heard.ticks == []
+    for _ in range(STEPS):
+        net(torch.ones(2, WIDTH))
+    assert heard.ticks == [(ClockKind.CALL, "Linear")] * STEPS
+
+
+@pytest.mark.parametrize("what", ["optimizer", "backward", "torch.compile"])
+def test_once_something_better_is_there_no_hook_stands_in_the_way_of_modules(heard: Heard, what: str) -> None:
+    hooks = nn.modules.module._global_forward_hooks
+    assert hooks
+    net = _net()
+    if what == "optimizer":
+        SGD(net.parameters(), 0.1)
+    elif what == "backward":
+        _backward(net)
+    else:
+        torch.compile(net)
+    assert not hooks
+    with torch.no_grad():
+        net(torch.ones(2, WIDTH))
+    assert heard.by(ClockKind.CALL) == 0
+
+
+def test_calls_of_other_threads_end_none(heard: Heard) -> None:
+    net = _net()
+
+    def serve() -> None:
+        with torch.no_grad():
+            net(torch.ones(2, WIDTH))
+
+    for _ in range(STEPS):
+        thread = threading.Thread(target=serve)
+        thread.start()
+        thread.join()
+    assert heard.ticks == []

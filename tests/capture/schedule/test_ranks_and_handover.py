@@ -1,0 +1,52 @@
+"""Which rank may step by itself, and from where on are steps counted after a handover?"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from leakscope.capture.schedule.looks import FIRST_LOOKS, Schedule
+from leakscope.capture.schedule.peers import Peers
+from leakscope.capture.schedule.rank_state import Activity, RankStateFile
+from leakscope.options import Options
+
+STEPS = 12
+
+
+def _peers(tmp_path: Path, rank: int) -> tuple[RankStateFile, Peers]:
+    file = RankStateFile(tmp_path / "states", rank, 2)
+    options = Options(folder=tmp_path, rank=rank, world=2)
+    return file, Peers(file, Schedule(2, None, 0.02), options, lambda step: None, lambda rank: None)
+
+
+def test_a_rank_steps_by_itself_only_where_no_rank_has_an_optimizer(tmp_path: Path) -> None:
+    (first, asking), (second, other) = (_peers(tmp_path, rank) for rank in (0, 1))
+    assert not any(asking.step_alone() for _ in range(STEPS)), "the other may own an optimizer"
+    assert not other.step_alone() and asking.step_alone() and other.step_alone(), "both begin with their second"
+    first.close()
+    second.close()
+
+
+def test_ranks_in_lockstep_begin_to_count_together(tmp_path: Path) -> None:
+    (first, asking), (second, other) = (_peers(tmp_path, rank) for rank in (0, 1))
+    told = [(asking.step_alone(), other.step_alone()) for _ in range(3)]
+    assert told == [(False, False), (True, True), (True, True)]
+    first.close()
+    second.close()
+
+
+def test_a_rank_whose_peer_has_ended_goes_on_alone(tmp_path: Path) -> None:
+    (first, asking), (second, _) = (_peers(tmp_path, rank) for rank in (0, 1))
+    second.update(activity=Activity.ENDED)
+    assert [asking.step_alone() for _ in range(3)] == [False, True, True]
+    first.close()
+    second.close()
+
+
+def test_looks_and_end_are_counted_from_where_another_clock_took_over() -> None:
+    schedule = Schedule(warmup=2, steps=12, budget=0.02, spent=1.0)
+    schedule.begin_again(5)
+    assert schedule.steps == 17
+    due = [step for step in range(6, 18) if schedule.due(step, 0.0)]
+    assert due == [*(5 + 2 + first for first in FIRST_LOOKS), 16]
+    schedule.begin_again(8)
+    assert (schedule.warmup, schedule.steps) == (10, 20)
