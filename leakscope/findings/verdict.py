@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
+from leakscope.findings.counters import counted_rate, counted_steps, rate_at_end
 from leakscope.findings.grouping.looks import judged_looks
 from leakscope.findings.kinds import RuleName, Severity
 from leakscope.findings.ledger import NO_GROWTH, Grown, LedgerInterval, LineKind, by_kind, grown_of
-from leakscope.findings.memory.counters import counted_rate, counted_steps, rate_at_end
 from leakscope.findings.memory.unattributed import GAP, UnattributedFacts
 from leakscope.findings.model import Finding, Unjudged
 from leakscope.findings.why import Reason, Why

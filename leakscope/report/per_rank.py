@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from leakscope.findings.comm.matching import CommState, comm_states
-from leakscope.findings.memory.counters import counted_rate
+from leakscope.findings.counters import counted_rate
 from leakscope.findings.model import Findings, RankSummary
 from leakscope.record.kinds import EndKind
 from leakscope.record.model import Rank, Run

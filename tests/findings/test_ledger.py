@@ -12,10 +12,10 @@ from hypothesis import HealthCheck, Phase, example, given, settings
 from hypothesis import strategies as st
 from support.heap_text import heap_from
 
+from leakscope.findings.counters import counted_rate
 from leakscope.findings.grouping.growth import MIN_LOOKS
 from leakscope.findings.judge import judge
 from leakscope.findings.ledger import NO_GROWTH, LineKind, by_kind, grown_of, totals
-from leakscope.findings.memory.counters import counted_rate
 from leakscope.findings.model import Findings
 from leakscope.record.kinds import EndKind, Occasion
 from leakscope.record.model import Collection, Ended, Look, Rank, Run, Step

@@ -7,13 +7,13 @@ from dataclasses import replace
 from itertools import pairwise
 from statistics import median
 
+from leakscope.findings.counters import counted_rate
 from leakscope.findings.grouping.bounds import WENT_ON, bound_on, gaining, too_large, went_on
 from leakscope.findings.grouping.candidate import Candidate
 from leakscope.findings.grouping.groups import Group, group_storages
 from leakscope.findings.grouping.growth import MIN_LOOKS, Series
 from leakscope.findings.grouping.names import Key, as_one
 from leakscope.findings.grouping.over_looks import GroupsOverLooks, by_program, groups_over
-from leakscope.findings.memory.counters import counted_rate
 from leakscope.record.kinds import Occasion
 from leakscope.record.model import Collection, Look, Rank
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from leakscope.findings.counters import counted_rate
 from leakscope.findings.grouping.objects import counted_objects_of
-from leakscope.findings.memory.counters import counted_rate
 from leakscope.findings.memory.device import device_looks
 from leakscope.graph.model import KINDS, ObjectKind
 from leakscope.record.model import Look, Rank

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from leakscope.findings.build import build_finding
+from leakscope.findings.counters import counted_rate
 from leakscope.findings.facts import Facts
 from leakscope.findings.grouping.bounds import went_on
 from leakscope.findings.grouping.candidate import Candidate
@@ -13,7 +14,6 @@ from leakscope.findings.grouping.growth import MIN_LOOKS, Series, series
 from leakscope.findings.grouping.names import Key
 from leakscope.findings.grouping.over_looks import GroupsOverLooks
 from leakscope.findings.kinds import FreedBy, RuleName, Severity
-from leakscope.findings.memory.counters import counted_rate
 from leakscope.findings.model import Finding, Sighting
 from leakscope.findings.naming.trace import fingerprint
 from leakscope.graph.model import IMMORTAL

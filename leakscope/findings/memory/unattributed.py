@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from itertools import pairwise
 from math import inf
 
+from leakscope.findings.counters import counted_rate, rises_steadily
 from leakscope.findings.facts import Facts
 from leakscope.findings.grouping.bounds import went_on
 from leakscope.findings.grouping.growth import MIN_LOOKS, Series, series
 from leakscope.findings.kinds import FreedBy, RuleName, Severity
 from leakscope.findings.memory.balance import Balance
-from leakscope.findings.memory.counters import counted_rate, rises_steadily
 from leakscope.findings.model import Finding, Sighting
 from leakscope.findings.naming.trace import fingerprint
 from leakscope.graph.model import KINDS, ObjectKind

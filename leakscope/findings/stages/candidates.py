@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from leakscope.findings.counters import counted_rate
 from leakscope.findings.grouping.arrays import with_arrays_for_storages
 from leakscope.findings.grouping.candidates import candidates_among, candidates_of
 from leakscope.findings.grouping.looks import judged_looks
 from leakscope.findings.grouping.nodes import with_nodes_for_storages
 from leakscope.findings.memory.balance import bytes_a_node
-from leakscope.findings.memory.counters import counted_rate
 from leakscope.findings.stages.case import RankCase
 
 _COUNTED = 0.5
