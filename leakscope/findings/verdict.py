@@ -9,7 +9,7 @@ from leakscope.findings.counters import counted_rate, counted_steps, rate_at_end
 from leakscope.findings.grouping.looks import judged_looks
 from leakscope.findings.kinds import RuleName, Severity
 from leakscope.findings.ledger import NO_GROWTH, Grown, LedgerInterval, LineKind, by_kind, grown_of
-from leakscope.findings.memory.unattributed import GAP, UnattributedFacts
+from leakscope.findings.memory.unattributed import GAP, OVERHEAD, UnattributedFacts
 from leakscope.findings.model import Finding, Unjudged
 from leakscope.findings.why import Reason, Why
 from leakscope.record.kinds import ClockKind, EndKind, Occasion
@@ -123,7 +123,7 @@ def _unbalanced(run: Run, shown: Sequence[Finding], ledgers: Ledgers) -> Why | N
             goes_on = 0.0 if grown.until is not None else unknown / grown.steps
         else:  # also what began after the last look
             goes_on = at_end - (grown.bytes - unknown) / grown.steps
-        if goes_on >= max(run.min_bytes, 1):
+        if goes_on >= max(run.min_bytes, OVERHEAD * (grown.bytes - unknown) / grown.steps, 1):
             found.append(grown)
     most = _most(found)
     return None if most is None else Why(reason=Reason.NEW_SHAPES if shapes else Reason.UNBALANCED, grown=most)

@@ -187,6 +187,13 @@ def test_what_is_suppressed_has_a_line_of_its_own() -> None:
     assert "suppressed or known before" in why_text(found) and "rose 2.50 MiB" in why_text(found)
 
 
+def test_what_a_suppressed_leak_takes_along_is_its_own() -> None:
+    found = judge(
+        history([Part("list", 1 << 20), Part("native", 80 * KIB)], (3, 5, 9, 13), 16), suppress=["step-growth"]
+    )
+    assert found.verdict == "clean"
+
+
 def test_growth_that_stopped_is_clean_and_said_so() -> None:
     found = judge(history([Part("rests", 512 * KIB)], (3, 5, 9, 13), 16))
     assert found.verdict == "clean"

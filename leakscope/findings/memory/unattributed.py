@@ -20,7 +20,7 @@ from leakscope.record.model import Look, Rank
 
 GAP = fingerprint(("native-hold", "gap"))
 """Of growth that nothing explains."""
-_OVERHEAD = 0.1
+OVERHEAD = 0.1
 """Leaked tensors take their grad nodes, dicts and frames along, which the allocator counts and no storage explains."""
 
 _MOST_A_SHAPE = 4 << 20
@@ -53,7 +53,7 @@ def gap_findings(
     gap = {b.step: max(b.gap or 0, 0) for _, b in told}
     steps = _since_last_fall(sorted(gap), gap)
     line, explained = series(steps, gap), series(steps, known)
-    if not line.grew_lately or line.total <= _OVERHEAD * explained.total:
+    if not line.grew_lately or line.total <= OVERHEAD * explained.total:
         return []
     rate = min(line.per_step, _by_counters(rank, warmup, explained))
     grown = line.bytes[-1] - line.bytes[0]
