@@ -24,11 +24,10 @@ def with_one_cut(findings: Findings) -> list[tuple[int, ...]]:
     same: dict[object, list[int]] = defaultdict(list)
     for place, finding in enumerate(findings):
         cut = finding.cut
-        # of a cycle only what one line of the script makes: several cycles may close through like names
-        shared = cut is not None and (finding.freed_by == FreedBy.PROGRAM or bool(cut.where))
-        mends = (
-            place if cut is None or not shared else (finding.freed_by, cut.reference, cut.where, cut.written, cut.also)
-        )
+        # cycles that one line closes, over the same references: of what is there by several names
+        closed = tuple(sorted(reference.name for reference in finding.cycle))
+        shared = cut is not None and (finding.freed_by == FreedBy.PROGRAM or bool(cut.where and closed))
+        mends = (finding.freed_by, cut.reference, cut.where, cut.written, cut.also, closed) if cut and shared else place
         same[mends].append(place)
     return [tuple(sorted(places, key=lambda place: by_weight(findings[place]))) for places in same.values()]
 
