@@ -67,7 +67,7 @@ class Options:
     ] = 0.02
     min_bytes: Annotated[
         int,
-        Option("Growth below this a step, or 16 times this in all, is a note (64 KiB).", metavar="SIZE", unit="bytes"),
+        Option("Growth below this a step is a note, no leak (64 KiB).", metavar="SIZE", unit="bytes"),
     ] = 64 * 1024
     gc_diff: Annotated[
         When,
