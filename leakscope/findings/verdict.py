@@ -76,7 +76,8 @@ def _why_not_judged(run: Run, unjudged: Sequence[Unjudged], ledgers: Ledgers) ->
             return Why(
                 reason=reason,
                 rank=rank.number,
-                steps=rank.ended.steps,
+                ended=rank.ended,
+                is_only_rank=len(run.ranks) == 1,
                 count=len(judged_looks(rank, run.warmup_of(rank))),
                 grown=own,
                 garbage=garbage,

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from leakscope.findings.ledger import Grown
+from leakscope.record.model import Ended
 from leakscope.record.rows.clock import StartedProcess
 
 
@@ -108,8 +109,12 @@ class Why:
     bytes_per_step: float = 0.0
     rank: int = 0
     """The rank that was killed or hung."""
+    ended: Ended | None = None
+    """How that rank ended."""
+    is_only_rank: bool = False
+    """The run has no other."""
     steps: int = 0
-    """Steps that it took, or steps that would be enough."""
+    """Steps that would be enough."""
     detail: str = ""
     """What grew, as the user would write it; the function whose returns should have ended steps."""
     processes: tuple[StartedProcess, ...] = ()

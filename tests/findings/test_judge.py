@@ -109,7 +109,8 @@ def test_a_rank_that_was_killed_is_no_clean_run() -> None:
     found = judge(run(one, rank(1, [losses(1)] * 4)))
     assert (found.verdict, why_text(found)) == (
         "inconclusive",
-        "rank 0 was killed after 10 steps, 4 looks; the memory of tensors is what it was over 4 looks, steps 3 to 10",
+        "rank 0 was killed by SIGKILL after 10 steps, 4 looks; the memory of tensors is what it was over 4 looks, "
+        "steps 3 to 10",
     )
 
 

@@ -222,12 +222,15 @@ def test_the_rank_that_grew_most_is_named() -> None:
     assert said.startswith("counted memory of rank 0 rose 1.00 MiB by step 5 and no more")
 
 
-def test_a_killed_run_says_what_was_counted() -> None:
+@pytest.mark.parametrize(("status", "how"), [(137, "killed by SIGKILL"), (143, "ended from outside (SIGTERM)")])
+def test_a_killed_run_says_what_was_counted(status: int, how: str) -> None:
     run = history([Part("list", 4 << 20)], (3, 5), 6)
-    killed = replace(run, ranks=(replace(run.ranks[0], ended=Ended(EndKind.KILLED, 137, 6)),))
-    said = why_text(judge(killed))
-    assert said.startswith("rank 0 was killed after 6 steps, 2 looks; counted memory rose 8.00 MiB"), said
+    one = replace(run.ranks[0], ended=Ended(EndKind.KILLED, status, 6))
+    said = why_text(judge(replace(run, ranks=(one,))))
+    assert said.startswith(f"it was {how} after 6 steps, 2 looks; counted memory rose 8.00 MiB"), said
     assert "(4.00 MiB a step)" in said
+    said = why_text(judge(replace(run, ranks=(run.ranks[0], replace(one, number=1)))))
+    assert said.startswith(f"rank 1 was {how} after 6 steps"), said
 
 
 def test_without_looks_the_counters_of_the_steps_tell() -> None:

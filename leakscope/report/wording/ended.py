@@ -134,5 +134,13 @@ def ended_badly(rank: Rank) -> bool:
 
 def was_text(rank: Rank) -> str:
     """`ended_text` as it follows `it`: `was killed by SIGKILL after 5 steps`."""
-    text = ended_text(rank)
+    return _was(ended_text(rank))
+
+
+def cut_short_text(ended: Ended) -> str:
+    """How what did not end by itself ended, as it follows `it`: `was ended from outside (SIGTERM) after 7 steps`."""
+    return _was(f"{_how(ended)} {_after(ended)}")
+
+
+def _was(text: str) -> str:
     return f"was {text}" if text.startswith(_PASSIVE) else text

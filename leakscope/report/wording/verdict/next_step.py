@@ -91,6 +91,8 @@ def _look_first(run: Run, culprit: Rank) -> str:
     error = error_text(culprit)
     error = f"{': ' if is_hung(culprit) else ', '}{error}" if error else ""
     log = f" (its log: {culprit.ended.log})" if culprit.ended.log else ""
+    if len(run.ranks) == 1:
+        return f"See first why it {was_text(culprit)}{error}{log}. "
     return (
         f"Look at rank {culprit.number} first: {'the others waited for it; ' if blamed else ''}it "
         f"{was_text(culprit)}{error}{log}. "

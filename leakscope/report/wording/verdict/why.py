@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from leakscope.findings.model import Findings, Unjudged
 from leakscope.findings.why import Reason, UnjudgedReason, Why, WhyUnjudged
+from leakscope.report.wording.ended import cut_short_text
 from leakscope.report.wording.numbers import plural
 from leakscope.report.wording.verdict.ledger import lines_text, rose_text
 from leakscope.report.wording.verdict.no_step import NO_STEP_REASONS, no_step_text
@@ -20,10 +21,10 @@ def why_text(findings: Findings) -> str:
 def _why(why: Why) -> str:
     if why.reason == Reason.LEAKS:
         return _leaks(why)
-    if why.reason in (Reason.KILLED, Reason.HUNG):
-        how = "was killed" if why.reason == Reason.KILLED else "hung"
+    if why.ended is not None:
+        who = "it" if why.is_only_rank else f"rank {why.rank}"
         looks = f", {plural(why.count, 'look')}" if why.count else ""
-        return f"rank {why.rank} {how} after {plural(why.steps, 'step')}{looks}; {_so_far(why)}"
+        return f"{who} {cut_short_text(why.ended)}{looks}; {_so_far(why)}"
     if why.reason in NO_STEP_REASONS:
         return no_step_text(why) + _garbage(why)
     notes = f"; {plural(why.count, 'note')} below" if why.count else ""
