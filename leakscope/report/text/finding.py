@@ -21,6 +21,7 @@ from leakscope.report.wording import (
     held_text,
     holds_nothing,
     new_reasons,
+    no_cut_text,
     of_block,
     proved_text,
     seen_text,
@@ -135,7 +136,7 @@ def _reference(finding: Finding, hop: Hop, stem: str, at_fault: bool, is_cut: bo
 def _cut(run: Run, finding: Finding) -> Iterator[str]:
     cut = finding.cut
     if cut is None:
-        yield from field_lines("cut", "no single reference frees it", INDENT, COLUMN)
+        yield from field_lines("cut", no_cut_text(finding), INDENT, COLUMN)
         return
     where = f" at {cut.where}" if cut.where else ""
     text = f"`{cut_name(cut)}`{where}{also_text(cut)}: {would_be_freed(finding)}"

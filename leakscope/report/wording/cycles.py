@@ -8,6 +8,7 @@ from leakscope.findings.model import Finding
 from leakscope.findings.naming.expressions import SEVERAL
 from leakscope.findings.rules.immortal_cycle import ClosedBy, ImmortalFacts
 from leakscope.findings.rules.tensor_cycle import ClosedOver, Closing, CutAt, CycleFacts, InLibrary, MadeClass
+from leakscope.graph.ownership import is_library_line
 from leakscope.units import bytes_text
 
 _NUMBERS = ("no", "one", "two", "three", "four")
@@ -54,6 +55,24 @@ def cycle_advice(finding: Finding, facts: CycleFacts) -> str:
         Closing.GRAD_NODE: f"Drop {cut} as soon as backward has run: it leads through a hook back to itself, and each "
         "collection frees only what the last one uncovered.",
     }.get(facts.closing, f"Cut {cut} when you are done with it, or hold it weakly: nothing else keeps this alive.")
+
+
+def without_a_cut(finding: Finding) -> str:
+    """What the script can do about a cycle of which it has no reference to cut, in short; "" for any other."""
+    facts = finding.facts
+    if not isinstance(facts, CycleFacts):
+        return ""
+    if finding.cut is None and facts.made_class is not None:
+        return f"Make {facts.made_class.label} once instead of in each step"
+    library = facts.library
+    if library is None or finding.cut is None or not all(is_library_line(cut.where) for cut in finding.cut.references):
+        return ""
+    call = f"{library.package}'s {library.function}()"
+    if library.captured:
+        return f"Give {call} a function that does not capture `{library.captured}`"
+    if library.yours:
+        return f"Do not give {call} your {library.yours}, or let gc run every few steps"
+    return f"Let gc run every few steps, or do without {call} in the training step"
 
 
 def immortal_title(finding: Finding, _facts: ImmortalFacts) -> str:

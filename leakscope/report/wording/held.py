@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from leakscope.findings.facts import OnlyTensorsFreed
 from leakscope.findings.kinds import FreedBy, HopStatus, RuleName, Severity
 from leakscope.findings.model import Cut, Finding, Hop
+from leakscope.findings.rules.frame_hold import CallsFacts
+from leakscope.findings.rules.tensor_cycle import CycleFacts
 from leakscope.findings.why import HopReason
 from leakscope.report.cleaning import one_line
 from leakscope.report.marks import closes_cycle, says_why
@@ -138,6 +140,18 @@ def cut_name(cut: Cut) -> str:
 def also_text(cut: Cut) -> str:
     """` together with log.last in main()`: what else must be cut; "" where one cut is enough."""
     return f" together with {' and '.join(f'`{one_line(reference)}`' for reference in cut.also)}" if cut.also else ""
+
+
+def no_cut_text(finding: Finding) -> str:
+    """Why there is no reference to cut."""
+    facts = finding.facts
+    if isinstance(facts, CycleFacts) and facts.made_class is not None:
+        return "no single reference frees it: a class holds itself"
+    if isinstance(facts, CallsFacts):
+        return "no single reference frees it: each call holds its own until it ends"
+    if finding.rule == RuleName.NATIVE_HOLD:
+        return "none is known, for it is not known what holds it"
+    return "no single reference frees it"
 
 
 def would_be_freed(finding: Finding) -> str:

@@ -9,6 +9,7 @@ from leakscope.findings.why import Reason, Why
 from leakscope.record.model import Rank, Run
 from leakscope.report.cleaning import cleaned, one_line
 from leakscope.report.wording.comm import deadlock_text
+from leakscope.report.wording.cycles import without_a_cut
 from leakscope.report.wording.ended import error_text, is_hung, was_text
 from leakscope.report.wording.held import also_text, cut_name, would_be_freed
 from leakscope.report.wording.numbers import listed_numbers
@@ -106,7 +107,7 @@ def _is_large(finding: Finding, min_bytes: int) -> bool:
 
 
 def _cut_first(told: tuple[Finding, ...]) -> str:
-    if told[0].cut is None:
+    if told[0].cut is None and not without_a_cut(told[0]):
         return f"{first_cut(told)}, and run the same command again."
     return f"{first_cut(told)}. Then run the same command again."
 
@@ -115,6 +116,8 @@ def first_cut(told: tuple[Finding, ...]) -> str:
     """What to cut first, as a sentence without its full stop."""
     finding = told[0]
     others = ("", ", then the other leak", f", then the other {len(told) - 1} leaks")[min(len(told), 3) - 1]
+    if instead := without_a_cut(finding):
+        return f"{instead} ({bytes_text(finding.retained_bytes)} wait for gc){others}"
     if finding.cut is None:
         return f"Read the first leak below{others}"
     where = f" at {finding.cut.where}" if finding.cut.where else ""

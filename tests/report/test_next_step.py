@@ -1,0 +1,69 @@
+"""Is the reader told to do what the script can do?"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from support.examples import cycle_finding
+
+from leakscope.findings.facts import Facts, Said
+from leakscope.findings.kinds import RuleName
+from leakscope.findings.model import Cut, CutReference
+from leakscope.findings.rules.frame_hold import CallsFacts
+from leakscope.findings.rules.tensor_cycle import Closing, CycleFacts, InLibrary, MadeClass
+from leakscope.report.wording import first_cut, no_cut_text
+
+PYTREE = "<torch/utils/_pytree.py>:1471"
+FLATTEN = InLibrary("torch", "tree_flatten", "function step.<locals>.<lambda>", "train.py:28", "batch")
+LOCAL = CycleFacts(Closing.CLASS, made_class=MadeClass("class Local", "step", "train.py:4"))
+
+
+@pytest.mark.parametrize(
+    ("library", "places", "said"),
+    [
+        (FLATTEN, [PYTREE], "Give torch's tree_flatten() a function that does not capture `batch`"),
+        (
+            replace(FLATTEN, captured=""),
+            [PYTREE],
+            "Do not give torch's tree_flatten() your function step.<locals>.<lambda>, or let gc run every few steps",
+        ),
+        (
+            replace(FLATTEN, yours="", captured=""),
+            [PYTREE],
+            "Let gc run every few steps, or do without torch's tree_flatten() in the training step",
+        ),
+        (FLATTEN, [PYTREE, "train.py:28"], "Cut `closure helper` at"),
+        (None, [PYTREE], "Cut `closure helper` at"),
+    ],
+)
+def test_nobody_is_told_to_cut_what_a_library_closes(library: InLibrary | None, places: list[str], said: str) -> None:
+    cut = Cut(tuple(CutReference("closure helper", place, "closure helper") for place in places), 1 << 20)
+    finding = replace(cycle_finding(), facts=CycleFacts(Closing.RECURSION, library=library), cut=cut)
+    assert first_cut((finding,)).startswith(said)
+    if said.startswith("Cut"):
+        return
+    assert first_cut((finding, finding)) == f"{said} (1.50 MiB wait for gc), then the other leak"
+
+
+def test_a_class_of_each_step_is_to_be_made_once() -> None:
+    finding = replace(cycle_finding(), facts=LOCAL, cut=None)
+    assert first_cut((finding,)) == "Make class Local once instead of in each step (1.50 MiB wait for gc)"
+    assert first_cut((replace(finding, facts=Said("", "")),)) == "Read the first leak below"
+
+
+@pytest.mark.parametrize(
+    ("rule", "facts", "said"),
+    [
+        (RuleName.TENSOR_CYCLE, LOCAL, "no single reference frees it: a class holds itself"),
+        (RuleName.TENSOR_CYCLE, CycleFacts(Closing.OTHER), "no single reference frees it"),
+        (
+            RuleName.FRAME_HOLD,
+            CallsFacts(10, "wait", "batch"),
+            "no single reference frees it: each call holds its own until it ends",
+        ),
+        (RuleName.NATIVE_HOLD, Said("", ""), "none is known, for it is not known what holds it"),
+    ],
+)
+def test_why_there_is_no_cut(rule: RuleName, facts: Facts, said: str) -> None:
+    assert no_cut_text(replace(cycle_finding(), rule=rule, facts=facts, cut=None)) == said
