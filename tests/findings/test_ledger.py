@@ -42,6 +42,7 @@ COURSES: Mapping[str, Course] = {
     "late": lambda step: max(step - 10, 0),
     "renewed": lambda step: 1,
     "still": lambda step: 3,
+    "filled": lambda step: step % 10,
 }
 
 
@@ -192,6 +193,29 @@ def test_what_a_suppressed_leak_takes_along_is_its_own() -> None:
         history([Part("list", 1 << 20), Part("native", 80 * KIB)], (3, 5, 9, 13), 16), suppress=["step-growth"]
     )
     assert found.verdict == "clean"
+
+
+@pytest.mark.parametrize(("how", "said"), [
+    ("filled", "Nothing to mend, as far as this run tells: what is listed below grew by 4.00 KiB a step over the looks "
+     "only; the counters of all steps rose by 0 B a step."),
+    ("list", "Look at what is listed below: it grows by 4.00 KiB a step, too little for a verdict (--min-bytes), as "
+     "long as the run goes on."),
+])  # fmt: skip
+def test_a_note_goes_on_where_the_counters_of_all_steps_say_so(how: str, said: str) -> None:
+    run = history([Part(how, 4 * KIB)], (3, 5, 7, 9), 60)
+    found = judge(run)
+    assert (found.verdict, next_text(run, found)) == ("clean", said)
+    assert [finding.bytes_per_step for finding in found.findings] == [4 * KIB]
+
+
+@pytest.mark.parametrize(("size", "said"), [
+    (0, "nothing grew over the looks taken"), (600, "memory rose by 600 B a step, too little for a verdict"),
+])  # fmt: skip
+def test_nothing_grew_stands_beside_no_rate(size: int, said: str) -> None:
+    run = history([Part("native", size)], (3, 5, 9, 13), 16)
+    assert why_text(judge(run)) == said
+    more = replace(run, ranks=(run.ranks[0], replace(run.ranks[0], number=1)))
+    assert why_text(judge(more)) == said.replace("a step", "a step at most")
 
 
 def test_growth_that_stopped_is_clean_and_said_so() -> None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from leakscope.findings.comm.matching import deadlock_cycle, ended_from_outside, first_to_blame, first_to_fail
+from leakscope.findings.counters import counted_rate
 from leakscope.findings.memory.oom import largest_holder, ranks_out_of_memory
 from leakscope.findings.model import Finding, Findings
 from leakscope.findings.why import Reason, Why
@@ -17,6 +20,9 @@ from leakscope.report.wording.sections import avoidable, is_worth_telling, leaks
 from leakscope.report.wording.verdict.no_step import no_step_next
 from leakscope.units import bytes_text
 from leakscope.verdict import Verdict
+
+_BORNE_OUT = 0.5
+"""Share of a growth over the looks that the counters of all steps show where it went on; chosen."""
 
 
 def next_text(run: Run, findings: Findings) -> str:
@@ -38,15 +44,23 @@ def next_text(run: Run, findings: Findings) -> str:
         return _to_judge(run, findings)
     growing = [f for f in notes(findings) if f.bytes_per_step > 0 and not f.settled]
     if growing:
-        small = not any(_is_large(f, run.min_bytes) for f in growing)
-        so_far = " in all so far" if any(f.bytes_per_step >= run.min_bytes for f in growing) else ""
-        more = f", too little{so_far} for a verdict (--min-bytes), as long as the run goes on" if small else ""
-        return (
-            f"Look at what is listed below: it grows by {bytes_text(sum(f.bytes_per_step for f in growing))} a "
-            f"step{more}."
-        )
+        return _of_growing(run, growing)
     extra = notes(findings) or library(findings) or avoidable(findings)
     return "Nothing to mend." + (" What is listed below is worth a glance." if extra else "")
+
+
+def _of_growing(run: Run, growing: Sequence[Finding]) -> str:
+    """Whether notes that grew are worth a look, by the counters of all steps too."""
+    per_step = bytes_text(sum(finding.bytes_per_step for finding in growing))
+    if (rate := _counters_say(run, growing)) is not None:
+        return (
+            f"Nothing to mend, as far as this run tells: what is listed below grew by {per_step} a step over the looks "
+            f"only; the counters of all steps rose by {bytes_text(max(rate, 0))} a step."
+        )
+    small = not any(_is_large(f, run.min_bytes) for f in growing)
+    so_far = " in all so far" if any(f.bytes_per_step >= run.min_bytes for f in growing) else ""
+    more = f", too little{so_far} for a verdict (--min-bytes), as long as the run goes on" if small else ""
+    return f"Look at what is listed below: it grows by {per_step} a step{more}."
 
 
 def _to_judge(run: Run, findings: Findings) -> str:
@@ -98,6 +112,19 @@ def _look_first(run: Run, culprit: Rank) -> str:
         f"Look at rank {culprit.number} first: {'the others waited for it; ' if blamed else ''}it "
         f"{was_text(culprit)}{error}{log}. "
     )
+
+
+def _counters_say(run: Run, growing: Sequence[Finding]) -> float | None:
+    """Bytes a step by the counters of all steps, where they do not bear out what the looks saw grow; None where they
+    do, or tell nothing of it.
+    """
+    if any(finding.host_bytes for finding in growing):
+        return None  # the counters are the accelerator's
+    ranks = [rank for rank in run.ranks if any(rank.number in finding.ranks for finding in growing)]
+    of_ranks = [counted_rate(rank, run.warmup_of(rank)) for rank in ranks]
+    rates = [rate for rate in of_ranks if rate is not None]
+    told = sum(finding.bytes_per_step for finding in growing)
+    return sum(rates) if len(rates) == len(of_ranks) and sum(rates) < _BORNE_OUT * told else None
 
 
 def _is_large(finding: Finding, min_bytes: int) -> bool:

@@ -40,7 +40,7 @@ def _why(why: Why) -> str:
         "steps",
         Reason.NEW_SHAPES: f"{_so_far(why)}; shapes were new at each look, so it may be the kernels that oneDNN keeps "
         "for each of them: run with fixed shapes, or with ONEDNN_PRIMITIVE_CACHE_CAPACITY=1, to tell",
-        Reason.NOTHING_GREW: f"nothing grew over the looks taken{notes}",
+        Reason.NOTHING_GREW: f"{_hardly(why)}{notes}",
         Reason.LITTLE_GREW: f"nothing grew enough to be a leak{notes}",
         Reason.BALANCED: f"{_so_far(why)}{notes}",
     }[why.reason]
@@ -59,6 +59,15 @@ def _so_far(why: Why) -> str:
         return f"what was counted meanwhile is not known{_garbage(why)}"
     lines = lines_text(why.grown.lines)
     return f"{rose_text(why.grown)}{f': {lines}' if lines else ''}{_garbage(why)}"
+
+
+def _hardly(why: Why) -> str:
+    """`memory rose by 560 B a step, too little for a verdict`: what the table of the ranks shows as well."""
+    rate = 0 if why.grown is None else round(why.grown.per_step)
+    if why.grown is None or rate <= 0:
+        return "nothing grew over the looks taken"
+    most = " at most" if why.grown.among > 1 else ""
+    return f"memory rose by {bytes_text(rate)} a step{most}, too little for a verdict"
 
 
 def _to_the_end(why: Why) -> str:
