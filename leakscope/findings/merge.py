@@ -14,9 +14,12 @@ from leakscope.findings.naming.trace import any_item
 Findings = Sequence[Finding]
 
 
-def by_weight(finding: Finding) -> tuple[bool, int]:
-    """The key by which findings that become one are ordered: the first lends its words, trace and cut."""
-    return finding.severity != Severity.LEAK, -finding.retained_bytes
+def by_weight(finding: Finding) -> tuple[bool, int, int]:
+    """The key by which findings that become one are ordered: the first lends its words, trace and cut.
+
+    That which needs the most references cut goes before a larger one: its cut frees both.
+    """
+    return finding.severity != Severity.LEAK, -_count_of_cut(finding), -finding.retained_bytes
 
 
 def with_one_cut(findings: Findings) -> list[tuple[int, ...]]:
@@ -29,7 +32,41 @@ def with_one_cut(findings: Findings) -> list[tuple[int, ...]]:
         shared = cut is not None and (finding.freed_by == FreedBy.PROGRAM or bool(cut.where and closed))
         mends = (finding.freed_by, cut.reference, cut.where, cut.written, cut.also, closed) if cut and shared else place
         same[mends].append(place)
-    return [tuple(sorted(places, key=lambda place: by_weight(findings[place]))) for places in same.values()]
+    one = [tuple(sorted(places, key=lambda place: by_weight(findings[place]))) for places in same.values()]
+    return _with_what_hangs_above(findings, one)
+
+
+def _with_what_hangs_above(findings: Findings, one: Sequence[tuple[int, ...]]) -> list[tuple[int, ...]]:
+    """A cycle all of whose cut is part of what is cut for a cycle below it joins that one: a module with hooks of its
+    own that has a child with such hooks.
+    """
+    joined: list[tuple[int, ...]] = []
+    for places in sorted(one, key=lambda places: by_weight(findings[places[0]])):
+        first = findings[places[0]]
+        below = next((k for k, other in enumerate(joined) if _is_part(first, findings[other[0]])), None)
+        if below is None:
+            joined.append(places)
+        else:
+            joined[below] += places
+    return sorted(joined, key=min)
+
+
+def _is_part(finding: Finding, other: Finding) -> bool:
+    """Whether the references to cut for the other free the garbage of this one too, as they are more and those of this
+    one among them.
+    """
+    if {finding.freed_by, other.freed_by} != {FreedBy.GC} or not _count_of_cut(finding) < _count_of_cut(other):
+        return False
+    return bool(mine := _all_of_cut(finding)) and mine <= _all_of_cut(other)
+
+
+def _count_of_cut(finding: Finding) -> int:
+    return len(finding.cut.references) if finding.cut is not None else 0
+
+
+def _all_of_cut(finding: Finding) -> frozenset[int]:
+    """The references to cut, each in all its instances."""
+    return frozenset(r for reference in (finding.cut.references if finding.cut else ()) for r in reference.indexes)
 
 
 def merge_findings(same: Findings) -> Finding:

@@ -202,12 +202,14 @@ class Finding:
     @property
     def freed_late(self) -> bool:
         """As much waits for gc at each look, though more is made each step: collections come and free the older."""
-        if self.freed_by != FreedBy.GC or self.bytes_per_step <= 0 or len(self.sightings) <= 1:
+        if self.freed_by != FreedBy.GC or self.bytes_per_step <= 0:
             return False
-        seen = sorted(self.sightings, key=lambda sighting: sighting.step)
-        last = sum(sighting.bytes for sighting in seen if sighting.step == seen[-1].step)
-        first = sum(sighting.bytes for sighting in seen if sighting.step == seen[0].step)
-        return last - first < self.bytes_per_step * (seen[-1].step - seen[0].step) / 2
+        rose = steps = 0
+        for rank in self.ranks:
+            seen = sorted((s for s in self.sightings if s.rank == rank), key=lambda sighting: sighting.step)
+            rose += seen[-1].bytes - seen[0].bytes
+            steps += seen[-1].step - seen[0].step
+        return rose < self.bytes_per_step / max(len(self.ranks), 1) * steps / 2
 
     @property
     def ranks(self) -> tuple[int, ...]:

@@ -250,21 +250,23 @@ class _Inner(_HooksItself):
 
 
 class _Outer(_HooksItself):
-    def __init__(self, tensor: torch.Tensor) -> None:
+    def __init__(self, tensor: torch.Tensor, of_inner: torch.Tensor) -> None:
         super().__init__()
-        self.inner = _Inner(tensor)
+        self.register_buffer("bias", tensor)
+        self.inner = _Inner(of_inner)
 
 
 @leak_case
 class ParentAndChildHooks(Cyclic):
+    per_step = 2
     tells = r"two references close it: the hook _HooksItself\.restore\(\) of _\w+ module and .*: cut both"
     cut = r"\[i\]"
 
     def leak(self) -> None:
-        assert _Outer(self.tensor()).inner is not None
+        assert _Outer(self.tensor(), self.tensor()).inner is not None
 
     def clean(self) -> None:
-        outer = _Outer(self.tensor())
+        outer = _Outer(self.tensor(), self.tensor())
         outer.handle.remove()
         outer.inner.handle.remove()
 
