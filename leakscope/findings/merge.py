@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from leakscope.findings.grouping.bounds import downgraded
+from leakscope.findings.grouping.candidate import Candidate
 from leakscope.findings.kinds import FreedBy, Origin, Severity
 from leakscope.findings.model import Cut, Finding, Sighting
 from leakscope.findings.naming.trace import any_item
@@ -69,6 +71,32 @@ def _all_of_cut(finding: Finding) -> frozenset[int]:
     return frozenset(r for reference in (finding.cut.references if finding.cut else ()) for r in reference.indexes)
 
 
+def weighed_together(findings: Findings, candidates: Sequence[Candidate], min_bytes: int) -> list[Finding]:
+    """The findings of one rank before they are one: each a leak where all that its cut mends is large enough for one.
+
+    Each item of a list may bring many small storages, under as many names.
+    """
+    weighed = list(findings)
+    for places in with_one_cut(findings):
+        counting = [place for place in places if _is_growth(findings[place], candidates[place])]
+        lines = [candidates[place].series for place in counting]
+        total = sum(max(findings[place].retained_bytes, candidates[place].series.total) for place in counting)
+        if (
+            len(counting) > 1
+            and sum(findings[place].bytes_per_step for place in counting) >= min_bytes
+            and total >= max(line.floor(min_bytes) for line in lines)
+        ):
+            for place in counting:
+                weighed[place] = replace(findings[place], severity=Severity.LEAK)
+    return weighed
+
+
+def _is_growth(finding: Finding, candidate: Candidate) -> bool:
+    """Whether it would be a leak if it were large."""
+    large = replace(finding, severity=Severity.LEAK)
+    return not finding.facts.is_bounded and downgraded(large, candidate).severity == Severity.LEAK
+
+
 def merge_findings(same: Findings) -> Finding:
     """Findings that are one: each field as `MERGED` says, all others those of the first by weight."""
     first = min(same, key=by_weight)
@@ -119,7 +147,10 @@ def _made_at(same: Findings) -> tuple[str, ...]:
 
 
 def _cut(cut: Cut | None, same: Findings) -> Cut | None:
-    return cut and replace(cut, frees_bytes=sum(finding.cut.frees_bytes for finding in same if finding.cut))
+    cuts = [finding.cut for finding in same if finding.cut]
+    return cut and replace(
+        cut, frees_bytes=sum(each.frees_bytes for each in cuts), after_gc=any(each.after_gc for each in cuts)
+    )
 
 
 MERGED: Mapping[str, Callable[[Findings], Any]] = {

@@ -98,6 +98,8 @@ class Cut:
     """What went free when a forked copy of the process made the cut; None where it was not tried."""
     unproved: OnlyTensorsFreed | str = ""
     """What the try leaves open; a `str` is what capture says, why it was not tried."""
+    after_gc: bool = False
+    """What was held are cycles: they go free at the next full collection after the cut, not at once."""
 
     @property
     def told_bytes(self) -> int:

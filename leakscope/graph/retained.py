@@ -11,6 +11,18 @@ from leakscope.graph.once import once
 from leakscope.graph.reach import Mask, reachable
 
 _NONE: Ints = np.zeros(0, dtype=np.int64)
+_BY_NATIVE_CODE = [
+    REFERENCE_KINDS.index(kind)
+    for kind in (
+        ReferenceKind.GRAD_GRAPH,
+        ReferenceKind.SAVED,
+        ReferenceKind.HOOK,
+        ReferenceKind.COMM,
+        ReferenceKind.MEMORY,
+        ReferenceKind.UNNAMED,
+    )
+]
+"""References that gc may not see: a cycle over one of them may stay for ever (pytorch#7343)."""
 
 
 def kept_without(graph: HeapGraph, references: Ints) -> Mask:
@@ -47,6 +59,11 @@ def _kept(graph: HeapGraph) -> Mask:
 
 
 @once
+def _reached(graph: HeapGraph) -> Mask:
+    return reachable(len(graph), graph.holder, graph.held, graph.roots)
+
+
+@once
 def dominators(graph: HeapGraph) -> Dominators:
     """Which object keeps which, as the graph is."""
     return find_dominators(graph, _NONE)
@@ -75,6 +92,23 @@ def freed_without(graph: HeapGraph, references: Ints, later: bool = False) -> Ma
 def freed_by_walk(graph: HeapGraph, references: Ints) -> Mask:
     """The same, by walking the graph with and without them."""
     return _kept(graph) & ~kept_without(graph, references)
+
+
+def freed_with_gc(graph: HeapGraph, references: Ints) -> Mask:
+    """Which objects cutting these references and then a full collection would free, once the statements that run now
+    are over.
+
+    What no root reaches, but for what a cycle keeps that gc may not see.
+    """
+    gone = np.concatenate([references, passing(graph)])
+    keep = np.ones(len(graph.holder), dtype=bool)
+    keep[gone] = False
+    holder, held = graph.holder[keep], graph.held[keep]
+    living = reachable(len(graph), holder, held, graph.roots)
+    label = find_cycles(graph, gone).label
+    hidden = np.isin(graph.reference_kind, _BY_NATIVE_CODE) & keep & (label[graph.holder] == label[graph.held])
+    unseen = np.flatnonzero(np.isin(label, np.unique(label[graph.holder[hidden]])) & ~living)
+    return _reached(graph) & ~(living | reachable(len(graph), holder, held, unseen))
 
 
 def freed_storages(graph: HeapGraph, references: Ints, later: bool = False) -> Ints:

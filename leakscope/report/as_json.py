@@ -112,6 +112,7 @@ def _cut(cut: Cut) -> dict[str, Any]:
         ],
         "frees_bytes": cut.frees_bytes,
         "proved_bytes": cut.proved_bytes,
+        "after_gc": cut.after_gc,
     }
 
 

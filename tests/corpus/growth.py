@@ -688,6 +688,36 @@ class CachedMethodsKeepModules(Growing):
         Measured.count.cache_clear()
 
 
+class Fitted(nn.Module):
+    """A model of a tuple of inputs and a weight, whose hook makes it a cycle of its own."""
+
+    def __init__(self, inputs: torch.Tensor, weight: torch.Tensor) -> None:
+        super().__init__()
+        self.train_inputs = (inputs,)
+        self.weight = nn.Parameter(weight, requires_grad=False)
+        self.check = self.forward
+
+
+@leak_case
+class GrowingListOfModels(Growing):
+    """One growth of the list, though each model brings two storages, and none goes free before gc has run."""
+
+    tells = r"\.models in .* gains Fitted modules"
+    cut = r"\.models$"
+    per_step = 2
+
+    def begin(self) -> None:
+        self.models: list[nn.Module] = []
+
+    def leak(self) -> None:
+        self.models.append(Fitted(self.tensor(), self.tensor()))
+
+    def clean(self) -> None:
+        for model in self.models:
+            del model.check
+        self.models[:] = [Fitted(self.tensor(), self.tensor())]
+
+
 CLIENTS, NAMED = nn.Module(), nn.Module()
 
 

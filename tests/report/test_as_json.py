@@ -34,7 +34,7 @@ FINDING = {
     "suggestion", "advice", "see",
 }  # fmt: skip
 HOP = {"object", "type", "kind", "where", "status", "reason", "reference", "frees_bytes"}
-CUT = {"reference", "where", "references", "frees_bytes", "proved_bytes"}
+CUT = {"reference", "where", "references", "frees_bytes", "proved_bytes", "after_gc"}
 CUT_REFERENCE = {"written", "reference", "where", "added_at", "trace"}
 RANK = {
     "peak_bytes", "avoidable_peak_bytes", "freed_by_gc_bytes", "gc_seconds", "explained_bytes", "counted_bytes",

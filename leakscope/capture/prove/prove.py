@@ -80,13 +80,15 @@ def _cut_each(run: Run, rank: Rank, step: int, context: LookContext) -> Answers:
     from leakscope.findings.grouping.candidates import candidates_of
     from leakscope.findings.grouping.looks import judged_looks
     from leakscope.findings.kinds import Severity
-    from leakscope.findings.merge import merge_findings, with_one_cut
+    from leakscope.findings.merge import merge_findings, weighed_together, with_one_cut
 
     answers: Answers = {}
     with inspect(step, Occasion.LAST, context) as live:
         earlier = [look for look in judged_looks(rank, run.warmup_of(rank)) if look.step < step]
         candidates = candidates_of(rank, [*earlier, live.look])
-        findings = [downgraded(build_finding(candidate, run.min_bytes), candidate) for candidate in candidates]
+        built = [build_finding(candidate, run.min_bytes) for candidate in candidates]
+        weighed = weighed_together(built, candidates, run.min_bytes)
+        findings = [downgraded(finding, candidate) for finding, candidate in zip(weighed, candidates, strict=True)]
         for first, *others in with_one_cut(findings):
             fingerprint = merge_findings([findings[place] for place in (first, *others)]).fingerprint
             here = [candidates[place] for place in (first, *others) if candidates[place].graph is live.look.heap]
@@ -95,6 +97,8 @@ def _cut_each(run: Run, rank: Rank, step: int, context: LookContext) -> Answers:
             references = tuple(dict.fromkeys(r for to_cut, each in cuts if to_cut is not None for r in each))
             if candidates[first].graph is not live.look.heap:
                 answers[fingerprint] = "gc had freed it before the last look"
+            elif any(to_cut is not None and to_cut.after_gc for to_cut, _ in cuts):
+                answers[fingerprint] = "the cut leaves cycles to gc, and a forked copy does not collect"
             elif findings[first].severity == Severity.LEAK and references:
                 storages = [storage for group in held for storage in group.storages]
                 answer = _in_child(lambda refs=references, storages=storages: _cut_one(live, refs, storages))

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from leakscope.findings.cut.closing import closing_references
 from leakscope.findings.cut.cut_order import cut_rank, is_cut_by_code
-from leakscope.findings.cut.multi_cut import FREED_THRESHOLD, minimal_cut
+from leakscope.findings.cut.multi_cut import FREED_THRESHOLD, HELD_ELSEWHERE_SHARE, minimal_cut
 from leakscope.findings.cut.places import all_items, around_cycle, below_cycle, each_of_many, of_each_owner, on_path
 from leakscope.findings.grouping.candidate import Candidate
 from leakscope.findings.model import Cut, CutReference
 from leakscope.findings.naming.expressions import as_part_of_holder, written_apart
 from leakscope.findings.naming.trace import generic
 from leakscope.graph.model import REFERENCE_KINDS, HeapGraph, ReferenceKind
-from leakscope.graph.retained import freed_storages
+from leakscope.graph.reach import Mask
+from leakscope.graph.retained import freed_with_gc, freed_without
+
+FreedOf = Callable[[Candidate, Sequence[int]], int]
+"""Bytes of a candidate's group that cutting references would free."""
 
 _HOOK = REFERENCE_KINDS.index(ReferenceKind.HOOK)
 
@@ -52,14 +57,31 @@ def _of_cycle(candidate: Candidate) -> tuple[Cut | None, dict[int, int], tuple[i
 
 
 def _of_path(candidate: Candidate) -> tuple[Cut | None, dict[int, int], tuple[int, ...]]:
+    """What frees it at once; where that is little, what lets go of all that a container has gained, for gc to free.
+
+    Items that are cycles of their own, as modules with hooks are, outlive the list that they were in.
+    """
+    at_once = _on_path(candidate, _freed)
+    size = at_once[0].frees_bytes if at_once[0] is not None else 0
+    if candidate.gaining < 0 or size >= HELD_ELSEWHERE_SHARE * candidate.group.bytes:
+        return at_once
+    cut, frees, references = _on_path(candidate, _freed_with_gc)
+    above = candidate.group.path[: max(candidate.gaining - 1, 0)]
+    if cut is None or references[0] in above or size >= FREED_THRESHOLD * cut.frees_bytes:
+        return at_once
+    return replace(cut, after_gc=True), at_once[1] | {references[0]: frees[references[0]]}, references
+
+
+def _on_path(candidate: Candidate, freed_of: FreedOf) -> tuple[Cut | None, dict[int, int], tuple[int, ...]]:
+    """The cut on the way from the root, by what `freed_of` says that cutting references frees."""
     many = each_of_many(candidate)
-    if many and (size := _freed(candidate, many)) >= FREED_THRESHOLD * candidate.group.bytes:
+    if many and (size := freed_of(candidate, many)) >= FREED_THRESHOLD * candidate.group.bytes:
         return _cut_of_one(candidate, many, size), {many[0]: size}, many
-    several, held_by = minimal_cut(candidate, lambda references: _freed(candidate, [*many, *references]), many)
+    several, held_by = minimal_cut(candidate, lambda references: freed_of(candidate, [*many, *references]), many)
     if several:
-        return _cut_of(candidate, several, held_by, many)
+        return _cut_of(candidate, several, held_by, many, freed_of)
     positions = on_path(candidate)
-    freed = [_freed(candidate, references) for references in positions]
+    freed = [freed_of(candidate, references) for references in positions]
     if not positions:
         return None, {}, ()
     most = max(freed)
@@ -72,7 +94,7 @@ def _of_path(candidate: Candidate) -> tuple[Cut | None, dict[int, int], tuple[in
         ]
         return None, frees, positions[max(named, default=len(positions) - 1)]
     best = max(k for k, size in enumerate(freed) if size >= FREED_THRESHOLD * most)
-    in_many = _in_many_places(candidate, best, most)
+    in_many = _in_many_places(candidate, best, most, freed_of)
     if in_many is not None:
         best, positions[best], freed[best] = in_many  # from left to right: `best` is the new one already
         frees[positions[best][0]] = freed[best]
@@ -108,11 +130,15 @@ def _cut_together(
 
 
 def _cut_of(
-    candidate: Candidate, references: tuple[int, ...], held_by: Sequence[Candidate], many: tuple[int, ...]
+    candidate: Candidate,
+    references: tuple[int, ...],
+    held_by: Sequence[Candidate],
+    many: tuple[int, ...],
+    freed_of: FreedOf,
 ) -> tuple[Cut, dict[int, int], tuple[int, ...]]:
     """As `best_cut`, for references that must be cut together, and `many` attributes beside them."""
     all_of_them = (*many, *references)
-    total = _freed(candidate, all_of_them)
+    total = freed_of(candidate, all_of_them)
     first = _cut_of_one(candidate, many, total).references if many else ()
     named = tuple(
         CutReference(holder.name(r), holder.line(r), holder.written(r), (r,))
@@ -121,26 +147,38 @@ def _cut_of(
     return Cut((*first, *named), total), {all_of_them[0]: total}, all_of_them
 
 
-def _in_many_places(candidate: Candidate, best: int, most: int) -> tuple[int, tuple[int, ...], int] | None:
+def _in_many_places(
+    candidate: Candidate, best: int, most: int, freed_of: FreedOf
+) -> tuple[int, tuple[int, ...], int] | None:
     """(Place on the path, references, bytes freed) of several references that say or free more than the one at `best`.
 
     No single one frees more than `most`.
     """
     each = of_each_owner(candidate, best)
-    size = _freed(candidate, each) if each else 0
+    size = freed_of(candidate, each) if each else 0
     if size >= FREED_THRESHOLD * most:
         return candidate.gaining - 1, each, size
     items = all_items(candidate) if most < FREED_THRESHOLD * candidate.group.bytes else ()
-    size = _freed(candidate, items) if items else 0
+    size = freed_of(candidate, items) if items else 0
     return (candidate.gaining, items, size) if most < FREED_THRESHOLD * size else None
 
 
 def _freed(candidate: Candidate, references: Sequence[int]) -> int:
     """Bytes of the group that cutting the references would free, once the statements that run now are over."""
     cut = np.asarray(_with_other_owner(candidate.graph, references), dtype=np.int64)
-    gone = freed_storages(candidate.graph, cut, later=True)
-    mine = np.isin(gone, np.asarray(candidate.group.storages))
-    return int(candidate.graph.bytes[gone[mine]].sum())
+    return _of_group(candidate, freed_without(candidate.graph, cut, later=True))
+
+
+def _freed_with_gc(candidate: Candidate, references: Sequence[int]) -> int:
+    """The same, with what a full collection would free after the cut."""
+    cut = np.asarray(_with_other_owner(candidate.graph, references), dtype=np.int64)
+    return _of_group(candidate, freed_with_gc(candidate.graph, cut))
+
+
+def _of_group(candidate: Candidate, gone: Mask) -> int:
+    """Bytes of the group's storages that are gone."""
+    mine = np.asarray(candidate.group.storages)
+    return int(candidate.graph.bytes[mine[gone[mine]]].sum())
 
 
 def _with_other_owner(graph: HeapGraph, references: Sequence[int]) -> list[int]:

@@ -19,7 +19,7 @@ FREED_THRESHOLD = 0.9
 """Share of the memory from which a cut is said to free it: the last tensor made may still be in use."""
 _MAX_COMPARED = 200
 """Storages whose paths are compared."""
-_HELD_ELSEWHERE_SHARE = 0.5
+HELD_ELSEWHERE_SHARE = 0.5
 """A cut that frees less than this share of the memory: something else holds the rest."""
 
 Freed = Callable[[Sequence[int]], int]
@@ -80,7 +80,7 @@ def _names_more(candidate: Candidate, freed: Freed) -> bool:
     """Whether a name stands on the path below the last reference whose cut frees the memory: `.rows`, not `[i]`."""
     upto = candidate.group.path[: candidate.tensor_at]
     named = [reference for reference in upto if generic(candidate.graph.reference(reference).name) != "[i]"]
-    return bool(named) and freed([named[-1]]) < _HELD_ELSEWHERE_SHARE * candidate.group.bytes
+    return bool(named) and freed([named[-1]]) < HELD_ELSEWHERE_SHARE * candidate.group.bytes
 
 
 def _last_shared(candidate: Candidate, below: Mapping[int, int], count: int) -> int | None:

@@ -11,6 +11,7 @@ from leakscope.findings.grouping.arrays import of_arrays
 from leakscope.findings.grouping.bounds import downgraded, is_open
 from leakscope.findings.grouping.candidate import Candidate
 from leakscope.findings.kinds import Origin
+from leakscope.findings.merge import weighed_together
 from leakscope.findings.model import Finding
 from leakscope.findings.stages.case import OpenCase, RankCase
 
@@ -23,6 +24,8 @@ def apply_rules(case: RankCase) -> RankCase:
     graphs = [build_with_problems(candidate, case.min_bytes) for candidate in case.graphs]
     on_accelerator = any(look.heap.device for look in case.looks)
     of_graphs = [of_nodes(f, of, on_accelerator) for (f, _), of in zip(graphs, case.graphs, strict=True)]
+    weighed = weighed_together((*of_tensors, *of_graphs), (*case.candidates, *case.graphs), case.min_bytes)
+    of_tensors, of_graphs = weighed[: len(of_tensors)], weighed[len(of_tensors) :]
     others = [of_arrays(finding, case.rank.number) for finding, _ in arrays]
     problems = [problem for _, problems in (*built, *arrays, *graphs) for problem in problems]
     return replace(

@@ -15,6 +15,7 @@ from leakscope.report.text.lines import WIDTH, field_lines, wrapped
 from leakscope.report.wording import (
     advice,
     also_text,
+    cut_frees_text,
     cut_name,
     cycle_text,
     freed_text,
@@ -116,7 +117,7 @@ def _reference(finding: Finding, hop: Hop, stem: str, at_fault: bool, is_cut: bo
     name = one_line(hop.reference)
     mark = ""
     if is_cut and finding.cut is not None:
-        mark = f"   <- cut here{also_text(finding.cut)}: {bytes_text(finding.cut.told_bytes)} would be freed"
+        mark = f"   <- cut here{also_text(finding.cut)}: {cut_frees_text(finding.cut)}"
     elif at_fault and hop.frees_bytes:
         mark = f"   (cutting it would free {bytes_text(hop.frees_bytes)})"
     lead = f"   {stem}↓ "

@@ -16,6 +16,7 @@ from leakscope.report.wording.ended import (
 )
 from leakscope.report.wording.held import (
     also_text,
+    cut_frees_text,
     cut_name,
     cycle_text,
     freed_text,
@@ -54,6 +55,7 @@ __all__ = [
     "avoidable_text",
     "clock_text",
     "comm_notes",
+    "cut_frees_text",
     "cut_name",
     "cycle_text",
     "ended_badly",

@@ -95,6 +95,8 @@ def freed_text(finding: Finding) -> str:
         return "never: it holds itself through C++ references that gc cannot see"
     if not finding.trace and finding.rule in _AT_PEAK:
         return "nobody yet: it stays until all that hold it let go of it"
+    if finding.cut is not None and finding.cut.after_gc:
+        return "nobody yet: it stays until the script lets go of it and gc has run"
     if not finding.trace or finding.rule == RuleName.NATIVE_HOLD:
         return "whoever holds it in native code: gc cannot help"
     return "nobody yet: it stays until the script lets go of it, gc cannot help"
@@ -161,7 +163,12 @@ def would_be_freed(finding: Finding) -> str:
     if finding.cut is None:
         return ""
     together = f" on {len(finding.ranks)} ranks together" if len(finding.ranks) > 1 else ""
-    return f"{bytes_text(finding.cut.told_bytes)} would be freed{together}"
+    return f"{cut_frees_text(finding.cut)}{together}"
+
+
+def cut_frees_text(cut: Cut) -> str:
+    """`72.00 MiB would be freed`, and when, where that is not at once."""
+    return f"{bytes_text(cut.told_bytes)} would be freed{' when gc runs next' if cut.after_gc else ''}"
 
 
 def reason_text(hop: Hop) -> str:
