@@ -216,7 +216,8 @@ def proved(leak: Leak) -> list[tuple[str, int, int | None, str]]:
     [
         in_list, in_dict, in_list_and_dict, in_three_places_through_two_tensors, recursive_closure, attribute_of_itself,
         hook_over_itself, stored_exception, metadata, hooks_of_parent_and_child, patched_forward,
-        a_parent_and_a_child_that_both_own_tensors, in_lru_cache, sparse_in_list, records_of_a_tensor, later_tensor_in_hook, hooks_of_a_parameter,
+        a_parent_and_a_child_that_both_own_tensors,
+        in_lru_cache, sparse_in_list, records_of_a_tensor, later_tensor_in_hook, hooks_of_a_parameter,
         hooks_after_a_parameters_gradient, hooks_of_a_node, exceptions_that_lead_back_to_their_list,
         function_on_its_object,
     ],
