@@ -72,12 +72,14 @@ def _all_of_cut(finding: Finding) -> frozenset[int]:
 
 
 def weighed_together(findings: Findings, candidates: Sequence[Candidate], min_bytes: int) -> list[Finding]:
-    """The findings of one rank before they are one: each a leak where all that its cut mends is large enough for one.
+    """The findings of one rank before they are one: notes of one cut are leaks where together they are large enough.
 
     Each item of a list may bring many small storages, under as many names.
     """
     weighed = list(findings)
     for places in with_one_cut(findings):
+        if any(findings[place].severity == Severity.LEAK for place in places):
+            continue  # it lends the fingerprint, which a small one beside it must not change
         counting = [place for place in places if _is_growth(findings[place], candidates[place])]
         lines = [candidates[place].series for place in counting]
         total = sum(max(findings[place].retained_bytes, candidates[place].series.total) for place in counting)
