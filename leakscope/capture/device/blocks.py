@@ -20,8 +20,6 @@ from leakscope.record.rows.device import DeviceBlocks, Elsewhere, LayoutAtLook
 
 _NATIVE = "no Python frames (autograd or another native thread)"
 _UNRECORDED = "not recorded"
-_GENERATED = "torchinductor_"
-"""In the names of files that Inductor writes."""
 
 
 def placed(storage: Storage, objects: Sequence[Any], kind: str) -> Placed | None:
@@ -48,7 +46,7 @@ def made_where(stack: Stack, recorded: bool) -> str:
     for frame in stack:
         if not frame.filename.endswith(".py") and not frame.filename.startswith("<ipython-input"):
             continue  # C++ frames have `??`, or the name of a C++ file
-        if is_users(frame.filename) and _GENERATED not in frame.filename:
+        if is_users(frame.filename):
             return f"{at(frame.filename, frame.line)} {frame.name}"
         if not library and not is_ours(frame.filename):  # our dispatch mode stands alone above autograd's threads
             library = f"{at(frame.filename, frame.line)} {frame.name}"

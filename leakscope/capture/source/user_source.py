@@ -5,27 +5,23 @@ from __future__ import annotations
 import ast
 import linecache
 import os
-import site
-import sysconfig
 from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
 from pathlib import Path
 from types import CodeType
 
-_LIBRARY = tuple(
-    os.path.realpath(path) + os.sep
-    for path in {sysconfig.get_paths()["stdlib"], sysconfig.get_paths()["platstdlib"], *site.getsitepackages()}
-)
+from leakscope.capture.source.library_files import ROOTS, is_installed, writer_of
+
 _OWN = str(Path(__file__).resolve().parents[2]) + os.sep
 
 
 @lru_cache(maxsize=4096)
 def is_users(filename: str) -> bool:
-    """Whether a file is the user's own code: not the standard library, site-packages or leakscope."""
+    """Whether a file is the user's own code: no library's, nor written by one, and not leakscope's."""
     if not filename or filename.startswith("<"):
         return False
     path = os.path.realpath(filename)
-    return not path.startswith((*_LIBRARY, _OWN)) and f"{os.sep}site-packages{os.sep}" not in path
+    return not path.startswith(_OWN) and not is_installed(path) and not writer_of(path)
 
 
 def is_ours(filename: str) -> bool:
@@ -46,10 +42,12 @@ def short(filename: str) -> str:
 
 def library_name(filename: str) -> str:
     """A library's file from its package on, marked so: `<torch/nn/modules/module.py>`."""
-    for root in _LIBRARY:
-        if os.path.realpath(filename).startswith(root):
-            return f"<{os.path.realpath(filename)[len(root) :].removeprefix('site-packages/')}>"
-    return f"<{Path(filename).name}>"
+    path = os.path.realpath(filename)
+    for root in ROOTS:
+        if path.startswith(root):
+            return f"<{path[len(root) :].removeprefix('site-packages/')}>"
+    writer = writer_of(path)
+    return f"<{writer}/{Path(filename).name}>" if writer else f"<{Path(filename).name}>"
 
 
 def at(filename: str, line: int) -> str:
