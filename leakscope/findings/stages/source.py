@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
-from leakscope.findings.model import Finding
+from leakscope.findings.model import CutReference, Finding, Hop
 from leakscope.findings.source.edits import suggested
 from leakscope.findings.source.lines import stores_for
 from leakscope.findings.source.sources import Sources
+from leakscope.findings.source.stores import How, Store
 from leakscope.findings.stages.case import Case
+from leakscope.graph.model import ObjectKind
 
 
 def find_lines(case: Case) -> Case:
@@ -27,7 +30,34 @@ def with_lines(finding: Finding, sources: Sources) -> Finding:
     except Exception:  # noqa: BLE001 - a program of a shape that nobody thought of must not cost the verdict
         return finding
     references = tuple(
-        replace(reference, added_at=tuple(dict.fromkeys(store.where for store in stores)))
+        _with_added(
+            reference, tuple(dict.fromkeys(store.where for store in stores)), _is_bound(finding, reference, stores)
+        )
         for reference, stores in zip(finding.cut.references, found, strict=True)
     )
-    return replace(finding, cut=replace(finding.cut, references=references), suggestion=suggestion)
+    trace = tuple(_at_its_line(hop, finding.cut.references, references) for hop in finding.trace)
+    return replace(finding, trace=trace, cut=replace(finding.cut, references=references), suggestion=suggestion)
+
+
+def _at_its_line(hop: Hop, before: Sequence[CutReference], after: Sequence[CutReference]) -> Hop:
+    """A hop; that of a module's namespace, which shows the line of its reference, with the line told for the cut."""
+    if hop.kind != ObjectKind.NAMESPACE:
+        return hop
+    lines = {old.where: new.where for old, new in zip(before, after, strict=True)}
+    return replace(hop, where=lines.get(hop.where, hop.where))
+
+
+def _is_bound(finding: Finding, reference: CutReference, stores: Sequence[Store]) -> bool:
+    """Whether the reference holds a tensor itself and the lines bind it: they, not the last line of that name, put the
+    tensor there.
+    """
+    below = len(finding.trace) if reference.trace is None else reference.trace + 1
+    holds_tensor = below < len(finding.trace) and finding.trace[below].kind in (ObjectKind.TENSOR, ObjectKind.PARAMETER)
+    return holds_tensor and all(store.how == How.BINDS for store in stores)
+
+
+def _with_added(reference: CutReference, added_at: tuple[str, ...], is_bound: bool) -> CutReference:
+    """The reference with the lines that add to it; where these bind it, the first of them for another of its file."""
+    files = {place.rpartition(":")[0] for place in added_at}
+    moves = is_bound and reference.where not in added_at and reference.where.rpartition(":")[0] in files
+    return replace(reference, added_at=added_at, where=added_at[0] if moves else reference.where)

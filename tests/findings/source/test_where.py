@@ -1,0 +1,65 @@
+"""Is a tensor told to be cut where it is bound, not where a number takes its name later in the file?"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from findings.source.test_lines import LIST_OF_MAIN
+from findings.source.traces import finding, kept
+
+from leakscope.findings.source.sources import Sources
+from leakscope.findings.stages.source import with_lines
+
+SUM = """
+    module __main__ train.py:7 -> .total
+    tensor float32[] -> .grad_fn
+    node AddBackward0
+"""
+SUMMED = """
+    total = 0
+    for x in data:
+        if epoch:
+            total += net(x)
+        else:
+            total += net(x).item()
+"""
+CLOSURE = """
+    function make.<locals>.mask train.py:3 -> closure kept
+    tensor float32[8] -> storage
+    storage s
+"""
+CLOSED = """
+    def make(kept):
+        kept = net(kept)
+        def mask(x): return x * kept
+        net.mask = mask
+"""
+
+
+@pytest.mark.parametrize(
+    ("trace", "text", "where", "told_at"),
+    [
+        (SUM, SUMMED, "train.py:6", "train.py:4"),
+        (SUM, SUMMED, "train.py:4", "train.py:4"),
+        (SUM, SUMMED, "other.py:6", "other.py:6"),
+        (SUM, SUMMED, "", ""),
+        (SUM, "net(x)", "train.py:6", "train.py:6"),
+        (LIST_OF_MAIN, "def main():\n    history = []\n    history.append(net(x))", "train.py:2", "train.py:2"),
+        (CLOSURE, CLOSED, "train.py:2", "train.py:2"),
+    ],
+)
+def test_a_tensor_is_cut_where_it_is_bound(trace: str, text: str, where: str, told_at: str) -> None:
+    found = finding(trace, 0)
+    assert found.cut is not None
+    cut = replace(found.cut, references=(replace(found.cut.references[0], where=where),))
+    after = with_lines(replace(found, cut=cut), Sources(kept(train=text)))
+    assert after.cut is not None and after.cut.where == told_at and after.fingerprint == found.fingerprint
+
+
+def test_a_module_stands_where_its_tensor_is_bound() -> None:
+    found = finding(SUM, 0)
+    assert found.cut is not None
+    cut = replace(found.cut, references=(replace(found.cut.references[0], where="train.py:7"),))
+    after = with_lines(replace(found, cut=cut), Sources(kept(train=SUMMED)))
+    assert [hop.where for hop in after.trace] == ["train.py:4", "", ""]
