@@ -97,9 +97,11 @@ def _cut_each(run: Run, rank: Rank, step: int, context: LookContext) -> Answers:
             references = tuple(dict.fromkeys(r for to_cut, each in cuts if to_cut is not None for r in each))
             if candidates[first].graph is not live.look.heap:
                 answers[fingerprint] = "gc had freed it before the last look"
+            elif findings[first].severity != Severity.LEAK or not references:
+                continue
             elif any(to_cut is not None and to_cut.after_gc for to_cut, _ in cuts):
-                answers[fingerprint] = "the cut leaves cycles to gc, and a forked copy does not collect"
-            elif findings[first].severity == Severity.LEAK and references:
+                answers[fingerprint] = "not tried: only gc frees what the cut leaves, and a forked copy does not collect"
+            else:
                 storages = [storage for group in held for storage in group.storages]
                 answer = _in_child(lambda refs=references, storages=storages: _cut_one(live, refs, storages))
                 answers[fingerprint] = "the forked copy did not answer" if answer is None else answer
