@@ -100,7 +100,7 @@ def _cut_each(run: Run, rank: Rank, step: int, context: LookContext) -> Answers:
             elif findings[first].severity != Severity.LEAK or not references:
                 continue
             elif any(to_cut is not None and to_cut.after_gc for to_cut, _ in cuts):
-                answers[fingerprint] = "not tried: only gc frees what the cut leaves, and a forked copy does not collect"
+                answers[fingerprint] = "not tried: only gc frees what the cut leaves, and a copy does not collect"
             else:
                 storages = [storage for group in held for storage in group.storages]
                 answer = _in_child(lambda refs=references, storages=storages: _cut_one(live, refs, storages))
