@@ -9,7 +9,7 @@ from leakscope.findings.model import CutReference, Finding, Hop
 from leakscope.findings.source.edits import suggested
 from leakscope.findings.source.lines import stores_for
 from leakscope.findings.source.sources import Sources
-from leakscope.findings.source.stores import How, Store
+from leakscope.findings.source.stores import Store
 from leakscope.findings.stages.case import Case
 from leakscope.graph.model import ObjectKind
 
@@ -31,7 +31,7 @@ def with_lines(finding: Finding, sources: Sources) -> Finding:
         return finding
     references = tuple(
         _with_added(
-            reference, tuple(dict.fromkeys(store.where for store in stores)), _is_bound(finding, reference, stores)
+            reference, tuple(dict.fromkeys(store.where for store in stores)), _puts_tensor(finding, reference, stores)
         )
         for reference, stores in zip(finding.cut.references, found, strict=True)
     )
@@ -47,17 +47,21 @@ def _at_its_line(hop: Hop, before: Sequence[CutReference], after: Sequence[CutRe
     return replace(hop, where=lines.get(hop.where, hop.where))
 
 
-def _is_bound(finding: Finding, reference: CutReference, stores: Sequence[Store]) -> bool:
-    """Whether the reference holds a tensor itself and the lines bind it: they, not the last line of that name, put the
-    tensor there.
+def _puts_tensor(finding: Finding, reference: CutReference, stores: Sequence[Store]) -> bool:
+    """Whether the reference holds a tensor itself: the lines, not the last one of its name, put the tensor there.
+
+    Those of a closure on a cycle are where its function is written and stored.
     """
-    below = len(finding.trace) if reference.trace is None else reference.trace + 1
-    holds_tensor = below < len(finding.trace) and finding.trace[below].kind in (ObjectKind.TENSOR, ObjectKind.PARAMETER)
-    return holds_tensor and all(store.how == How.BINDS for store in stores)
+    if reference.trace is None or reference.trace + 1 >= len(finding.trace):
+        return False
+    held = finding.trace[reference.trace + 1].kind
+    return held in (ObjectKind.TENSOR, ObjectKind.PARAMETER) and all(store.name != "def" for store in stores)
 
 
-def _with_added(reference: CutReference, added_at: tuple[str, ...], is_bound: bool) -> CutReference:
-    """The reference with the lines that add to it; where these bind it, the first of them for another of its file."""
+def _with_added(reference: CutReference, added_at: tuple[str, ...], puts_tensor: bool) -> CutReference:
+    """The reference with the lines that add to it; the first of them its own, where they put a tensor there and it had
+    another line of that file.
+    """
     files = {place.rpartition(":")[0] for place in added_at}
-    moves = is_bound and reference.where not in added_at and reference.where.rpartition(":")[0] in files
+    moves = puts_tensor and reference.where not in added_at and reference.where.rpartition(":")[0] in files
     return replace(reference, added_at=added_at, where=added_at[0] if moves else reference.where)

@@ -8,6 +8,7 @@ import pytest
 from findings.source.test_lines import LIST_OF_MAIN
 from findings.source.traces import finding, kept
 
+from leakscope.findings.kinds import FreedBy
 from leakscope.findings.source.sources import Sources
 from leakscope.findings.stages.source import with_lines
 
@@ -29,10 +30,18 @@ CLOSURE = """
     tensor float32[8] -> storage
     storage s
 """
+CALLED = """
+    def make(kept):
+        kept = net(kept)
+        def mask(x):
+            return x * kept
+        net.register_hook(mask)
+"""
 CLOSED = """
     def make(kept):
         kept = net(kept)
-        def mask(x): return x * kept
+        def mask(x):
+            return x * kept
         net.mask = mask
 """
 
@@ -45,12 +54,13 @@ CLOSED = """
         (SUM, SUMMED, "other.py:6", "other.py:6"),
         (SUM, SUMMED, "", ""),
         (SUM, "net(x)", "train.py:6", "train.py:6"),
-        (LIST_OF_MAIN, "def main():\n    history = []\n    history.append(net(x))", "train.py:2", "train.py:2"),
+        (LIST_OF_MAIN, "def main():\n    history = []\n    history = [*history, net(x)]", "train.py:2", "train.py:2"),
         (CLOSURE, CLOSED, "train.py:2", "train.py:2"),
+        (CLOSURE, CALLED, "train.py:2", "train.py:2"),
     ],
 )
 def test_a_tensor_is_cut_where_it_is_bound(trace: str, text: str, where: str, told_at: str) -> None:
-    found = finding(trace, 0)
+    found = finding(trace, 0, freed_by=FreedBy.GC if trace == CLOSURE else FreedBy.PROGRAM)
     assert found.cut is not None
     cut = replace(found.cut, references=(replace(found.cut.references[0], where=where),))
     after = with_lines(replace(found, cut=cut), Sources(kept(train=text)))
