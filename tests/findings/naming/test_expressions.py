@@ -180,7 +180,9 @@ def test_the_cut_is_written_from_its_root_on(name: str) -> None:
         findings = leakscope.check(step, repeats=3)
     finally:
         clear()
-    (finding,) = [f for f in findings.findings if f.severity == "leak"]
+    leaks = [f for f in findings.findings if f.severity == "leak"]
+    assert len(leaks) == 1, [(f.rule, title(f), f.bytes_per_step) for f in leaks]
+    (finding,) = leaks
     assert finding.cut is not None
     assert finding.cut.written == written.format(here=__name__)
     assert finding.cut.written in title(finding)

@@ -43,7 +43,10 @@ class LinkedTypes:
         asked = [k for k in range(len(types)) if int(types[k]) in known and counts[k] >= known[int(types[k])].items]
         asked += grown[np.argsort(before[grown] - counts[grown], kind="stable")].tolist()
         told: list[tuple[int, Gain]] = []
-        for k in list(dict.fromkeys(asked))[:_MOST_TYPES]:
+        one_of = np.zeros(len(types), dtype=np.int64)
+        one_of[kinds[: native.sweep.tracked]] = np.arange(native.sweep.tracked)
+        asked = [k for k in dict.fromkeys(asked) if _may_be_linked(type(native.sweep.objects[one_of[k]]), native)]
+        for k in asked[:_MOST_TYPES]:
             at = np.flatnonzero(kinds[: native.sweep.tracked] == k)
             heads = self._heads(native, at)
             if 0 < len(heads) <= max(_MOST_HEADS * len(at), 1):
@@ -62,19 +65,8 @@ class LinkedTypes:
         return before
 
     def _heads(self, native: NativeReferences, at: Ints) -> Ints:
-        """Of all objects of one type those that no other of it holds, by itself or by its dict; none where it is of no
-        interest.
-        """
+        """Of all objects of one type those that no other of it holds, by itself or by its dict."""
         sweep = native.sweep
-        kind = type(sweep.objects[at[0]])
-        if (
-            not made_in_python(kind)
-            or native.types.role(kind) is not Role.PLAIN
-            or container_base(kind) is not None
-            or type in mro(kind)
-            or is_leakscopes(kind)
-        ):
-            return at[:0]
         mine = np.zeros(len(sweep.objects), dtype=bool)
         mine[at] = True
         dicts = np.zeros(len(sweep.objects), dtype=bool)
@@ -82,6 +74,17 @@ class LinkedTypes:
         dicts &= sweep.types == id(dict)
         linked = sweep.held[(mine | dicts)[sweep.holder] & mine[sweep.held]]
         return np.setdiff1d(at, linked)
+
+
+def _may_be_linked(kind: type, native: NativeReferences) -> bool:
+    """Whether objects of the type are a program's records: no tensors, containers, classes or leakscope's own."""
+    return (
+        made_in_python(kind)
+        and native.types.role(kind) is Role.PLAIN
+        and container_base(kind) is None
+        and type not in mro(kind)
+        and not is_leakscopes(kind)
+    )
 
 
 def _add(gain: Gain, native: NativeReferences, at: Ints, measure: Measure) -> None:
