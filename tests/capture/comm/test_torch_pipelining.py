@@ -58,14 +58,16 @@ class Seen:
         return {s["rank"]: s["bytes"] for s in found if s["step"] == COUNTED_AT}
 
 
-def run(leakscope: Callable[..., Any], folder: Path, ranks: int, *options: str) -> Seen:
+def run(
+    leakscope: Callable[..., Any], folder: Path, ranks: int, *options: str, ends: tuple[int, str] = (0, "clean")
+) -> Seen:
     done = leakscope(
         "run", "--steps", 6, "--ranks", ranks, "--gc-diff", "never", "-q", "-o", folder, *options[:-2], SAMPLE,
         "--count", "--schedule", *options[-2].split(), *options[-1].split(), timeout=300,
     )  # fmt: skip
-    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.returncode == ends[0], done.stdout + done.stderr
     told = json.loads((folder / "findings.json").read_text())
-    assert told["verdict"] == "clean" and not [u for u in told["unjudged"] if "failed" in u["why"]], told["unjudged"]
+    assert told["verdict"] == ends[1] and not [u for u in told["unjudged"] if "failed" in u["why"]], told["unjudged"]
     assert [e["how"] for e in told["run"]["ended"].values()] == ["stopped"] * ranks
     return Seen(told["findings"], _counted(folder, ranks))
 
@@ -144,11 +146,11 @@ def test_a_v_of_four_ranks_keeps_what_one_stage_hands_to_the_next(
     check_sent_outputs(seen)
     for holder in PASSED_ON.values():
         assert seen.bytes(holder) == {3: MICROBATCHES * TENSOR}
-    assert set(seen.of(SENDS)["ranks"]) == {0, 1, 2, 3}
+    assert set(seen.of(SENDS)["ranks"]) >= {1, 2, 3}, "on the first rank they may be too little for a line"
 
 
 def test_hooks_pile_up_on_receive_buffers(leakscope: Callable[..., Any], tmp_path: Path) -> None:
-    seen = run(leakscope, tmp_path / "run", 2, "--no-lifetimes", "gpipe", "--hook")
+    seen = run(leakscope, tmp_path / "run", 2, "--no-lifetimes", "gpipe", "--hook", ends=(23, "leaks"))
     (found,) = [f for f in seen.findings if f["rule"] == "hook-pileup"]
     assert (found["origin"], found["ranks"]) == ("library", [1]) and "pytorch/pytorch#185331" in found["advice"]
     assert found["bytes_per_step"] == MICROBATCHES * 16 * 1024
