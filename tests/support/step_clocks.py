@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import torch
+from torch import nn
+
 from leakscope.capture.schedule.events import StepEvents
 from leakscope.capture.schedule.steps import StepClock
 from leakscope.record.kinds import ClockKind
+
+STEPS = 12
+WIDTH = 4
 
 
 class Heard:
@@ -19,3 +25,13 @@ class Heard:
 
     def by(self, clock: ClockKind) -> int:
         return sum(tick[0] == clock for tick in self.ticks)
+
+
+def a_net() -> nn.Linear:
+    """A module of `WIDTH` to `WIDTH`."""
+    return nn.Linear(WIDTH, WIDTH)
+
+
+def run_backward(net: nn.Module) -> None:
+    """One forward and one backward through it."""
+    net(torch.ones(2, WIDTH)).sum().backward()

@@ -17,19 +17,11 @@ _NAME = "objects"
 """Name of what stands for all that a container has gained: it is part of the fingerprint, and types are not."""
 
 
-def objects_of(look: Look) -> int:
-    """Bytes of objects that are no tensors, which the process has gained since it was first looked at."""
-    return sum(row.bytes for row in look.containers)
-
-
 def counted_objects_of(look: Look) -> int:
-    """Those of the bytes that the host's counter counts: what Python's own arenas serve is not in its count."""
+    """Bytes of objects that are no tensors, gained since the process was first looked at, that the host's counter
+    counts: what Python's own arenas serve is not in its count.
+    """
     return sum(row.counted_bytes for row in look.containers)
-
-
-def objects_by_look(rank: Rank) -> dict[int, int]:
-    """The step of each look to the counted bytes of objects that the process has gained until then."""
-    return {look.step: counted_objects_of(look) for look in rank.looks}
 
 
 def with_objects_for_storages(rank: Rank) -> Rank | None:

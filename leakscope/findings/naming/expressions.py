@@ -15,7 +15,7 @@ _WEAK_DICTS = ("weakref.WeakKeyDictionary", "weakref.WeakValueDictionary", "torc
 _DEFAULTS = (".__defaults__", ".__kwdefaults__")
 _DEPTH_OF_LOCAL = 2
 """References from a threading.local down to one of its attributes, the two dicts between them."""
-_INSTANCES = (
+INSTANCES = (
     ObjectKind.INSTANCE,
     ObjectKind.NN_MODULE,
     ObjectKind.OPTIMIZER,
@@ -23,6 +23,7 @@ _INSTANCES = (
     ObjectKind.THREAD,
     ObjectKind.CONTAINER,
 )
+"""Kinds of objects whose attributes are written with a dot."""
 _PLAIN = (
     ReferenceKind.ATTRIBUTE,
     ReferenceKind.BUFFER,
@@ -116,7 +117,7 @@ def _inner(graph: HeapGraph, path: Sequence[int]) -> int:
         r = graph.reference(reference)
         holder = graph.object(r.holder)
         users = is_users(holder)
-        if private and users and holder.kind in _INSTANCES and not is_lru_cache(holder):
+        if private and users and holder.kind in INSTANCES and not is_lru_cache(holder):
             inner = place
         private = private or (r.name.startswith("._") and not users)
     return inner
@@ -126,7 +127,7 @@ def _in(text: str, root: Object) -> str:
     """An expression and the function, module or class it is written in."""
     if root.kind == ObjectKind.NAMESPACE:
         return text.removeprefix(".") if root.name == "__main__" else root.name + text
-    inner = root.kind in _INSTANCES and text.startswith("self")
+    inner = root.kind in INSTANCES and text.startswith("self")
     return f"{text} in {root.name.rpartition('.')[2] if inner else f'{root.name}()'}"
 
 

@@ -10,7 +10,7 @@ from itertools import takewhile
 from leakscope.findings.model import Hop
 from leakscope.findings.source.names import (
     ADDERS,
-    INSTANCES,
+    OWNERS,
     class_of,
     default_of,
     ends_with,
@@ -120,7 +120,7 @@ class Meaning:
         return frozenset(
             k + 1
             for k, hop in enumerate(self.trace)
-            if hop.kind in (*INSTANCES, ObjectKind.GRAD_NODE)
+            if hop.kind in (*OWNERS, ObjectKind.GRAD_NODE)
             and attribute not in _LIBRARYS
             and self._is_attribute(k, attribute)
         )

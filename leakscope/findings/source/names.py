@@ -7,20 +7,13 @@ import re
 from collections.abc import Sequence
 
 from leakscope.findings.model import Hop
+from leakscope.findings.naming.expressions import INSTANCES
 from leakscope.findings.source.parsed import Scope
 from leakscope.findings.source.sources import Sources
 from leakscope.graph.model import ObjectKind
 
-INSTANCES = (
-    ObjectKind.INSTANCE,
-    ObjectKind.NN_MODULE,
-    ObjectKind.OPTIMIZER,
-    ObjectKind.EXCEPTION,
-    ObjectKind.THREAD,
-    ObjectKind.CONTAINER,
-    ObjectKind.TENSOR,
-    ObjectKind.PARAMETER,
-)
+OWNERS = (*INSTANCES, ObjectKind.TENSOR, ObjectKind.PARAMETER)
+"""Kinds of objects that a class in the source may give attributes."""
 _NODE_SUFFIX = "Backward"
 """torch names the grad nodes of a Function so (torch/autograd/function.py, FunctionMeta)."""
 _FIRST = ("append", "appendleft", "add", "extend", "extendleft", "put", "put_nowait", "push", "send", "update")
@@ -46,7 +39,7 @@ def class_of(hop: Hop) -> str:
         return hop.type.removesuffix(_NODE_SUFFIX)
     if hop.kind == ObjectKind.CLASS:
         return hop.name.rpartition(".")[2]
-    return hop.type.rpartition(".")[2] if hop.kind in INSTANCES else ""
+    return hop.type.rpartition(".")[2] if hop.kind in OWNERS else ""
 
 
 def last_name(node: ast.expr) -> str:

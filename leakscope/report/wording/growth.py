@@ -38,12 +38,13 @@ def growth_title(finding: Finding, facts: GrowthFacts) -> str:
     if facts.grows_in == GrowsIn.NAMES:
         held = facts.holder or NAMESPACE
     if facts.holders > 1:
-        end = _end(finding).replace(" lets ", " let ")
+        end = end_text(finding).replace(" lets ", " let ")
         return f"{held} and {facts.holders - 1} more like it gain {gained}{graphs} {pace}{end}"
-    return f"{held} gains {gained}{graphs} {pace}{_end(finding)}"
+    return f"{held} gains {gained}{graphs} {pace}{end_text(finding)}"
 
 
-def _end(finding: Finding) -> str:
+def end_text(finding: Finding) -> str:
+    """Whether what gains lets go of any: ` and lets none go`, ` up to its bound`."""
     if finding.too_large is not None:
         return f", {finding.too_large.bound.items} of at most {finding.too_large.bound.bound} so far"
     if isinstance(finding.settled_by, Bounded):

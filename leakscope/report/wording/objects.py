@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from leakscope.findings.facts import Bounded, CameToRest
 from leakscope.findings.model import Finding
 from leakscope.findings.rules.object_growth import Collects, ObjectFacts
+from leakscope.report.wording.growth import end_text
 from leakscope.units import bytes_text
 
 _FEW = 10
@@ -13,7 +13,9 @@ _FEW = 10
 
 def objects_title(finding: Finding, facts: ObjectFacts) -> str:
     """`history in main() gains 1 str a step, 600.00 KiB a step, and lets none go`."""
-    return f"{finding.subject} gains {_gained(facts)}, {bytes_text(finding.bytes_per_step)} a step{_end(finding)}"
+    end = end_text(finding)
+    pace = f"{bytes_text(finding.bytes_per_step)} a step{end if end.startswith(',') else f',{end}'}"
+    return f"{finding.subject} gains {_gained(facts)}, {pace}"
 
 
 def _gained(facts: ObjectFacts) -> str:
@@ -24,12 +26,6 @@ def _gained(facts: ObjectFacts) -> str:
     if facts.collects == Collects.CHAIN:
         return f"{gained} in a chain"
     return f"attributes ({gained})" if facts.collects == Collects.ATTRIBUTES else gained
-
-
-def _end(finding: Finding) -> str:
-    if isinstance(finding.settled_by, Bounded):
-        return ", up to its bound"
-    return ", but not to the end" if isinstance(finding.settled_by, CameToRest) else ", and lets none go"
 
 
 def objects_advice(finding: Finding, facts: ObjectFacts) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from support.step_clocks import Heard
+from support.step_clocks import STEPS, WIDTH, Heard, a_net, run_backward
 from torch import nn
 from torch.autograd import Variable
 from torch.optim import SGD, Adam, Optimizer
@@ -18,21 +18,10 @@ from leakscope.capture.schedule.events import StepEvents
 from leakscope.capture.schedule.steps import BACKWARDS_BY_HAND, StepClock
 from leakscope.record.kinds import ClockKind
 
-STEPS = 12
-WIDTH = 4
-
-
-def _net() -> nn.Linear:
-    return nn.Linear(WIDTH, WIDTH)
-
-
-def _backward(net: nn.Module) -> None:
-    net(torch.ones(2, WIDTH)).sum().backward()
-
 
 def _train(net: nn.Module, optimizer: Optimizer) -> None:
     optimizer.zero_grad()
-    _backward(net)
+    run_backward(net)
     optimizer.step()
 
 
@@ -43,7 +32,7 @@ def _train(net: nn.Module, optimizer: Optimizer) -> None:
 def test_a_fresh_model_and_optimizer_for_each_trial_count_though_the_old_ones_are_kept(heard: Heard, each: int) -> None:
     kept = []
     for _ in range(STEPS):
-        net = _net()
+        net = a_net()
         kept.append(Adam(net.parameters()))
         for _ in range(each):
             _train(net, kept[-1])
@@ -53,7 +42,7 @@ def test_a_fresh_model_and_optimizer_for_each_trial_count_though_the_old_ones_ar
 def test_of_two_made_together_for_a_trial_one_ends_the_steps(heard: Heard) -> None:
     kept = []
     for _ in range(STEPS):
-        generator, critic = _net(), _net()
+        generator, critic = a_net(), a_net()
         pair = SGD(generator.parameters(), 0.1), Adam(critic.parameters())
         kept.append(pair)
         for _ in range(3):
@@ -63,7 +52,7 @@ def test_of_two_made_together_for_a_trial_one_ends_the_steps(heard: Heard) -> No
 
 
 def test_a_copy_for_each_trial_counts_as_a_new_one(heard: Heard) -> None:
-    net = _net()
+    net = a_net()
     first = SGD(net.parameters(), 0.1)
     kept = []
     for _ in range(STEPS):
@@ -73,7 +62,7 @@ def test_a_copy_for_each_trial_counts_as_a_new_one(heard: Heard) -> None:
 
 
 def test_one_that_loads_its_state_is_no_new_one(heard: Heard) -> None:
-    nets = _net(), _net()
+    nets = a_net(), a_net()
     first, second = (SGD(net.parameters(), 0.1, momentum=0.9) for net in nets)
     for _ in range(STEPS):
         _train(nets[0], first)
@@ -86,7 +75,7 @@ def test_one_that_loads_its_state_is_no_new_one(heard: Heard) -> None:
 def test_one_for_each_parameter_that_steps_inside_the_backward_makes_one_step_a_backward(
     heard: Heard, lazily: bool
 ) -> None:
-    net = nn.Sequential(*(_net() for _ in range(30)))
+    net = nn.Sequential(*(a_net() for _ in range(30)))
     optimizers: dict[nn.Parameter, Optimizer] = {}
 
     def step(parameter: nn.Parameter) -> None:
@@ -100,7 +89,7 @@ def test_one_for_each_parameter_that_steps_inside_the_backward_makes_one_step_a_
             optimizers[parameter] = Adam([parameter])
         parameter.register_post_accumulate_grad_hook(step)
     for _ in range(STEPS):
-        _backward(net)
+        run_backward(net)
     assert heard.by(ClockKind.OPTIMIZER) == STEPS
     assert heard.by(ClockKind.BACKWARD) == 0
 
@@ -108,7 +97,7 @@ def test_one_for_each_parameter_that_steps_inside_the_backward_makes_one_step_a_
 def test_lbfgs_that_calls_back_takes_over_from_the_trial_before(heard: Heard) -> None:
     kept = []
     for _ in range(STEPS):
-        net = _net()
+        net = a_net()
         kept.append(torch.optim.LBFGS(net.parameters(), max_iter=2))
 
         def closure(net: nn.Module = net) -> torch.Tensor:
@@ -130,7 +119,7 @@ def _by_engine(loss: torch.Tensor) -> None:
 
 
 BACKWARDS: dict[str, Callable[[nn.Linear], object]] = {
-    "Tensor.backward": _backward,
+    "Tensor.backward": run_backward,
     "torch.autograd.backward": lambda net: torch.autograd.backward(net(torch.ones(WIDTH)).sum()),
     "torch.autograd.grad": lambda net: torch.autograd.grad(net(torch.ones(WIDTH)).sum(), net.weight),
     "torch.func.grad": lambda net: torch.func.grad(lambda x: net(x).sum())(torch.ones(WIDTH)),
@@ -140,7 +129,7 @@ BACKWARDS: dict[str, Callable[[nn.Linear], object]] = {
 
 @pytest.mark.parametrize("how", BACKWARDS)
 def test_without_an_optimizer_each_backward_ends_a_step(heard: Heard, how: str) -> None:
-    net = _net()
+    net = a_net()
     for _ in range(STEPS):
         BACKWARDS[how](net)
     assert heard.ticks == [(ClockKind.BACKWARD, "")] * STEPS
@@ -156,7 +145,7 @@ class _Inside(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
         with torch.enable_grad():
-            _backward(_net())
+            run_backward(a_net())
         return gradient * 2
 
 
@@ -170,11 +159,11 @@ def test_a_backward_within_a_backward_and_one_that_fails_end_none(heard: Heard) 
 
 @pytest.mark.parametrize("zeroed", ["to none", "in place"])
 def test_an_optimizer_that_never_steps_while_its_gradients_are_used_gives_way(heard: Heard, zeroed: str) -> None:
-    net = _net()
+    net = a_net()
     optimizer = SGD(net.parameters(), 0.1)
     for _ in range(STEPS):
         optimizer.zero_grad(set_to_none=zeroed == "to none")
-        _backward(net)
+        run_backward(net)
         with torch.no_grad():
             for parameter in net.parameters():
                 assert parameter.grad is not None
@@ -183,37 +172,37 @@ def test_an_optimizer_that_never_steps_while_its_gradients_are_used_gives_way(he
 
 
 def test_gradients_that_are_accumulated_end_no_step_before_the_optimizer_does(heard: Heard) -> None:
-    net = _net()
+    net = a_net()
     optimizer = SGD(net.parameters(), 0.1)
     for _ in range(STEPS):
         for _ in range(3 * BACKWARDS_BY_HAND):
-            _backward(net)
+            run_backward(net)
         optimizer.step()
         optimizer.zero_grad()
     assert heard.ticks == [(ClockKind.OPTIMIZER, "SGD")] * STEPS
 
 
 def test_a_scaler_that_leaves_out_the_first_steps_ends_none(heard: Heard) -> None:
-    net = _net()
+    net = a_net()
     optimizer, left_out = SGD(net.parameters(), 0.1), BACKWARDS_BY_HAND - 1
     for step in range(STEPS):
         optimizer.zero_grad()
-        _backward(net)
+        run_backward(net)
         if step >= left_out:
             optimizer.step()
     assert heard.ticks == [(ClockKind.OPTIMIZER, "SGD")] * (STEPS - left_out)
 
 
 def test_an_optimizer_takes_over_from_the_backwards_and_keeps_the_clock(heard: Heard) -> None:
-    net = _net()
+    net = a_net()
     for _ in range(3):
-        _backward(net)
+        run_backward(net)
     optimizer = SGD(net.parameters(), 0.1)
     for _ in range(STEPS):
         _train(net, optimizer)
-        _backward(net)
+        run_backward(net)
     del optimizer
-    _backward(net)
+    run_backward(net)
     assert heard.ticks == [(ClockKind.BACKWARD, "")] * 3 + [(ClockKind.OPTIMIZER, "SGD")] * STEPS
 
 
@@ -223,6 +212,6 @@ def test_an_error_of_our_own_is_no_error_of_the_scripts() -> None:
 
     clock, patches, told, errors = StepClock(fails), Patches(), list[object](), list[Exception]()
     StepEvents(clock, told.append, lambda: False, errors.append).install(patches)
-    _backward(_net())
+    run_backward(a_net())
     patches.take_out()
     assert not told and [str(error) for error in errors] == ["ours"]

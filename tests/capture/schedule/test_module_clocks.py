@@ -6,23 +6,12 @@ import threading
 
 import pytest
 import torch
-from support.step_clocks import Heard
+from support.step_clocks import STEPS, WIDTH, Heard, a_net, run_backward
 from torch import nn
 from torch.optim import SGD
 
 from leakscope.capture.schedule.modules import CALLS_WITHOUT_BACKWARD
 from leakscope.record.kinds import ClockKind
-
-STEPS = 12
-WIDTH = 4
-
-
-def _net() -> nn.Linear:
-    return nn.Linear(WIDTH, WIDTH)
-
-
-def _backward(net: nn.Module) -> None:
-    net(torch.ones(2, WIDTH)).sum().backward()
 
 
 class Named(nn.Sequential):
@@ -30,7 +19,7 @@ class Named(nn.Sequential):
 
 
 def test_without_a_backward_the_outermost_call_of_the_first_module_with_parameters_ends_a_step(heard: Heard) -> None:
-    net, other, loss = Named(_net(), nn.ReLU(), _net()), _net(), nn.MSELoss()
+    net, other, loss = Named(a_net(), nn.ReLU(), a_net()), a_net(), nn.MSELoss()
     x = torch.ones(2, WIDTH)
     with torch.no_grad():
         for _ in range(STEPS):
@@ -43,15 +32,15 @@ def test_one_that_is_gone_or_silent_gives_way_to_the_next(heard: Heard) -> None:
     x = torch.ones(2, WIDTH)
     with torch.no_grad():
         for _ in range(STEPS):
-            Named(_net())(x)
-        net = _net()
+            Named(a_net())(x)
+        net = a_net()
         for _ in range(STEPS):
             net(x)
     assert heard.ticks == [(ClockKind.CALL, "Named")] * STEPS + [(ClockKind.CALL, "Linear")] * STEPS
 
 
 def test_calls_that_build_a_graph_wait_for_a_backward_first(heard: Heard) -> None:
-    net = _net()
+    net = a_net()
     for _ in range(CALLS_WITHOUT_BACKWARD - 1):
         net(torch.ones(2, WIDTH))
     assert heard.ticks == []
@@ -64,11 +53,11 @@ def test_calls_that_build_a_graph_wait_for_a_backward_first(heard: Heard) -> Non
 def test_once_something_better_is_there_no_hook_stands_in_the_way_of_modules(heard: Heard, what: str) -> None:
     hooks = nn.modules.module._global_forward_hooks
     assert hooks
-    net = _net()
+    net = a_net()
     if what == "optimizer":
         SGD(net.parameters(), 0.1)
     elif what == "backward":
-        _backward(net)
+        run_backward(net)
     else:
         torch.compile(net)
     assert not hooks
@@ -78,7 +67,7 @@ def test_once_something_better_is_there_no_hook_stands_in_the_way_of_modules(hea
 
 
 def test_calls_of_other_threads_end_none(heard: Heard) -> None:
-    net = _net()
+    net = a_net()
 
     def serve() -> None:
         with torch.no_grad():
