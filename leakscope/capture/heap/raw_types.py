@@ -45,7 +45,11 @@ def container_base(kind: type) -> Any:
 
 def is_leakscopes(kind: type) -> bool:
     """Whether a type is one of leakscope's own."""
-    module = _dict(kind).get("__module__")
+    return is_of_leakscope(_dict(kind).get("__module__"))
+
+
+def is_of_leakscope(module: object) -> bool:
+    """Whether a `__module__` is the name of a module of leakscope's own."""
     return type(module) is str and module.partition(".")[0] in ("leakscope", "leakscope_cli")
 
 

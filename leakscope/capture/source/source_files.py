@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import linecache
 import sys
 
-from leakscope.capture.source.user_source import is_users, short
+from leakscope.capture.source.user_source import is_users, lines_of, short
 
 _MAX_FILES = 300
 """Files kept of a run, chosen."""
@@ -22,7 +21,7 @@ def users_sources() -> dict[str, tuple[str, ...]]:
         filename = namespace.get("__file__")
         if type(filename) is not str or not filename.endswith(".py") or not is_users(filename):
             continue
-        lines = linecache.getlines(filename)
+        lines = lines_of(filename)
         if lines and len(lines) <= _MAX_LINES and len(sources) < _MAX_FILES:
             sources[short(filename)] = tuple(line.rstrip("\n") for line in lines)
     return sources

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import linecache
 import os
+import tokenize
 from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
 from pathlib import Path
@@ -12,6 +13,8 @@ from types import CodeType
 
 from leakscope.capture.source.library_files import ROOTS, is_installed, writer_of
 
+_READ = 4
+"""Fields of an entry of `linecache.cache` whose lines are there: size, time, lines, name (CPython Lib/linecache.py)."""
 _OWN = str(Path(__file__).resolve().parents[2]) + os.sep
 
 
@@ -60,9 +63,25 @@ def of_code(code: CodeType) -> str:
     return at(code.co_filename, code.co_firstlineno)
 
 
+def lines_of(filename: str) -> list[str]:
+    """Lines of a source file, [] where there is none to read.
+
+    What a notebook has put into `linecache.cache` is taken from there. A file is read without it: what `linecache`
+    reads it keeps in the user's process for good.
+    """
+    kept = linecache.cache.get(filename)
+    if kept is not None and len(kept) == _READ:
+        return kept[2]
+    try:
+        with tokenize.open(filename) as source:
+            return source.readlines()
+    except (OSError, SyntaxError, UnicodeDecodeError):
+        return []
+
+
 @lru_cache(maxsize=256)
 def _tree(filename: str) -> ast.Module | None:
-    lines = linecache.getlines(filename)
+    lines = lines_of(filename)
     try:
         return ast.parse("".join(lines)) if lines else None
     except (SyntaxError, ValueError):

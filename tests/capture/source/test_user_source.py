@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import linecache
 from pathlib import Path
 
 import pytest
@@ -111,3 +112,15 @@ def test_line_of_an_attribute(script: str) -> None:
     assert source.attribute_line(script, "Model", "declared") == 13
     assert source.attribute_line(script, "Model", "once", last=True) == 12
     assert source.attribute_line(script, "Model", "other") == 0
+
+
+def test_reading_a_source_keeps_nothing_in_the_users_process_and_a_notebooks_cell_is_read(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("rate = 0.1\n")
+    cell = str(tmp_path / "cell.py")
+    linecache.cache[cell] = 9, None, ["rate = 0.2\n"], cell
+    before = dict(linecache.cache)
+    assert source.lines_of(str(tmp_path / "train.py")) == ["rate = 0.1\n"]
+    assert source.lines_of(cell) == ["rate = 0.2\n"]
+    assert source.lines_of(str(tmp_path / "none.py")) == []
+    assert linecache.cache == before
+    del linecache.cache[cell]

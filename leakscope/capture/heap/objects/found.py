@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Iterable, Mapping
+from types import FunctionType
+from typing import Any
 
 import numpy as np
 
@@ -11,7 +13,8 @@ from leakscope.capture.heap.native.references import NativeReferences
 from leakscope.capture.heap.objects.gain import Gain
 from leakscope.capture.heap.objects.gains import Gains, Grown
 from leakscope.capture.heap.objects.sizes import Measure
-from leakscope.capture.heap.raw_types import container_base, is_leakscopes
+from leakscope.capture.heap.python.referents import LRU_CACHE
+from leakscope.capture.heap.raw_types import container_base, is_leakscopes, is_of_leakscope
 from leakscope.graph.model import ROOTS, HeapGraph, RootKind
 from leakscope.graph.reach import reachable
 from leakscope.record.rows.objects import GainingContainer
@@ -47,10 +50,19 @@ def _below(native: NativeReferences, own: Iterable[int]) -> set[int]:
     while waiting:
         obj = waiting.pop()
         kind = type(obj)
-        if id(obj) not in ours and (kind is tuple or container_base(kind) is not None or is_leakscopes(kind)):
+        if id(obj) not in ours and (_is_container(kind) or is_leakscopes(kind) or _caches_ours(obj, kind)):
             ours.add(id(obj))
             waiting += gc.get_referents(obj)
     return ours
+
+
+def _is_container(kind: type) -> bool:
+    return kind is tuple or container_base(kind) is not None
+
+
+def _caches_ours(obj: Any, kind: type) -> bool:
+    """Whether an object keeps the results of a function of leakscope's: an `lru_cache`, which is no type of ours."""
+    return kind is LRU_CACHE and type(obj.__wrapped__) is FunctionType and is_of_leakscope(obj.__wrapped__.__module__)
 
 
 def _row(place: int, gain: Gain) -> GainingContainer:

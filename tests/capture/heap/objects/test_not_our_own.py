@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cache
 
 import pytest
 
 from leakscope.capture.heap.look import LookContext, look
 from leakscope.capture.heap.objects.gains import Gains
+from leakscope.capture.source.user_source import is_users
 from leakscope.record.kinds import Occasion
 from leakscope.record.rows import row
+from leakscope.record.rows.objects import GainingContainer
 
 
 @pytest.fixture
@@ -31,3 +34,20 @@ def test_a_module_of_ours_gains_nothing_and_what_is_noted_is_no_array(kept_by_us
     for seen in looks:
         labels = [seen.heap.object(index).label for index in range(len(seen.heap))]
         assert not [label for label in labels if label.startswith(("module leakscope", "Containers object"))]
+
+
+def test_a_cache_of_a_function_of_ours_gains_nothing_and_that_of_another_does() -> None:
+    @cache
+    def theirs(text: str) -> str:
+        return text + "!"
+
+    gains = Gains()
+    ours = is_users.cache_info().currsize
+    told: list[GainingContainer] = []
+    for step in range(3):
+        for k in range(200):
+            is_users(f"/no/such/folder/{step}/{k}.py")
+            theirs(f"{step} {k} " + "x" * 100)
+        told += look(step, Occasion.STEP, LookContext(gains=gains, hidden=(gains,))).containers
+    assert is_users.cache_info().currsize >= ours + 600
+    assert [container.items for container in told] == [400, 600]
