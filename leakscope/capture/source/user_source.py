@@ -10,10 +10,11 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
 from pathlib import Path
 from types import CodeType
+from typing import Final
 
 from leakscope.capture.source.library_files import ROOTS, is_installed, writer_of
 
-_READ = 4
+_READ: Final = 4
 """Fields of an entry of `linecache.cache` whose lines are there: size, time, lines, name (CPython Lib/linecache.py)."""
 _OWN = str(Path(__file__).resolve().parents[2]) + os.sep
 
