@@ -38,7 +38,8 @@ def build_with_problems(candidate: Candidate, min_bytes: int) -> tuple[Finding, 
     trace = trace_of(candidate, cut, frees)
     total = max(group.bytes, line.total)
     large = total >= line.floor(min_bytes) or candidate.recreated
-    leak = candidate.per_step >= min_bytes and large and not known.facts.is_bounded
+    goes_on = candidate.per_step >= min_bytes and (candidate.recreated or line.goes_on(min_bytes))
+    leak = goes_on and large and not known.facts.is_bounded
     gc = group.freed > 0
     finding = Finding(
         rule=known.rule.name,

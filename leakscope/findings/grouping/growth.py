@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
-from statistics import median
+from statistics import median, median_low
 
 MIN_LOOKS = 3
 """Fewer looks after warm-up say nothing about growth."""
@@ -121,6 +121,10 @@ class Series:
     def total(self) -> int:
         """Bytes between the smallest and the largest look."""
         return max(self.bytes, default=0) - min(self.bytes, default=0)
+
+    def goes_on(self, min_bytes: int) -> bool:
+        """Whether of its rises more than one was as large as that: a cache fills at once and then gains a little."""
+        return not self._slopes or median_low(self._slopes) >= min_bytes
 
     def is_leak(self, min_bytes: int) -> bool:
         """Large enough for a verdict, not only a note."""

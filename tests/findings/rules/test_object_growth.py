@@ -116,3 +116,9 @@ def test_what_an_object_gains_under_new_names_is_told_as_attributes() -> None:
 
     assert isinstance(finding.facts, ObjectFacts) and finding.facts.collects == Collects.ATTRIBUTES
     assert title(finding).startswith("agent in main() gains attributes (2 str a step), ")
+
+
+def test_a_cache_that_filled_at_once_and_gains_a_trickle_is_a_note() -> None:
+    finding = only(looks((0, 0, 0, 1200, 1202)))
+
+    assert (finding.severity, finding.bytes_per_step) == ("note", 300.5 * KIB)
