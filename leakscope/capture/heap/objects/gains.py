@@ -63,7 +63,7 @@ class Gains:
         is_container[containers] = True
         there = np.flatnonzero((at >= 0) & is_container[at])
         grown = self._most_gained(last.at(there), _columns(heap, at[there]))
-        self._lengths.note(_columns(heap, containers[kept_lengths(heap.lengths[containers])]))
+        self._lengths.note(_columns(heap, containers[kept_lengths(heap.lengths[containers].astype(np.int64))]))
         return at[there][grown]
 
     def growing_dicts(self, dicts: list[dict[Any, Any]]) -> Ints:
@@ -125,7 +125,7 @@ def _columns(heap: Sweep, containers: Ints) -> Containers:
     firsts = heap.firsts[containers]
     for kind in _WITHOUT_FIRST:
         firsts[types == id(kind)] = 0
-    return Containers(heap.addresses[containers], heap.lengths[containers], firsts)
+    return Containers(heap.addresses[containers], heap.lengths[containers].astype(np.int64), firsts)
 
 
 def _items_gained(new: tuple[Grown, Gain]) -> int:
