@@ -159,8 +159,7 @@ class Recorder:
     def _step(self) -> None:
         ended = time.perf_counter()
         counted = self._counter.read()
-        peak = counted.peak if counted.peak != self._peak else None
-        self._peak = counted.peak
+        peak, self._peak = (counted.peak if counted.peak != self._peak else None), counted.peak
         self.steps += 1
         seconds, collections = ended - self._began, self._collections.taken()
         self._folder.step(Step(self.steps, seconds, counted.bytes, peak, collections, self._counter.device))
@@ -168,8 +167,9 @@ class Recorder:
         if self._comm is not None:
             self._comm.step_ended(self.steps)
         self._watched_steps.step_ended(self.steps)
-        self._shortages.look_if_near(self.steps, inside=False)
+        self._shortages.look_if_near(self.steps, inside=False, counted=counted.bytes)
         self._peers.answer_if_one_failed()
+        self._schedule.spent += time.perf_counter() - ended
         if self.steps == self._schedule.steps:
             self._finish_looking()
         else:
@@ -184,6 +184,7 @@ class Recorder:
         with self._collections.not_listening(), self._looks.lock, self._looks.inspect(step, occasion) as live:
             yield live
         self._watchdog.extend(time.perf_counter() - began)
+        self._schedule.spent += self._looks.cost
 
     def _finish_looking(self) -> None:
         self._look(self.steps, Occasion.LAST, collect=self.options.gc_diff != When.NEVER)
@@ -195,9 +196,8 @@ class Recorder:
     def _look(self, step: int, occasion: Occasion, collect: bool = False) -> None:
         with self._looks.lock:
             self._rank_state.update(activity=Activity.LOOKING)
-            seconds = self._looks.take(step, occasion, collect)
-            self._schedule.taken(step, seconds)
-            self._watchdog.extend(seconds)
+            self._watchdog.extend(self._looks.take(step, occasion, collect))
+            self._schedule.taken(step, self._looks.cost, judged=occasion in (Occasion.STEP, Occasion.PEER))
             self._rank_state.update(activity=Activity.RUNNING)
 
     def _look_as_peer(self, step: int) -> None:

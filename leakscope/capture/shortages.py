@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -21,6 +22,11 @@ from leakscope.record.folder import RankFolder
 from leakscope.record.kinds import Occasion
 from leakscope.record.rows.host import AllocationFailure, LimitNear, PeerOutOfMemory
 
+_UNASKED_S = 0.25
+"""Seconds, chosen, in which the limits are not asked for again while memory has not risen: it takes 0.2 ms to ask."""
+_UNASKED_BYTES = 4 << 20
+"""Bytes, chosen, by which memory has to have risen to ask earlier: a small part of what is left where one is near."""
+
 
 @dataclass(eq=False)
 class Shortages:
@@ -35,9 +41,18 @@ class Shortages:
     watchdog: Watchdog
     look: Callable[[int, Occasion], None]
     """Looks for a step once no other look is under way."""
+    _asked: float = -math.inf
+    _counted_then: int = 0
 
-    def look_if_near(self, step: int, inside: bool) -> None:
-        """A limit of the host's has come near, at the end of a step or `inside` the next one."""
+    def look_if_near(self, step: int, inside: bool, counted: int | None = None) -> None:
+        """A limit of the host's has come near, at the end of a step or `inside` the next one.
+
+        `counted` bytes that have hardly risen since a moment ago say that none has.
+        """
+        now, risen = time.monotonic(), (counted or 0) - self._counted_then
+        if counted is not None and risen < _UNASKED_BYTES and now - self._asked < _UNASKED_S:
+            return
+        self._asked, self._counted_then = now, counted or 0
         near = self.looks.limits.near()
         if near is None:
             return

@@ -44,7 +44,8 @@ class RankFolder:
 
     def step(self, step: Step) -> None:
         """Add the counters of a step that has ended."""
-        self.append_line("steps", asdict(step))
+        # not by asdict, which copies every number: this is done in each step
+        self.append_line("steps", {**vars(step), "collections": [vars(c) for c in step.collections]})
 
     def look(self, look: Look) -> None:
         """Write a look, named after its step and occasion."""

@@ -6,7 +6,15 @@ import math
 from dataclasses import dataclass
 
 FIRST_LOOKS = (1, 3, 5, 7)
-"""Steps after warm-up at whose end a look is always taken."""
+"""Steps after warm-up at whose end the first looks are taken, or later where they cost too much."""
+_NEEDED = 3
+"""Looks without which no growth is judged (findings/grouping/growth.py, MIN_LOOKS)."""
+_AT_ONCE_S = 4.0
+"""Seconds, chosen, that looking may take at once for a verdict: that a short run has one is worth so much."""
+_SHARE_AT_FIRST = 0.2
+"""Share of the time so far, chosen, that the same looks may take on top: a job that dies after 20 s has a verdict."""
+_CHEAP_S = 1.0
+"""Seconds, chosen, in which looks that no verdict needs still come at once."""
 _SPACING_FACTOR = 1.25
 """How many times further than the last look the next one is at least, by step number: a long run keeps few of them."""
 _MIN_RISE_BYTES = 1 << 20
@@ -14,12 +22,13 @@ _MIN_RISE_BYTES = 1 << 20
 _MIN_RISE_SHARE = 0.001
 """The same as a share of what was counted."""
 _MAX_CALLED = 6
-"""Looks that risen memory may call for, whatever they cost."""
+"""Looks that risen memory may call for, beyond the budget."""
 
 
 @dataclass
 class Schedule:
-    """Decides on looks: first ones whatever they cost, later ones as the budget allows or risen memory calls for them.
+    """Decides on looks: first ones as soon as a verdict is worth them, later ones as the budget allows or risen memory
+    calls for them. With `steps` the first ones come whatever they cost: the end is near and was asked for.
 
     A leak once in an epoch must be seen to go on in a run of a minute as well. Such a look is taken one step after the
     memory has risen: at the step itself all that varies from step to step would be seen at its highest.
@@ -29,13 +38,15 @@ class Schedule:
     steps: int | None
     """Where the run is to be ended; the look after it is not this schedule's."""
     budget: float
-    """Share of the run's time that looking may take, 0.02 for 2%."""
+    """Share of the run's time that leakscope may take, 0.02 for 2%."""
     spent: float = 0.0
-    """Seconds spent looking so far."""
-    longest: float = 0.0
-    """Seconds that the longest look so far took."""
+    """Seconds of the processor that looks, and all else at the ends of steps, took so far."""
+    _cost: float = 0.0
+    """Seconds of the processor that the last look took: what the next one will."""
     _since: int = 0
     """The step after which the clock that ticks now took over."""
+    _taken: int = 0
+    """Looks since then from which growth is judged."""
     _last: int = 0
     _counted: int = 0
     _most: int = 0
@@ -47,29 +58,48 @@ class Schedule:
         """Another clock took over after this step: warm-up, the first looks and the end are counted from there."""
         self.warmup += step - self._since
         self.steps = None if self.steps is None else self.steps + step - self._since
-        self._since = step
+        self._since, self._taken = step, 0
 
     def due(self, step: int, elapsed: float, counted: int | None = None) -> bool:
         """Is a look due at the end of this step, `elapsed` seconds into the run, with so many bytes counted?"""
         self._counted = counted or 0
-        if self.steps is not None and step >= self.steps:
+        if step <= self.warmup or (self.steps is not None and step >= self.steps):
             return False
-        if step - self.warmup in FIRST_LOOKS or (self.steps is not None and step == self.steps - 1):
-            return step > self.warmup
+        if self.steps is not None and (step - self.warmup in FIRST_LOOKS or step == self.steps - 1):
+            return True
+        if self.steps is None and self._is_first(step) and self._affords_first(elapsed):
+            return True
         if step <= self.warmup + FIRST_LOOKS[-1] or step < math.ceil(self._last * _SPACING_FACTOR):
             return False
-        if self.spent + self.longest <= self.budget * elapsed:
-            return True
+        return self._affords(0.0, self.budget * elapsed) or self._is_called_for(elapsed)
+
+    def _is_first(self, step: int) -> bool:
+        """Have fewer of the first looks been taken than there should be by this step?"""
+        return self._taken < len(FIRST_LOOKS) and step >= self.warmup + FIRST_LOOKS[self._taken]
+
+    def _affords_first(self, elapsed: float) -> bool:
+        if self._taken < _NEEDED:
+            return self._affords(_AT_ONCE_S, _SHARE_AT_FIRST * elapsed)
+        return self._affords(_CHEAP_S, 0.0) or self._affords(0.0, self.budget * elapsed)
+
+    def _is_called_for(self, elapsed: float) -> bool:
+        """Had memory risen at the step before?"""
         called, self._risen = (
             self._risen,
             self._called < _MAX_CALLED
-            and self._counted - self._most >= max(_MIN_RISE_BYTES, _MIN_RISE_SHARE * self._most),
+            and self._counted - self._most >= max(_MIN_RISE_BYTES, _MIN_RISE_SHARE * self._most)
+            and self._affords(_AT_ONCE_S, _SHARE_AT_FIRST * elapsed),
         )
         self._called += called
         return called
 
-    def taken(self, step: int, seconds: float) -> None:
-        """Note what a look cost."""
-        self._last, self.spent, self._risen = step, self.spent + seconds, False
+    def _affords(self, at_once: float, share: float) -> bool:
+        """May looking take so many seconds with one more look?"""
+        return self.spent + self._cost <= at_once + share
+
+    def taken(self, step: int, seconds: float, judged: bool = True) -> None:
+        """Note what a look cost, in seconds of the processor, and whether growth is judged from it."""
+        self._last, self._cost, self._risen = step, seconds, False
+        self._taken += judged and step > self.warmup
         self._most = max(self._most, self._counted)
-        self.longest = max(self.longest, seconds)
+        self.spent += seconds

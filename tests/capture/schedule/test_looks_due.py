@@ -1,0 +1,110 @@
+"""After which steps is the process looked at, and how much of a run's time does that take?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from leakscope.capture.schedule.looks import FIRST_LOOKS, Schedule
+
+STEP_S = 0.05
+FIRST = [3, 5, 7, 9]
+BUDGET = 0.02
+
+
+def _looks(
+    seconds: float, steps: int = 1000, counted: Callable[[int], int] = lambda step: 50 << 20, step_s: float = STEP_S
+) -> list[tuple[int, float]]:
+    """(step, seconds since the start) of each look of an open-ended run in which one takes so many seconds."""
+    schedule, taken, now = Schedule(warmup=2, steps=None, budget=BUDGET), [], 0.0
+    for step in range(1, steps + 1):
+        now += step_s
+        if schedule.due(step, now, counted(step)):
+            now += seconds
+            schedule.taken(step, seconds)
+            taken.append((step, now))
+    return taken
+
+
+def _steps(looks: list[tuple[int, float]]) -> list[int]:
+    return [step for step, _ in looks]
+
+
+def test_looks_that_cost_little_come_early() -> None:
+    assert _steps(_looks(0.2))[:4] == FIRST
+
+
+def test_a_run_of_ten_seconds_has_not_five_looks_of_one() -> None:
+    assert len([now for _, now in _looks(1.0) if now <= 10.0]) == 3
+
+
+@pytest.mark.parametrize("seconds", [0.15, 0.5, 1.0, 2.0])
+def test_a_job_that_dies_after_twenty_seconds_has_a_verdict(seconds: float) -> None:
+    assert len([now for _, now in _looks(seconds) if now <= 20.0]) >= 3
+
+
+@pytest.mark.parametrize("seconds", [0.05, 0.15, 0.5, 2.0, 10.0])
+def test_a_long_run_stays_within_its_budget(seconds: float) -> None:
+    hours = 3
+    looks = _looks(seconds, steps=round(hours * 3600 / 1.0), step_s=1.0)
+    first = sum(seconds for _, now in looks if now < 300.0)
+    assert first <= max(4.0 + 0.2 * 300, BUDGET * 300 + seconds)
+    assert len(looks) * seconds <= BUDGET * hours * 3600
+
+
+def test_looks_of_any_cost_are_taken_where_the_end_was_asked_for() -> None:
+    schedule = Schedule(warmup=2, steps=12, budget=BUDGET)
+    due = []
+    for step in range(1, 13):
+        if schedule.due(step, 0.0):
+            schedule.taken(step, 100.0)
+            due.append(step)
+    assert due == [*FIRST, 11]
+
+
+def test_what_else_is_done_at_the_ends_of_steps_counts() -> None:
+    schedule = Schedule(warmup=2, steps=None, budget=BUDGET)
+    for step in FIRST:
+        assert schedule.due(step, step * STEP_S)
+        schedule.taken(step, 0.1)
+    assert schedule.due(100, 30.0)
+    schedule.spent += 1.0
+    assert not schedule.due(100, 30.0)
+
+
+def test_looks_from_which_no_growth_is_judged_replace_none() -> None:
+    schedule = Schedule(warmup=2, steps=None, budget=BUDGET)
+    schedule.taken(1, 0.1)
+    schedule.taken(3, 0.1, judged=False)
+    assert [step for step in range(3, 6) if schedule.due(step, 0.0)] == [3, 4, 5]
+
+
+def test_first_looks_are_taken_again_after_a_handover() -> None:
+    schedule = Schedule(warmup=2, steps=None, budget=BUDGET)
+    for step in FIRST:
+        schedule.taken(step, 0.01)
+    schedule.begin_again(20)
+    due = []
+    for step in range(20, 40):
+        if schedule.due(step, 0.0):
+            schedule.taken(step, 0.01)
+            due.append(step)
+    assert due == [20 + 2 + first for first in FIRST_LOOKS]
+
+
+def test_risen_memory_calls_for_looks_that_the_budget_would_not_allow() -> None:
+    """A leak once in ten steps, in a run too short for 2%."""
+
+    def looks(counted: Callable[[int], int], seconds: float = 0.2) -> list[int]:
+        return _steps(_looks(seconds, 200, counted, step_s=0.01))
+
+    assert looks(lambda step: 50 << 20) == FIRST
+    assert looks(lambda step: (50 << 20) + step * 1000) == FIRST
+    rising = looks(lambda step: (50 + step // 10) << 20)
+    assert rising == [*FIRST, 13, 21, 31, 41, 53, 68]
+    assert looks(lambda step: (50 + step // 10) << 20, seconds=2.0) == [3, 5], "not at any price"
+    assert looks(lambda step: (50 + step % 7 + step // 100) << 20)[:6] == [*FIRST, 14, 21], (
+        "what varies is looked at as it comes"
+    )
+    assert looks(lambda step: (50 << 30) + (step // 10 << 20)) == FIRST, "a thousandth is no rise"
