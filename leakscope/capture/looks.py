@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import _thread
 import gc
+import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -20,6 +21,7 @@ from leakscope.capture.heap.objects.gains import Gains
 from leakscope.capture.host.limits import HostLimits
 from leakscope.capture.lifetimes.allocation_sites import AllocationSites
 from leakscope.capture.process.gc_callbacks import freezing
+from leakscope.capture.schedule.turns import Turns
 from leakscope.options import Options
 from leakscope.record.folder import RankFolder
 from leakscope.record.kinds import Occasion
@@ -45,6 +47,7 @@ class Looks:
         self.device: DeviceMemory | None = None
         self._options, self._folder, self._counter, self._sites = options, folder, counter, sites
         self._own = own
+        self._turns = Turns(options.folder, int(os.environ.get("LOCAL_WORLD_SIZE", options.world)))
         self.limits = HostLimits()
         self._frozen = False
         self._limit_told = False
@@ -66,7 +69,10 @@ class Looks:
                 f"the script had called gc.freeze() when step {step} was looked at: what was frozen is never "
                 "collected, and garbage among it is not seen"
             )
-        with self._counter.ours():  # outside of the `try`: what an error's frames hold is gone when it is left
+        with (
+            self._turns.turn(),
+            self._counter.ours(),
+        ):  # outside of the `try`: what an error's frames hold is gone when it is left
             try:
                 self._take(step, occasion, collect)
             except Exception as error:  # noqa: BLE001 - told as a note: the user's script must not fail of our looking
@@ -101,7 +107,7 @@ class Looks:
         if not self.limits.room_for_a_look():
             raise MemoryError(NO_ROOM)
         at_work = time.thread_time()
-        with self._counter.ours(), inspect_heap(step, occasion, self._context()) as live:
+        with self._turns.turn(), self._counter.ours(), inspect_heap(step, occasion, self._context()) as live:
             yield live
         self.cost = time.thread_time() - at_work
 

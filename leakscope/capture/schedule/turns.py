@@ -1,0 +1,67 @@
+"""Whose turn is it to look? Where a machine has fewer cores than ranks, not all of them look at once."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+_TIMEOUT_S = 10.0
+"""Seconds, chosen, after which a rank looks although it is nobody's turn to end."""
+_INTERVAL_S = 0.005
+"""Seconds between two tries."""
+
+
+class Turns:
+    """As many ranks of this machine look at a time as it has cores.
+
+    They would not be through sooner all at once, and would all need the memory of a look. Who has a turn waits for
+    nobody, so it goes on to the next one even where all the others wait in a collective for the one that looks. A lock
+    of the kernel's on a file: a rank that is killed gives its turn back.
+    """
+
+    def __init__(self, folder: Path, ranks: int, cores: int | None = None) -> None:
+        """`ranks` look on this machine; `folder` is the run's."""
+        at_once = _cores() if cores is None else cores
+        # machines may share the folder
+        name = f".turn_{os.uname().nodename}"
+        self._files = tuple(folder / f"{name}_{k}" for k in range(at_once)) if ranks > at_once else ()
+
+    @contextmanager
+    def turn(self) -> Iterator[None]:
+        """Wait for a turn and have it while the block runs; where no file can be locked it is always one's turn."""
+        file = self._wait() if self._files else -1
+        try:
+            yield
+        finally:
+            if file >= 0:
+                fcntl.flock(file, fcntl.LOCK_UN)  # a child that was forked meanwhile has it too
+                os.close(file)
+
+    def _wait(self) -> int:
+        deadline = time.monotonic() + _TIMEOUT_S
+        while time.monotonic() < deadline:
+            for path in self._files:
+                try:
+                    file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+                except OSError:
+                    return -1
+                try:
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    os.close(file)
+                except OSError:  # a file system without locks
+                    os.close(file)
+                    return -1
+                else:
+                    return file
+            time.sleep(_INTERVAL_S)
+        return -1
+
+
+def _cores() -> int:
+    """How many cores this process may run on."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -1,0 +1,65 @@
+"""Whose turn is it to look, where cores are few?"""
+
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from leakscope.capture.schedule import turns
+from leakscope.capture.schedule.turns import Turns
+
+RANKS = 6
+
+
+def _most_at_once(folder: Path, cores: int, ranks: int = RANKS) -> int:
+    """How many of the ranks, each with a file of its own as a process has, had a turn at the same time."""
+    now: list[int] = []
+    most: list[int] = []
+
+    def look() -> None:
+        with Turns(folder, ranks, cores).turn():
+            now.append(1)
+            most.append(len(now))
+            time.sleep(0.01)
+            now.pop()
+
+    threads = [threading.Thread(target=look) for _ in range(ranks)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(most) == ranks, "each had one"
+    return max(most)
+
+
+@pytest.mark.parametrize("cores", [1, 2])
+def test_as_many_look_at_a_time_as_there_are_cores(tmp_path: Path, cores: int) -> None:
+    assert _most_at_once(tmp_path, cores) == cores
+
+
+def test_nothing_is_locked_where_there_is_a_core_for_each(tmp_path: Path) -> None:
+    with Turns(tmp_path, 2, cores=2).turn():
+        assert not list(tmp_path.iterdir())
+
+
+def test_one_that_never_ends_its_turn_holds_nobody_up_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(turns, "_TIMEOUT_S", 0.02)
+    with Turns(tmp_path, RANKS, cores=1).turn(), Turns(tmp_path, RANKS, cores=1).turn():
+        pass
+
+
+def test_where_no_file_can_be_made_it_is_always_ones_turn(tmp_path: Path) -> None:
+    gone = tmp_path / "gone"
+    with Turns(gone, RANKS, cores=1).turn(), Turns(gone, RANKS, cores=1).turn():
+        pass
+
+
+def test_a_turn_ends_with_the_look_that_fails(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="look"), Turns(tmp_path, RANKS, cores=1).turn():
+        raise ValueError("look")
+    began = time.monotonic()
+    with Turns(tmp_path, RANKS, cores=1).turn():
+        assert time.monotonic() - began < turns._TIMEOUT_S / 2
