@@ -21,6 +21,10 @@ from support.recorded_runs import Runs
 pytest_plugins = ["pytester"]
 
 os.environ["OMP_NUM_THREADS"] = "1"  # before torch is there: tests and what they start leave the machine to others
+# where the environment forbids it, every process would compile leakscope anew, and pytest rewrite every test: a second
+# and seven
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 Command = Callable[..., "subprocess.CompletedProcess[str]"]
 
