@@ -13,7 +13,7 @@ demo: $(READY)
 	$(BIN)/leakscope demo
 
 test: $(READY)
-	$(BIN)/python -m pytest -n 2 --dist loadfile
+	$(BIN)/python -m pytest -n 2 --dist loadfile --durations=25
 
 # The tests that start no process and take milliseconds each, for while one writes.
 test-fast: $(READY)
