@@ -26,7 +26,7 @@ def _leads_to_memory(value: Any) -> Iterator[str]:
 
 
 def test_no_case_is_given_memory_of_its_own(request: pytest.FixtureRequest) -> None:
-    """Give it the name or the index of what it needs: a mark's arguments are held by its item, and that by all items."""
+    """Give it the name or the index of what it needs: what a mark is given is held by its item, and that by all."""
     given: dict[str, list[str]] = {}
     for item in request.session.items:
         for mark in item.iter_markers():
