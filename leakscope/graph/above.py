@@ -6,12 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.sparse import csr_array
-from scipy.sparse.csgraph import breadth_first_order
 
 from leakscope.graph.cycles import find_cycles
 from leakscope.graph.model import HeapGraph, Ints
-from leakscope.graph.reach import Mask, components, reachable
+from leakscope.graph.reach import Mask, components, matrix, reachable
+from leakscope.graph.small import breadth_first, held_by_each, is_small
 
 
 @dataclass(frozen=True)
@@ -95,6 +94,12 @@ def garbage_above(graph: HeapGraph, storages: Sequence[int]) -> GarbageAbove:
 
 def _first_order(count: int, holder: Ints, held: Ints, start: int) -> tuple[Ints, Ints]:
     """(Objects in the order of a breadth-first walk, the one before each)."""
-    matrix = csr_array((np.ones(len(holder)), (holder, held)), shape=(count, count))
-    order, before = breadth_first_order(matrix, start, directed=True, return_predecessors=True)
-    return order.astype(np.int64), before.astype(np.int64)
+    if is_small(holder):
+        order, before = breadth_first(held_by_each(count, holder, held), start)
+        above = np.full(count, -1, dtype=np.int64)
+        above[list(before)] = list(before.values())
+        return np.asarray(order, dtype=np.int64), above
+    from scipy.sparse.csgraph import breadth_first_order
+
+    walked, came = breadth_first_order(matrix(count, holder, held), start, directed=True, return_predecessors=True)
+    return walked.astype(np.int64), came.astype(np.int64)

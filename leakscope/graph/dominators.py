@@ -11,11 +11,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import numpy as np
-from scipy.sparse import csr_array
 
 from leakscope.graph.cycles import find_cycles
 from leakscope.graph.model import HeapGraph, Ints
-from leakscope.graph.reach import Mask, from_starts, reached
+from leakscope.graph.reach import Below, Mask, from_starts
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,17 +27,14 @@ class Dominators:
     """Strongly connected component of each object."""
     sole: Ints
     """The one reference that keeps each object; -1 where several do, or where it is a root or on a cycle."""
-    references: csr_array
-    """All references, and one from an object above all to each root and each object on a cycle."""
+    below: Below
+    """All references, to be walked from each root and each object on a cycle."""
     _known: dict[int, Mask] = field(default_factory=dict)
 
     def dominated(self, index: int) -> Mask:
         """Which objects would be freed if this one were, itself among them."""
         if index not in self._known:
-            past = self.references.copy()
-            top = past.shape[0] - 1
-            past.indices[past.indices == index] = top
-            self._known[index] = self.kept & ~reached(past, top)
+            self._known[index] = self.kept & ~self.below.reached(past=index)
         return self._known[index]
 
     def freed_by(self, graph: HeapGraph, reference: int) -> Mask | None:
@@ -58,12 +54,12 @@ def find_dominators(graph: HeapGraph, without: Ints) -> Dominators:
     keep[without] = False
     cycles = find_cycles(graph, without)
     starts = (graph.root > 0) | cycles.cyclic[cycles.label]
-    references = from_starts(len(graph), graph.holder[keep], graph.held[keep], np.flatnonzero(starts))
-    kept = reached(references, len(graph))
+    below = from_starts(len(graph), graph.holder[keep], graph.held[keep], np.flatnonzero(starts))
+    kept = below.reached()
     # Who keeps a start is not asked: it stays anyway.
     keeping = np.flatnonzero(keep & kept[graph.holder] & ~starts[graph.held])
     times = np.bincount(graph.held[keeping], minlength=len(graph))
     alone = keeping[times[graph.held[keeping]] == 1]
     sole = np.full(len(graph), -1, dtype=np.int64)
     sole[graph.held[alone]] = alone
-    return Dominators(kept, cycles.label, sole, references)
+    return Dominators(kept, cycles.label, sole, below)

@@ -9,12 +9,11 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.sparse import csr_array
-from scipy.sparse.csgraph import dijkstra
 
 from leakscope.graph.model import REFERENCE_KINDS, ROOTS, HeapGraph, Ints, ReferenceKind, RootKind
 from leakscope.graph.once import once
 from leakscope.graph.ownership import is_built_with, is_library_line
+from leakscope.graph.small import distances, is_small
 
 _REFERENCE_COST = {
     ReferenceKind.UNNAMED: 6.0,
@@ -111,22 +110,38 @@ def _paths(graph: HeapGraph, starts: Ints, start_cost: NDArray[np.float64]) -> S
     if n == 0 or len(starts) == 0:
         return ShortestPaths(np.full(n, np.inf), np.full(n, -1, dtype=np.int64))
     weight = reference_costs(graph)
-    # csgraph adds up parallel references; keep the cheapest of each pair.
-    order = np.lexsort((weight, graph.held, graph.holder))
-    first = np.ones(len(order), dtype=bool)
-    pairs = graph.holder[order] * n + graph.held[order]
-    first[1:] = pairs[1:] != pairs[:-1]
-    best = order[first]
-    source = np.concatenate([graph.holder[best], np.full(len(starts), n)])
-    target = np.concatenate([graph.held[best], starts])
-    matrix = csr_array((np.concatenate([weight[best], start_cost]), (source, target)), shape=(n + 1, n + 1))
-    cost, before = dijkstra(matrix, directed=True, indices=n, return_predecessors=True)
+    far = distances if is_small(weight) else _distances_over_many
+    cost = far(n, graph.holder, graph.held, weight, starts, start_cost)
+    with_path = np.flatnonzero(np.isfinite(cost[graph.holder]))
+    holder, held = graph.holder[with_path], graph.held[with_path]
+    # the very sums that were compared: nothing is lost to rounding
+    shortest = cost[holder] + weight[with_path] == cost[held]
+    with_path, holder, held = with_path[shortest], holder[shortest], held[shortest]
+    # of several that are as short, that of the nearest holder
+    order = np.lexsort((with_path, -holder, cost[holder], held))[::-1]
     last = np.full(n, -1, dtype=np.int64)
-    reached = np.flatnonzero((before[:n] >= 0) & (before[:n] < n))
-    wanted = before[reached].astype(np.int64) * n + reached
-    sorted_pairs = pairs[first]
-    last[reached] = best[np.searchsorted(sorted_pairs, wanted)]
-    return ShortestPaths(cost[:n], last)
+    last[held[order]] = with_path[order]
+    last[starts[cost[starts] == start_cost]] = -1
+    return ShortestPaths(cost, last)
+
+
+def _distances_over_many(
+    count: int, holder: Ints, held: Ints, weight: NDArray[np.float64], starts: Ints, start_cost: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """As `distances`, for graphs with many references."""
+    from scipy.sparse import csr_array
+    from scipy.sparse.csgraph import dijkstra
+
+    source = np.concatenate([holder, np.full(len(starts), count)])
+    target, each = np.concatenate([held, starts]), np.concatenate([weight, start_cost])
+    # csgraph adds up parallel references; keep the cheapest of each pair.
+    order = np.lexsort((each, target, source))
+    first = np.ones(len(order), dtype=bool)
+    first[1:] = (source[order][1:] != source[order][:-1]) | (target[order][1:] != target[order][:-1])
+    best = order[first]
+    matrix = csr_array((each[best], (source[best], target[best])), shape=(count + 1, count + 1))
+    cost: NDArray[np.float64] = dijkstra(matrix, directed=True, indices=count)[:count]
+    return cost
 
 
 def reference_costs(graph: HeapGraph) -> NDArray[np.float64]:

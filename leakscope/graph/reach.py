@@ -1,37 +1,89 @@
-"""What can be reached from here? Whole-graph walks in scipy and numpy, linear in the references."""
+"""What can be reached from here? Whole-graph walks, linear in the references."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
 import numpy as np
 from numpy.typing import NDArray
-from scipy.sparse import coo_array, csr_array
-from scipy.sparse.csgraph import breadth_first_order, connected_components
+
+from leakscope.graph.small import held_by_each, is_small, strong_components, walk
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_array
 
 Ints = NDArray[np.int64]
 Mask = NDArray[np.bool_]
+
+
+def load_for_large_graphs() -> None:
+    """Import what walks large graphs, which takes 0.2 s: for who must not import in the middle of what it measures."""
+    import scipy.sparse.csgraph  # noqa: F401
 
 
 def reachable(count: int, holder: NDArray[np.integer], held: NDArray[np.integer], starts: NDArray[np.integer]) -> Mask:
     """Which of `count` objects a walk from `starts` along holder -> held reaches, the starts included."""
     if len(starts) == 0:
         return np.zeros(count, dtype=bool)
-    return reached(from_starts(count, holder, held, starts), count)
+    return from_starts(count, holder, held, starts).reached()
+
+
+class Below(Protocol):
+    """References and some starts, made ready to be walked several times."""
+
+    def reached(self, past: int | None = None) -> Mask:
+        """Which objects a walk from the starts reaches; `past` an object that it may not enter."""
+        ...
 
 
 def from_starts(
     count: int, holder: NDArray[np.integer], held: NDArray[np.integer], starts: NDArray[np.integer]
-) -> csr_array:
-    """The references as a matrix, and one from an object above all, which has the number `count`, to each start."""
+) -> Below:
+    """What is below these starts."""
+    if is_small(holder):
+        return _Lists(held_by_each(count, holder, held), starts.tolist())
     source = np.concatenate([holder, np.full(len(starts), count)])
-    return _matrix(count + 1, source, np.concatenate([held, starts]), twice=True)
+    return _Matrix(matrix(count + 1, source, np.concatenate([held, starts]), twice=True))
 
 
-def reached(references: csr_array, top: int) -> Mask:
-    """Which objects but the one above all a walk from that reaches."""
-    mask = np.zeros(top, dtype=bool)
-    order = breadth_first_order(references, top, directed=True, return_predecessors=False)
-    mask[order[order < top]] = True
-    return mask
+@dataclass(frozen=True, eq=False)
+class _Lists:
+    """Of a small graph."""
+
+    each: list[list[int]]
+    starts: list[int]
+
+    def reached(self, past: int | None = None) -> Mask:
+        mask = np.zeros(len(self.each), dtype=bool)
+        each = self.each
+        if past is not None:
+            each = [*each]
+            each[past] = []
+        mask[walk(each, self.starts)] = True
+        if past is not None:
+            mask[past] = False
+        return mask
+
+
+@dataclass(frozen=True, eq=False)
+class _Matrix:
+    """Of a large graph; an object above all, the last, has a reference to each start."""
+
+    references: csr_array
+
+    def reached(self, past: int | None = None) -> Mask:
+        from scipy.sparse.csgraph import breadth_first_order
+
+        references = self.references
+        top = references.shape[0] - 1
+        if past is not None:
+            references = references.copy()
+            references.indices[references.indices == past] = top
+        mask = np.zeros(top, dtype=bool)
+        order = breadth_first_order(references, top, directed=True, return_predecessors=False)
+        mask[order[order < top]] = True
+        return mask
 
 
 def components(count: int, holder: NDArray[np.integer], held: NDArray[np.integer]) -> tuple[Ints, Mask]:
@@ -41,19 +93,29 @@ def components(count: int, holder: NDArray[np.integer], held: NDArray[np.integer
     """
     if count == 0:
         return np.zeros(0, dtype=np.int64), np.zeros(0, dtype=bool)
-    matrix = _matrix(count, holder, held)
-    number, label = connected_components(matrix, directed=True, connection="strong")
-    cyclic = np.bincount(label, minlength=number) > 1
+    label = np.asarray(_labels(count, holder, held), dtype=np.int64)
+    cyclic = np.bincount(label) > 1
     cyclic[label[holder[holder == held]]] = True
-    return label.astype(np.int64), cyclic
+    return label, cyclic
 
 
-def _matrix(count: int, holder: NDArray[np.integer], held: NDArray[np.integer], twice: bool = False) -> csr_array:
+def _labels(count: int, holder: NDArray[np.integer], held: NDArray[np.integer]) -> list[int] | Ints:
+    if is_small(holder):
+        return strong_components(held_by_each(count, holder, held))
+    from scipy.sparse.csgraph import connected_components
+
+    label: Ints = connected_components(matrix(count, holder, held), directed=True, connection="strong")[1]
+    return label
+
+
+def matrix(count: int, holder: NDArray[np.integer], held: NDArray[np.integer], twice: bool = False) -> csr_array:
     """The references as a matrix; `twice` leaves an object that holds another twice as two entries.
 
     Summing them up sorts every row, which a breadth-first walk does not need; without it scipy's strong components
     never end.
     """
+    from scipy.sparse import coo_array
+
     index = np.int32 if max(count, len(holder)) < 2**31 else np.int64
     data = np.ones(len(holder), dtype=np.float64)  # csgraph works in doubles; any other type is copied
     references = coo_array(
