@@ -10,7 +10,7 @@ from contextlib import redirect_stdout
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 from leakscope_cli.progress import progress
@@ -20,9 +20,10 @@ from leakscope_cli.shared import fingerprints_of, note, read_and_judge, suppress
 from leakscope_cli.targets import check_module, check_script, join_folder
 
 from leakscope.errors import LeakscopeError
-from leakscope.launch import Outcome, Outside, launch, launch_inside, outside_launcher
 from leakscope.options import Options
-from leakscope.record.folder import prepare_folder
+
+if TYPE_CHECKING:
+    from leakscope.launch import Outcome, Outside
 
 _CTRL_C = 128 + signal.SIGINT
 """Exit status of a script that Ctrl-C ended."""
@@ -38,6 +39,8 @@ def run(ctx: click.Context, /, words: Sequence[str], **typed: Any) -> None:
 
     Exit status: the script's own where it fails; else 0, or 23 when leaks were found; 2 when leakscope could not do it.
     """
+    from leakscope.launch import outside_launcher
+
     options = options_of(words, typed)
     check_module(options.module) if options.module else check_script(options.script)
     outside = None if typed["ranks"] is not None else outside_launcher(os.environ)
@@ -66,6 +69,9 @@ def record_and_report(options: Options, outside: Outside | None = None) -> int:
 
     Raises LeakscopeError where that cannot be done.
     """
+    from leakscope.launch import launch, launch_inside
+    from leakscope.record.folder import prepare_folder
+
     apart = _ListedApart(fingerprints_of(options.baseline), suppressions_of(options.suppress))
     if outside is None and options.nnodes == 1:
         prepare_folder(options.folder, options.force)

@@ -25,7 +25,6 @@ from leakscope.capture.schedule.turns import Turns
 from leakscope.options import Options
 from leakscope.record.folder import RankFolder
 from leakscope.record.kinds import Occasion
-from leakscope.record.reading import read_run
 from leakscope.record.rows.host import MemoryThere
 
 NO_ROOM = "it would have come too near to the memory that the host lets this process have"
@@ -127,6 +126,7 @@ class Looks:
 
     def _prove(self, step: int) -> None:
         from leakscope.capture.prove.prove import prove
+        from leakscope.record.reading import read_run
 
         run = read_run(self._options.folder)
         mine = next(rank for rank in run.ranks if rank.number == self._options.rank)

@@ -10,11 +10,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from leakscope.record.ends import as_written, ended_file, ended_to_json
+from leakscope.record.ends import as_written, ended_file, ended_to_json, read_ends
 from leakscope.record.folder import write_json, write_run
 from leakscope.record.kinds import EndKind
 from leakscope.record.model import Ended
-from leakscope.record.reading import read_run
 from leakscope.record.stacks import read_stack
 
 LAUNCHER = -1
@@ -55,22 +54,22 @@ def collect_outcome(folder: Path, codes: Mapping[int, int], only: int | None = N
     counts as failed. `oom_kills` is how many processes the system ended meanwhile for want of memory.
     """
     interrupted = codes.get(LAUNCHER)
-    run = read_run(folder)
-    times = _end_times(folder, run.expected_ranks)
+    expected = json.loads((folder / "run.json").read_text(encoding="utf-8"))["ranks"]
+    times = _end_times(folder, expected)
     failures: list[tuple[bool, float, int, Ended]] = []
-    for rank in run.ranks:
-        code = codes.get(rank.number, interrupted if rank.ended.how == EndKind.LOST else None)
-        ended = _true_end(rank.ended, code, len(rank.steps))
-        log = f"logs/rank_{rank.number:04d}.stderr.log"
-        path = folder / f"rank_{rank.number:04d}"
+    for rank, written, steps in read_ends(folder, expected):
+        code = codes.get(rank, interrupted if written.how == EndKind.LOST else None)
+        ended = _true_end(written, code, steps)
+        log = f"logs/rank_{rank:04d}.stderr.log"
+        path = folder / f"rank_{rank:04d}"
         stack = ended.stack or (read_stack(path / "stack.txt") if ended.status else ())
         kills = oom_kills if (ended.how, ended.status) == (EndKind.KILLED, _SIGNALLED + signal.SIGKILL) else 0
         ended = replace(ended, log=log if (folder / log).exists() else "", stack=stack, out_of_memory_kills=kills)
-        if ended != rank.ended:
+        if ended != written:
             path.mkdir(exist_ok=True)
             write_json(ended_file(path), ended_to_json(ended))
-        if ended.status and ended.how != EndKind.LOST and only in (None, rank.number):
-            failures.append((is_secondary_failure(ended), times[rank.number] or time.time(), rank.number, ended))
+        if ended.status and ended.how != EndKind.LOST and only in (None, rank):
+            failures.append((is_secondary_failure(ended), times[rank] or time.time(), rank, ended))
     merge_run_metadata(folder)
     if interrupted is not None:
         return Outcome(_SIGNALLED - interrupted, error=f"interrupted by {signal.Signals(-interrupted).name}")

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from leakscope.errors import LeakscopeError
-from leakscope.graph.as_json import to_json
 from leakscope.record.ends import ended_file, ended_to_json
 from leakscope.record.kinds import Occasion
 from leakscope.record.model import Ended, GcDiff, Look, Step
@@ -98,6 +97,8 @@ def write_run(folder: Path, data: Mapping[str, Any]) -> None:
 
 
 def _look_to_json(look: Look) -> dict[str, Any]:
+    from leakscope.graph.as_json import to_json
+
     data = {name: getattr(look, name) for name in look.__dataclass_fields__ if name != "heap"}
     gaining = {"containers": [row_to_json(row) for row in look.containers]}
     return {**data, **gaining, "types": dict(look.types), "unjudged": list(look.unjudged), "heap": to_json(look.heap)}

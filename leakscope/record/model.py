@@ -6,18 +6,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from leakscope.graph.model import HeapGraph
 from leakscope.record.kinds import EndKind, Occasion
-from leakscope.record.rows.clock import StartedProcess, StepsBy
-from leakscope.record.rows.comm import CommOperation, ContextsAtStep, FinalOperation
-from leakscope.record.rows.device import DeviceBlocks, DeviceFailure, DeviceStep
-from leakscope.record.rows.host import AllocationFailure, GcFreeze, MemoryShortage, MemoryThere
-from leakscope.record.rows.lifetimes import LifetimeRow
-from leakscope.record.rows.objects import GainingContainer
 from leakscope.record.rows.row import rare
 
 if TYPE_CHECKING:
     from leakscope.allocator.figures import SnapshotReport
+    from leakscope.graph.model import HeapGraph
+    from leakscope.record.rows.clock import StartedProcess, StepsBy
+    from leakscope.record.rows.comm import CommOperation, ContextsAtStep, FinalOperation
+    from leakscope.record.rows.device import DeviceBlocks, DeviceFailure, DeviceStep
+    from leakscope.record.rows.host import AllocationFailure, GcFreeze, MemoryShortage, MemoryThere
+    from leakscope.record.rows.lifetimes import LifetimeRow
+    from leakscope.record.rows.objects import GainingContainer
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,12 +10,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from leakscope.errors import Unreadable
 from leakscope.graph.as_json import from_json as heap_from_json
-from leakscope.record.ends import ended_file, ended_from_json
+from leakscope.record.ends import lost, ranks_in, read_end
 from leakscope.record.folder import FORMAT
-from leakscope.record.kinds import EndKind, Occasion
+from leakscope.record.kinds import Occasion
 from leakscope.record.last_operation import NAME as LAST_OPERATION
 from leakscope.record.last_operation import unpack
-from leakscope.record.model import Ended, GcDiff, Look, Rank, Run, Step
+from leakscope.record.model import GcDiff, Look, Rank, Run, Step
 from leakscope.record.rows.clock import StartedProcess, StepsBy
 from leakscope.record.rows.comm import CommOperation, ContextsAtStep, FinalOperation
 from leakscope.record.rows.device import DeviceBlocks, DeviceFailure, DeviceStep
@@ -64,7 +63,7 @@ def read_run(folder: Path, snapshots: bool = False) -> Run:
         )
     try:
         expected = int(data["ranks"])
-        numbers = sorted(int(p.name[5:]) for p in folder.iterdir() if re.fullmatch(r"rank_\d{4,}", p.name))
+        numbers = ranks_in(folder)
         missing = [n for n in range(expected) if n not in numbers]
         ranks = tuple(
             _read_rank(folder, n, snapshots and place < MAX_ANALYSED) for place, n in enumerate(numbers)
@@ -87,7 +86,7 @@ def read_run(folder: Path, snapshots: bool = False) -> Run:
 
 
 def _lost(number: int) -> Rank:
-    return Rank(number, (), (), Ended(EndKind.LOST, 1, 0), notes=("nothing was recorded for this rank",))
+    return Rank(number, (), (), lost(), notes=("nothing was recorded for this rank",))
 
 
 def _read_rank(folder: Path, number: int, snapshots: bool) -> Rank:
@@ -104,7 +103,7 @@ def _read_rank(folder: Path, number: int, snapshots: bool) -> Rank:
         number=number,
         steps=steps,
         looks=tuple(sorted(looks, key=lambda look: (look.step, look.occasion != Occasion.STEP))),
-        ended=_read_ended(path, len(steps)),
+        ended=read_end(path, len(steps)),
         gc_diff=None if diff is None else from_json(GcDiff, diff),
         notes=(*notes, *problems),
         proved=_read_json_of(path / "proved.json") or {},
@@ -124,13 +123,6 @@ def _read_rank(folder: Path, number: int, snapshots: bool) -> Rank:
         processes=_rows(lines, StartedProcess),
         snapshots=analysed,
     )
-
-
-def _read_ended(path: Path, steps: int) -> Ended:
-    data = _read_json_of(ended_file(path))
-    if data is None:
-        return Ended(EndKind.LOST, 1, steps, error="the rank left no word of how it ended")
-    return ended_from_json(data)
 
 
 def _read_lines(path: Path, notes: list[str]) -> list[Any]:

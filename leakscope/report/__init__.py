@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from leakscope.findings.model import Findings
 from leakscope.record.folder import write_json
-from leakscope.record.model import Run
 from leakscope.report.formats import format_named, format_names
 
-Render = Callable[[Run, Findings], str]
+if TYPE_CHECKING:
+    from leakscope.findings.model import Findings
+    from leakscope.record.model import Run
+
+Render = Callable[["Run", "Findings"], str]
 
 
 class _Formats(Mapping[str, Render]):
@@ -37,7 +39,9 @@ def write(run: Run, findings: Findings, folder: Path) -> None:
 
     Raises OSError where the folder cannot be written.
     """
-    write_json(folder / "findings.json", json.loads(FORMATS["json"](run, findings)))
+    from leakscope.report.as_json import as_data
+
+    write_json(folder / "findings.json", as_data(run, findings))
     page = FORMATS["html"](run, findings)
     temporary = folder / f".report.html.{os.getpid()}"
     temporary.write_text(page, encoding="utf-8")

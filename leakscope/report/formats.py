@@ -5,11 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from leakscope.errors import LeakscopeError
-from leakscope.findings.model import Findings
-from leakscope.record.model import Run
+
+if TYPE_CHECKING:
+    from leakscope.findings.model import Findings
+    from leakscope.record.model import Run
 
 ENTRY_POINTS = "leakscope.formats"
 """The group in which a package names its formats: `csv = "my_package:CSV"`, where `CSV` is a `Format`."""

@@ -36,8 +36,11 @@ from leakscope.capture.process.pause import paused
 from leakscope.capture.source import user_source as source
 from leakscope.capture.source.user_frames import running_frames
 from leakscope.graph.model import CommUse, ReferenceKind
+from leakscope.graph.reach import load_for_large_graphs
 from leakscope.record.kinds import Occasion
 from leakscope.record.model import Look
+
+load_for_large_graphs()  # not in the first look, after which its objects would count as new ones
 
 
 class Blocks(Protocol):

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from leakscope.allocator.figures import SnapshotReport
-from leakscope.allocator.judging import SnapshotsReport, judge_snapshots
 from leakscope.findings.memory.device import DeviceLook, device_looks
 from leakscope.record.kinds import Occasion
 from leakscope.record.model import Rank, Run
 from leakscope.report.cleaning import cleaned, one_line
-from leakscope.report.snapshot.plot import Curve, memory_curves
-from leakscope.report.snapshot.wording import facts, failure_texts, title, verdict_line
 from leakscope.report.wording import plural
 from leakscope.units import bytes_text
 
@@ -46,8 +42,7 @@ def device_lines(run: Run) -> Iterator[str]:
                 [_HEADS, *(_cells(look) for look in looks[-LOOKS_SHOWN * len({look.device for look in looks}) :])]
             )
             yield from (f"    {text}" for text in _native(looks))
-        for text in _snapshot_texts(rank):
-            yield f"  {one_line(text)}"
+        yield from (f"  {one_line(text)}" for text in _snapshot_texts(rank))
     if any(looks for _, looks in stories):
         yield f"({_LEGEND})"
 
@@ -79,12 +74,20 @@ def _native(looks: tuple[DeviceLook, ...]) -> tuple[str, ...]:
     )
 
 
-def _snapshot_texts(rank: Rank) -> tuple[str, ...]:
-    """The verdict on each snapshot that was analysed, and how to read it in full."""
-    return tuple(
-        f"snapshot {report.name}: {verdict_line(SnapshotsReport((report,), judge_snapshots([report])))}"
-        for report in rank.snapshots
-    )
+def _snapshot_texts(rank: Rank) -> Sequence[str]:
+    if not rank.snapshots:  # all of `allocator` would be imported
+        return ()
+    from leakscope.report.snapshot.of_files import texts
+
+    return texts(rank.snapshots)
+
+
+def _snapshots_on_page(rank: Rank) -> Sequence[tuple[object, ...]]:
+    if not rank.snapshots:
+        return ()
+    from leakscope.report.snapshot.of_files import on_page
+
+    return on_page(rank.snapshots)
 
 
 _SECTION = Path(__file__).with_name("section.html")
@@ -99,7 +102,7 @@ def device_section(run: Run) -> Markup | None:
     ranks = []
     for rank in run.ranks:
         looks = cleaned(device_looks(rank))
-        snapshots = [_report(report) for report in rank.snapshots]
+        snapshots = _snapshots_on_page(rank)
         if looks or snapshots:
             ranks.append((rank, [_cells(look) for look in looks], _native(looks) if looks else (), snapshots))
     if not ranks:
@@ -112,11 +115,3 @@ def device_section(run: Run) -> Markup | None:
             ranks=ranks, heads=_HEADS, legend=_LEGEND, any_looks=any_looks
         )
     )
-
-
-def _report(report: SnapshotReport) -> tuple[str, str, list[tuple[object, ...]]]:
-    devices: list[tuple[object, ...]] = [
-        (memory_curves([Curve(title(report), d.timeline)]), facts(d), failure_texts(d), d.end_sites[: 2 * _SITES_SHOWN])
-        for d in report.devices
-    ]
-    return report.name, verdict_line(SnapshotsReport((report,), judge_snapshots([report]))), devices
