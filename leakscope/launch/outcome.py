@@ -12,6 +12,7 @@ from typing import Any
 
 from leakscope.record.ends import as_written, ended_file, ended_to_json, read_ends
 from leakscope.record.folder import write_json, write_run
+from leakscope.record.header import read_header
 from leakscope.record.kinds import EndKind
 from leakscope.record.model import Ended
 from leakscope.record.stacks import read_stack
@@ -54,7 +55,7 @@ def collect_outcome(folder: Path, codes: Mapping[int, int], only: int | None = N
     counts as failed. `oom_kills` is how many processes the system ended meanwhile for want of memory.
     """
     interrupted = codes.get(LAUNCHER)
-    expected = json.loads((folder / "run.json").read_text(encoding="utf-8"))["ranks"]
+    expected = int(read_header(folder)["ranks"])
     times = _end_times(folder, expected)
     failures: list[tuple[bool, float, int, Ended]] = []
     for rank, written, steps in read_ends(folder, expected):

@@ -12,13 +12,11 @@ from typing import Any, TextIO
 
 from leakscope.errors import LeakscopeError
 from leakscope.record.ends import ended_file, ended_to_json
+from leakscope.record.header import FORMAT
 from leakscope.record.kinds import Occasion
 from leakscope.record.model import Ended, GcDiff, Look, Step
 from leakscope.record.rows.row import Row, to_line
 from leakscope.record.rows.row import to_json as row_to_json
-
-FORMAT = 1
-"""Number of the folder's format; a newer one is refused."""
 
 
 class RankFolder:

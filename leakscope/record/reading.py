@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from leakscope.errors import Unreadable
 from leakscope.graph.as_json import from_json as heap_from_json
 from leakscope.record.ends import lost, ranks_in, read_end
-from leakscope.record.folder import FORMAT
+from leakscope.record.header import read_header
 from leakscope.record.kinds import Occasion
 from leakscope.record.last_operation import NAME as LAST_OPERATION
 from leakscope.record.last_operation import unpack
@@ -53,14 +53,7 @@ def read_run(folder: Path, snapshots: bool = False) -> Run:
         Unreadable: it is no run, is damaged beyond a cut-off last line, or is of a newer format.
 
     """
-    data = _read_json(folder / "run.json", f"{folder} is not a leakscope run: it has no readable run.json")
-    if not isinstance(data, dict) or not isinstance(data.get("format"), int):
-        raise Unreadable(f"{folder} is not a leakscope run: run.json names no format")
-    if data["format"] > FORMAT:
-        raise Unreadable(
-            f"{folder} was recorded by a newer leakscope (format {data['format']}, this one reads up to {FORMAT}); "
-            "upgrade leakscope"
-        )
+    data = read_header(folder)
     try:
         expected = int(data["ranks"])
         numbers = ranks_in(folder)
