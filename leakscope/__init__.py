@@ -23,7 +23,7 @@ The packages; data flows launch -> capture -> record -> graph -> findings -> rep
     backward/       the cure: a stage backward that does not leak; needs nothing of the rest
     errors, units   what leakscope tells its user, and how people read bytes
 
-The command line is the package `leakscope_cli`. Importing leakscope loads neither torch nor numpy.
+The command line is the package `leakscope_cli`. Importing leakscope loads neither torch nor matplotlib.
 """
 
 from __future__ import annotations

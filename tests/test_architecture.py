@@ -33,7 +33,7 @@ PLAN: dict[str, tuple[set[str], set[str]]] = {
     "findings": ({"record", "graph", "allocator", "units", "verdict"}, {"numpy"}),
     "report": (
         {"findings", "record", "graph", "allocator", "units", "verdict", "errors"},
-        {"graphviz", "jinja2", "markupsafe"},
+        {"matplotlib", "graphviz", "jinja2", "markupsafe"},
     ),
     "profiler": ({"capture", "findings", "report", "record", "graph", "units", "errors", "options", "verdict"}, set()),
     "integrations": ({"profiler", "errors"}, {"lightning", "transformers", "IPython"}),
@@ -201,7 +201,7 @@ def test_the_library_never_prints() -> None:
 
 @pytest.mark.process
 def test_importing_leakscope_and_its_plugin_is_light() -> None:
-    code = "import sys, leakscope, leakscope.pytest_plugin; print({'torch', 'numpy'} & set(sys.modules))"
+    code = "import sys, leakscope, leakscope.pytest_plugin; print({'torch', 'matplotlib', 'numpy'} & set(sys.modules))"
     answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert answer.stdout.strip() == "set()"
 

@@ -289,7 +289,7 @@ except SystemExit:
     pass
 with leakscope.watch(fail=True):
     pass
-print(sorted({"torch", "numpy"} & set(sys.modules)))
+print(sorted({"torch", "matplotlib"} & set(sys.modules)))
 """
     told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert told.endswith("[]\n")

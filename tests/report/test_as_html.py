@@ -163,7 +163,7 @@ class Refuse:
             raise ImportError(name + " is blocked")
 sys.meta_path.insert(0, Refuse())
 import leakscope.report
-for name in ("graphviz", "jinja2"):
+for name in ("matplotlib", "graphviz", "jinja2"):
     assert name not in sys.modules, name
 from support import examples
 for form in {forms!r}:
@@ -175,7 +175,7 @@ for form in {forms!r}:
     ("blocked", "forms"),
     [
         (["torch"], ["text", "json", "html", "sarif", "junit"]),
-        (["torch", "graphviz", "jinja2"], ["text", "json", "sarif", "junit"]),
+        (["torch", "matplotlib", "graphviz", "jinja2"], ["text", "json", "sarif", "junit"]),
     ],
 )
 def test_rendering_needs_no_torch_and_imports_only_what_it_draws_with(

@@ -186,7 +186,7 @@ def _rank(run: Run, rank: Rank, story: RankStory) -> RankOnPage:
     return RankOnPage(
         story=story,
         memory=_safe(memory_plot(rank, _absolute(run))),
-        stacked=_safe(categories_plot(story.summary)),
+        stacked=_safe(categories_plot(rank.number, story.summary)),
         series=category_series(categories_shown(story.summary)),
         looks=tuple(
             (step, sizes, looks[step].explained_bytes, looks[step].counted_bytes)

@@ -1,14 +1,24 @@
-"""Memory over steps: what was counted, what was found, and of which category it was."""
+"""Memory over steps, drawn with matplotlib as SVG that takes its colours from the page."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import io
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
 
 from leakscope.findings.model import RankSummary
 from leakscope.record.kinds import Occasion
 from leakscope.record.model import Rank
-from leakscope.report.html.axes import area, axes_around, dots, line, plot, upright
 from leakscope.report.per_rank import counted_steps
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+SIZE = (5.8, 2.6)
+"""Inches; the page scales the drawing to its column."""
 
 MIN_POINTS = 2
 """Steps that make a line."""
@@ -24,6 +34,13 @@ COUNTED, EXPLAINED, PEAK = 1, 4, 3
 
 SERIES = 10
 """Colours that the page defines as `--series-1` to `--series-10`; the last is for what leaked."""
+
+_INK, _GRID = "#010101", "#020202"
+_PLACEHOLDERS = {
+    _INK: "var(--ink)",
+    _GRID: "var(--rule)",
+    **{f"#0300{n:02x}": f"var(--series-{n})" for n in range(1, SERIES + 1)},
+}
 
 _KNOWN = (
     "parameter", "buffer", "optimizer", "gradient", "activation", "input", "p2p", "held by a named", "held by native",
@@ -71,33 +88,104 @@ def memory_plot(rank: Rank, absolute: bool) -> str:
         peaks.append((counted[-1][0], peaks[-1][1]))
     lines = [[(n, b - base) for n, b in counted], looks, peaks]
     unit, name = _unit(max(abs(b) for line in lines for _, b in line))
-    counts, found, peak = ([(n, b / unit) for n, b in line] for line in lines)
-    axes = axes_around([*counts, *found, *peak])
-    full = [s.number for s in rank.steps if any(c.generation == OLDEST for c in s.collections)]
-    marks = [upright(axes, step, PEAK) for step in full[:MAX_COLLECTIONS] if axes.first <= step <= axes.last]
-    marks += [line(axes, counts, COUNTED), line(axes, found, EXPLAINED), dots(axes, found, EXPLAINED)]
-    marks.append(line(axes, peak, PEAK, dashed=True))
-    return plot(axes, f"memory, {name}" if absolute else f"growth, {name}", above=marks)
+    with _figure(f"memory of rank {rank.number}") as (figure, axes):
+        for line, series, style in zip(lines, (COUNTED, EXPLAINED, PEAK), ("-", "", "--"), strict=True):
+            if line:
+                axes.plot(
+                    [n for n, _ in line],
+                    [b / unit for _, b in line],
+                    style,
+                    color=_series(series),
+                    marker="o" if series == EXPLAINED else None,
+                    markersize=5,
+                    linewidth=1.8,
+                    clip_on=False,
+                )
+        full = [s.number for s in rank.steps if any(c.generation == OLDEST for c in s.collections)]
+        for step in full[:MAX_COLLECTIONS]:
+            axes.axvline(step, color=_series(PEAK), linewidth=0.8, linestyle=":")
+        axes.set_ylabel(f"memory, {name}" if absolute else f"growth, {name}")
+        axes.set_xlim(counted[0][0], max(counted[-1][0], *(n for n, _ in looks)) if looks else counted[-1][0])
+        return _svg(figure)
 
 
-def categories_plot(summary: RankSummary) -> str:
-    """Bytes of a rank by category at each look, stacked; "" where looks at fewer than two steps were sorted."""
+def categories_plot(number: int, summary: RankSummary) -> str:
+    """Bytes of rank `number` by category at each look, stacked; "" where looks at fewer than two steps were sorted."""
     looks: Sequence[tuple[int, Mapping[str, int]]] = summary.categories_by_step
     if len({step for step, _ in looks}) < MIN_POINTS or not categories_shown(summary):
         return ""
     series = category_series(categories_shown(summary))
     unit, name = _unit(max(sum(sizes.values()) for _, sizes in looks))
-    stack = [[(step, 0.0) for step, _ in looks]]
-    for category in series:
-        below = stack[-1]
-        stack.append(
-            [(step, y + sizes.get(category, 0) / unit) for (step, sizes), (_, y) in zip(looks, below, strict=True)]
-        )
-    axes = axes_around(stack[0] + stack[-1], from_zero=True)
-    layers = zip(series.values(), stack, stack[1:], strict=False)
-    return plot(axes, f"storages found, {name}", below=[area(axes, under, upper, n) for n, under, upper in layers])
+    layers = [[sizes.get(category, 0) / unit for _, sizes in looks] for category in series]
+    with _figure(f"categories of rank {number}") as (figure, axes):
+        axes.stackplot([step for step, _ in looks], layers, colors=[_series(n) for n in series.values()])
+        axes.set_ylabel(f"storages found, {name}")
+        axes.set_xlim(looks[0][0], looks[-1][0])
+        axes.set_ylim(bottom=0)
+        return _svg(figure)
+
+
+def _series(number: int) -> str:
+    return f"#0300{number:02x}"
 
 
 def _unit(largest: float) -> tuple[float, str]:
     units = ((1024.0**3, "GiB"), (1024.0**2, "MiB"), (1024.0, "KiB"))
     return next(((size, name) for size, name in units if largest >= size), (1.0, "bytes"))
+
+
+@contextmanager
+def _figure(salt: str) -> Iterator[tuple[Figure, Axes]]:
+    """A figure of its own, outside pyplot, under matplotlib's default style whatever the user's matplotlibrc says.
+
+    `salt` makes the ids inside the drawing its own, and the same each time.
+    """
+    from matplotlib import style
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator
+
+    settings: dict[str, Any] = {
+        "svg.fonttype": "none",
+        "svg.hashsalt": salt,
+        "text.parse_math": False,
+        "font.size": 10.0,
+        "text.color": _INK,
+        "axes.edgecolor": _GRID,
+        "axes.labelcolor": _INK,
+        "xtick.color": _INK,
+        "ytick.color": _INK,
+        "grid.color": _GRID,
+        "axes.facecolor": "none",
+        "figure.facecolor": "none",
+        "savefig.facecolor": "none",
+    }
+    with style.context(["default", settings]):
+        figure = Figure(figsize=SIZE, layout="tight")
+        FigureCanvasAgg(figure)
+        axes = figure.add_subplot()
+        axes.set_xlabel("step")
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        axes.ticklabel_format(axis="y", useOffset=False, style="plain")
+        axes.grid(True, axis="y", linewidth=0.6)
+        axes.tick_params(length=0)
+        axes.spines[["top", "right", "left"]].set_visible(False)
+        yield figure, axes
+
+
+_NUMBERED = r"figure|axes|patch|line2d|text|matplotlib\.axis|xtick|ytick|FillBetweenPolyCollection|LineCollection"
+"""Groups that matplotlib gives an id: several drawings on one page would repeat them."""
+
+
+def _svg(figure: Figure) -> str:
+    stream = io.StringIO()
+    figure.savefig(stream, format="svg", metadata={"Date": None, "Creator": None})
+    text = stream.getvalue()
+    text = text[text.index("<svg") :]
+    text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
+    text = re.sub(rf' id="(?:{_NUMBERED})_\d+"', "", text)
+    text = re.sub(r'(<svg[^>]*?) (?:width|height)="[\d.]+pt"', r"\1", text)
+    text = re.sub(r'(<svg[^>]*?) (?:width|height)="[\d.]+pt"', r"\1", text, count=1)
+    for placeholder, colour in _PLACEHOLDERS.items():
+        text = text.replace(placeholder, colour)
+    return text.replace("<svg", '<svg class="plot" role="img"', 1)
