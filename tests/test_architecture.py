@@ -18,6 +18,7 @@ from support import ROOT
 
 PLAN: dict[str, tuple[set[str], set[str]]] = {
     "_version": (set(), set()),
+    "native": (set(), set()),
     "errors": (set(), set()),
     "units": (set(), set()),
     "verdict": (set(), set()),
@@ -27,7 +28,7 @@ PLAN: dict[str, tuple[set[str], set[str]]] = {
     "record": ({"graph", "allocator", "errors", "options"}, set()),
     "launch": ({"record", "errors", "options"}, {"torch"}),
     "capture": (
-        {"record", "graph", "allocator", "errors", "options", "findings", "report"},
+        {"record", "graph", "allocator", "errors", "options", "native", "findings", "report"},
         {"torch", "numpy", "objgraph", "psutil"},
     ),
     "findings": ({"record", "graph", "allocator", "units", "verdict"}, {"numpy"}),
@@ -42,7 +43,7 @@ PLAN: dict[str, tuple[set[str], set[str]]] = {
     "__init__": ({"profiler", "findings", "report", "record", "errors"}, set()),
     "__main__": (set(), {"leakscope_cli"}),
     "leakscope_cli": (
-        {"launch", "findings", "report", "record", "allocator", "units", "errors", "options", "verdict"},
+        {"launch", "findings", "report", "record", "allocator", "units", "errors", "options", "native", "verdict"},
         {"click", "rich"},
     ),
 }

@@ -11,7 +11,7 @@ from leakscope.capture.heap.garbage import freed_by
 from leakscope.capture.heap.hook_owners import find_hook_owners
 from leakscope.capture.heap.native.references import NativeReferences
 from leakscope.capture.heap.prune import PrunedHeap, prune
-from leakscope.capture.heap.python.gc_heap import counts_of
+from leakscope.capture.heap.python.columns import counts_of
 from leakscope.capture.heap.refcounts import RefcountTable, explain_refcounts
 from leakscope.graph.model import Ints
 from leakscope.graph.reach import reachable

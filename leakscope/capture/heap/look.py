@@ -29,8 +29,8 @@ from leakscope.capture.heap.native.references import NativeReferences, Storage
 from leakscope.capture.heap.native.storages import device_of, storage_object, tensor_over
 from leakscope.capture.heap.objects.found import gaining_containers, rows_of
 from leakscope.capture.heap.objects.gains import Gains
+from leakscope.capture.heap.python.columns import Growing
 from leakscope.capture.heap.python.gc_heap import sweep, type_counts
-from leakscope.capture.heap.python.untracked import Growing
 from leakscope.capture.heap.to_graph import StorageFacts, to_heap_graph
 from leakscope.capture.process.pause import paused
 from leakscope.capture.source import user_source as source

@@ -36,8 +36,8 @@ from leakscope.capture.heap.native.storages import (
 )
 from leakscope.capture.heap.python.address_book import Ints
 from leakscope.capture.heap.python.code_referents import frame_locals
-from leakscope.capture.heap.python.gc_heap import Sweep, append, counts_of
-from leakscope.capture.heap.python.untracked import Growing
+from leakscope.capture.heap.python.columns import Growing, counts_of, dicts_of
+from leakscope.capture.heap.python.gc_heap import Sweep, append
 from leakscope.capture.heap.raw_types import container_base
 from leakscope.graph.model import ReferenceKind
 
@@ -259,7 +259,7 @@ class NativeReferences:
             closed = {*frame.f_code.co_cellvars, *frame.f_code.co_freevars}
             for name, value in frame_locals(frame).items():
                 at = self.find(id(value))
-                if at < 0 and growing is not None and type(value) is dict and len(growing([value])):
+                if at < 0 and growing is not None and type(value) is dict and value and len(growing(dicts_of([value]))):
                     at = self.index_of(value)
                 if at < 0:
                     continue

@@ -15,6 +15,7 @@ from leakscope.capture.heap.objects.lengths import Containers, Lengths, gained, 
 from leakscope.capture.heap.objects.linked import LinkedTypes
 from leakscope.capture.heap.objects.sizes import Measure, size_of
 from leakscope.capture.heap.python.address_book import Ints
+from leakscope.capture.heap.python.columns import UntrackedDicts
 from leakscope.capture.heap.python.gc_heap import Sweep
 from leakscope.capture.heap.python.untracked import LARGE
 from leakscope.capture.heap.raw_types import container_base
@@ -23,8 +24,8 @@ _MOST_MEASURED = 256
 """Containers that one look measures, those that have gained most items, chosen."""
 _FIRST = 1 << 40
 """Added to what a container has gained that had gained before: those come first."""
-_MANY_DICTS, _FEW_ITEMS = 1 << 14, 16
-"""Dicts of numbers and texts from which on the short ones among them are taken to be data, chosen."""
+_MANY_DICTS, _FEW_ITEMS = 1 << 17, 16
+"""Dicts of numbers and texts of a look from which on the short ones among them are taken to be data, chosen."""
 _WITHOUT_FIRST = (set, collections.deque)
 """Of these the first item is another one as soon as an item is put in, or taken out."""
 _MOST_TOLD = 32
@@ -66,16 +67,13 @@ class Gains:
         self._lengths.note(_columns(heap, containers[kept_lengths(heap.lengths[containers].astype(np.int64))]))
         return at[there][grown]
 
-    def growing_dicts(self, dicts: list[dict[Any, Any]]) -> Ints:
+    def growing_dicts(self, dicts: UntrackedDicts) -> Ints:
         """Places of those of some dicts that hold only what gc does not track: it does not track them either."""
-        lengths = np.fromiter(map(len, dicts), np.int64, len(dicts))
-        least = 1 if len(dicts) <= _MANY_DICTS else _FEW_ITEMS
-        places = np.flatnonzero(lengths >= least)
+        least = 1 if len(dicts.lengths) <= _MANY_DICTS else _FEW_ITEMS
+        places = np.flatnonzero(dicts.lengths >= least)
         if len(places) == 0:
             return places
-        some = [dicts[place] for place in places.tolist()]
-        columns = (map(id, some), map(len, some), map(id, map(next, map(iter, some))))
-        now = Containers(*(np.fromiter(column, np.int64, len(some)) for column in columns))
+        now = Containers(dicts.addresses[places], dicts.lengths[places], dicts.firsts[places])
         self._lengths.note(now)
         if len(self._lengths.last.addresses) == 0:
             return places[:0]

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterable
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass
 from itertools import chain, compress
 from typing import Any
 
@@ -11,10 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from leakscope.capture.heap.python.address_book import Ints, Places, addresses_of
+from leakscope.capture.heap.python.columns import NAMED_BASELINE, Book, dicts_of, in_range
 from leakscope.capture.heap.raw_types import has_gc, mro, type_name
 
-Growing = Callable[[list[dict[Any, Any]]], Ints]
-"""Of these dicts, the places of those that have grown."""
 LARGE = 4096
 """Bytes from which memory that is no tensor's is looked at: a page. Small objects come by the million."""
 
@@ -23,7 +24,7 @@ _PLAIN = (type, dict, tuple, list, set, frozenset)
 `_PyTuple_MaybeUntrack`): dicts and tuples are asked for arrays, and static types hold nothing that matters here."""
 _ASKED = (dict, tuple)
 _SIZED = (bytes, bytearray)
-_HANDLES = ("Work", "Future", "SavedTensor")
+HANDLES = ("Work", "Future", "SavedTensor")
 """How the names of pybind's types end whose objects hold tensors, though gc knows nothing of them."""
 
 
@@ -34,21 +35,20 @@ def may_hold_tracked(kind: type) -> bool:
     bases = mro(kind)
     if np.ndarray in bases or memoryview in bases:
         return True
-    return has_gc(kind) or type_name(kind).endswith(_HANDLES)
+    return has_gc(kind) or type_name(kind).endswith(HANDLES)
 
 
 class UntrackedContainers:
     """Referents that gc.get_objects does not show and that may stand between objects that it does."""
 
-    def __init__(self, growing: Growing | None = None) -> None:
+    def __init__(self, with_dicts: bool) -> None:
         self.objects: dict[int, Any] = {}
         """By address."""
         self.references: list[tuple[int, int]] = []
         """(index of the holder, address of what it holds)"""
-        self.grown: dict[int, Any] = {}
-        """Dicts that hold only what gc does not track and have grown since the last look, by address."""
-        self.references_to_grown: list[tuple[int, int]] = []
-        self._growing = growing
+        self.dicts: tuple[list[Ints], ...] = ([], [], [], [])
+        """The columns of `UntrackedDicts`, in parts; empty unless asked for."""
+        self._with_dicts = with_dicts
         self._kinds = np.zeros(0, dtype=np.int64)
         self._holding = np.zeros(0, dtype=bool)
         self._asked = np.array([id(kind) for kind in _ASKED])
@@ -67,19 +67,19 @@ class UntrackedContainers:
             asked &= ~frozen
             chosen |= frozen
         chosen[np.flatnonzero(asked)[_leading_on(list(compress(referents, asked.tolist())))]] = True
-        if self._growing is not None:
-            self._add_grown(np.flatnonzero(types == id(dict)), chosen, referents, holders)
+        if self._with_dicts:
+            self._add_dicts(np.flatnonzero(types == id(dict)), referents, holders)
         for place in np.flatnonzero(chosen).tolist():
             self.objects[id(referents[place])] = referents[place]
             self.references.append((int(holders[place]), id(referents[place])))
 
-    def _add_grown(self, places: Ints, chosen: NDArray[np.bool_], referents: list[Any], holders: Places) -> None:
-        """Add those of the dicts at these places that have grown and are not among the chosen."""
-        assert self._growing is not None
-        grown = places[self._growing([referents[place] for place in places.tolist()])]
-        for place in grown[~chosen[grown]].tolist():
-            self.grown[id(referents[place])] = referents[place]
-            self.references_to_grown.append((int(holders[place]), id(referents[place])))
+    def _add_dicts(self, places: Ints, referents: list[Any], holders: Places) -> None:
+        """Note the dicts at these places that have items."""
+        places = np.array([place for place in places.tolist() if referents[place]], dtype=np.int64)
+        dicts = dicts_of([referents[place] for place in places.tolist()])
+        parts: tuple[Ints, ...] = (holders[places].astype(np.int64), dicts.addresses, dicts.lengths, dicts.firsts)
+        for column, part in zip(self.dicts, parts, strict=True):
+            column.append(part)
 
     def _of_holding_types(self, referents: list[Any], types: Ints) -> NDArray[np.bool_]:
         """Which are of a type that may hold tracked objects; each type is judged once."""
@@ -94,6 +94,52 @@ class UntrackedContainers:
             self._holding = np.append(self._holding, fresh).astype(bool)[order]
             place = np.searchsorted(self._kinds, types)
         return self._holding[place] if len(self._kinds) else np.zeros(len(types), dtype=bool)
+
+
+@dataclass(frozen=True)
+class UntrackedHeap:
+    """The untracked objects that stand between others, and the references to and from them."""
+
+    objects: list[Any]
+    counts: Places
+    holder: Places
+    held: Places
+    arrays: Places
+    """Places of those that are arrays or memoryviews: what they hold is not read."""
+
+
+def read_further(untracked: UntrackedContainers, book: Book, tracked: int) -> UntrackedHeap:
+    """Go on from the untracked objects found to those that they hold; their indexes follow the `tracked` ones."""
+    index = {address: tracked + k for k, address in enumerate(untracked.objects)}
+    holders = [holder for holder, _ in untracked.references]
+    helds = [index[address] for _, address in untracked.references]
+    objects = list(untracked.objects.values())
+    untracked.objects.clear()
+    counts = [sys.getrefcount(obj) - NAMED_BASELINE for obj in objects]
+    leading: dict[int, bool] = {}
+    arrays: list[int] = []
+    for k, obj in enumerate(objects):  # which grows
+        if is_array(type(obj)):
+            arrays.append(k)
+            continue
+        for referent in gc.get_referents(obj):
+            at = index.get(id(referent))
+            if at is None:
+                at = book.find_one(id(referent))
+                if at < 0 and leads_on(referent, leading):
+                    at = index[id(referent)] = tracked + len(objects)
+                    counts.append(sys.getrefcount(referent) - NAMED_BASELINE)
+                    objects.append(referent)
+            if at >= 0:
+                holders.append(tracked + k)
+                helds.append(at)
+    columns = (np.asarray(column, dtype=np.int32) for column in (holders, helds, arrays))
+    return UntrackedHeap(objects, in_range(np.asarray(counts, dtype=np.int64)), *columns)
+
+
+def is_array(kind: type) -> bool:
+    """Whether gc cannot read what objects of a type hold: numpy's arrays and memoryviews."""
+    return kind is memoryview or np.ndarray in mro(kind)
 
 
 def untracked_referents(obj: Any) -> Iterable[Any]:
@@ -115,6 +161,7 @@ def leads_on(obj: Any, holding: dict[int, bool]) -> bool:
     `holding` remembers what is known of each type, by its address.
     """
     waiting = [obj]
+    seen = {id(obj)}
     while waiting:
         inner = waiting.pop()
         kind = type(inner)
@@ -128,16 +175,19 @@ def leads_on(obj: Any, holding: dict[int, bool]) -> bool:
         ):
             return True
         if any(kind is plain for plain in _ASKED) and not gc.is_tracked(inner):
-            waiting += gc.get_referents(inner)
+            new = {id(held): held for held in gc.get_referents(inner) if id(held) not in seen}
+            seen.update(new)
+            waiting += new.values()
     return False
 
 
 def _leading_on(objects: list[Any]) -> NDArray[np.bool_]:
     """Which untracked dicts and tuples hold an array, large bytes or another such object, at whatever depth.
 
-    The dict of an instance that holds arrays and numbers is one.
+    The dict of an instance that holds arrays and numbers is one. Each is read once at a depth, however many hold it.
     """
-    levels: list[tuple[int, Ints, NDArray[np.bool_]]] = []
+    levels: list[tuple[Ints, Ints, NDArray[np.bool_]]] = []
+    """At each depth (place of a holder, place of what it holds one deeper) and which hold one themselves."""
     count = len(objects)
     while objects:
         lists = list(map(gc.get_referents, objects))
@@ -152,13 +202,16 @@ def _leading_on(objects: list[Any]) -> NDArray[np.bool_]:
         holding[sized] = _lengths(inner, sized) >= LARGE
         nested = np.array([kind is dict or kind is tuple for kind in types], dtype=bool)[inverse]
         nested &= ~np.fromiter(map(gc.is_tracked, inner), bool, len(inner))
-        levels.append((len(lists), parent[nested], np.bincount(parent[holding], minlength=len(lists)) > 0))
-        objects = list(compress(inner, nested.tolist()))
-        del lists, inner
-    answer = np.zeros(count, dtype=bool)
-    for depth, (size, parent, direct) in enumerate(reversed(levels)):
-        below = np.bincount(parent[answer], minlength=size) > 0 if depth else False
-        answer = direct | below
+        shared = list(compress(inner, nested.tolist()))
+        objects = list({id(obj): obj for obj in shared}.values())
+        place = {id(obj): k for k, obj in enumerate(objects)}
+        child = np.array([place[id(obj)] for obj in shared], dtype=np.int64)
+        levels.append((parent[nested], child, np.bincount(parent[holding], minlength=len(lists)) > 0))
+        del lists, inner, shared
+    answer = np.zeros(0 if levels else count, dtype=bool)
+    for parent, child, direct in reversed(levels):
+        direct[parent[answer[child]]] = True
+        answer = direct
     return answer
 
 

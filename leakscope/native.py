@@ -1,0 +1,37 @@
+"""Which reader of the heap serves: the one in C, or, where none was built or it is not wanted, the one in Python?"""
+
+from __future__ import annotations
+
+import os
+from functools import cache
+from importlib import import_module
+from typing import Any
+
+NATIVE, PYTHON = "native", "python"
+_PURE = "LEAKSCOPE_PURE"
+"""The environment variable that asks for the Python reader."""
+
+
+def gc_heap() -> Any:
+    """The module `_gc_heap`; None where it was not built, was built for another Python or is not wanted."""
+    return None if os.environ.get(_PURE, "") not in ("", "0") else _built()
+
+
+@cache
+def _built() -> Any:
+    try:
+        return import_module("leakscope.capture.heap._gc_heap")
+    except (ImportError, SystemError):  # SystemError: a module that was built for another Python and lies about it
+        return None
+
+
+def heap_reader() -> str:
+    """`NATIVE` or `PYTHON`."""
+    return PYTHON if gc_heap() is None else NATIVE
+
+
+def described() -> str:
+    """The reader in words, with the reason where it is not the native one."""
+    if gc_heap() is not None:
+        return "native heap reader"
+    return f"Python heap reader: {'no native one was built' if _built() is None else f'{_PURE} asks for it'}"
