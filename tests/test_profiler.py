@@ -98,7 +98,7 @@ def test_what_a_look_leaves_in_a_threads_cache_is_not_taken_for_the_programs_own
         for thread in threads:
             thread.join()
     looks = profiler.run.ranks[0].looks
-    assert len(looks) >= 4
+    assert len(looks) >= 3
     rose = (looks[-1].counted_bytes or 0) - (looks[0].counted_bytes or 0)
     # a thread costs 47 KiB by itself, and 230 KiB with what a look leaves
     assert rose < 100 * 1024 * (looks[-1].step - looks[0].step)
