@@ -41,6 +41,12 @@ _MAX_WEIGHTS = 4000
 """Objects kept to be let go of: the first look leaves 3,000 behind in caches and modules, later ones about 50."""
 
 
+_ATTENTIVE = 128
+"""Young collections, chosen, ahead of which memory is counted after one that freed something: to count takes longer
+than most of them do, and where none frees anything for so long, as in most trainings, hardly one will.
+"""
+
+
 class CollectionWatch:
     """A callback for `gc.callbacks`; deaf while leakscope itself is at work."""
 
@@ -52,6 +58,7 @@ class CollectionWatch:
         self.over = False
         """Nothing more is to be noted."""
         self._own_blocks = 0
+        self._attentive = _ATTENTIVE
         self._weights: list[dict[Any, Any]] = [{} for _ in range(_MAX_WEIGHTS)]
 
     def __call__(self, phase: str, info: Mapping[str, Any]) -> None:
@@ -61,15 +68,19 @@ class CollectionWatch:
         if phase == "start":
             # collecting begins with setting the count to 0 (gcmodule.c, gc_collect_main): these weigh nothing now
             self._weights += [{} for _ in range(_MAX_WEIGHTS - len(self._weights))]
-            self._began = (time.perf_counter(), self._counted())
+            young = info["generation"] < _OLDEST
+            self._attentive -= young
+            self._began = (time.perf_counter(), self._counted() if self._attentive >= 0 or not young else None)
             return
         if self._began is None:
             return
         (began, before), self._began = self._began, None
         generation, collected = int(info["generation"]), int(info["collected"])
-        if generation < _OLDEST and collected == 0:
+        if collected:
+            self._attentive = _ATTENTIVE
+        elif generation < _OLDEST:
             return
-        after = self._counted()
+        after = None if before is None else self._counted()
         freed = None if before is None or after is None else max(0, before - after)
         self._seen.append(Collection(generation, time.perf_counter() - began, collected, freed))
 
