@@ -134,8 +134,9 @@ def watch(names: Sequence[str], variant: str) -> Watched:
         del acts, cases
         if collecting:
             gc.enable()
-        for _ in range(12):
-            gc.collect()
+        for _ in range(12):  # a layer of grad nodes at a time
+            if not gc.collect():
+                break
     return Watched(judge(run_of(looks, 10)), tuple(looks), primes)
 
 

@@ -143,7 +143,7 @@ def test_the_cut_is_the_same_wherever_the_walk_begins() -> None:
 
 
 def test_a_large_knot_takes_few_walks(monkeypatch: pytest.MonkeyPatch) -> None:
-    count = 20_000
+    count = 5_000
     objects = [Object(k, "node", "instance", f"node {k}", f"n{k}", "", 0, -1, "", 1, 0) for k in range(count)]
     objects += [Object(count, "tensor", "tensor", "t", "t", "", 0, -1, "", 1, 0)]
     objects += [Object(count + 1, "storage", "storage", "s", "s", "", 64, -1, "", 1, 0)]
