@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import collections
-import functools
 import gc
 import tracemalloc
 from collections.abc import Callable, Iterator
@@ -116,11 +115,13 @@ STORIES: dict[str, tuple[Callable[[dict[str, Any], int], object], str, str]] = {
 """Name to (one step of it, how its holder is written, what it gains a step)."""
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True)
 class Lived:
     """All stories, lived in one process at once."""
 
     looks: tuple[Look, ...]
+    findings: dict[str, Finding]
+    """By how the holder is written."""
     traced: dict[str, float]
     """Bytes a step that tracemalloc counts of each story."""
 
@@ -129,7 +130,8 @@ class Lived:
 def lived() -> Iterator[Lived]:
     traced = _traced()
     _records.clear()
-    yield Lived(_live(), traced)
+    looks = _live()
+    yield Lived(looks, _told(looks), traced)
     _records.clear()
 
 
@@ -184,9 +186,8 @@ def _live() -> tuple[Look, ...]:
     return tuple(looks)
 
 
-@functools.cache
-def findings_of(lived: Lived) -> dict[str, Finding]:
-    rank = Rank(0, (), tuple(replace(one, counted_bytes=None) for one in lived.looks), Ended(EndKind.FINISHED, 0, 9))
+def _told(looks: tuple[Look, ...]) -> dict[str, Finding]:
+    rank = Rank(0, (), tuple(replace(one, counted_bytes=None) for one in looks), Ended(EndKind.FINISHED, 0, 9))
     run = Run(("train.py",), (rank,), 1, "cpu", "2.13.0", "0.1.0", warmup=2, min_bytes=16 * 1024)
     return {finding.subject.partition(" in ")[0]: finding for finding in judge(run).findings}
 
@@ -195,7 +196,7 @@ def findings_of(lived: Lived) -> dict[str, Finding]:
 def test_what_gains_is_told_with_its_holder_and_its_rate(lived: Lived, name: str) -> None:
     _, holder, gained = STORIES[name]
 
-    finding = findings_of(lived)[holder]
+    finding = lived.findings[holder]
 
     assert (finding.rule, finding.severity) == ("object-growth", "leak")
     assert f" gains {gained} a step" in title(finding)
@@ -207,13 +208,13 @@ def test_what_gains_is_told_with_its_holder_and_its_rate(lived: Lived, name: str
 
 @pytest.mark.parametrize("name", [name for name in STORIES if name != "small arrays"])
 def test_the_bytes_are_those_that_python_asked_for(lived: Lived, name: str) -> None:
-    finding = findings_of(lived)[STORIES[name][1]]
+    finding = lived.findings[STORIES[name][1]]
 
     assert finding.bytes_per_step == pytest.approx(lived.traced[name], rel=NEAR)
 
 
 def test_a_cut_frees_also_what_was_there_before_the_first_look(lived: Lived) -> None:
-    finding = findings_of(lived)["texts"]
+    finding = lived.findings["texts"]
 
     assert finding.retained_bytes == pytest.approx(max(LOOKS) * lived.traced["strings"], rel=NEAR)
     assert finding.trace[-2].object == f"list, {max(LOOKS)} items"
@@ -221,7 +222,7 @@ def test_a_cut_frees_also_what_was_there_before_the_first_look(lived: Lived) -> 
 
 
 def test_numbers_bounded_caches_and_what_came_to_rest_are_no_leak(lived: Lived) -> None:
-    leaks = {name for name, finding in findings_of(lived).items() if finding.severity == "leak"}
+    leaks = {name for name, finding in lived.findings.items() if finding.severity == "leak"}
 
     assert leaks == {holder for _, holder, _ in STORIES.values()}
 
@@ -246,7 +247,7 @@ def test_no_object_is_kept_alive() -> None:
 
 
 def test_its_facts_say_how_many(lived: Lived) -> None:
-    facts = findings_of(lived)["trainer.history"].facts
+    facts = lived.findings["trainer.history"].facts
 
     assert isinstance(facts, ObjectFacts)
     assert (facts.item, facts.items, facts.items_per_step) == ("dict of int, str and float", 18, 3.0)
