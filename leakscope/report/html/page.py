@@ -92,16 +92,9 @@ class RankOnPage:
 
 def render(run: Run, findings: Findings) -> str:
     """The whole page, styles and drawings inside; everything that came from the run is escaped."""
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+    from leakscope.report.html.templates import templates
 
-    environment = Environment(
-        loader=FileSystemLoader(Path(__file__).parent),
-        autoescape=True,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        undefined=StrictUndefined,
-        keep_trailing_newline=True,
-    )
+    environment = templates(Path(__file__).parent)
     environment.filters |= {"bytes": bytes_text, "numbers": wording.listed_numbers, "ticked": _ticked}
     run, findings = cleaned(run), cleaned(findings)
     sections = (

@@ -140,12 +140,14 @@ def _figure(salt: str) -> Iterator[tuple[Figure, Axes]]:
 
     `salt` makes the ids inside the drawing its own, and the same each time.
     """
-    from matplotlib import style
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib import rc_context, rcParamsDefault
+    from matplotlib.backends.backend_svg import FigureCanvasSVG
     from matplotlib.figure import Figure
     from matplotlib.ticker import MaxNLocator
 
-    settings: dict[str, Any] = {
+    # as matplotlib.style's "default", without importing all other styles; the backend that was chosen stays
+    default = {str(name): value for name, value in dict.items(rcParamsDefault) if name != "backend"}
+    settings: dict[Any, Any] = default | {
         "svg.fonttype": "none",
         "svg.hashsalt": salt,
         "text.parse_math": False,
@@ -160,9 +162,9 @@ def _figure(salt: str) -> Iterator[tuple[Figure, Axes]]:
         "figure.facecolor": "none",
         "savefig.facecolor": "none",
     }
-    with style.context(["default", settings]):
-        figure = Figure(figsize=SIZE, layout="tight")
-        FigureCanvasAgg(figure)
+    with rc_context(settings):
+        figure = Figure(figsize=SIZE)
+        FigureCanvasSVG(figure)
         axes = figure.add_subplot()
         axes.set_xlabel("step")
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
@@ -179,7 +181,10 @@ _NUMBERED = r"figure|axes|patch|line2d|text|matplotlib\.axis|xtick|ytick|FillBet
 
 def _svg(figure: Figure) -> str:
     stream = io.StringIO()
-    figure.savefig(stream, format="svg", metadata={"Date": None, "Creator": None})
+    # `savefig` would draw all of it twice, and find the same margins twice
+    figure.tight_layout()
+    canvas: Any = figure.canvas
+    canvas.print_svg(stream, metadata={"Date": None, "Creator": None})
     text = stream.getvalue()
     text = text[text.index("<svg") :]
     text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
