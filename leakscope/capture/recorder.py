@@ -173,9 +173,10 @@ class Recorder:
         if self.steps == self._schedule.steps:
             self._finish_looking()
         else:
-            if self._schedule.due(self.steps, ended - self._attached, counted.bytes):
+            own = self._handover.own(self.steps)
+            if self._peers.look_is_due(self.steps, own, ended - self._attached, counted.bytes):
                 self._look(self.steps, Occasion.STEP)
-            self._rank_state.update(steps=self._handover.own(self.steps))
+            self._rank_state.update(steps=own)
 
     @contextmanager
     def _at_peak(self, step: int, occasion: Occasion) -> Iterator[Live]:
@@ -191,14 +192,12 @@ class Recorder:
         self._rank_state.update(steps=self._handover.own(self.steps))
         self._peers.wait_at_last_step()
 
-    # looks
-
     def _look(self, step: int, occasion: Occasion, collect: bool = False) -> None:
         with self._looks.lock:
             self._rank_state.update(activity=Activity.LOOKING)
             self._watchdog.extend(self._looks.take(step, occasion, collect))
             self._schedule.taken(step, self._looks.cost, judged=occasion in (Occasion.STEP, Occasion.PEER))
-            self._rank_state.update(activity=Activity.RUNNING)
+            self._rank_state.update(activity=Activity.RUNNING, spent=self._schedule.with_one_more)
 
     def _look_as_peer(self, step: int) -> None:
         if self._comm is not None:

@@ -41,6 +41,10 @@ class Schedule:
     """Share of the run's time that leakscope may take, 0.02 for 2%."""
     spent: float = 0.0
     """Seconds of the processor that looks, and all else at the ends of steps, took so far."""
+    peers_spent: float = 0.0
+    """The most that any peer has spent, with one more look: ranks in lockstep wait for the slowest."""
+    counted: int = 0
+    """Bytes counted at the end of the last step."""
     _cost: float = 0.0
     """Seconds of the processor that the last look took: what the next one will."""
     _since: int = 0
@@ -48,7 +52,6 @@ class Schedule:
     _taken: int = 0
     """Looks since then from which growth is judged."""
     _last: int = 0
-    _counted: int = 0
     _most: int = 0
     """What was counted at the look that found most."""
     _called: int = 0
@@ -60,12 +63,11 @@ class Schedule:
         self.steps = None if self.steps is None else self.steps + step - self._since
         self._since, self._taken = step, 0
 
-    def due(self, step: int, elapsed: float, counted: int | None = None) -> bool:
-        """Is a look due at the end of this step, `elapsed` seconds into the run, with so many bytes counted?"""
-        self._counted = counted or 0
+    def due(self, step: int, elapsed: float) -> bool:
+        """Is a look due at the end of this step, `elapsed` seconds into the run?"""
         if step <= self.warmup or (self.steps is not None and step >= self.steps):
             return False
-        if self.steps is not None and (step - self.warmup in FIRST_LOOKS or step == self.steps - 1):
+        if self.steps is not None and self.is_planned(step):
             return True
         if self.steps is None and self._is_first(step) and self._affords_first(elapsed):
             return True
@@ -87,7 +89,7 @@ class Schedule:
         called, self._risen = (
             self._risen,
             self._called < _MAX_CALLED
-            and self._counted - self._most >= max(_MIN_RISE_BYTES, _MIN_RISE_SHARE * self._most)
+            and self.counted - self._most >= max(_MIN_RISE_BYTES, _MIN_RISE_SHARE * self._most)
             and self._affords(_AT_ONCE_S, _SHARE_AT_FIRST * elapsed),
         )
         self._called += called
@@ -95,11 +97,20 @@ class Schedule:
 
     def _affords(self, at_once: float, share: float) -> bool:
         """May looking take so many seconds with one more look?"""
-        return self.spent + self._cost <= at_once + share
+        return max(self.with_one_more, self.peers_spent) <= at_once + share
+
+    @property
+    def with_one_more(self) -> float:
+        """What looking will have taken after the next look."""
+        return self.spent + self._cost
+
+    def is_planned(self, step: int) -> bool:
+        """Is this a step at which every rank is looked at, if it can afford it?"""
+        return step - self.warmup in FIRST_LOOKS or (self.steps is not None and step == self.steps - 1)
 
     def taken(self, step: int, seconds: float, judged: bool = True) -> None:
         """Note what a look cost, in seconds of the processor, and whether growth is judged from it."""
         self._last, self._cost, self._risen = step, seconds, False
         self._taken += judged and step > self.warmup
-        self._most = max(self._most, self._counted)
+        self._most = max(self._most, self.counted)
         self.spent += seconds

@@ -18,6 +18,10 @@ _ANSWER_TIMEOUT_S = 5.0
 """Seconds that a rank whose allocation failed waits for its peers to be looked at, while none of them is."""
 _WAITING_INTERVAL_S = 0.005
 """Seconds between two readings of the peers' states while this rank waits for them."""
+_AHEAD = 2
+"""Steps between asking all ranks for a look and the look: in lockstep, where none is a whole step ahead of another,
+each has the question before it gets there.
+"""
 
 
 def call_ahead_of_comm(poll: Callable[..., None], patches: Patches) -> None:
@@ -46,12 +50,14 @@ class Peers:
     ) -> None:
         """`look(step)` looks at this rank for its peers' step, `answer(rank)` for an allocation that failed there."""
         self._file, self._schedule, self._look, self._answer = file, schedule, look, answer
-        self._rank = options.rank
+        self._rank, self._world = options.rank, options.world
         self._steps = options.steps
         self._by_hand = options.by_hand
         self._began = time.perf_counter()
         self._judged: tuple[tuple[RankState, ...], bool] = ((), False)
         """What the ranks' states were when it was last asked whether the run is over, and the answer."""
+        self._looked_at = 0
+        """The step of this rank's own after which it was last looked at."""
         self._seen = 0
         """The peers' latest step that needs no look any more."""
         self._waiting_since: float | None = None
@@ -142,6 +148,31 @@ class Peers:
             for state in others
         )
 
+    def look_is_due(self, step: int, own: int, elapsed: float, counted: int | None) -> bool:
+        """Is a look due at the end of this step, the `own`th of the clock that ticks now?
+
+        All ranks wait for one that is looked at. So beyond the looks that are planned, what one of them finds due it
+        asks all for, and they are looked at after the same step.
+        """
+        schedule, file = self._schedule, self._file
+        schedule.counted = counted or 0
+        self._looked_at = min(self._looked_at, own)  # another clock took over, and counts anew
+        states = file.states() if self._world > 1 else ()
+        others = [state for rank, state in enumerate(states) if rank != self._rank]
+        schedule.peers_spent = max((state.spent for state in others), default=0.0)
+        asked = [state.look_at for state in states if self._looked_at < state.look_at <= own + _AHEAD]
+        if not others or schedule.is_planned(step):
+            due = schedule.due(step, elapsed)
+        elif asked:
+            due = min(asked) <= own
+        else:
+            due = False
+            if schedule.due(step, elapsed):
+                file.update(look_at=own + _AHEAD)
+        if due:
+            self._looked_at = own
+        return due
+
     def look_if_they_stepped(self) -> None:
         """Be looked at, without steps of its own, for the peers' latest step; for poll points."""
         step = self._step_to_look_at()
@@ -164,12 +195,15 @@ class Peers:
 
     def _step_to_look_at(self) -> int:
         """The peers' step that this rank, which has no steps of its own, has not been looked at for; 0 for none."""
-        step = max(state.steps for state in self._file.states())
+        states = self._file.states()
+        step = max(state.steps for state in states)
         if step <= self._seen:
             return 0
         elapsed = time.perf_counter() - self._began
         passed = range(self._seen + 1, step + 1)
-        if step == self._steps or any(self._schedule.due(number, elapsed) for number in passed):
+        asked = any(state.look_at in passed for state in states)
+        planned = (number for number in passed if self._schedule.is_planned(number))
+        if step == self._steps or asked or any(self._schedule.due(number, elapsed) for number in planned):
             return step
         self._seen = step
         return 0

@@ -18,7 +18,7 @@ class Activity(IntEnum):
     ENDED = 3
 
 
-_RECORD = struct.Struct("<qqdqqq")
+_RECORD = struct.Struct("<qqdqqqqd")
 """The fields of `RankState`, in their order."""
 
 
@@ -38,6 +38,10 @@ class RankState:
     """1 once this rank was looked at because of a failed allocation, its own or a peer's."""
     alone: int = 0
     """Backwards or module calls that would have ended a step here, where no optimizer steps."""
+    look_at: int = 0
+    """The step after which this rank has asked all to be looked at."""
+    spent: float = 0.0
+    """Seconds that looking took here so far, with one more look."""
 
 
 class RankStateFile:
@@ -57,7 +61,7 @@ class RankStateFile:
 
     def update(
         self, steps: int | None = None, activity: Activity | None = None, ended: float | None = None,
-        failed: bool = False, answered: bool = False, alone: int = 0,
+        failed: bool = False, answered: bool = False, alone: int = 0, look_at: int = 0, spent: float = 0.0,
     ) -> None:  # fmt: skip
         """Change what this rank says."""
         mine = self._mine
@@ -69,14 +73,14 @@ class RankStateFile:
             mine.failed | failed,
             mine.answered | answered,
             max(mine.alone, alone),
+            look_at or mine.look_at,
+            max(mine.spent, spent),
         )
         self._write()
 
     def _write(self) -> None:
         if self._file >= 0:
-            mine = self._mine
-            packed = _RECORD.pack(mine.steps, mine.activity, mine.ended, mine.failed, mine.answered, mine.alone)
-            os.pwrite(self._file, packed, self._rank * _RECORD.size)
+            os.pwrite(self._file, _RECORD.pack(*vars(self._mine).values()), self._rank * _RECORD.size)
 
     def states(self) -> tuple[RankState, ...]:
         """One for each rank; this rank's own for all once the file is closed.

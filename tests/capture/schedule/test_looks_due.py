@@ -20,7 +20,8 @@ def _looks(
     schedule, taken, now = Schedule(warmup=2, steps=None, budget=BUDGET), [], 0.0
     for step in range(1, steps + 1):
         now += step_s
-        if schedule.due(step, now, counted(step)):
+        schedule.counted = counted(step)
+        if schedule.due(step, now):
             now += seconds
             schedule.taken(step, seconds)
             taken.append((step, now))

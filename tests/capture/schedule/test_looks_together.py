@@ -1,0 +1,85 @@
+"""Are ranks in lockstep looked at after the same steps?"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from leakscope.capture.schedule.looks import Schedule
+from leakscope.capture.schedule.peers import Peers
+from leakscope.capture.schedule.rank_state import RankStateFile
+from leakscope.options import Options
+
+STEP_S = 0.05
+FIRST = [3, 5, 7, 9]
+
+
+class _Rank:
+    """One rank of a run whose steps are counted here, in time of its own."""
+
+    def __init__(self, folder: Path, rank: int, world: int, seconds: float) -> None:
+        self.file = RankStateFile(folder / "states", rank, world)
+        self.schedule = Schedule(2, None, 0.02)
+        options = Options(folder=folder, rank=rank, world=world)
+        self.peers = Peers(self.file, self.schedule, options, self.looked_at, lambda rank: None)
+        self.seconds, self.step, self.looks = seconds, 0, list[int]()
+
+    def end_step(self, counted: int = 50 << 20) -> None:
+        self.step += 1
+        if self.peers.look_is_due(self.step, self.step, self.step * STEP_S, counted):
+            self.looked_at(self.step)
+        self.file.update(steps=self.step)
+
+    def looked_at(self, step: int) -> None:
+        self.looks.append(step)
+        self.schedule.taken(step, self.seconds)
+        self.file.update(spent=self.schedule.with_one_more)
+
+
+@pytest.mark.parametrize("world", [2, 8])
+def test_ranks_in_lockstep_are_looked_at_after_the_same_steps(tmp_path: Path, world: int) -> None:
+    random = Random(world)
+    ranks = [_Rank(tmp_path, rank, world, 0.05 + 0.01 * rank) for rank in range(world)]
+    for _ in range(4000):
+        for rank in random.sample(ranks, world):  # each comes to its end of the step when it does
+            rank.end_step()
+    looks = ranks[0].looks
+    assert looks[:4] == FIRST and len(looks) > 8
+    assert all(rank.looks == looks for rank in ranks)
+    slowest = ranks[-1].seconds * len(looks)
+    assert slowest <= 0.02 * 4000 * STEP_S, "the budget is that of the rank whose looks take longest"
+    for rank in ranks:
+        rank.file.close()
+
+
+def test_one_rank_whose_memory_rises_is_not_looked_at_alone(tmp_path: Path) -> None:
+    quiet, rising = ranks = [_Rank(tmp_path, rank, 2, 0.2) for rank in range(2)]
+    for step in range(1, 100):
+        quiet.end_step()
+        rising.end_step((50 + step // 10) << 20)
+    assert quiet.looks == rising.looks and quiet.looks[:4] == FIRST and len(quiet.looks) > 6
+    for rank in ranks:
+        rank.file.close()
+
+
+def test_what_a_rank_asked_for_long_ago_asks_nothing_of_a_new_clock(tmp_path: Path) -> None:
+    first, second = ranks = [_Rank(tmp_path, rank, 2, 0.2) for rank in range(2)]
+    first.file.update(look_at=300)
+    for step in range(1, 60):
+        assert second.peers.look_is_due(step, step, step * STEP_S, 0) == (step in FIRST)
+        if step in FIRST:
+            second.looked_at(step)
+    for rank in ranks:
+        rank.file.close()
+
+
+def test_a_rank_without_steps_is_looked_at_when_its_peers_ask(tmp_path: Path) -> None:
+    stepping, follower = ranks = [_Rank(tmp_path, rank, 2, 0.2) for rank in range(2)]
+    for _ in range(2500):
+        stepping.end_step()
+        follower.peers.look_if_they_stepped()
+    assert follower.looks == stepping.looks[: len(follower.looks)] and len(follower.looks) > 6
+    for rank in ranks:
+        rank.file.close()
