@@ -171,6 +171,11 @@ class Options:
         """The file in which the ranks of one machine say where they stand; of no use to anybody after the run."""
         return self.folder / ".board"
 
+    @property
+    def turns(self) -> Path:
+        """The folder of the files by which the ranks of one machine take turns; of no use to anybody after the run."""
+        return self.folder / ".turns"
+
     @classmethod
     def of(cls, values: Mapping[str, object]) -> Self:
         """Options from plain values, as the command line and JSON have them; what is not named keeps its default.

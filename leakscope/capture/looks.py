@@ -46,7 +46,7 @@ class Looks:
         self.device: DeviceMemory | None = None
         self._options, self._folder, self._counter, self._sites = options, folder, counter, sites
         self._own = own
-        self._turns = Turns(options.folder, int(os.environ.get("LOCAL_WORLD_SIZE", options.world)))
+        self._turns = Turns(options.turns, int(os.environ.get("LOCAL_WORLD_SIZE", options.world)))
         self.limits = HostLimits()
         self._frozen = False
         self._limit_told = False

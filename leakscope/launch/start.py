@@ -42,6 +42,7 @@ def launch(options: Options) -> Outcome:
     outcome = collect_outcome(options.folder, codes, oom_kills=processes_ended() - ended_before)
     if options.nnodes == 1:
         options.rank_state.unlink(missing_ok=True)
+        shutil.rmtree(options.turns, ignore_errors=True)
     return outcome
 
 

@@ -13,7 +13,7 @@ _AT_ONCE_S = 4.0
 """Seconds, chosen, that looking may take at once for a verdict: that a short run has one is worth so much."""
 _SHARE_AT_FIRST = 0.2
 """Share of the time so far, chosen, that the same looks may take on top: a job that dies after 20 s has a verdict."""
-_CHEAP_S = 1.0
+_CHEAP_S = 2.0
 """Seconds, chosen, in which looks that no verdict needs still come at once."""
 _SPACING_FACTOR = 1.25
 """How many times further than the last look the next one is at least, by step number: a long run keeps few of them."""

@@ -24,11 +24,10 @@ class Turns:
     """
 
     def __init__(self, folder: Path, ranks: int, cores: int | None = None) -> None:
-        """`ranks` look on this machine; `folder` is the run's."""
+        """`ranks` look on this machine; `folder`, which all of them share, is made where there are turns to take."""
         at_once = _cores() if cores is None else cores
-        # machines may share the folder
-        name = f".turn_{os.uname().nodename}"
-        self._files = tuple(folder / f"{name}_{k}" for k in range(at_once)) if ranks > at_once else ()
+        machine = os.uname().nodename  # several may share the folder
+        self._files = tuple(folder / f"{machine}_{k}" for k in range(at_once)) if ranks > at_once else ()
 
     @contextmanager
     def turn(self) -> Iterator[None]:
@@ -46,6 +45,7 @@ class Turns:
         while time.monotonic() < deadline:
             for path in self._files:
                 try:
+                    path.parent.mkdir(exist_ok=True)
                     file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
                 except OSError:
                     return -1

@@ -52,7 +52,7 @@ def test_one_that_never_ends_its_turn_holds_nobody_up_for_ever(tmp_path: Path, m
 
 
 def test_where_no_file_can_be_made_it_is_always_ones_turn(tmp_path: Path) -> None:
-    gone = tmp_path / "gone"
+    gone = tmp_path / "gone" / "too"
     with Turns(gone, RANKS, cores=1).turn(), Turns(gone, RANKS, cores=1).turn():
         pass
 
