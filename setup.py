@@ -1,4 +1,4 @@
-"""The native heap reader, which an installation may do without: where it cannot be built, the Python reader serves."""
+"""The parts in C, which an installation may do without: where they cannot be built, Python and scipy serve."""
 
 from setuptools import Extension, setup
 
@@ -12,5 +12,6 @@ setup(
             depends=[f"{_HEAP}/_address_table.h"],
             optional=True,
         ),
+        Extension("leakscope.graph._walks", ["leakscope/graph/_walks.c"], optional=True),
     ]
 )

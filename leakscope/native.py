@@ -1,4 +1,4 @@
-"""Which reader of the heap serves: the one in C, or, where none was built or it is not wanted, the one in Python?"""
+"""Which parts serve: those in C, or, where none were built or they are not wanted, those in Python?"""
 
 from __future__ import annotations
 
@@ -9,18 +9,28 @@ from typing import Any
 
 NATIVE, PYTHON = "native", "python"
 _PURE = "LEAKSCOPE_PURE"
-"""The environment variable that asks for the Python reader."""
+"""The environment variable that asks for Python alone."""
+_GC_HEAP, _WALKS = "leakscope.capture.heap._gc_heap", "leakscope.graph._walks"
 
 
 def gc_heap() -> Any:
     """The module `_gc_heap`; None where it was not built, was built for another Python or is not wanted."""
-    return None if os.environ.get(_PURE, "") not in ("", "0") else _built()
+    return _wanted(_GC_HEAP)
+
+
+def walks() -> Any:
+    """The module `_walks`; None as for `gc_heap`."""
+    return _wanted(_WALKS)
+
+
+def _wanted(module: str) -> Any:
+    return None if os.environ.get(_PURE, "") not in ("", "0") else _built(module)
 
 
 @cache
-def _built() -> Any:
+def _built(module: str) -> Any:
     try:
-        return import_module("leakscope.capture.heap._gc_heap")
+        return import_module(module)
     except (ImportError, SystemError):  # SystemError: a module that was built for another Python and lies about it
         return None
 
@@ -34,4 +44,4 @@ def described() -> str:
     """The reader in words, with the reason where it is not the native one."""
     if gc_heap() is not None:
         return "native heap reader"
-    return f"Python heap reader: {'no native one was built' if _built() is None else f'{_PURE} asks for it'}"
+    return f"Python heap reader: {'no native one was built' if _built(_GC_HEAP) is None else f'{_PURE} asks for it'}"

@@ -23,7 +23,7 @@ PLAN: dict[str, tuple[set[str], set[str]]] = {
     "units": (set(), set()),
     "verdict": (set(), set()),
     "options": (set(), set()),
-    "graph": ({"errors"}, {"numpy", "scipy"}),
+    "graph": ({"errors", "native"}, {"numpy", "scipy"}),
     "allocator": ({"errors", "verdict"}, {"numpy"}),
     "record": ({"graph", "allocator", "errors", "options"}, set()),
     "launch": ({"record", "errors", "options"}, {"torch"}),

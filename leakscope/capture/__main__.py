@@ -18,6 +18,7 @@ from leakscope.capture.process.dynamo import without_compiling
 from leakscope.capture.process.forks import in_forked_child
 from leakscope.capture.process.import_hook import AfterImport
 from leakscope.capture.process.patches import Patches
+from leakscope.capture.process.pause import no_automatic_gc
 from leakscope.capture.schedule.step_function import StepFunction
 from leakscope.capture.source.user_frames import raised_at
 from leakscope.options import Options
@@ -64,7 +65,8 @@ class _Rank:
         self.recorder.step_ended(Tick(ClockKind.FUNCTION, self.options.step_function or ""))
 
     def begin(self) -> None:
-        from leakscope.capture.recorder import Recorder
+        with no_automatic_gc():  # it would go through all that torch has just made
+            from leakscope.capture.recorder import Recorder
 
         self.recorder = Recorder(self.options, self.patches)
         self.recorder.attach()

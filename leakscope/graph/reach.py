@@ -9,17 +9,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from leakscope.graph.small import held_by_each, is_small, strong_components, walk
+from leakscope.native import walks
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
 Ints = NDArray[np.int64]
 Mask = NDArray[np.bool_]
+_MOST = 2**31
+"""Objects and references that int32 can number."""
 
 
 def load_for_large_graphs() -> None:
-    """Import what walks large graphs, which takes 0.2 s: for who must not import in the middle of what it measures."""
-    import scipy.sparse.csgraph  # noqa: F401
+    """Import what walks large graphs: for who must not import in the middle of what it measures."""
+    if walks() is None:
+        import scipy.sparse.csgraph  # noqa: F401
 
 
 def reachable(count: int, holder: NDArray[np.integer], held: NDArray[np.integer], starts: NDArray[np.integer]) -> Mask:
@@ -43,6 +47,9 @@ def from_starts(
     """What is below these starts."""
     if is_small(holder):
         return _Lists(held_by_each(count, holder, held), starts.tolist())
+    if walks() is not None and _fits(count, holder):
+        first, below = walks().rows(count, _column(holder), _column(held))
+        return _Rows(first, below, _column(starts))
     source = np.concatenate([holder, np.full(len(starts), count)])
     return _Matrix(matrix(count + 1, source, np.concatenate([held, starts]), twice=True))
 
@@ -67,8 +74,21 @@ class _Lists:
 
 
 @dataclass(frozen=True, eq=False)
+class _Rows:
+    """Of a large graph, walked in C: what object k holds is `below[first[k]:first[k + 1]]`, int32 both."""
+
+    first: bytearray
+    below: bytearray
+    starts: NDArray[np.int32]
+
+    def reached(self, past: int | None = None) -> Mask:
+        first, below = memoryview(self.first).cast("i"), memoryview(self.below).cast("i")
+        return np.frombuffer(walks().reached(first, below, self.starts, -1 if past is None else past), dtype=bool)
+
+
+@dataclass(frozen=True, eq=False)
 class _Matrix:
-    """Of a large graph; an object above all, the last, has a reference to each start."""
+    """Of a large graph, walked by scipy; an object above all, the last, has a reference to each start."""
 
     references: csr_array
 
@@ -102,10 +122,21 @@ def components(count: int, holder: NDArray[np.integer], held: NDArray[np.integer
 def _labels(count: int, holder: NDArray[np.integer], held: NDArray[np.integer]) -> list[int] | Ints:
     if is_small(holder):
         return strong_components(held_by_each(count, holder, held))
+    if walks() is not None and _fits(count, holder):
+        first, below = (memoryview(part).cast("i") for part in walks().rows(count, _column(holder), _column(held)))
+        return np.frombuffer(walks().components(first, below), dtype=np.int32).astype(np.int64)
     from scipy.sparse.csgraph import connected_components
 
     label: Ints = connected_components(matrix(count, holder, held), directed=True, connection="strong")[1]
     return label
+
+
+def _fits(count: int, holder: NDArray[np.integer]) -> bool:
+    return max(count, len(holder)) < _MOST
+
+
+def _column(numbers: NDArray[np.integer]) -> NDArray[np.int32]:
+    return np.ascontiguousarray(numbers, dtype=np.int32)
 
 
 def matrix(count: int, holder: NDArray[np.integer], held: NDArray[np.integer], twice: bool = False) -> csr_array:
@@ -116,7 +147,7 @@ def matrix(count: int, holder: NDArray[np.integer], held: NDArray[np.integer], t
     """
     from scipy.sparse import coo_array
 
-    index = np.int32 if max(count, len(holder)) < 2**31 else np.int64
+    index = np.int32 if _fits(count, holder) else np.int64
     data = np.ones(len(holder), dtype=np.float64)  # csgraph works in doubles; any other type is copied
     references = coo_array(
         (data, (holder.astype(index, copy=False), held.astype(index, copy=False))), shape=(count, count)

@@ -1,4 +1,4 @@
-"""Are small graphs, walked in Python, and large ones, walked by scipy, told the same of?"""
+"""Are small graphs, walked in Python, and large ones, walked in C or by scipy, told the same of?"""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from support.heap_text import heap_from
 
+from leakscope import native
 from leakscope.graph import above, small
 from leakscope.graph.model import HeapGraph
 from leakscope.graph.paths import paths_from, paths_from_roots
@@ -17,13 +18,15 @@ from leakscope.graph.reach import components, from_starts, reachable
 SEEDS = range(12)
 
 
-def both(monkeypatch: pytest.MonkeyPatch, ask: Callable[[], Any]) -> tuple[Any, Any]:
-    """What is answered of a graph that counts as small, and as large."""
+def of_all(monkeypatch: pytest.MonkeyPatch, ask: Callable[[], Any]) -> Any:
+    """What is answered of a graph that counts as small, and as large, in C and by scipy: the same."""
     answers = []
-    for most in (10**9, -1):
+    for most, pure in ((10**9, "1"), (-1, "1"), (-1, "")):
         monkeypatch.setattr(small, "SMALL", most)
+        monkeypatch.setenv("LEAKSCOPE_PURE", pure)
         answers.append(ask())
-    return answers[0], answers[1]
+    assert answers[0] == answers[1] == answers[2]
+    return answers[0]
 
 
 def random_graph(seed: int) -> HeapGraph:
@@ -38,7 +41,7 @@ def random_graph(seed: int) -> HeapGraph:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_both_reach_the_same(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
+def test_all_reach_the_same(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
     graph = random_graph(seed)
     starts = np.unique(np.random.default_rng(seed).integers(0, len(graph), 3))
 
@@ -47,14 +50,13 @@ def test_both_reach_the_same(monkeypatch: pytest.MonkeyPatch, seed: int) -> None
         past = [below.reached(past=index).tolist() for index in range(len(graph))]
         return [reachable(len(graph), graph.holder, graph.held, starts).tolist(), below.reached().tolist(), *past]
 
-    little, much = both(monkeypatch, ask)
-    assert little == much
-    for index, reached in enumerate(little[2:]):
-        assert not reached[index] and not (np.asarray(reached) & ~np.asarray(little[0])).any()
+    whole, _, *past = of_all(monkeypatch, ask)
+    for index, reached in enumerate(past):
+        assert not reached[index] and not (np.asarray(reached) & ~np.asarray(whole)).any()
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_both_find_the_same_cycles(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
+def test_all_find_the_same_cycles(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
     graph = random_graph(seed)
 
     def ask() -> tuple[list[bool], list[int]]:
@@ -62,12 +64,11 @@ def test_both_find_the_same_cycles(monkeypatch: pytest.MonkeyPatch, seed: int) -
         _, first, number = np.unique(label, return_index=True, return_inverse=True)
         return cyclic[label].tolist(), first[number].tolist()  # each component by its first object
 
-    little, much = both(monkeypatch, ask)
-    assert little == much
+    of_all(monkeypatch, ask)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_both_take_the_same_paths(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
+def test_all_take_the_same_paths(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
     graph = random_graph(seed)
     starts = np.unique(np.random.default_rng(seed).integers(0, len(graph), 3))
 
@@ -75,20 +76,18 @@ def test_both_take_the_same_paths(monkeypatch: pytest.MonkeyPatch, seed: int) ->
         found = (paths_from_roots.__wrapped__(graph), paths_from(graph, starts))  # type: ignore[attr-defined]
         return [answer.tolist() for paths in found for answer in (paths.cost, paths.last)]
 
-    little, much = both(monkeypatch, ask)
-    assert little == much
+    of_all(monkeypatch, ask)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_both_walk_in_the_same_order(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
+def test_all_walk_in_the_same_order(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
     graph = random_graph(seed)
 
     def ask() -> list[list[int]]:
         order, before = above._first_order(len(graph), graph.holder, graph.held, 0)
         return [order.tolist(), before[order[1:]].tolist()]
 
-    little, much = both(monkeypatch, ask)
-    assert little == much
+    of_all(monkeypatch, ask)
 
 
 def test_of_holders_as_near_the_one_found_last_is_on_the_path() -> None:
@@ -102,9 +101,33 @@ def test_of_holders_as_near_the_one_found_last_is_on_the_path() -> None:
     assert paths_from_roots(graph).path_to(graph, 3) == [1, 2]
 
 
-def test_a_long_chain_is_walked_without_recursion() -> None:
-    count = small.SMALL
+@pytest.mark.parametrize("count", [small.SMALL, 300_000])
+def test_a_long_chain_is_walked_without_recursion(count: int) -> None:
     holder, held = np.arange(count - 1), np.arange(1, count)
-    assert small.is_small(holder) and reachable(count, holder, held, np.array([0])).all()
+    assert reachable(count, holder, held, np.array([0])).all()
+    assert not reachable(count, holder, held, np.array([1]))[0]
     label, cyclic = components(count, np.append(holder, count - 1), np.append(held, 0))
     assert set(label.tolist()) == {0} and cyclic.tolist() == [True]
+    label, cyclic = components(count, holder, held)
+    assert len(np.unique(label)) == count and not cyclic.any()
+
+
+def test_what_no_graph_can_be_is_refused_in_c() -> None:
+    walks = native.walks()
+    if walks is None:
+        pytest.skip("_walks was not built")
+    one = np.array([0], dtype=np.int32)
+    rows = [memoryview(part).cast("i") for part in walks.rows(2, one, one)]
+    assert [part.tolist() for part in rows] == [[0, 1, 1], [0]]
+    for holder, held in ((one + 2, one), (one, one - 1), (one, np.zeros(2, np.int32)), (one.astype(np.int64), one)):
+        with pytest.raises(ValueError):
+            walks.rows(2, holder, held)
+    for first, below in (([0, 2, 1], [0]), ([1, 1, 1], [0]), ([], []), ([0, 1, 1], [2]), ([0, 1, 2], [0])):
+        bad = np.array(first, dtype=np.int32), np.array(below, dtype=np.int32)
+        with pytest.raises(ValueError):
+            walks.reached(*bad, one, -1)
+        with pytest.raises(ValueError):
+            walks.components(*bad)
+    with pytest.raises(ValueError):
+        walks.reached(*rows, one + 2, -1)
+    assert list(walks.reached(*rows, one, 7)) == [1, 0] and list(walks.reached(*rows, one, 0)) == [0, 0]
