@@ -7,6 +7,7 @@ import sys
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from leakscope.capture.heap.native.references import NativeReferences
 from leakscope.capture.heap.python.untracked import LARGE
@@ -23,25 +24,31 @@ def arrays_of(native: NativeReferences, refcounts: RefcountTable) -> dict[int, i
     One that native code holds as well is left out: `torch.from_numpy` keeps the array for as long as the tensor
     (torch/csrc/utils/tensor_numpy.cpp), and the tensor's storage is that memory already.
     """
-    objects, types = native.sweep.objects, native.sweep.types
-    mine = np.zeros(refcounts.count, dtype=bool)
-    mine[np.arange(native.sweep.tracked, len(objects))] = True
-    mine[np.flatnonzero(types == id(io.BytesIO))] = True
-    mine[refcounts.unexplained > 0] = False
-    mine[_of_earlier_looks(types, refcounts)] = False
-    owned = {k: owned_bytes(objects[k]) for k in np.flatnonzero(mine).tolist()}
-    return {k: size for k, size in owned.items() if size >= LARGE}
+    sweep = native.sweep
+    untracked = np.arange(sweep.tracked, len(sweep.objects))
+    kinds = np.unique(sweep.type_index[untracked])
+    owning = np.array([_may_own(type(sweep.objects[k])) for k in sweep.type_first[kinds].tolist()], dtype=bool)
+    places = untracked[np.isin(sweep.type_index[untracked], kinds[owning])]
+    places = np.union1d(places, native.of_type(io.BytesIO))
+    places = places[refcounts.unexplained[places] == 0]
+    owned = {k: owned_bytes(sweep.objects[k]) for k in places.tolist()}
+    large = np.array([k for k, size in owned.items() if size >= LARGE], dtype=np.int64)
+    return {k: owned[k] for k in large[~_of_earlier_looks(native, refcounts, large)].tolist()}
 
 
-def _of_earlier_looks(types: Ints, refcounts: RefcountTable) -> Ints:
-    """What a HeapGraph has, by itself or by its dict: `check` keeps its looks until it judges them."""
-    types = np.append(types, np.zeros(refcounts.count - refcounts.objects, np.int64))
-    looks = types == id(HeapGraph)
-    dicts = np.zeros(refcounts.count, dtype=bool)
-    dicts[refcounts.held[looks[refcounts.holder]]] = True
-    dicts &= types == id(dict)
-    held: Ints = refcounts.held[looks[refcounts.holder] | dicts[refcounts.holder]]
-    return held
+def _of_earlier_looks(native: NativeReferences, refcounts: RefcountTable, places: Ints) -> NDArray[np.bool_]:
+    """Which of these a HeapGraph has, by itself or by its dict: `check` keeps its looks until it judges them."""
+    graphs, dicts = (np.flatnonzero(native.sweep.type_list == id(kind)) for kind in (HeapGraph, dict))
+    kinds = native.sweep.type_index
+    into = refcounts.into(places)
+    of_dicts = refcounts.into(np.unique(into.holder[np.isin(kinds[into.holder], dicts)]))
+    of_graphs = of_dicts.held[np.isin(kinds[of_dicts.holder], graphs)]
+    kept = np.isin(kinds[into.holder], graphs) | np.isin(into.holder, of_graphs)
+    return np.isin(places, into.held[kept])
+
+
+def _may_own(kind: type) -> bool:
+    return kind is bytes or kind is bytearray or kind is io.BytesIO or np.ndarray in mro(kind)
 
 
 def owned_bytes(obj: Any) -> int:

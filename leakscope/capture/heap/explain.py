@@ -5,16 +5,13 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-import numpy as np
-
-from leakscope.capture.heap.garbage import freed_by
+from leakscope.capture.heap.garbage import Unreachable, find_unreachable, freed_by
 from leakscope.capture.heap.hook_owners import find_hook_owners
 from leakscope.capture.heap.native.references import NativeReferences
 from leakscope.capture.heap.prune import PrunedHeap, prune
 from leakscope.capture.heap.python.columns import counts_of
 from leakscope.capture.heap.refcounts import RefcountTable, explain_refcounts
 from leakscope.graph.model import Ints
-from leakscope.graph.reach import reachable
 
 
 @dataclass(frozen=True)
@@ -27,7 +24,7 @@ class ExplainedHeap:
     running: Mapping[int, str]
     """Index of each running frame to its function's name."""
     freed: Ints
-    """As `freed_by` gives it."""
+    """As `freed_by` gives it, of each object of the pruned heap."""
     gaining: Collection[int] = ()
     """Indexes of containers that keep gaining objects that are no tensors."""
 
@@ -41,22 +38,20 @@ def explain(
     if find_hook_owners(native, refcounts, pruned):
         refcounts = explain_refcounts(native)
         pruned = prune(native, refcounts, running, own, gaining)
-    if _leave_unjudged_what_changed(native, refcounts):
+    unreachable = find_unreachable(refcounts, pruned)
+    if _leave_unjudged_what_changed(native, refcounts, unreachable):
         pruned = prune(native, refcounts, running, own, gaining)
-    tracked = np.zeros(refcounts.objects, dtype=bool)
-    tracked[: native.sweep.tracked] = True
-    tracked[native.sweep.tracked :] = native.role[native.sweep.tracked :] > 0
-    return ExplainedHeap(native, refcounts, pruned, running, freed_by(refcounts, native.role, tracked), gaining)
+        unreachable = find_unreachable(refcounts, pruned)
+    freed = freed_by(refcounts, unreachable, native, pruned.objects)
+    return ExplainedHeap(native, refcounts, pruned, running, freed, gaining)
 
 
-def _leave_unjudged_what_changed(native: NativeReferences, refcounts: RefcountTable) -> bool:
+def _leave_unjudged_what_changed(native: NativeReferences, refcounts: RefcountTable, unreachable: Unreachable) -> bool:
     """Take as held what seemed garbage but whose count has changed since the sweep: another thread has it.
 
     An object whose count moves is alive; it becomes a root and is counted among what could not be judged.
     """
-    starts = np.flatnonzero(refcounts.unexplained > 0)
-    reached = reachable(refcounts.count, refcounts.holder, refcounts.held, starts)
-    dead = np.flatnonzero(~reached[: native.sweep.tracked])
+    dead = unreachable.objects[unreachable.objects < native.sweep.tracked]
     objects = [native.sweep.objects[k] for k in dead.tolist()]
     before = native.sweep.counts[dead]
     moved = dead[counts_of(objects) - 1 > before + (native.role[dead] > 0)]

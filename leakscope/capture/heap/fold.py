@@ -38,10 +38,10 @@ class Style(Enum):
 
 
 class Folds:
-    """The folded containers of a pruned heap; `groups` are its references by holder, as places of the RefcountTable."""
+    """The folded containers of a pruned heap; `groups` are the places of its references, by holder."""
 
     def __init__(
-        self, objects: Sequence[Any], refcounts: RefcountTable, pruned: PrunedHeap, groups: list[list[int]]
+        self, objects: Sequence[Any], refcounts: RefcountTable, pruned: PrunedHeap, groups: Sequence[range]
     ) -> None:
         self._objects, self._refcounts, self._pruned = objects, refcounts, pruned
         self._index = {id(objects[k]): k for k in pruned.objects.tolist() if k < refcounts.objects}
@@ -71,19 +71,19 @@ class Folds:
             known = self._metaclass[id(kind)] = type in mro(kind)
         return known
 
-    def _fold(self, group: list[int]) -> None:
-        refcounts = self._refcounts
-        holder = int(refcounts.holder[group[0]])
+    def _fold(self, group: range) -> None:
+        refcounts, references = self._refcounts, self._pruned.references
+        holder = int(references.holder[group[0]])
         obj = self._objects[holder]
         kind = type(obj)
         if kind is types.CellType:
             if not refcounts.unexplained[holder] and len(group) == 1:
-                self._put(holder, holder, int(refcounts.held[group[0]]))
+                self._put(holder, holder, int(references.held[group[0]]))
             return
         if kind is types.GetSetDescriptorType or kind is types.MemberDescriptorType:
             self._fold_descriptor(holder, obj, kind)
             return
-        places = refcounts.held[group].tolist()
+        places = references.held[group.start : group.stop].tolist()
         helds = {id(self._objects[h]): h for h in places if h < refcounts.objects}
         if kind is contextvars.Context or type_name(kind) in CONTEXT_PARTS:
             for part in helds.values():

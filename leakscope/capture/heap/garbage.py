@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import time
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,9 @@ from numpy.typing import NDArray
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from leakscope.capture.heap.native.autograd import Role
-from leakscope.capture.heap.refcounts import RefcountTable
+from leakscope.capture.heap.native.references import NativeReferences
+from leakscope.capture.heap.prune import MOST_LEVELS, PrunedHeap
+from leakscope.capture.heap.refcounts import RefcountTable, References, together
 from leakscope.graph.model import IMMORTAL, Ints
 from leakscope.graph.reach import reachable
 from leakscope.record.model import GcDiff
@@ -22,35 +25,82 @@ _FULL = 2
 """The generation whose collection takes the younger ones along."""
 
 
-def freed_by(refcounts: RefcountTable, role: NDArray[np.int8], tracked: NDArray[np.bool_]) -> Ints:
-    """0 for what something live holds, k for what the k-th full collection frees, IMMORTAL for the rest.
+@dataclass(frozen=True, slots=True)
+class Unreachable:
+    """What nothing live holds: of the pruned heap, and of all that holds that."""
 
-    Follows `deduce_unreachable` in CPython's gcmodule.c: an object whose count exceeds the references that
-    traversal reports is held from outside, and what those reach survives. What dies takes along, by plain
-    counting, all that nothing else holds; the next collection then sees more, for a tensor shows its grad_fn
-    only while C++ does not own it too (pytorch#7343).
+    objects: Ints
+    """Their indexes, in ascending order."""
+    references: References
+    """All among them."""
+
+
+def find_unreachable(refcounts: RefcountTable, pruned: PrunedHeap) -> Unreachable:
+    """Follows `deduce_unreachable` in CPython's gcmodule.c: an object with a count above the references found lives.
+
+    What such an object reaches lives too, and so does what a root of the pruned heap's reaches. Whatever holds an
+    ancestor of memory is one itself, so that nothing but those has to be looked at.
     """
-    starts = np.flatnonzero(refcounts.unexplained > 0)
-    alive = reachable(refcounts.count, refcounts.holder, refcounts.held, starts)
-    result = np.zeros(refcounts.count, dtype=np.int64)
-    dead = np.flatnonzero(~alive)
+    alive = refcounts.unexplained > 0
+    alive |= pruned.roots
+    alive[_reached(pruned.objects, pruned.references, alive)] = True
+    members, parts = _holders_of(refcounts, pruned.objects[~alive[pruned.objects]], alive)
+    references = together(parts) if parts else pruned.references.at(np.zeros(0, dtype=np.int64))
+    alive[_reached(members, references, alive)] = True
+    dead = members[~alive[members]]
+    return Unreachable(dead, references.at(~alive[references.holder] & ~alive[references.held]))
+
+
+def _reached(objects: Ints, references: References, alive: NDArray[np.bool_]) -> Ints:
+    """Those of the objects, which are in ascending order, that a walk from the live ones among them reaches."""
+    holder, held = np.searchsorted(objects, references.holder), np.searchsorted(objects, references.held)
+    reached: Ints = objects[reachable(len(objects), holder, held, np.flatnonzero(alive[objects]))]
+    return reached
+
+
+def _holders_of(refcounts: RefcountTable, objects: Ints, alive: NDArray[np.bool_]) -> tuple[Ints, list[References]]:
+    """(all that holds these objects up to what is alive, with those; every reference to what of them is not)."""
+    members = np.zeros(refcounts.count, dtype=bool)
+    parts: list[References] = []
+    level = objects
+    for _ in range(MOST_LEVELS):
+        members[level] = True
+        level = level[~alive[level]]
+        if len(level) == 0:
+            return np.flatnonzero(members), parts
+        parts.append(refcounts.into(level))
+        level = np.unique(parts[-1].holder[~members[parts[-1].holder]])
+    return np.arange(refcounts.count), [refcounts.into(np.arange(refcounts.count))]
+
+
+def freed_by(refcounts: RefcountTable, unreachable: Unreachable, native: NativeReferences, objects: Ints) -> Ints:
+    """Of these objects 0 for what something live holds, k for what the k-th full collection frees, else IMMORTAL.
+
+    What dies takes along, by plain counting, all that nothing else holds; the next collection then sees more, for a
+    tensor shows its grad_fn only while C++ does not own it too (pytorch#7343).
+    """
+    freed = np.zeros(len(objects), dtype=np.int64)
+    dead, references = unreachable.objects, unreachable.references
     if len(dead) == 0:
-        return result
-    place = np.full(refcounts.count, -1, dtype=np.int64)
-    place[dead] = np.arange(len(dead))
-    inside = ~alive[refcounts.holder] & ~alive[refcounts.held]
+        return freed
+    role = np.zeros(len(dead), dtype=np.int8)
+    python = dead < refcounts.objects
+    role[python] = native.role[dead[python]]
     garbage = _Garbage(
         count=len(dead),
-        holder=place[refcounts.holder[inside]],
-        held=place[refcounts.held[inside]],
-        python=refcounts.python[inside],
-        seen=refcounts.seen[inside],
-        plain=refcounts.extra[inside] < 0,
-        tracked=np.append(tracked, np.zeros(refcounts.count - len(tracked), bool))[dead],
-        role=np.append(role, np.zeros(refcounts.count - len(role), np.int8))[dead],
+        holder=np.searchsorted(dead, references.holder),
+        held=np.searchsorted(dead, references.held),
+        python=references.python,
+        seen=references.seen,
+        plain=references.extra < 0,
+        tracked=(dead < native.sweep.tracked) | (role > 0),
+        role=role,
     )
-    result[dead] = garbage.rounds()
-    return result
+    rounds = garbage.rounds()
+    place = np.minimum(np.searchsorted(dead, objects), len(dead) - 1)
+    among = dead[place] == objects
+    freed[among] = rounds[place[among]]
+    return freed
 
 
 class _Garbage:

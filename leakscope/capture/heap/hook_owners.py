@@ -21,11 +21,8 @@ def find_hook_owners(native: NativeReferences, refcounts: RefcountTable, pruned:
     Asking leaves an empty dict on a node that had none, so nodes are asked only while such a dict is missing.
     """
     objects = native.sweep.objects
-    loose = [
-        k
-        for k in pruned.objects.tolist()
-        if k < refcounts.objects and refcounts.unexplained[k] and _may_hang_on_node(objects[k])
-    ]
+    unexplained = pruned.objects[refcounts.unexplained[pruned.objects] > 0].tolist()
+    loose = [k for k in unexplained if k < refcounts.objects and _may_hang_on_node(objects[k])]
     if not loose:
         return False
     missing = {id(objects[k]): k for k in loose}

@@ -26,6 +26,7 @@ import torch
 from leakscope.capture.heap.explain import explain
 from leakscope.capture.heap.garbage import Watched, watch_storage
 from leakscope.capture.heap.native.references import NativeReferences, Storage
+from leakscope.capture.heap.native.running import read_frames
 from leakscope.capture.heap.native.storages import device_of, storage_object, tensor_over
 from leakscope.capture.heap.objects.found import gaining_containers, rows_of
 from leakscope.capture.heap.objects.gains import Gains
@@ -140,7 +141,7 @@ def _inspect(
     for holder, held, name in context.comm_holds:
         native.extra.add(native.index_of(holder), native.index_of(held), ReferenceKind.COMM, name, 0)
     native.walk()
-    running = native.read_frames(frames, _growing(context))
+    running = read_frames(native, frames, _growing(context))
     devices = None if context.counted_on == "cpu" else _devices(native)
     of_blocks = {} if context.blocks is None else context.blocks.read(native.storages.values(), native.sweep.objects)
     facts = StorageFacts({**of_blocks, **context.made_at}, context.comm_uses, devices)

@@ -8,38 +8,46 @@ from dataclasses import dataclass
 from types import ModuleType
 
 import numpy as np
+from numpy.typing import NDArray
 
 from leakscope.capture.heap.arrays import arrays_of
-from leakscope.capture.heap.native.autograd import Role
 from leakscope.capture.heap.native.references import NativeReferences
 from leakscope.capture.heap.python.classes import module_dict
+from leakscope.capture.heap.python.gc_heap import Sweep
 from leakscope.capture.heap.raw_types import mro
-from leakscope.capture.heap.refcounts import RefcountTable
+from leakscope.capture.heap.refcounts import RefcountTable, References, together
 from leakscope.graph.model import Ints
 from leakscope.graph.reach import reachable
+
+MOST_LEVELS = 100
+"""References that objects are away from memory up to which only they are visited, chosen; further up the whole heap."""
 
 
 @dataclass(frozen=True)
 class PrunedHeap:
-    """The pruned heap: indexes of objects kept, and which references among them."""
+    """The pruned heap: indexes of objects kept in ascending order, and the references among them, by holder."""
 
     objects: Ints
-    references: Ints
-    """Indexes into the columns of the RefcountTable."""
+    references: References
     modules: dict[int, str]
     """Index of a module's namespace to the module's name."""
     arrays: dict[int, int]
     """Index of each array, bytes or BytesIO with memory of its own to how much that is."""
+    roots: NDArray[np.bool_]
+    """Of all objects those that live whatever holds them: module namespaces, running frames, leakscope's own."""
 
 
 def module_namespaces(native: NativeReferences) -> dict[int, str]:
     """Index of every loaded module's `__dict__`, with its name; no module's `__getattr__` is asked."""
+    loaded = [
+        (name, id(module_dict(module)))
+        for name, module in list(sys.modules.items())
+        if type(name) is str and (type(module) is ModuleType or ModuleType in mro(type(module)))
+    ]
     names: dict[int, str] = {}
-    for name, module in list(sys.modules.items()):
-        if ModuleType in mro(type(module)):
-            index = native.find(id(module_dict(module)))
-            if index >= 0 and type(name) is str:
-                names.setdefault(index, name)
+    for (name, _), index in zip(loaded, native.places([address for _, address in loaded]), strict=True):
+        if index >= 0:
+            names.setdefault(index, name)
     return names
 
 
@@ -60,20 +68,45 @@ def prune(
     stops[list(modules) + list(frames)] = True
     out = np.zeros(refcounts.count, dtype=bool)
     out[list(own)] = True
-    role = np.append(native.role, np.zeros(refcounts.count - refcounts.objects, np.int8))
-    addresses = np.append(native.sweep.addresses, np.zeros(refcounts.count - refcounts.objects, np.int64))
-    types = np.append(native.sweep.types, np.zeros(refcounts.count - refcounts.objects, np.int64))
-    to_own_class = addresses[refcounts.held] == types[refcounts.holder]
-    # A storage's Python object that only C++ keeps holds nothing: it goes with the storage.
-    python_in = np.bincount(refcounts.held, weights=refcounts.python, minlength=refcounts.count)
-    idle = (role == Role.STORAGE) & (python_in == 0) & (refcounts.unexplained == 0)
-    usable = (
-        ~stops[refcounts.held] & ~out[refcounts.holder] & ~out[refcounts.held] & ~to_own_class & ~idle[refcounts.holder]
-    )
-    places = np.flatnonzero(usable)
     arrays = arrays_of(native, refcounts)
     memory = np.append(np.arange(refcounts.objects, refcounts.count), np.asarray([*arrays, *gaining], dtype=np.int64))
-    kept = reachable(refcounts.count, refcounts.held[places], refcounts.holder[places], memory)
-    kept &= ~out
-    places = places[kept[refcounts.holder[places]] & kept[refcounts.held[places]]]
-    return PrunedHeap(np.flatnonzero(kept), places, modules, arrays)
+    objects, references = ancestors(native.sweep, refcounts, memory, stops, out)
+    return PrunedHeap(objects, references, modules, arrays, stops | out)
+
+
+def ancestors(
+    heap: Sweep, refcounts: RefcountTable, memory: Ints, stops: NDArray[np.bool_], out: NDArray[np.bool_]
+) -> tuple[Ints, References]:
+    """All that leads to memory but what is `out`, in ascending order, and the references of the paths, by holder.
+
+    Paths begin at what `stops`. From level to level upwards, for as long as there are few levels.
+    """
+    kept = np.zeros(refcounts.count, dtype=bool)
+    parts = [_paths(heap, refcounts, memory[:0], stops, out)]
+    level = np.unique(memory[~out[memory]])
+    for _ in range(MOST_LEVELS):
+        if len(level) == 0:
+            break
+        kept[level] = True
+        parts.append(_paths(heap, refcounts, level, stops, out))
+        holders = parts[-1].holder
+        level = np.unique(holders[~kept[holders]])
+    else:
+        everywhere = _paths(heap, refcounts, np.arange(refcounts.count), stops, out)
+        kept |= reachable(refcounts.count, everywhere.held, everywhere.holder, np.append(np.flatnonzero(kept), level))
+        parts = [everywhere.at(kept[everywhere.held])]
+    references = together(parts)
+    return np.flatnonzero(kept), references.at(np.lexsort((references.held, references.holder)))
+
+
+def _paths(
+    heap: Sweep, refcounts: RefcountTable, held: Ints, stops: NDArray[np.bool_], out: NDArray[np.bool_]
+) -> References:
+    """The references to some objects that are part of paths."""
+    references = refcounts.into(held[~stops[held] & ~out[held]])
+    usable = ~out[references.holder]
+    usable &= ~np.isin(references.holder, refcounts.idle)
+    objects = np.flatnonzero(references.held < refcounts.objects)
+    kinds = heap.type_index[references.holder[objects]]
+    usable[objects[heap.addresses[references.held[objects]] == heap.type_list[kinds]]] = False
+    return references.at(usable)

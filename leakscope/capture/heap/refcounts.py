@@ -1,8 +1,10 @@
-"""Is every reference to this object explained?"""
+"""Is every reference to this object explained, and by whom is it held?"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import chain
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,23 +13,17 @@ from leakscope.capture.heap.native.autograd import Role, TensorBase
 from leakscope.capture.heap.native.references import NativeReferences
 from leakscope.capture.heap.native.storages import storage_uses
 from leakscope.capture.heap.python.address_book import Ints, Places
+from leakscope.graph.held_by import HeldBy, in_rows, occurrences
 
 _OF_A_REPLAY = 16
 """Owners of a base or a storage that the functions of a replaying view may be, which nothing lists:
 `.conj().imag` has 7 (counted with torch 2.13)."""
 
 
-@dataclass(frozen=True)
-class RefcountTable:
-    """All references of the heap in columns, and what they leave unexplained.
+@dataclass(frozen=True, slots=True)
+class References:
+    """Some references of the heap in columns."""
 
-    Objects are numbered as in the sweep; storages follow behind them, in the order of `NativeReferences.storages`.
-    """
-
-    objects: int
-    """Python objects; the storages' indexes start here."""
-    count: int
-    """Objects and storages."""
     holder: Places
     held: Places
     python: Places
@@ -36,8 +32,49 @@ class RefcountTable:
     """Index into the extra references, -1 where CPython's traversal showed it."""
     seen: NDArray[np.bool_]
     """Whether gc's own traversal reports the entry."""
-    unexplained: Ints
+
+    def at(self, places: NDArray[Any]) -> References:
+        """Those at these places."""
+        return References(
+            self.holder[places], self.held[places], self.python[places], self.extra[places], self.seen[places]
+        )
+
+
+def together(parts: list[References]) -> References:
+    """All references of some parts."""
+    names = ("holder", "held", "python", "extra", "seen")
+    return References(*(np.concatenate([getattr(part, name) for part in parts]) for name in names))
+
+
+@dataclass(frozen=True, slots=True)
+class RefcountTable:
+    """Who holds each object of the heap, and what the references found leave unexplained.
+
+    Objects are numbered as in the sweep; storages follow behind them, in the order of `NativeReferences.storages`.
+    """
+
+    objects: int
+    """Python objects; the storages' indexes start here."""
+    count: int
+    """Objects and storages."""
+    unexplained: Places
     """References counted and not found; above 0 means something unseen holds the object."""
+    idle: Places
+    """Indexes of the storages' Python objects that only C++ keeps: they hold nothing and go with the storage."""
+    _swept: HeldBy
+    _role: NDArray[np.int8]
+    _later: References
+    """What the walk found beyond the sweep, by what is held."""
+
+    def into(self, objects: NDArray[np.integer]) -> References:
+        """Every reference to one of these objects or storages, which are told once each."""
+        holder, held = self._swept.into(objects)
+        twice = _shown_by_cpp(self._role, holder, held)
+        if twice.any():
+            holder, held = holder[~twice], held[~twice]
+        first, last = (np.searchsorted(self._later.held, objects, side) for side in ("left", "right"))
+        later = self._later.at(in_rows(first, last - first))
+        return together([_plain(holder, held), later])
 
 
 def explain_refcounts(native: NativeReferences) -> RefcountTable:
@@ -47,70 +84,98 @@ def explain_refcounts(native: NativeReferences) -> RefcountTable:
     (c10/util/intrusive_ptr.h: the Python object is increfed when the use count goes from 1 to 2), so their
     C++ owners are counted apart: `_use_count` of tensors and storages less one for the Python object.
     """
-    sweep, extra, role = native.sweep, native.extra, native.role
+    sweep, role, swept = native.sweep, native.role, native.held_by
     n = len(sweep.objects)
-    # What gc reports from a tensor or node to a node is the C++ reference itself, listed among the extra ones.
-    twice = (role[sweep.held] == Role.GRAD_NODE) & (
-        (role[sweep.holder] == Role.TENSOR) | (role[sweep.holder] == Role.GRAD_NODE)
+    unexplained = np.zeros(n + len(native.storages), dtype=np.int32)
+    unexplained[:n] = sweep.counts
+    unexplained[: swept.count] -= swept.times()
+    later, twice = _later(native)
+    np.add.at(unexplained, twice, 1)
+    np.subtract.at(unexplained, later.held, later.python)
+    wrappers = np.flatnonzero(role == Role.STORAGE)
+    lone = wrappers[unexplained[wrappers] == sweep.counts[wrappers]]  # no Python reference to it was found
+    owned = np.sort(later.held[(later.python == 0) & (later.extra >= 0)])
+    _explain_tensors_and_nodes(native, owned, unexplained)
+    memory_holder, memory_held = _explain_storages(native, unexplained)
+    np.maximum(unexplained, 0, out=unexplained)
+    memory = len(memory_holder)
+    nothing, none = np.zeros(memory, dtype=np.int32), np.full(memory, -1, dtype=np.int32)
+    later = together([later, References(memory_holder, memory_held, nothing, none, np.zeros(memory, dtype=bool))])
+    idle = lone[unexplained[lone] == 0].astype(np.int32)
+    by_held = later.at(np.argsort(later.held, kind="stable"))
+    return RefcountTable(n, len(unexplained), unexplained, idle, swept, role, by_held)
+
+
+def _shown_by_cpp(role: NDArray[np.int8], holder: Places, held: Places) -> NDArray[np.bool_]:
+    """Which references gc reports from a tensor or node to a node: the C++ ones, listed among the extra ones."""
+    to_node: NDArray[np.bool_] = role[held] == Role.GRAD_NODE
+    of = role[holder[to_node]]
+    to_node[to_node] = (of == Role.TENSOR) | (of == Role.GRAD_NODE)
+    return to_node
+
+
+def _plain(holder: Places, held: Places) -> References:
+    count = len(holder)
+    ones, none = np.ones(count, dtype=np.int32), np.full(count, -1, dtype=np.int32)
+    return References(holder, held, ones, none, np.ones(count, dtype=bool))
+
+
+def _later(native: NativeReferences) -> tuple[References, Places]:
+    """What the walk found beyond the sweep; and what each reference of the sweep's holds that is among it as well."""
+    role, extra, n = native.role, native.extra, len(native.sweep.objects)
+    nodes = np.flatnonzero(role == Role.GRAD_NODE)
+    swept_holder, swept_held = native.held_by.into(nodes)
+    twice = _shown_by_cpp(role, swept_holder, swept_held)
+    new_holder, new_held = (np.asarray(column, dtype=np.int32) for column in native.later)
+    new_twice = _shown_by_cpp(role, new_holder, new_held)
+    pairs = _pairs(
+        np.append(swept_holder[twice], new_holder[new_twice]), np.append(swept_held[twice], new_held[new_twice]), n
     )
-    seen_pairs = _pairs(sweep.holder[twice], sweep.held[twice], n)
-    plain_holder, plain_held = sweep.holder[~twice], sweep.held[~twice]
-    memory = [(holder, n + k) for k, storage in enumerate(native.storages.values()) for holder in storage.holders]
-    extra_holder = np.asarray(extra.holder, dtype=np.int32)
-    extra_held = np.asarray(extra.held, dtype=np.int32)
-    extra_python = np.asarray(extra.python, dtype=np.int32)
-    memory_holder = np.asarray([h for h, _ in memory], dtype=np.int32)
-    memory_held = np.asarray([s for _, s in memory], dtype=np.int32)
-    python_in = np.bincount(plain_held, minlength=n) + np.bincount(extra_held, weights=extra_python, minlength=n)
-    native_in = np.bincount(extra_held[extra_python == 0], minlength=n)
-    unexplained = np.zeros(n + len(native.storages), dtype=np.int64)
-    unexplained[:n] = sweep.counts - python_in.astype(np.int64)
-    _explain_tensors_and_nodes(native, native_in, unexplained)
-    _explain_storages(native, unexplained)
-    plain, extras, memories = len(plain_holder), len(extra_holder), len(memory)
-    shown = _lookup(seen_pairs, extra_holder, extra_held, n)
-    numbers = np.arange(extras, dtype=np.int32)
-    return RefcountTable(
-        objects=n,
-        count=n + len(native.storages),
-        holder=np.concatenate([plain_holder, extra_holder, memory_holder]),
-        held=np.concatenate([plain_held, extra_held, memory_held]),
-        python=np.concatenate([np.ones(plain, np.int32), extra_python, np.zeros(memories, np.int32)]),
-        extra=np.concatenate([np.full(plain, -1, np.int32), numbers, np.full(memories, -1, np.int32)]),
-        seen=np.concatenate([np.ones(plain, bool), shown, np.zeros(memories, bool)]),
-        unexplained=np.maximum(unexplained, 0),
+    holder, held = np.asarray(extra.holder, dtype=np.int32), np.asarray(extra.held, dtype=np.int32)
+    extras = References(
+        holder,
+        held,
+        np.asarray(extra.python, dtype=np.int32),
+        np.arange(len(holder), dtype=np.int32),
+        np.isin(_pairs(holder, held, n), pairs),
     )
-
-
-def _explain_tensors_and_nodes(native: NativeReferences, native_in: Ints, unexplained: Ints) -> None:
-    """Set against the C++ owners found those that C++ counts; `native_in` is how many were found of each object."""
-    for index in np.flatnonzero(native.role == Role.TENSOR).tolist():
-        uses = int(TensorBase._use_count(native.sweep.objects[index]))
-        shared = 1 if uses > 1 else 0
-        unseen = max(uses - 1 - int(native_in[index]), 0)
-        allowed = _OF_A_REPLAY if index in native.replayed else 0
-        unexplained[index] = max(unexplained[index] - shared, 0) + (unseen if unseen > allowed else 0)
-    nodes = np.flatnonzero(native.role == Role.GRAD_NODE)
-    unexplained[nodes] -= native_in[nodes] > 0
-
-
-def _explain_storages(native: NativeReferences, unexplained: Ints) -> None:
-    """Set against the tensors found over each storage the owners that C++ counts, and take it off its Python object."""
-    n, role = len(native.sweep.objects), native.role
-    for k, storage in enumerate(native.storages.values()):
-        uses = storage_uses(storage.address)
-        wrappers = [h for h in storage.holders if role[h] == Role.STORAGE]
-        for wrapper in wrappers:
-            unexplained[wrapper] -= uses > 1
-        owners = len(storage.holders) - len(wrappers) + 1  # one for the Python object, which the count always has
-        unseen = max(uses - owners, 0)
-        allowed = _OF_A_REPLAY if native.replayed and not native.replayed.isdisjoint(storage.holders) else 0
-        unexplained[n + k] = unseen if unseen > allowed else 0
+    return together([_plain(new_holder[~new_twice], new_held[~new_twice]), extras]), swept_held[twice]
 
 
 def _pairs(holder: Places, held: Places, n: int) -> Ints:
-    return np.unique(holder.astype(np.int64) * n + held)
+    return holder.astype(np.int64) * n + held
 
 
-def _lookup(pairs: Ints, holder: Places, held: Places, n: int) -> NDArray[np.bool_]:
-    return np.isin(holder.astype(np.int64) * n + held, pairs)
+def _explain_tensors_and_nodes(native: NativeReferences, owned: Places, unexplained: Places) -> None:
+    """Set against the C++ owners found those that C++ counts; `owned` has each object once for every one found."""
+    objects = native.sweep.objects
+    tensors = np.flatnonzero(native.role == Role.TENSOR)
+    uses = np.fromiter(map(TensorBase._use_count, map(objects.__getitem__, tensors.tolist())), np.int64, len(tensors))
+    unseen = np.maximum(uses - 1 - occurrences(owned, tensors), 0)
+    if native.replayed:
+        unseen[(unseen <= _OF_A_REPLAY) & np.isin(tensors, list(native.replayed))] = 0
+    unexplained[tensors] = np.maximum(unexplained[tensors] - (uses > 1), 0) + unseen
+    nodes = np.flatnonzero(native.role == Role.GRAD_NODE)
+    unexplained[nodes] -= occurrences(owned, nodes) > 0
+
+
+def _explain_storages(native: NativeReferences, unexplained: Places) -> tuple[Places, Places]:
+    """Set against the tensors found over each storage the owners that C++ counts, and take it off its Python object.
+
+    Gives the references to storages.
+    """
+    first, many = len(native.sweep.objects), len(native.storages)
+    holders = [storage.holders for storage in native.storages.values()]
+    lengths = np.fromiter(map(len, holders), np.int64, many)
+    holder = np.fromiter(chain.from_iterable(holders), np.int32, int(lengths.sum()))
+    storage = np.repeat(np.arange(many), lengths)
+    uses = np.fromiter(map(storage_uses, native.storages), np.int64, many)
+    wrapper = native.role[holder] == Role.STORAGE
+    np.subtract.at(unexplained, holder[wrapper], (uses[storage[wrapper]] > 1).astype(np.int32))
+    tensors = np.bincount(storage[~wrapper], minlength=many)
+    unseen = np.maximum(uses - tensors - 1, 0)  # one for the Python object, which the count always has
+    if native.replayed:
+        of_replays = np.bincount(storage[np.isin(holder, list(native.replayed))], minlength=many) > 0
+        unseen[of_replays & (unseen <= _OF_A_REPLAY)] = 0
+    unexplained[first:] = unseen
+    return holder, (storage + first).astype(np.int32)

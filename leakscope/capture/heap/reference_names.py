@@ -7,6 +7,7 @@ import gc
 import types
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,7 +19,7 @@ from leakscope.capture.heap.prune import PrunedHeap
 from leakscope.capture.heap.python.named import ATTRIBUTE, CLOSURE, Named, key_text
 from leakscope.capture.heap.python.referents import reader_of, slots
 from leakscope.capture.heap.raw_types import instance_dict, mro
-from leakscope.capture.heap.refcounts import RefcountTable
+from leakscope.capture.heap.refcounts import RefcountTable, References
 from leakscope.capture.heap.reference_lines import (
     line_of_class,
     line_of_instance,
@@ -54,7 +55,7 @@ class ReferenceNames:
         self._extra = native.extra
         self._refcounts = refcounts
         self._pruned = pruned
-        self._groups = _by_holder(refcounts, pruned)
+        self._groups = _by_holder(pruned.references)
         self._folds = Folds(self._objects, refcounts, pruned, self._groups)
 
     def stands_for(self, index: int) -> int:
@@ -73,17 +74,17 @@ class ReferenceNames:
 
     def _named(self, group: Sequence[int]) -> Iterator[tuple[int, int, ReferenceKind, str]]:
         """(holder, held, kind, name) of the references of one holder."""
-        refcounts = self._refcounts
-        holder = int(refcounts.holder[group[0]])
-        plain = [place for place in group if refcounts.extra[place] < 0 and refcounts.held[place] < refcounts.objects]
-        names = self._names_in(holder, {int(refcounts.held[place]) for place in plain}) if plain else {}
+        references, objects = self._pruned.references, self._refcounts.objects
+        holder = int(references.holder[group[0]])
+        plain = [place for place in group if references.extra[place] < 0 and references.held[place] < objects]
+        names = self._names_in(holder, {int(references.held[place]) for place in plain}) if plain else {}
         used: dict[int, int] = defaultdict(int)
         for place in group:
-            held = int(refcounts.held[place])
-            extra = int(refcounts.extra[place])
+            held = int(references.held[place])
+            extra = int(references.extra[place])
             if extra >= 0:
                 kind, name = self._extra.kind[extra], self._extra.name[extra]
-            elif held >= refcounts.objects:
+            elif held >= objects:
                 kind, name = _MEMORY
             elif names.get(held):
                 choices = names[held]
@@ -139,12 +140,10 @@ class ReferenceNames:
         return line_of_instance(type(owner), name[1:], last)
 
 
-def _by_holder(refcounts: RefcountTable, pruned: PrunedHeap) -> list[list[int]]:
-    """The references of the pruned heap in one group for each holder, as places of the RefcountTable."""
-    order = np.argsort(refcounts.holder[pruned.references], kind="stable")
-    places = pruned.references[order]
-    ends = np.flatnonzero(np.diff(refcounts.holder[places])) + 1
-    return [group.tolist() for group in np.split(places, ends)] if len(places) else []
+def _by_holder(references: References) -> list[range]:
+    """The places of the references of each holder: they stand in the order of their holders."""
+    firsts = np.flatnonzero(np.diff(references.holder, prepend=-1)).tolist()
+    return [range(first, end) for first, end in pairwise([*firsts, len(references.holder)])]
 
 
 def _globals(namespace: dict[Any, Any]) -> Iterator[Named]:

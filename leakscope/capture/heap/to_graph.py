@@ -75,8 +75,8 @@ def to_heap_graph(heap: ExplainedHeap, facts: StorageFacts) -> tuple[HeapGraph, 
         bytes=_ints([storages[i].bytes if i in storages else 0 for i in range(len(order))]),
         size=_ints([d.size for d in described]),
         root=_roots(order, heap, holder, held),
-        freed=heap.freed[order] if order else _ints([]),
-        unexplained=heap.refcounts.unexplained[order] if order else _ints([]),
+        freed=_freed(order, heap),
+        unexplained=heap.refcounts.unexplained[order].astype(np.int64) if order else _ints([]),
         holder=holder,
         held=held,
         reference_kind=_ints([_REFERENCE_CODES[r.kind] for r in kept]),
@@ -88,6 +88,10 @@ def to_heap_graph(heap: ExplainedHeap, facts: StorageFacts) -> tuple[HeapGraph, 
         device={i: facts.device[a] for i, a in address.items() if a in facts.device} if facts.device else {},
     )
     return graph, order, {k: place[at] for k in heap.gaining if (at := names.stands_for(k)) in place}
+
+
+def _freed(order: Sequence[int], heap: ExplainedHeap) -> Ints:
+    return heap.freed[np.searchsorted(heap.pruned.objects, _ints(order))]
 
 
 def _storages_in(order: Sequence[int], heap: ExplainedHeap) -> dict[int, Storage]:
@@ -125,7 +129,7 @@ def _roots(order: list[int], heap: ExplainedHeap, holder: Ints, held: Ints) -> I
             codes[i] = _ROOT_CODES[RootKind.FRAME]
         elif heap.refcounts.unexplained[index] > 0:
             codes[i] = _ROOT_CODES[RootKind.NATIVE]
-    alive = heap.freed[order] == 0 if order else np.zeros(0, bool)
+    alive = _freed(order, heap) == 0
     while True:
         lost = alive & ~reachable(len(order), holder, held, np.flatnonzero(codes > 0))
         if not lost.any():

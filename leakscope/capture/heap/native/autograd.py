@@ -69,7 +69,7 @@ class Types:
         """What objects of this type are to the walk."""
         role = self._known.get(id(kind))
         if role is None:
-            role = self._known[id(kind)] = _role(kind)
+            role = self._known[id(kind)] = role_of(kind)
         return role
 
     def saved_names(self, kind: type) -> tuple[str, ...]:
@@ -85,7 +85,8 @@ _RAW_SAVED = "_raw_saved_"
 """How a grad node's getters of saved tensors begin that run no unpack hook."""
 
 
-def _role(kind: type) -> Role:
+def role_of(kind: type) -> Role:
+    """What objects of a type are to the walk."""
     bases = mro(kind)
     if TensorBase in bases:
         return Role.TENSOR

@@ -6,7 +6,6 @@ import gc
 import resource
 from collections import Counter
 from dataclasses import dataclass, field
-from types import CellType, FrameType
 from typing import Any
 
 import numpy as np
@@ -23,7 +22,8 @@ from leakscope.capture.heap.native.autograd import (
     saved_holds,
     tensor_holds,
 )
-from leakscope.capture.heap.native.raw_memory import Words, operands_of, own_memory
+from leakscope.capture.heap.native.known_types import ROLE, verdicts_on
+from leakscope.capture.heap.native.raw_memory import Words, own_memory
 from leakscope.capture.heap.native.storages import (
     StorageBase,
     TensorBase,
@@ -35,10 +35,9 @@ from leakscope.capture.heap.native.storages import (
     storage_of,
 )
 from leakscope.capture.heap.python.address_book import Ints
-from leakscope.capture.heap.python.code_referents import frame_locals
-from leakscope.capture.heap.python.columns import Growing, counts_of, dicts_of
+from leakscope.capture.heap.python.columns import counts_of
 from leakscope.capture.heap.python.gc_heap import Sweep, append
-from leakscope.capture.heap.raw_types import container_base
+from leakscope.graph.held_by import HeldBy
 from leakscope.graph.model import ReferenceKind
 
 _STACK_PER_NODE = 800
@@ -103,25 +102,19 @@ class NativeReferences:
         self._first_new = len(heap.objects)
         untracked = range(heap.tracked, self._first_new)
         self._known: dict[int, int] = {id(heap.objects[k]): k for k in untracked}
-        self.kinds: tuple[Ints, Ints]
-        """Addresses of all types, sorted, and for each object of the sweep the place of its own."""
-        self.role, self.containers = self._roles()
-
-    def _roles(self) -> tuple[NDArray[np.int8], Ints]:
-        """The role of each object of the sweep, and the indexes of all containers that can gain items."""
-        addresses, first, inverse = np.unique(self.sweep.types, return_index=True, return_inverse=True)
-        codes = np.zeros(len(addresses), dtype=np.int8)
-        gaining = np.zeros(len(addresses), dtype=bool)
-        for k, place in enumerate(first.tolist()):
-            kind = type(self.sweep.objects[place])
-            codes[k], gaining[k] = self.types.role(kind), container_base(kind) is not None
-        self.kinds = addresses, inverse
-        return codes[inverse], np.flatnonzero(gaining[inverse])
+        self.held_by = HeldBy(self._first_new, heap.holder, heap.held)
+        """The sweep's own references; `later` has those of what has joined since."""
+        self.later: tuple[list[int], list[int]] = [], []
+        """(holder, held) of what CPython's own traversal reports of the new objects."""
+        self.verdicts = self._judged(0)
+        """For each type of the sweep what `known_types` knows of it."""
+        self.role: NDArray[np.int8] = (self.verdicts & ROLE)[heap.type_index]
+        """Of each object."""
 
     def walk(self) -> None:
         """Walk from every tensor and grad node through what they hold, without recursion."""
         with torch._C.DisableTorchFunction(), own_memory() as words:
-            special = np.flatnonzero((self.role > 0) | (self.sweep.types == id(SAVED_TENSOR)))
+            special = np.flatnonzero(self._is_walked()[self.sweep.type_index])
             self._known.update(zip(self.sweep.addresses[special].tolist(), special.tolist(), strict=True))
             waiting = special.tolist() + [self._first_new + k for k in range(len(self.new))]
             deepest = deepest_walk()
@@ -137,7 +130,12 @@ class NativeReferences:
             self._replay_views()
             for address in self._hollow:  # their Python storage objects, met by the sweep, own nothing either
                 self.storages.pop(address, None)
-            self._absorb_new()
+            self.read_new(0)
+
+    def _is_walked(self) -> NDArray[np.bool_]:
+        """For each type whether C++ holds something for its objects."""
+        walked: NDArray[np.bool_] = (self.verdicts & ROLE > 0) | (self.sweep.type_list == id(SAVED_TENSOR))
+        return walked
 
     def _visit(self, indexes: list[int], words: Words) -> list[int]:
         start = len(self.new)
@@ -208,6 +206,12 @@ class NativeReferences:
             entry = self.storages[address] = Storage(address, storage_bytes(tensor))
         entry.holders.append(index)
 
+    def of_type(self, kind: type) -> Ints:
+        """Indexes of the objects of exactly this type."""
+        for number in np.flatnonzero(self.sweep.type_list == id(kind)).tolist():
+            return np.flatnonzero(self.sweep.type_index == number)
+        return np.zeros(0, dtype=np.int64)
+
     def find(self, address: int) -> int:
         """Index of the object at an address, -1 where it is not in the graph."""
         index = self._known.get(address)
@@ -224,66 +228,33 @@ class NativeReferences:
         self._known[id(obj)] = index
         return index
 
-    def _absorb_new(self) -> None:
-        """Give the new objects their counts and CPython's own references."""
-        start = len(self.sweep.objects)
-        new, self.new = self.new, []
-        self._first_new = start + len(new)
-        counts = counts_of(new)
-        holders, helds = [], []
-        for k, obj in enumerate(new):
+    def read_new(self, first: int) -> None:
+        """Read CPython's own references of the new objects, from this one of them on."""
+        holders, helds = self.later
+        for k, obj in enumerate(self.new[first:], start=self._first_new + first):
             for referent in gc.get_referents(obj):
                 at = self.find(id(referent))
                 if at >= 0:
-                    holders.append(start + k)
+                    holders.append(k)
                     helds.append(at)
-        append(self.sweep, new, counts, holders, helds)
-        roles = np.array([self.types.role(type(obj)) for obj in new], dtype=np.int8)
-        self.role = np.concatenate([self.role, roles])
 
-    def read_frames(self, frames: list[FrameType], growing: Growing | None = None) -> dict[int, str]:
-        """Add the locals and operands of running frames; returns the index of each frame, with its function's name.
+    def absorb_new(self) -> None:
+        """Let the new objects join those of the sweep."""
+        new, self.new = self.new, []
+        self._first_new += len(new)
+        append(self.sweep, new, counts_of(new), (), ())
+        self.verdicts = np.append(self.verdicts, self._judged(len(self.verdicts)))
+        self.role = np.append(self.role, (self.verdicts & ROLE)[self.sweep.type_index[len(self.role) :]])
 
-        `growing` says which dicts are wanted that gc does not track.
-        CPython shows nothing of a running frame (`frame_traverse` skips what the interpreter owns).
-        """
-        with own_memory() as words:
-            operands = [operands_of(frame, words) for frame in frames]
-        cells = self._loose_cells()
-        running: dict[int, str] = {}
-        for frame, addresses in zip(frames, operands, strict=True):
-            index = self.index_of(frame)
-            running[index] = frame.f_code.co_qualname
-            for at in filter(lambda at: at >= 0, map(self.find, addresses)):
-                self.extra.add(index, at, ReferenceKind.OPERAND, "an operand", 1)
-            closed = {*frame.f_code.co_cellvars, *frame.f_code.co_freevars}
-            for name, value in frame_locals(frame).items():
-                at = self.find(id(value))
-                if at < 0 and growing is not None and type(value) is dict and value and len(growing(dicts_of([value]))):
-                    at = self.index_of(value)
-                if at < 0:
-                    continue
-                if name in closed:
-                    for cell in cells.get(id(value), ()):
-                        self.extra.add(index, cell, ReferenceKind.LOCAL, f"local {name}", 1)
-                else:
-                    self.extra.add(index, at, ReferenceKind.LOCAL, f"local {name}", 1)
-                del value
-        self._absorb_new()
-        return running
+    def _judged(self, first: int) -> NDArray[np.int8]:
+        """The verdicts on the sweep's types from this one of them on."""
+        one_of_each = map(self.sweep.objects.__getitem__, self.sweep.type_first[first:].tolist())
+        return verdicts_on(map(type, one_of_each))
 
-    def _loose_cells(self) -> dict[int, list[int]]:
-        """Cells with an owner that CPython does not show, by the address of what they hold."""
-        count = len(self.sweep.objects)
-        places = np.flatnonzero(self.sweep.types == id(CellType))
-        missing = self.sweep.counts[places] - np.bincount(self.sweep.held, minlength=count)[places]
-        by_content: dict[int, list[int]] = {}
-        for index in places[missing > 0].tolist():
-            try:
-                by_content.setdefault(id(self.sweep.objects[index].cell_contents), []).append(index)
-            except ValueError:  # an empty cell
-                continue
-        return by_content
+    def places(self, addresses: list[int]) -> list[int]:
+        """Index of the object at each of many addresses, -1 where it is not in the graph."""
+        swept = self.sweep.address_book.find(np.array(addresses, dtype=np.int64)).tolist()
+        return [at if at >= 0 else self._known.get(address, -1) for at, address in zip(swept, addresses, strict=True)]
 
 
 def deepest_walk() -> int:

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Iterable, Mapping
 from types import FunctionType
 from typing import Any
 
 import numpy as np
 
+from leakscope.capture.heap.native.known_types import GAINING, OURS
 from leakscope.capture.heap.native.references import NativeReferences
 from leakscope.capture.heap.objects.gain import Gain
 from leakscope.capture.heap.objects.gains import Gains, Grown
 from leakscope.capture.heap.objects.sizes import Measure
 from leakscope.capture.heap.python.referents import LRU_CACHE
-from leakscope.capture.heap.raw_types import container_base, is_leakscopes, is_of_leakscope
-from leakscope.graph.model import ROOTS, HeapGraph, RootKind
+from leakscope.capture.heap.raw_types import is_of_leakscope
+from leakscope.graph.held_by import in_rows
+from leakscope.graph.model import ROOTS, HeapGraph, Ints, RootKind
 from leakscope.graph.reach import reachable
 from leakscope.record.rows.objects import GainingContainer
 
@@ -29,40 +30,48 @@ def gaining_containers(native: NativeReferences, gains: Gains, own: Iterable[int
     It is the end of the look for the gains.
     """
     sweep = native.sweep
-    tracked = native.containers[native.containers < sweep.tracked]
-    found = gains.growing(sweep, tracked)
+    found = gains.growing(sweep, np.flatnonzero((native.verdicts & GAINING > 0)[sweep.type_index[: sweep.tracked]]))
     lengths = dict(zip(found.tolist(), sweep.lengths[found].tolist(), strict=True))
-    untracked = np.flatnonzero(sweep.types[sweep.tracked :] == id(dict)) + sweep.tracked
+    untracked = np.flatnonzero(sweep.type_list[sweep.type_index[sweep.tracked :]] == id(dict)) + sweep.tracked
     lengths |= {k: len(sweep.objects[k]) for k in untracked.tolist() if gains.has_grown(sweep.objects[k])}
-    ours = _below(native, own) if lengths else set()
-    grown = [Grown(k, sweep.objects[k], length) for k, length in lengths.items() if id(sweep.objects[k]) not in ours]
+    ours = set(_below(native, own).tolist()) if lengths else set()
+    grown = [Grown(k, sweep.objects[k], length) for k, length in lengths.items() if k not in ours]
     measure = Measure(native.types)
     return {**dict(gains.tell(grown, measure)), **dict(gains.linked.tell(native, measure))}
 
 
-def _below(native: NativeReferences, own: Iterable[int]) -> set[int]:
-    """Addresses of leakscope's own objects and of the containers in them."""
-    objects, extra = native.sweep.objects, native.extra
+def _below(native: NativeReferences, own: Iterable[int]) -> Ints:
+    """Indexes of leakscope's own objects and of the containers in them."""
+    sweep, extra = native.sweep, native.extra
     tops = set(own)
-    waiting = [objects[k] for k in tops]
-    waiting += [objects[held] for holder, held in zip(extra.holder, extra.held, strict=True) if holder in tops]
-    ours: set[int] = set()
-    while waiting:
-        obj = waiting.pop()
-        kind = type(obj)
-        if id(obj) not in ours and (_is_container(kind) or is_leakscopes(kind) or _caches_ours(obj, kind)):
-            ours.add(id(obj))
-            waiting += gc.get_referents(obj)
-    return ours
+    below = [held for holder, held in zip(extra.holder, extra.held, strict=True) if holder in tops]
+    goes_on = (native.verdicts & (GAINING | OURS) > 0) | (sweep.type_list == id(tuple))
+    caches = sweep.type_list == id(LRU_CACHE)
+    ours = np.zeros(len(sweep.objects), dtype=bool)
+    level = np.unique(np.array([*tops, *below], dtype=np.int64))
+    while len(level):
+        kinds = sweep.type_index[level]
+        of_ours = [k for k in level[caches[kinds]].tolist() if _caches_ours(sweep.objects[k])]
+        level = np.append(level[goes_on[kinds]], np.array(of_ours, dtype=np.int64))
+        ours[level] = True
+        held = _held_by(native, level)
+        level = np.unique(held[~ours[held]])
+    return np.flatnonzero(ours)
 
 
-def _is_container(kind: type) -> bool:
-    return kind is tuple or container_base(kind) is not None
+def _held_by(native: NativeReferences, holders: Ints) -> Ints:
+    """What some objects hold, as the sweep has it."""
+    sweep = native.sweep
+    tracked = holders[holders < sweep.tracked]
+    places = in_rows(sweep.starts[tracked], sweep.starts[tracked + 1] - sweep.starts[tracked])
+    others = np.flatnonzero(np.isin(sweep.holder[sweep.starts[-1] :], holders)) + sweep.starts[-1]
+    held: Ints = sweep.held[np.append(places, others)].astype(np.int64)
+    return held
 
 
-def _caches_ours(obj: Any, kind: type) -> bool:
-    """Whether an object keeps the results of a function of leakscope's: an `lru_cache`, which is no type of ours."""
-    return kind is LRU_CACHE and type(obj.__wrapped__) is FunctionType and is_of_leakscope(obj.__wrapped__.__module__)
+def _caches_ours(cache: Any) -> bool:
+    """Whether an `lru_cache`, which is no type of ours, keeps the results of a function of leakscope's."""
+    return type(cache.__wrapped__) is FunctionType and is_of_leakscope(cache.__wrapped__.__module__)
 
 
 def _row(place: int, gain: Gain) -> GainingContainer:

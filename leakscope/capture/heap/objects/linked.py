@@ -35,19 +35,23 @@ class LinkedTypes:
 
     def tell(self, native: NativeReferences, measure: Measure) -> list[tuple[int, Gain]]:
         """(index of an object that no other of its type holds, what its type has gained); the look is over then."""
-        types, kinds = native.kinds
-        counts = np.bincount(kinds[: native.sweep.tracked], minlength=len(types))
+        sweep = native.sweep
+        kinds = sweep.type_index[: sweep.tracked]
+        order = np.argsort(sweep.type_list)
+        types = sweep.type_list[order]
+        counts = np.bincount(kinds, minlength=len(types))[order]
         before, self._types, self._counts = self._before(types), in_own_pages(types), in_own_pages(counts)
         grown = np.flatnonzero((before > 0) & (counts > before) & (counts >= _FEWEST))
         known, self._of = self._of, {}
-        asked = [k for k in range(len(types)) if int(types[k]) in known and counts[k] >= known[int(types[k])].items]
+        asked = [
+            k for k in np.flatnonzero(np.isin(types, list(known))).tolist() if counts[k] >= known[int(types[k])].items
+        ]
         asked += grown[np.argsort(before[grown] - counts[grown], kind="stable")].tolist()
         told: list[tuple[int, Gain]] = []
-        one_of = np.zeros(len(types), dtype=np.int64)
-        one_of[kinds[: native.sweep.tracked]] = np.arange(native.sweep.tracked)
-        asked = [k for k in dict.fromkeys(asked) if _may_be_linked(type(native.sweep.objects[one_of[k]]), native)]
+        one_of = sweep.type_first[order]
+        asked = [k for k in dict.fromkeys(asked) if _may_be_linked(type(sweep.objects[one_of[k]]), native)]
         for k in asked[:_MOST_TYPES]:
-            at = np.flatnonzero(kinds[: native.sweep.tracked] == k)
+            at = np.flatnonzero(kinds == order[k])
             heads = self._heads(native, at)
             if 0 < len(heads) <= max(_MOST_HEADS * len(at), 1):
                 gain = known.get(int(types[k])) or Gain(int(types[k]), int(before[k]), 0)
@@ -66,13 +70,12 @@ class LinkedTypes:
 
     def _heads(self, native: NativeReferences, at: Ints) -> Ints:
         """Of all objects of one type those that no other of it holds, by itself or by its dict."""
-        sweep = native.sweep
-        mine = np.zeros(len(sweep.objects), dtype=bool)
+        mine = np.zeros(len(native.sweep.objects), dtype=bool)
         mine[at] = True
-        dicts = np.zeros(len(sweep.objects), dtype=bool)
-        dicts[sweep.held[mine[sweep.holder]]] = True
-        dicts &= sweep.types == id(dict)
-        linked = sweep.held[(mine | dicts)[sweep.holder] & mine[sweep.held]]
+        holder, held = native.held_by.into(at)
+        dicts = np.unique(holder[native.sweep.type_list[native.sweep.type_index[holder]] == id(dict)])
+        of_dicts, own = native.held_by.into(dicts)
+        linked = held[mine[holder] | np.isin(holder, own[mine[of_dicts]])]
         return np.setdiff1d(at, linked)
 
 

@@ -248,7 +248,6 @@ def test_no_object_is_kept_alive() -> None:
 
 def test_its_facts_say_how_many(lived: Lived) -> None:
     facts = lived.findings["trainer.history"].facts
-
     assert isinstance(facts, ObjectFacts)
     assert (facts.item, facts.items, facts.items_per_step) == ("dict of int, str and float", 18, 3.0)
 

@@ -1,0 +1,54 @@
+"""Is a type judged once, and forgotten as soon as it is gone?"""
+
+from __future__ import annotations
+
+import gc
+import sys
+import weakref
+
+import pytest
+import torch
+
+from leakscope.capture.heap.native import known_types
+from leakscope.capture.heap.native.autograd import Role
+from leakscope.capture.heap.native.known_types import GAINING, OURS, ROLE, verdicts_on
+
+KINDS = (int, torch.Tensor, torch.nn.Parameter, torch.UntypedStorage, list, dict, tuple, torch.nn.Module, Role)
+
+
+def test_verdicts_say_what_objects_of_a_type_are() -> None:
+    for _ in range(2):
+        verdicts = verdicts_on(KINDS)
+        assert [Role(v) for v in (verdicts & ROLE).tolist()] == [0, 1, 1, 3, 0, 0, 0, 0, 0]
+        assert [kind for kind, v in zip(KINDS, verdicts.tolist(), strict=True) if v & GAINING] == [list, dict]
+        assert [kind for kind, v in zip(KINDS, verdicts.tolist(), strict=True) if v & OURS] == [Role]
+
+
+def test_a_type_is_judged_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    verdicts_on(KINDS)
+    monkeypatch.setattr(known_types, "_judge", lambda _: pytest.fail("judged again"))
+    assert len(verdicts_on(KINDS)) == len(KINDS)
+
+
+def test_no_type_is_kept_alive_and_its_address_is_free_for_another() -> None:
+    class Gone(list[int]):
+        pass
+
+    address, held = id(Gone), sys.getrefcount(Gone)
+    assert verdicts_on([Gone]).tolist() == [GAINING]
+    assert sys.getrefcount(Gone) == held
+    del Gone
+    gc.collect()
+    assert address in known_types._verdicts
+    verdicts_on([])
+    assert address not in known_types._verdicts
+    assert known_types._types.keys() == known_types._verdicts.keys()
+
+
+def test_no_weak_reference_is_made_of_a_class() -> None:
+    class Some:
+        pass
+
+    before = weakref.getweakrefcount(Some)
+    verdicts_on([Some])
+    assert weakref.getweakrefcount(Some) == before
