@@ -83,12 +83,20 @@ def record_and_report(options: Options, outside: Outside | None = None) -> int:
             _report(options, apart)
         return outcome.status
     with progress(options), redirect_stdout(sys.stderr if options.as_json else sys.stdout):
-        outcome = launch(options)
+        outcome = launch(options, meanwhile=_import_what_judges)
     if outcome.status and not options.quiet:
         note(_failure_text(options, outcome))
     if options.node_rank > 0:
         return outcome.status
     return _report(options, apart, outcome.status)
+
+
+def _import_what_judges() -> None:
+    import leakscope.findings
+    import leakscope.record.reading  # noqa: F401
+    from leakscope.report import load
+
+    load()
 
 
 def _failure_text(options: Options, outcome: Outcome) -> str:

@@ -7,6 +7,8 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 
 from leakscope._version import __version__
@@ -25,8 +27,10 @@ _POLL_S = 0.1
 """Seconds between two looks at whether they have."""
 
 
-def launch(options: Options) -> Outcome:
+def launch(options: Options, meanwhile: Callable[[], object] | None = None) -> Outcome:
     """Run the ranks to their end; the folder then says how each of them ended.
+
+    `meanwhile` is called once a rank that is alone on its machine has started, and nobody is waited for.
 
     Raises LaunchFailed when the ranks could not be started.
     """
@@ -36,7 +40,7 @@ def launch(options: Options) -> Outcome:
     if options.nnodes == 1:
         options.rank_state.unlink(missing_ok=True)
     if options.world == 1:
-        codes = {0: _run_alone(options)}
+        codes = {0: _run_alone(options, meanwhile)}
     else:
         codes = run_under_elastic(options, rank_command(replace(options, under_elastic=True)))
     outcome = collect_outcome(options.folder, codes, oom_kills=processes_ended() - ended_before)
@@ -94,7 +98,7 @@ def rank_command(options: Options) -> list[str]:
     return [sys.executable, "-m", "leakscope.capture", options.to_json()]
 
 
-def _run_alone(options: Options) -> int:
+def _run_alone(options: Options, meanwhile: Callable[[], object] | None = None) -> int:
     """The status of a plain child, negative for a signal; Ctrl-C is the child's to answer, SIGTERM is passed on."""
     stdout = sys.stderr.fileno() if options.as_json else None
     command = rank_command(options)
@@ -105,4 +109,7 @@ def _run_alone(options: Options) -> int:
     with signals_kept():
         signal.signal(signal.SIGINT, lambda *_: None)
         signal.signal(signal.SIGTERM, lambda *_: child.send_signal(signal.SIGTERM))
+        if meanwhile is not None:
+            with suppress(Exception):  # the child is waited for whatever happens; what fails now fails again
+                meanwhile()
         return child.wait()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -32,6 +33,12 @@ class _Formats(Mapping[str, Render]):
 
 FORMATS: Mapping[str, Render] = _Formats()
 """`FORMATS["html"](run, findings)` is the page; text, json, html, sarif, junit, and what other packages add."""
+
+
+def load() -> None:
+    """Import what text and page are made with, for who has nothing to tell yet and time to do so."""
+    import_module("leakscope.report.text.page")
+    import_module("leakscope.report.html.page").load()
 
 
 def write(run: Run, findings: Findings, folder: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,7 @@ from leakscope.record.kinds import Occasion
 from leakscope.record.model import Rank, Run
 from leakscope.report import adding_lines, marks, wording
 from leakscope.report.cleaning import cleaned
+from leakscope.report.html import plots
 from leakscope.report.html.drawings import draw
 from leakscope.report.html.plots import categories_plot, categories_shown, category_series, memory_plot
 from leakscope.report.html.timeline import Timeline, timeline
@@ -88,6 +90,12 @@ class RankOnPage:
     """(step, bytes by category, explained, counted) at each look that was sorted into categories."""
     operations: Timeline | None
     operations_svg: Markup | None
+
+
+def load() -> None:
+    """Import what the page is drawn with."""
+    import_module("leakscope.report.html.templates")
+    plots.load()
 
 
 def render(run: Run, findings: Findings) -> str:

@@ -134,6 +134,12 @@ def _unit(largest: float) -> tuple[float, str]:
     return next(((size, name) for size, name in units if largest >= size), (1.0, "bytes"))
 
 
+def load() -> None:
+    """Import the parts of matplotlib that draw."""
+    import matplotlib.backends.backend_svg
+    import matplotlib.figure  # noqa: F401
+
+
 @contextmanager
 def _figure(salt: str) -> Iterator[tuple[Figure, Axes]]:
     """A figure of its own, outside pyplot, under matplotlib's default style whatever the user's matplotlibrc says.
