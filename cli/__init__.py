@@ -42,7 +42,25 @@ class _Commands(click.Group):
             formatter.write_dl(list(COMMANDS.items()))
 
 
+def _tell_version(ctx: click.Context, _option: click.Parameter, asked: bool) -> None:
+    """`leakscope 0.1.0 (native heap reader)`."""
+    if asked and not ctx.resilient_parsing:
+        from importlib.metadata import version
+
+        from leakscope.native import described
+
+        click.echo(f"leakscope {version('leakscope')} ({described()})")
+        ctx.exit()
+
+
 @click.command(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(package_name="leakscope", prog_name="leakscope")
+@click.option(
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_tell_version,
+    help="Show the version and exit.",
+)
 def main() -> None:
     """Find tensor memory leaks in PyTorch training: which reference to cut, and what that frees."""

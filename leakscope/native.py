@@ -7,7 +7,7 @@ from functools import cache
 from importlib import import_module
 from typing import Any
 
-NATIVE, PYTHON = "native", "python"
+NATIVE, PYTHON = "native", "Python"
 _PURE = "LEAKSCOPE_PURE"
 """The environment variable that asks for Python alone."""
 _GC_HEAP, _WALKS = "leakscope.capture.heap._gc_heap", "leakscope.graph._walks"
@@ -43,5 +43,6 @@ def heap_reader() -> str:
 def described() -> str:
     """The reader in words, with the reason where it is not the native one."""
     if gc_heap() is not None:
-        return "native heap reader"
-    return f"Python heap reader: {'no native one was built' if _built(_GC_HEAP) is None else f'{_PURE} asks for it'}"
+        return f"{NATIVE} heap reader"
+    reason = "no native one was built" if _built(_GC_HEAP) is None else f"{_PURE} asks for it"
+    return f"{PYTHON} heap reader: {reason}"

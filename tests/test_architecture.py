@@ -36,7 +36,10 @@ PLAN: dict[str, tuple[set[str], set[str]]] = {
         {"findings", "record", "graph", "allocator", "units", "verdict", "errors"},
         {"matplotlib", "graphviz", "jinja2", "markupsafe"},
     ),
-    "profiler": ({"capture", "findings", "report", "record", "graph", "units", "errors", "options", "verdict"}, set()),
+    "profiler": (
+        {"capture", "findings", "report", "record", "graph", "units", "errors", "options", "native", "verdict"},
+        set(),
+    ),
     "integrations": ({"profiler", "errors"}, {"lightning", "transformers", "IPython"}),
     "pytest_plugin": ({"profiler", "findings", "report", "units", "errors"}, {"pytest"}),
     "backward": (set(), {"torch"}),

@@ -114,12 +114,14 @@ def _end_times(folder: Path, world: int) -> list[float]:
 
 
 def merge_run_metadata(folder: Path) -> None:
-    """Put what the ranks know of device, torch and source files into `run.json`."""
+    """Put what the ranks know of device, torch, heap reader and source files into `run.json`."""
     data: dict[str, Any] = json.loads((folder / "run.json").read_text(encoding="utf-8"))
     sources: dict[str, list[str]] = {}
+    readers: set[str] = set()
     for path in sorted(folder.glob("rank_*/about.json")):
         about = json.loads(path.read_text(encoding="utf-8"))
         sources.update(about.pop("sources"))
         data.setdefault("device", about["device"])
         data.setdefault("torch", about["torch"])
-    write_run(folder, {**data, "sources": sources})
+        readers.add(about["heap_reader"])
+    write_run(folder, {**data, "heap_reader": " and ".join(sorted(readers)), "sources": sources})

@@ -30,6 +30,7 @@ def look_now(step: int, occasion: Occasion, counter: Counter | None = None, gain
 def run_of_rank(rank: Rank, warmup: int = 0, min_bytes: int = 0) -> Run:
     """A run of this process, its one rank."""
     from leakscope._version import __version__
+    from leakscope.native import heap_reader
     from leakscope.record.model import Run
 
     torch = sys.modules.get("torch")
@@ -40,6 +41,7 @@ def run_of_rank(rank: Rank, warmup: int = 0, min_bytes: int = 0) -> Run:
         device=rank.looks[-1].counted_on if rank.looks else "cpu",
         torch="" if torch is None else str(torch.__version__),
         leakscope=__version__,
+        heap_reader=heap_reader(),
         warmup=warmup,
         min_bytes=min_bytes,
     )

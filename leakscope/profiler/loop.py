@@ -73,6 +73,7 @@ class Profiler:
     def __enter__(self) -> Self:
         from leakscope._version import __version__
         from leakscope.capture.recorder import Recorder
+        from leakscope.native import heap_reader
         from leakscope.record.folder import prepare_folder, write_run
 
         rank, world = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
@@ -85,6 +86,7 @@ class Profiler:
                 "command": sys.argv,
                 "ranks": world,
                 "leakscope": __version__,
+                "heap_reader": heap_reader(),
                 "torch": str(sys.modules["torch"].__version__) if "torch" in sys.modules else "",
                 "warmup": options.warmup,
                 "min_bytes": options.min_bytes,

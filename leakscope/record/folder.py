@@ -89,7 +89,7 @@ def write_json(path: Path, data: Any) -> None:
 
 
 def write_run(folder: Path, data: Mapping[str, Any]) -> None:
-    """Write `run.json`: format, command, ranks, device, torch, leakscope, options; see `read_run`."""
+    """Write `run.json`: format, command, ranks, device, torch, leakscope, heap_reader, options; see `read_run`."""
     folder.mkdir(parents=True, exist_ok=True)
     write_json(folder / "run.json", {"format": FORMAT, **data})
 

@@ -186,6 +186,8 @@ class Run:
     options: Mapping[str, Any] = field(default_factory=dict)
     sources: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Lines of the user's own source files, as they were when the run ended."""
+    heap_reader: str = ""
+    """Which reader of the heap served the ranks, `native` or `Python`, or both; empty where it was not recorded."""
 
     def warmup_of(self, rank: Rank) -> int:
         """Steps of this rank that are not judged: warm-up begins again where another clock takes over."""

@@ -68,6 +68,7 @@ def read_run(folder: Path, snapshots: bool = False) -> Run:
             device=str(data.get("device", "cpu")),
             torch=str(data.get("torch", "")),
             leakscope=str(data.get("leakscope", "")),
+            heap_reader=str(data.get("heap_reader", "")),
             folder=str(folder),
             warmup=int(data.get("warmup", 2)),
             min_bytes=int(data.get("min_bytes", 64 * 1024)),

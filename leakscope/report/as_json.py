@@ -48,6 +48,7 @@ def _run(run: Run) -> dict[str, Any]:
         "steps": steps_of(run),
         "device": run.device or None,
         "torch": run.torch or None,
+        "heap_reader": run.heap_reader or None,
         "ended": {
             str(rank.number): {
                 "how": as_written(rank.ended).how,

@@ -13,6 +13,7 @@ from leakscope.capture.process.hang import stack_of_thread
 from leakscope.capture.process.watchdog import leave_now
 from leakscope.capture.schedule.rank_state import Activity, RankStateFile
 from leakscope.capture.source.source_files import users_sources
+from leakscope.native import heap_reader
 from leakscope.record.folder import RankFolder, write_json
 from leakscope.record.kinds import EndKind
 from leakscope.record.model import Ended
@@ -64,6 +65,7 @@ class Ends:
             "device": self.counter.device,
             "counted_by": self.counter.source,
             "torch": str(torch.__version__),
+            "heap_reader": heap_reader(),
             "sources": users_sources(),
         }
         write_json(self.folder.path / "about.json", about)
