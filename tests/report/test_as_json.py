@@ -27,7 +27,7 @@ TOP = {
     "drag",
     "ranks",
 }
-RUN = {"command", "ranks", "steps", "device", "torch", "ended"}
+RUN = {"command", "ranks", "steps", "device", "torch", "heap_reader", "ended"}
 FINDING = {
     "rule", "title", "fingerprint", "origin", "severity", "freed_by", "collections", "retained_bytes",
     "bytes_per_step", "ranks", "first_step", "last_step", "made_at", "sightings", "trace", "cut",

@@ -93,7 +93,6 @@ def _append_held_by_arrays(heap: Sweep, columns: HeapColumns) -> None:
     waiting = (heap.tracked + columns.arrays).tolist()
     first = len(heap.objects)
     objects: list[Any] = []
-    counts: list[int] = []
     holders: list[int] = []
     helds: list[int] = []
     leading: dict[int, bool] = {}
@@ -104,12 +103,13 @@ def _append_held_by_arrays(heap: Sweep, columns: HeapColumns) -> None:
                 at = heap.address_book.find_one(id(referent))
                 if at < 0 and leads_on(referent, leading):
                     at = index[id(referent)] = first + len(objects)
-                    counts.append(sys.getrefcount(referent) - NAMED_BASELINE)
                     objects.append(referent)
                     waiting.append(at)
             if at >= 0:
                 holders.append(k)
                 helds.append(at)
+            del referent
+    counts = [sys.getrefcount(obj) - NAMED_BASELINE for obj in objects]
     append(heap, objects, in_range(np.asarray(counts, dtype=np.int64)), holders, helds)
 
 

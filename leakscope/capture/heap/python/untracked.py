@@ -115,7 +115,6 @@ def read_further(untracked: UntrackedContainers, book: Book, tracked: int) -> Un
     helds = [index[address] for _, address in untracked.references]
     objects = list(untracked.objects.values())
     untracked.objects.clear()
-    counts = [sys.getrefcount(obj) - NAMED_BASELINE for obj in objects]
     leading: dict[int, bool] = {}
     arrays: list[int] = []
     for k, obj in enumerate(objects):  # which grows
@@ -128,11 +127,13 @@ def read_further(untracked: UntrackedContainers, book: Book, tracked: int) -> Un
                 at = book.find_one(id(referent))
                 if at < 0 and leads_on(referent, leading):
                     at = index[id(referent)] = tracked + len(objects)
-                    counts.append(sys.getrefcount(referent) - NAMED_BASELINE)
                     objects.append(referent)
             if at >= 0:
                 holders.append(tracked + k)
                 helds.append(at)
+            del referent
+    obj = None  # it would count as one of the last object's
+    counts = [sys.getrefcount(obj) - NAMED_BASELINE for obj in objects]
     columns = (np.asarray(column, dtype=np.int32) for column in (holders, helds, arrays))
     return UntrackedHeap(objects, in_range(np.asarray(counts, dtype=np.int64)), *columns)
 

@@ -8,7 +8,6 @@ import gc
 import types
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import fields
 from itertools import count
 from typing import Any
 
@@ -16,10 +15,10 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.heap_readers import differences, tracked
 
 from leakscope import native
-from leakscope.capture.heap.python import native_reader, pure_reader
-from leakscope.capture.heap.python.columns import HeapColumns
+from leakscope.capture.heap.python import native_reader
 from leakscope.capture.heap.python.untracked import LARGE
 
 pytestmark = pytest.mark.skipif(native.gc_heap() is None, reason="no native heap reader")
@@ -117,42 +116,6 @@ def heap(kinds: tuple[str, ...], leaves: tuple[str, ...], references: tuple[tupl
         built.clear()
 
 
-def tracked(built: list[Any]) -> list[Any]:
-    return [obj for obj in built if gc.is_tracked(obj)]
-
-
-def differences(objects: list[Any], *, counts: bool = True) -> list[str]:
-    """What both readers say otherwise of these objects."""
-    names = [field.name for field in fields(HeapColumns)]
-    python = pure_reader.read(objects, True)
-    untracked = [(id(obj), type(obj)) for obj in python.untracked]
-    python.untracked.clear()  # it would count among their references
-    read = native_reader.read(objects, True)
-    found = []
-    for name in names:
-        ours, theirs = getattr(read, name), getattr(python, name)
-        if isinstance(ours, np.ndarray):
-            if "counts" in name and not counts:
-                continue
-            if ours.dtype != theirs.dtype or ours.shape != theirs.shape or (ours != theirs).any():
-                found.append(f"{name}: {theirs[:20]} by Python, {ours[:20]} by C")
-        elif name == "untracked":
-            if [(id(obj), type(obj)) for obj in ours] != untracked:
-                found.append(f"untracked: {untracked} by Python, {list(map(type, ours))} by C")
-        elif name == "dicts":
-            for column in fields(theirs):
-                if getattr(ours, column.name).tolist() != getattr(theirs, column.name).tolist():
-                    found.append(f"dicts.{column.name}")
-    asked = np.concatenate([python.addresses, python.addresses + 8, python.firsts, np.array([0, -1, 1 << 62])])
-    if read.book.find(asked).tolist() != python.book.find(asked).tolist():
-        found.append("find")
-    some = [*asked[:50].tolist(), -1, 1 << 80]
-    if list(map(read.book.find_one, some)) != list(map(python.book.find_one, some)):
-        found.append("find_one")
-    read.untracked.clear()
-    return found
-
-
 @given(heaps())
 def test_both_readers_give_the_same_of_any_heap(plan: Any) -> None:
     with heap(*plan) as built:
@@ -163,3 +126,29 @@ def test_both_readers_give_the_same_of_any_heap(plan: Any) -> None:
 
 def test_nothing_is_no_heap() -> None:
     assert differences([]) == []
+
+
+def test_an_untracked_tuple_is_read_once_however_many_hold_it() -> None:
+    """Two to the power of sixty ways lead down through these tuples."""
+    leading: Any = (np.ones(2),)
+    leading_nowhere: Any = (1.5,)
+    gc.collect(0)
+    for _ in range(60):
+        leading, leading_nowhere = (leading, leading), (leading_nowhere, leading_nowhere)
+        gc.collect(0)
+    assert not gc.is_tracked(leading)
+    objects: list[Any] = [[leading, leading_nowhere], [leading_nowhere]]
+    assert differences(objects) == []
+    assert len(native_reader.read(objects, False).untracked) == 61 + 1
+
+
+def test_what_was_frozen_is_read_too() -> None:
+    held = [{"box": Box()}, [np.ones(2)]]
+    objects = [[held]]
+    gc.freeze()
+    try:
+        with_frozen = native_reader.read(objects, True).untracked
+        assert [id(obj) for obj in with_frozen[:3]] == [id(held), id(held[1]), id(held[0])]
+        assert differences(objects) == []
+    finally:
+        gc.unfreeze()

@@ -1,0 +1,196 @@
+"""Do both readers give the same of objects of any type, and does the heap stand still while it is read?"""
+
+from __future__ import annotations
+
+import asyncio
+import collections
+import contextvars
+import functools
+import gc
+import itertools
+import re
+import sys
+import threading
+import types
+import weakref
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from support.heap_readers import differences, tracked
+
+from leakscope import native
+from leakscope.capture.heap.python import native_reader, pure_reader
+from leakscope.capture.heap.python.untracked import LARGE
+from leakscope.capture.process.pause import no_automatic_gc
+
+pytestmark = pytest.mark.skipif(native.gc_heap() is None, reason="no native heap reader")
+
+
+class Box:
+    """Holds anything as attributes."""
+
+
+def _hostile() -> list[Any]:
+    """Instances, and classes, that answer every question by an error."""
+
+    class _Meta(type):
+        """A metaclass whose every question is answered by an error."""
+
+        def __getattribute__(cls, name: str) -> Any:
+            raise RuntimeError(name)
+
+        def __instancecheck__(cls, instance: Any) -> bool:
+            raise RuntimeError
+
+        def __eq__(cls, other: object) -> bool:
+            raise RuntimeError
+
+        def __hash__(cls) -> int:
+            raise RuntimeError
+
+    class Hostile(metaclass=_Meta):
+        """Its instances answer no question either."""
+
+        def __getattribute__(self, name: str) -> Any:
+            raise RuntimeError(name)
+
+        def __eq__(self, other: object) -> bool:
+            raise RuntimeError
+
+        def __hash__(self) -> int:
+            raise RuntimeError
+
+        def __len__(self) -> int:
+            raise RuntimeError
+
+        def __sizeof__(self) -> int:
+            raise RuntimeError
+
+    class HostileDict(dict):  # type: ignore[type-arg]
+        def __len__(self) -> int:
+            raise RuntimeError
+
+        def __iter__(self) -> Any:
+            raise RuntimeError
+
+    class HostileBytes(bytes):
+        def __len__(self) -> int:
+            raise RuntimeError
+
+    return [Hostile(), Hostile, HostileDict(a=[1]), HostileBytes(LARGE), _Meta]
+
+
+def _suspended() -> Iterator[int]:
+    kept = [np.ones(2)]
+    yield len(kept)
+
+
+async def _waiting() -> None:
+    kept = [np.ones(2)]
+    await asyncio.sleep(len(kept))
+
+
+def _of_many_types() -> list[Any]:
+    generator = _suspended()
+    next(generator)
+    waiting = _waiting()
+    waiting.close()
+    cached = functools.lru_cache(lambda x: [x])
+    cached(1), cached(2)
+    variable: Any = contextvars.ContextVar("variable")
+    context = contextvars.copy_context()
+    context.run(variable.set, [np.ones(2)])
+    itself: list[Any] = []
+    itself.append(itself)
+    tensor = torch.ones(3, requires_grad=True)
+    try:
+        raise KeyError([tensor])
+    except KeyError as error:
+        caught = error
+    return [
+        *_hostile(), generator, waiting, cached, variable, context, itself, tensor, tensor * 2, (tensor * 2).grad_fn,
+        tensor.untyped_storage(), caught, caught.__traceback__, collections.OrderedDict(a=[1]),
+        collections.defaultdict(list, a=[1]), collections.Counter("abc"), types.SimpleNamespace(a=1),
+        types.MappingProxyType({"a": [1]}), weakref.ref(Box), weakref.WeakKeyDictionary(), functools.partial(max, [1]),
+        itertools.cycle([[1]]), zip([1], [2], strict=True), iter([1]), iter({"a": 1}.items()), torch.nn.Linear(2, 2),
+        torch.Generator(), torch.device("cpu"), np.dtype([("a", "O")]), slice([1], 2), property(len),
+        super(Box, Box()), memoryview(np.ones(2)), threading.Lock(), re.compile("a"), object(), frozenset([(1,)]),
+    ]  # fmt: skip
+
+
+def test_both_readers_give_the_same_of_objects_of_any_type() -> None:
+    """What they hold leads to all modules: where a reference is counted by one reader, so it is by the other."""
+    pure_reader.read(gc.get_objects(), True).untracked.clear()  # numpy imports something of its own
+    many = _of_many_types()
+    gc.collect()
+    objects = [obj for obj in gc.get_objects() if obj is not many and type(obj) is not types.FrameType]
+    assert differences(objects, counts=False) == []
+    objects.clear()
+
+
+def test_the_readers_count_alike() -> None:
+    objects = tracked(_of_many_types())
+    assert pure_reader.read(objects, False).counts.tolist() == native_reader.read(objects, False).counts.tolist()
+
+
+def test_the_heap_stands_still_while_other_threads_allocate() -> None:
+    stop = threading.Event()
+
+    def churn() -> None:
+        while not stop.is_set():
+            _of_many = [[k, {"k": (k,)}, Box()] for k in range(500)]
+            del _of_many
+
+    threads = [threading.Thread(target=churn) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    try:
+        for _ in range(5):
+            with no_automatic_gc():
+                objects = gc.get_objects()
+                read = native_reader.read(objects, True)
+                assert list(map(id, objects)) == read.addresses[: len(objects)].tolist()
+            every = len(objects) + len(read.untracked)
+            assert read.holder.min() >= 0 and read.holder.max() < every
+            assert read.held.min() >= 0 and read.held.max() < every
+            between = int(read.starts[-1])
+            holders = np.repeat(np.arange(len(objects)), np.diff(read.starts))
+            assert (read.holder[:between] == holders).all()
+            assert (read.lengths >= np.diff(read.starts)).all()
+            objects.clear()
+            read.untracked.clear()
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
+
+
+def test_what_is_read_is_let_go() -> None:
+    class Kept:
+        pass
+
+    one: Any = Kept()
+    gone = weakref.ref(one)
+    array = np.ones(2)
+    one.array = array
+    before = sys.getrefcount(array), sys.getrefcount(Kept)
+    objects = [one]
+    read = native_reader.read(objects, True)
+    assert sys.getrefcount(array) == before[0] + 1  # the list of the untracked
+    del read
+    assert (sys.getrefcount(array), sys.getrefcount(Kept)) == before
+    objects.clear()
+    del one
+    assert gone() is None
+
+
+def test_wrong_questions_are_told() -> None:
+    book = native_reader.read([[]], False).book
+    assert book.find_one(-(1 << 70)) == -1
+    with pytest.raises(TypeError):
+        native.gc_heap().read(())
+    with pytest.raises(TypeError):
+        type(book._book)()
