@@ -10,6 +10,7 @@ import numpy as np
 
 from leakscope.capture.heap.python import native_reader, pure_reader
 from leakscope.capture.heap.python.columns import HeapColumns
+from leakscope.capture.heap.raw_types import type_name
 
 
 def tracked(built: list[Any]) -> list[Any]:
@@ -20,7 +21,7 @@ def differences(objects: list[Any], *, counts: bool = True) -> list[str]:
     """What both readers say otherwise of these objects."""
     names = [field.name for field in fields(HeapColumns)]
     python = pure_reader.read(objects, True)
-    untracked = [(id(obj), type(obj).__name__) for obj in python.untracked]
+    untracked = [(id(obj), type_name(type(obj))) for obj in python.untracked]
     python.untracked.clear()  # it would count among their references
     read = native_reader.read(objects, True)
     found = []
@@ -32,7 +33,7 @@ def differences(objects: list[Any], *, counts: bool = True) -> list[str]:
             if ours.dtype != theirs.dtype or ours.shape != theirs.shape or (ours != theirs).any():
                 found.append(f"{name}: {theirs[:20]} by Python, {ours[:20]} by C")
         elif name == "untracked":
-            if [(id(obj), type(obj).__name__) for obj in ours] != untracked:
+            if [(id(obj), type_name(type(obj))) for obj in ours] != untracked:
                 found.append(f"untracked: {untracked} by Python, {list(map(type, ours))} by C")
         elif name == "dicts":
             for column in fields(theirs):
