@@ -1,4 +1,4 @@
-/* What does a walk over a large graph reach, and what holds itself? References are columns of int32: holder and held.
+/* What does a walk over a graph reach, how far is it, and what holds itself? References are columns of int32: holder and held.
  *
  * reach.py asks scipy the same where this was not built. Every number that comes in is compared with the count of objects
  * before it is used as a place. The GIL is kept: a process that stands still while it is looked at goes on doing so.
@@ -12,27 +12,44 @@
 typedef struct {
     Py_buffer buffer;
     const int32_t *values;
+    const double *costs; /* of a column of these */
     Py_ssize_t count;
 } Column;
 
 static int
-take_column(PyObject *object, void *taken)
+take(PyObject *object, Column *column, const char *format, Py_ssize_t size)
 {
-    Column *column = taken;
-    if (object == NULL) {
+    if (object == NULL) { /* a later argument was refused */
         PyBuffer_Release(&column->buffer);
         return 1;
     }
     if (PyObject_GetBuffer(object, &column->buffer, PyBUF_CONTIG_RO | PyBUF_FORMAT) < 0)
         return 0;
-    if (column->buffer.itemsize != sizeof(int32_t) || strcmp(column->buffer.format, "i") != 0) {
+    if (column->buffer.itemsize != size || strcmp(column->buffer.format, format) != 0) {
         PyBuffer_Release(&column->buffer);
-        PyErr_SetString(PyExc_ValueError, "a column is of int32");
+        PyErr_SetString(PyExc_ValueError, "a column is of int32, a cost of float64");
         return 0;
     }
-    column->values = column->buffer.buf;
-    column->count = column->buffer.len / (Py_ssize_t)sizeof(int32_t);
+    column->count = column->buffer.len / size;
     return Py_CLEANUP_SUPPORTED;
+}
+
+static int
+take_column(PyObject *object, void *taken)
+{
+    Column *column = taken;
+    int result = take(object, column, "i", sizeof(int32_t));
+    column->values = column->buffer.buf;
+    return result;
+}
+
+static int
+take_costs(PyObject *object, void *taken)
+{
+    Column *column = taken;
+    int result = take(object, column, "d", sizeof(double));
+    column->costs = column->buffer.buf;
+    return result;
 }
 
 static int
@@ -226,15 +243,128 @@ components(PyObject *module, PyObject *arguments)
     return answer;
 }
 
+/* What waits to be walked on from, the nearest first: a heap in which an object may stand more than once. */
+
+typedef struct {
+    double far;
+    int32_t index;
+} Waiting;
+
+static void
+put(Waiting *heap, size_t *length, double far, int32_t index)
+{
+    size_t place = (*length)++;
+    while (place > 0 && far < heap[(place - 1) / 2].far) {
+        heap[place] = heap[(place - 1) / 2];
+        place = (place - 1) / 2;
+    }
+    heap[place] = (Waiting){far, index};
+}
+
+static Waiting
+take_nearest(Waiting *heap, size_t *length)
+{
+    Waiting nearest = heap[0], moved = heap[--*length];
+    size_t place = 0, below = 1;
+    while (below < *length) {
+        if (below + 1 < *length && heap[below + 1].far < heap[below].far)
+            below++;
+        if (moved.far <= heap[below].far)
+            break;
+        heap[place] = heap[below];
+        place = below;
+        below = 2 * place + 1;
+    }
+    heap[place] = moved;
+    return nearest;
+}
+
+/* Dijkstra 1959. `first` and `order` are the rows of references; each costs more than nothing. */
+static void
+walk_by_cost(
+    double *cost, const int32_t *first, const int32_t *order, const int32_t *held, const double *weight,
+    const Column *starts, const double *start_cost, Waiting *heap)
+{
+    size_t length = 0;
+    for (Py_ssize_t k = 0; k < starts->count; k++)
+        if (start_cost[k] < cost[starts->values[k]]) {
+            cost[starts->values[k]] = start_cost[k];
+            put(heap, &length, start_cost[k], starts->values[k]);
+        }
+    while (length > 0) {
+        Waiting here = take_nearest(heap, &length);
+        if (here.far > cost[here.index])
+            continue;
+        for (int32_t k = first[here.index]; k < first[here.index + 1]; k++) {
+            double far = here.far + weight[order[k]];
+            int32_t there = held[order[k]];
+            if (far < cost[there]) { /* at most once for each reference */
+                cost[there] = far;
+                put(heap, &length, far, there);
+            }
+        }
+    }
+}
+
+/* distances(count, holder, held, weight, starts, start_cost) -> a float64 for each object, infinite where no walk leads */
+static PyObject *
+distances(PyObject *module, PyObject *arguments)
+{
+    (void)module;
+    int count;
+    Column holder = {0}, held = {0}, weight = {0}, starts = {0}, start_cost = {0};
+    PyObject *answer = NULL;
+    if (!PyArg_ParseTuple(
+            arguments, "iO&O&O&O&O&", &count, take_column, &holder, take_column, &held, take_costs, &weight,
+            take_column, &starts, take_costs, &start_cost))
+        return NULL;
+    if (count < 0 || holder.count != held.count || holder.count != weight.count || holder.count > INT32_MAX ||
+        starts.count != start_cost.count)
+        PyErr_SetString(PyExc_ValueError, "the columns have as many references");
+    else if (is_below(&holder, count) && is_below(&held, count) && is_below(&starts, count)) {
+        size_t references = (size_t)holder.count, objects = (size_t)count;
+        int32_t *first = PyMem_RawCalloc(objects + 2, sizeof(int32_t));
+        int32_t *order = PyMem_RawMalloc((references + 1) * sizeof(int32_t));
+        Waiting *heap = PyMem_RawMalloc((references + (size_t)starts.count + 1) * sizeof(Waiting));
+        answer = PyByteArray_FromStringAndSize(NULL, (Py_ssize_t)(objects * sizeof(double)));
+        if (first == NULL || order == NULL || heap == NULL)
+            Py_CLEAR(answer);
+        if (answer == NULL)
+            PyErr_NoMemory();
+        else {
+            double *cost = (double *)PyByteArray_AS_STRING(answer);
+            for (size_t k = 0; k < objects; k++)
+                cost[k] = Py_HUGE_VAL;
+            for (size_t k = 0; k < references; k++)
+                first[holder.values[k] + 2]++;
+            for (size_t k = 0; k < objects; k++)
+                first[k + 2] += first[k + 1];
+            for (size_t k = 0; k < references; k++) /* each row's begin moves to its end, which is the next one's begin */
+                order[first[holder.values[k] + 1]++] = (int32_t)k;
+            walk_by_cost(cost, first, order, held.values, weight.costs, &starts, start_cost.costs, heap);
+        }
+        PyMem_RawFree(first);
+        PyMem_RawFree(order);
+        PyMem_RawFree(heap);
+    }
+    PyBuffer_Release(&holder.buffer);
+    PyBuffer_Release(&held.buffer);
+    PyBuffer_Release(&weight.buffer);
+    PyBuffer_Release(&starts.buffer);
+    PyBuffer_Release(&start_cost.buffer);
+    return answer;
+}
+
 static PyMethodDef functions[] = {
     {"rows", rows, METH_VARARGS, "rows(count, holder, held) -> (first, below)"},
     {"reached", reached, METH_VARARGS, "reached(first, below, starts, past) -> a byte for each object"},
     {"components", components, METH_VARARGS, "components(first, below) -> the number of each object's"},
+    {"distances", distances, METH_VARARGS, "distances(count, holder, held, weight, starts, start_cost) -> float64 each"},
     {NULL},
 };
 
 static struct PyModuleDef module = {
-    PyModuleDef_HEAD_INIT, .m_name = "_walks", .m_doc = "Walks over large graphs.", .m_size = 0, .m_methods = functions};
+    PyModuleDef_HEAD_INIT, .m_name = "_walks", .m_doc = "Walks over graphs.", .m_size = 0, .m_methods = functions};
 
 PyMODINIT_FUNC
 PyInit__walks(void)

@@ -13,7 +13,9 @@ from numpy.typing import NDArray
 from leakscope.graph.model import REFERENCE_KINDS, ROOTS, HeapGraph, Ints, ReferenceKind, RootKind
 from leakscope.graph.once import once
 from leakscope.graph.ownership import is_built_with, is_library_line
+from leakscope.graph.reach import column, fits
 from leakscope.graph.small import distances, is_small
+from leakscope.native import walks
 
 _REFERENCE_COST = {
     ReferenceKind.UNNAMED: 6.0,
@@ -110,8 +112,7 @@ def _paths(graph: HeapGraph, starts: Ints, start_cost: NDArray[np.float64]) -> S
     if n == 0 or len(starts) == 0:
         return ShortestPaths(np.full(n, np.inf), np.full(n, -1, dtype=np.int64))
     weight = reference_costs(graph)
-    far = distances if is_small(weight) else _distances_over_many
-    cost = far(n, graph.holder, graph.held, weight, starts, start_cost)
+    cost = _distances(n, graph.holder, graph.held, weight, starts, start_cost)
     with_path = np.flatnonzero(np.isfinite(cost[graph.holder]))
     holder, held = graph.holder[with_path], graph.held[with_path]
     # the very sums that were compared: nothing is lost to rounding
@@ -123,6 +124,17 @@ def _paths(graph: HeapGraph, starts: Ints, start_cost: NDArray[np.float64]) -> S
     last[held[order]] = with_path[order]
     last[starts[cost[starts] == start_cost]] = -1
     return ShortestPaths(cost, last)
+
+
+def _distances(
+    count: int, holder: Ints, held: Ints, weight: NDArray[np.float64], starts: Ints, start_cost: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """How far each object is from the nearest start; infinite where no path leads."""
+    if walks() is not None and fits(count, holder):
+        columns = (column(holder), column(held), weight, column(starts), start_cost)
+        return np.frombuffer(walks().distances(count, *columns), dtype=np.float64)
+    far = distances if is_small(weight) else _distances_over_many
+    return far(count, holder, held, weight, starts, start_cost)
 
 
 def _distances_over_many(

@@ -45,11 +45,11 @@ def from_starts(
     count: int, holder: NDArray[np.integer], held: NDArray[np.integer], starts: NDArray[np.integer]
 ) -> Below:
     """What is below these starts."""
+    if walks() is not None and fits(count, holder):
+        first, below = walks().rows(count, column(holder), column(held))
+        return _Rows(first, below, column(starts))
     if is_small(holder):
         return _Lists(held_by_each(count, holder, held), starts.tolist())
-    if walks() is not None and _fits(count, holder):
-        first, below = walks().rows(count, _column(holder), _column(held))
-        return _Rows(first, below, _column(starts))
     source = np.concatenate([holder, np.full(len(starts), count)])
     return _Matrix(matrix(count + 1, source, np.concatenate([held, starts]), twice=True))
 
@@ -75,7 +75,7 @@ class _Lists:
 
 @dataclass(frozen=True, eq=False)
 class _Rows:
-    """Of a large graph, walked in C: what object k holds is `below[first[k]:first[k + 1]]`, int32 both."""
+    """Walked in C: what object k holds is `below[first[k]:first[k + 1]]`, int32 both."""
 
     first: bytearray
     below: bytearray
@@ -120,22 +120,24 @@ def components(count: int, holder: NDArray[np.integer], held: NDArray[np.integer
 
 
 def _labels(count: int, holder: NDArray[np.integer], held: NDArray[np.integer]) -> list[int] | Ints:
+    if walks() is not None and fits(count, holder):
+        first, below = (memoryview(part).cast("i") for part in walks().rows(count, column(holder), column(held)))
+        return np.frombuffer(walks().components(first, below), dtype=np.int32).astype(np.int64)
     if is_small(holder):
         return strong_components(held_by_each(count, holder, held))
-    if walks() is not None and _fits(count, holder):
-        first, below = (memoryview(part).cast("i") for part in walks().rows(count, _column(holder), _column(held)))
-        return np.frombuffer(walks().components(first, below), dtype=np.int32).astype(np.int64)
     from scipy.sparse.csgraph import connected_components
 
     label: Ints = connected_components(matrix(count, holder, held), directed=True, connection="strong")[1]
     return label
 
 
-def _fits(count: int, holder: NDArray[np.integer]) -> bool:
+def fits(count: int, holder: NDArray[np.integer]) -> bool:
+    """Whether so many objects and references are walked in C."""
     return max(count, len(holder)) < _MOST
 
 
-def _column(numbers: NDArray[np.integer]) -> NDArray[np.int32]:
+def column(numbers: NDArray[np.integer]) -> NDArray[np.int32]:
+    """Numbers of objects as C takes them."""
     return np.ascontiguousarray(numbers, dtype=np.int32)
 
 
@@ -147,7 +149,7 @@ def matrix(count: int, holder: NDArray[np.integer], held: NDArray[np.integer], t
     """
     from scipy.sparse import coo_array
 
-    index = np.int32 if _fits(count, holder) else np.int64
+    index = np.int32 if fits(count, holder) else np.int64
     data = np.ones(len(holder), dtype=np.float64)  # csgraph works in doubles; any other type is copied
     references = coo_array(
         (data, (holder.astype(index, copy=False), held.astype(index, copy=False))), shape=(count, count)

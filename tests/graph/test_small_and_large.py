@@ -131,3 +131,12 @@ def test_what_no_graph_can_be_is_refused_in_c() -> None:
     with pytest.raises(ValueError):
         walks.reached(*rows, one + 2, -1)
     assert list(walks.reached(*rows, one, 7)) == [1, 0] and list(walks.reached(*rows, one, 0)) == [0, 0]
+    far = np.array([1.5])
+    assert np.frombuffer(walks.distances(3, one, one + 1, far, one, far)).tolist() == [1.5, 3.0, float("inf")]
+    for columns in (
+        (one + 3, one, far, one, far), (one, one - 1, far, one, far), (one, one, far, one + 3, far),
+        (one, one, np.zeros(2), one, far), (one, one, far, one, np.zeros(0)),
+        (one, one, far.astype(np.float32), one, far),
+    ):  # fmt: skip
+        with pytest.raises(ValueError):
+            walks.distances(3, *columns)
