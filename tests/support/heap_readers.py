@@ -14,7 +14,7 @@ from leakscope.capture.heap.raw_types import type_name
 
 
 def tracked(built: list[Any]) -> list[Any]:
-    return [obj for obj in built if gc.is_tracked(obj)]
+    return list({id(obj): obj for obj in built if gc.is_tracked(obj)}.values())
 
 
 def differences(objects: list[Any], *, counts: bool = True) -> list[str]:

@@ -26,12 +26,12 @@
 /* What a sweep reads, column by column; the names are those of the dict that read() returns. */
 
 enum {
-    ADDRESSES, TYPE_INDEX, TYPE_LIST, TYPE_FIRST, COUNTS, LENGTHS, FIRSTS, STARTS, HOLDER, HELD, UNTRACKED_COUNTS, ARRAYS,
+    ADDRESSES, TYPE_INDEX, TYPE_LIST, TYPE_FIRST, COUNTS, LENGTHS, FIRSTS, STARTS, HOLDER, HELD, ARRAYS,
     DICT_HOLDER, DICT_ADDRESS, DICT_LENGTH, DICT_FIRST, COLUMNS
 };
 static const char *const names[COLUMNS] = {
     "addresses", "type_index", "type_list", "type_first", "counts", "lengths", "firsts", "starts", "holder", "held",
-    "untracked_counts", "arrays", "dict_holder", "dict_address", "dict_length", "dict_first"};
+    "arrays", "dict_holder", "dict_address", "dict_length", "dict_first"};
 
 typedef enum { NOTHING, PLAIN, ASKED_DICT, ASKED_TUPLE, SIZED, HOLDS, ARRAY } Verdict;
 
@@ -54,6 +54,7 @@ typedef struct {
     Verdict last_verdict;
     int further;              /* the holders are untracked ones */
     int failed;
+    size_t count;             /* tracked objects */
     /* of the object that is being read */
     int32_t now;
     int32_t length;
@@ -271,6 +272,20 @@ clipped(const Sweep *sweep, Py_ssize_t count)
     return count > sweep->most_counted ? sweep->most_counted : (int32_t)count;
 }
 
+/* Append an object to the columns that have all. */
+static int
+add_object(Sweep *sweep, PyObject *obj, int32_t count)
+{
+    size_t index = COUNT(sweep->column[ADDRESSES], uintptr_t);
+    int32_t type = table_add(&sweep->types, (uintptr_t)Py_TYPE(obj));
+    if (type < 0 || index >= MOST_INDEX || memory_add_address(sweep->column[ADDRESSES], (uintptr_t)obj) < 0 ||
+        memory_add_index(sweep->column[TYPE_INDEX], type) < 0 || memory_add_index(sweep->column[COUNTS], count) < 0)
+        return -1;
+    if ((size_t)type == COUNT(sweep->column[TYPE_FIRST], int32_t))
+        return memory_add_index(sweep->column[TYPE_FIRST], (int32_t)index);
+    return 0;
+}
+
 /* A referent that is no tracked object: is it of those that stand between tracked ones? */
 static void
 note_untracked(Sweep *sweep, PyObject *obj, int32_t holder)
@@ -292,13 +307,13 @@ note_untracked(Sweep *sweep, PyObject *obj, int32_t holder)
         if (!chosen || sweep->failed)
             return;
         place = table_add(&sweep->untracked, (uintptr_t)obj);
-        if (place < 0 || memory_add_index(sweep->column[UNTRACKED_COUNTS], clipped(sweep, Py_REFCNT(obj))) < 0) {
+        if (place < 0 || add_object(sweep, obj, clipped(sweep, Py_REFCNT(obj))) < 0) {
             sweep->failed = 1;
             return;
         }
     }
-    size_t index = COUNT(sweep->column[ADDRESSES], uintptr_t) + (size_t)place;
-    if (index >= MOST_INDEX || memory_add_index(&sweep->other_holder, holder) < 0 ||
+    size_t index = sweep->count + (size_t)place;
+    if (memory_add_index(&sweep->other_holder, holder) < 0 ||
         memory_add_index(&sweep->other_held, (int32_t)index) < 0)
         sweep->failed = 1;
 }
@@ -352,7 +367,7 @@ visit(PyObject *obj, void *arg)
 static int
 read_objects(Sweep *sweep, PyObject *objects)
 {
-    size_t count = (size_t)PyList_GET_SIZE(objects);
+    size_t count = sweep->count = (size_t)PyList_GET_SIZE(objects);
     static const int32_t widths[] = {
         [ADDRESSES] = 8, [TYPE_INDEX] = 4, [COUNTS] = 4, [LENGTHS] = 4, [FIRSTS] = 8, [STARTS] = 4};
     for (size_t k = 0; k < sizeof widths / sizeof *widths; k++)
@@ -362,16 +377,8 @@ read_objects(Sweep *sweep, PyObject *objects)
     for (size_t k = 0; k < count; k++) {
         if (k + AHEAD < count)
             FETCH(items[k + AHEAD]);
-        PyObject *obj = items[k];
-        int32_t type = table_add(&sweep->types, (uintptr_t)Py_TYPE(obj));
-        if (type < 0)
+        if (add_object(sweep, items[k], clipped(sweep, Py_REFCNT(items[k]) - 1)) < 0) /* without the list's own */
             return -1;
-        if ((size_t)type == COUNT(sweep->column[TYPE_FIRST], int32_t) &&
-            memory_add_index(sweep->column[TYPE_FIRST], (int32_t)k) < 0)
-            return -1;
-        PUT(sweep->column[ADDRESSES], uintptr_t, (uintptr_t)obj);
-        PUT(sweep->column[TYPE_INDEX], int32_t, type);
-        PUT(sweep->column[COUNTS], int32_t, clipped(sweep, Py_REFCNT(obj) - 1)); /* without the list's own */
     }
     sweep->column[STARTS]->used = (count + 1) * sizeof(int32_t);
     return table_build(&sweep->tracked, count);
@@ -410,7 +417,7 @@ read_untracked(Sweep *sweep)
     sweep->further = 1;
     for (size_t k = 0; k < COUNT(&sweep->untracked_objects, uintptr_t) && !sweep->failed; k++) {
         PyObject *obj = (PyObject *)AT(&sweep->untracked_objects, uintptr_t)[k];
-        sweep->now = (int32_t)(COUNT(sweep->column[ADDRESSES], uintptr_t) + k);
+        sweep->now = (int32_t)(sweep->count + k);
         if (verdict_of(sweep, Py_TYPE(obj)) != ARRAY)
             traverse(obj, visit, sweep);
         else if (memory_add_index(sweep->column[ARRAYS], (int32_t)k) < 0)

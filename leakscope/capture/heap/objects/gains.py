@@ -60,7 +60,7 @@ class Gains:
         """Indexes of those of the sweep's containers that have gained most, at this look or before; all are noted."""
         last = self._lengths.last
         at = heap.address_book.find(last.addresses).astype(np.int64)
-        is_container = np.zeros(len(heap.types), dtype=bool)
+        is_container = np.zeros(len(heap.objects), dtype=bool)
         is_container[containers] = True
         there = np.flatnonzero((at >= 0) & is_container[at])
         grown = self._most_gained(last.at(there), _columns(heap, at[there]))
@@ -119,7 +119,7 @@ class Gains:
 
 
 def _columns(heap: Sweep, containers: Ints) -> Containers:
-    types = heap.types[containers]
+    types = heap.type_list[heap.type_index[containers]]
     firsts = heap.firsts[containers]
     for kind in _WITHOUT_FIRST:
         firsts[types == id(kind)] = 0

@@ -51,7 +51,7 @@ def dicts_of(dicts: list[dict[Any, Any]]) -> UntrackedDicts:
 
 @dataclass(frozen=True, slots=True)
 class HeapColumns:
-    """What a reader gives; the fields that bear names of `Sweep`'s are those."""
+    """What a reader gives; the fields that bear names of `Sweep`'s are those, `untracked` objects among all."""
 
     addresses: Ints
     type_index: Places
@@ -66,8 +66,6 @@ class HeapColumns:
     """References to and from untracked objects follow those between tracked ones."""
     untracked: list[Any]
     """Objects that gc does not track and that stand between those that it does; their indexes follow the others'."""
-    untracked_counts: Places
-    """Their reference counts."""
     arrays: Places
     """Places in `untracked` of numpy arrays and memoryviews: what they hold is not read."""
     dicts: UntrackedDicts

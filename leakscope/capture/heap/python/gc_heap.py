@@ -27,8 +27,6 @@ class Sweep:
 
     objects: list[Any]
     addresses: Ints
-    types: Ints
-    """Address of each object's type."""
     type_index: Places
     """Place of each object's type in `type_list`."""
     type_list: Ints
@@ -61,10 +59,10 @@ def sweep(growing: Growing | None = None) -> Sweep:
     objects = gc.get_objects()
     read = pure_reader.read if gc_heap() is None else native_reader.read
     columns = read(objects, growing is not None)
+    tracked = len(objects)
     heap = Sweep(
         objects=objects,
         addresses=columns.addresses,
-        types=columns.type_list[columns.type_index],
         type_index=columns.type_index,
         type_list=columns.type_list,
         type_first=columns.type_first,
@@ -74,10 +72,10 @@ def sweep(growing: Growing | None = None) -> Sweep:
         holder=columns.holder,
         held=columns.held,
         starts=columns.starts,
-        tracked=len(objects),
+        tracked=tracked,
         address_book=columns.book,
     )
-    append(heap, columns.untracked, columns.untracked_counts, [], [])
+    objects.extend(columns.untracked)
     _append_held_by_arrays(heap, columns)
     if growing is not None:
         _append_grown(heap, columns, growing)
@@ -160,10 +158,9 @@ def _append_types(heap: Sweep, types: Ints) -> None:
     known = len(numbers)
     index = [numbers.setdefault(kind, len(numbers)) for kind in types.tolist()]
     new, first = np.unique(np.asarray(index, dtype=np.int32), return_index=True)
-    heap.type_first = np.concatenate([heap.type_first, (len(heap.types) + first[new >= known]).astype(np.int32)])
+    heap.type_first = np.concatenate([heap.type_first, (len(heap.type_index) + first[new >= known]).astype(np.int32)])
     heap.type_list = np.fromiter(numbers, np.int64, len(numbers))
     heap.type_index = np.concatenate([heap.type_index, np.asarray(index, dtype=np.int32)])
-    heap.types = np.concatenate([heap.types, types])
 
 
 def type_counts(heap: Sweep) -> dict[str, int]:

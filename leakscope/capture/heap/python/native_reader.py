@@ -13,7 +13,7 @@ from leakscope.capture.heap.python.columns import MOST_COUNTED, HeapColumns, Unt
 from leakscope.capture.heap.python.untracked import HANDLES, LARGE
 from leakscope.native import gc_heap
 
-_PLACES = ("type_index", "type_first", "counts", "lengths", "starts", "holder", "held", "untracked_counts", "arrays")
+_PLACES = ("type_index", "type_first", "counts", "lengths", "starts", "holder", "held", "arrays")
 _ADDRESSES = ("addresses", "type_list", "firsts")
 
 

@@ -46,20 +46,21 @@ def read(objects: list[Any], with_dicts: bool) -> HeapColumns:
         untracked.add(flat[~known].tolist(), holder[~known])
         del flat
     others = read_further(untracked, book, n)
+    more = len(others.objects)
+    types = np.concatenate([types, addresses_of(map(type, others.objects), more)])
     index, type_list, type_first = _numbered(types)
     return HeapColumns(
-        addresses=addresses,
+        addresses=np.concatenate([addresses, addresses_of(others.objects, more)]),
         type_index=index,
         type_list=type_list,
         type_first=type_first,
-        counts=counts,
+        counts=np.concatenate([counts, others.counts]),
         lengths=_joined(all_lengths, np.int32),
         firsts=_joined(firsts, np.int64),
         starts=np.cumsum(np.concatenate([[0], *inside]), dtype=np.int32),
         holder=_joined([*holders, others.holder], np.int32),
         held=_joined([*helds, others.held], np.int32),
         untracked=others.objects,
-        untracked_counts=others.counts,
         arrays=others.arrays,
         dicts=UntrackedDicts(*(_joined(column, np.int64) for column in untracked.dicts)),
         book=book,
