@@ -17,6 +17,9 @@ from leakscope.units import parse_bytes
 from leakscope.verdict import Verdict
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from leakscope.capture.held.tensors import Mark
     from leakscope.findings.model import Findings
     from leakscope.record.model import Look, Run
 
@@ -28,8 +31,9 @@ class watch:
     """A block that must leave no tensor memory unreachable and unfreed.
 
     What a live variable holds is no leak here, and neither is what was there before. Automatic gc waits until the block
-    is over, so that what it would have freed is seen every time; before the block gc collects once. Where torch is not
-    imported, nothing is looked at.
+    is over, so that what it would have freed is seen every time; before the block gc collects what is young. A look is
+    taken only where something may be held by nothing alive, and before the block a full collection comes first. Where
+    torch is not imported, nothing is looked at.
 
     Args:
         fail: raise at the end of a block that leaves more than `allowance` behind.
@@ -55,7 +59,7 @@ class watch:
     findings: Findings
     """What the block left behind; there after the block."""
     run: Run
-    """What was seen of it, as the rest of leakscope takes it."""
+    """What was seen of it, as the rest of leakscope takes it; with a look where one was needed."""
 
     def __init__(self, fail: bool = False, allowance: int | str = 0) -> None:
         self._fail, self._allowance = fail, parse_bytes(allowance)
@@ -63,25 +67,41 @@ class watch:
     def __enter__(self) -> Self:
         self._collecting = gc.isenabled()
         gc.disable()
-        self._before = None
+        self._left: dict[str, int] = {}
+        self._mark: Mark | None = None
         if "torch" in sys.modules:
-            gc.collect()
-            self._before = look_now(0, Occasion.BLOCK)
+            from leakscope.capture.held.question import QUESTION
+
+            if not (QUESTION.held_before() or QUESTION.held_before(full=True)):
+                before = _findings_of(look_now(0, Occasion.BLOCK, explained=QUESTION.learn_before))
+                QUESTION.looked_before({finding.fingerprint: finding.retained_bytes for finding in before.findings})
+            self._left, self._mark = QUESTION.left, QUESTION.begin()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        from leakscope.findings.model import Findings
+
         try:
-            after = look_now(1, Occasion.BLOCK) if "torch" in sys.modules and kind is None else None
+            asked = "torch" in sys.modules and kind is None
+            after = _look_where_doubtful(self._mark) if asked else None
         finally:
             if self._collecting:
                 gc.enable()
         self.run = _run_of_block(after)
-        self.findings = _left_behind(self._before, after)
+        why = Why(reason=Reason.CLEAN_BLOCK) if asked else "torch was not used, or the block raised"
+        self.findings = Findings(Verdict.CLEAN, why, 0) if after is None else _left_behind(self._left, after)
         leaked = sum(finding.retained_bytes for finding in leaks_of(self.findings))
         if self._fail and leaked > self._allowance:
             raise LeaksFound(leaks_text(self.run, self.findings, self._allowance), self.findings)
+
+
+def _look_where_doubtful(mark: Mark | None) -> Look | None:
+    """A look after the block; None where all tensors are certainly held."""
+    from leakscope.capture.held.question import QUESTION
+
+    return None if QUESTION.held_after(mark) else look_now(1, Occasion.BLOCK, explained=QUESTION.learn)
 
 
 def _run_of_block(look: Look | None) -> Run:
@@ -90,22 +110,22 @@ def _run_of_block(look: Look | None) -> Run:
     return run_of_rank(Rank(0, (), () if look is None else (look,), Ended(EndKind.FINISHED, 0, 0)))
 
 
-def _left_behind(before: Look | None, after: Look | None) -> Findings:
-    """Findings after the block, without what was there before it."""
-    from leakscope.findings import Findings, judge
+def _findings_of(look: Look) -> Findings:
+    from leakscope.findings import judge
 
-    if after is None:
-        return Findings(Verdict.CLEAN, "torch was not used, or the block raised", 0)
-    judged = judge(_run_of_block(after))
-    kept = [finding for finding in judged.findings if finding.freed_by != FreedBy.PROGRAM or finding.rule in _IN_FLIGHT]
-    if before is not None and kept:
-        # the same leak may have been there before, made by somebody else: only what came on top counts
-        known = {finding.fingerprint: finding.retained_bytes for finding in judge(_run_of_block(before)).findings}
-        kept = [
-            replace(finding, retained_bytes=finding.retained_bytes - known.get(finding.fingerprint, 0))
-            for finding in kept
-        ]
-        kept = [finding for finding in kept if finding.retained_bytes > 0]
+    return judge(_run_of_block(look))
+
+
+def _left_behind(before: Mapping[str, int], after: Look) -> Findings:
+    """Findings after the block, without what was there before it: bytes by fingerprint."""
+    judged = _findings_of(after)
+    # the same leak may have been there before, made by somebody else: only what came on top counts
+    kept = [
+        replace(finding, retained_bytes=finding.retained_bytes - before.get(finding.fingerprint, 0))
+        for finding in judged.findings
+        if finding.freed_by != FreedBy.PROGRAM or finding.rule in _IN_FLIGHT
+    ]
+    kept = [finding for finding in kept if finding.retained_bytes > 0]
     # a block has no steps: nothing grows by so much a step, and collecting is not set against its time
     left = replace(judged, findings=tuple(replace(finding, bytes_per_step=0.0) for finding in kept), gc_advice=())
     if leaks_of(left):

@@ -7,16 +7,25 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from leakscope.capture.device.counters import Counter
+    from leakscope.capture.heap.explain import ExplainedHeap
     from leakscope.capture.heap.objects.gains import Gains
     from leakscope.record.kinds import Occasion
     from leakscope.record.model import Look, Rank, Run
 
 
-def look_now(step: int, occasion: Occasion, counter: Counter | None = None, gains: Gains | None = None) -> Look:
+def look_now(
+    step: int,
+    occasion: Occasion,
+    counter: Counter | None = None,
+    gains: Gains | None = None,
+    explained: Callable[[ExplainedHeap], None] | None = None,
+) -> Look:
     """One look at this process; what it keeps itself does not count as the program's.
 
-    `gains` are of the looks before, where what containers gain is to be told.
+    `gains` are of the looks before, where what containers gain is to be told; `explained` is told what was found.
     """
     from leakscope.capture.device.counters import Counter
     from leakscope.capture.heap.look import LookContext, look
@@ -24,7 +33,7 @@ def look_now(step: int, occasion: Occasion, counter: Counter | None = None, gain
     counter = counter or Counter()
     counted = counter.read().bytes
     with counter.ours(most=sys.maxsize):  # the look itself is kept: megabytes where thousands of tensors live
-        return look(step, occasion, LookContext(counted, counter.device, gains=gains))
+        return look(step, occasion, LookContext(counted, counter.device, gains=gains, explained=explained))
 
 
 def run_of_rank(rank: Rank, warmup: int = 0, min_bytes: int = 0) -> Run:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import FrameType, ModuleType
@@ -23,7 +23,7 @@ from typing import Any, Protocol
 
 import torch
 
-from leakscope.capture.heap.explain import explain
+from leakscope.capture.heap.explain import ExplainedHeap, explain
 from leakscope.capture.heap.garbage import Watched, watch_storage
 from leakscope.capture.heap.native.references import NativeReferences, Storage
 from leakscope.capture.heap.native.running import read_frames
@@ -76,6 +76,8 @@ class LookContext:
     """Joins the accelerator's blocks."""
     gains: Gains | None = None
     """What containers have gained at the looks before; None where nobody asks."""
+    explained: Callable[[ExplainedHeap], None] | None = None
+    """Is told what was found, while the process stands still; must keep nothing that is alive."""
 
 
 _NOTHING_KNOWN = LookContext()
@@ -147,7 +149,10 @@ def _inspect(
     facts = StorageFacts({**of_blocks, **context.made_at}, context.comm_uses, devices)
     own = _own(native, frames, context)
     gained = {} if context.gains is None else gaining_containers(native, context.gains, own)
-    graph, order, places = to_heap_graph(explain(native, running, own, gained), facts)
+    explained = explain(native, running, own, gained)
+    if context.explained is not None:
+        context.explained(explained)
+    graph, order, places = to_heap_graph(explained, facts)
     types = type_counts(native.sweep)
     stopped = time.perf_counter() - started
     seen = Look(

@@ -1,0 +1,484 @@
+"""Ways in which a block of code leaves tensors behind: each is set up before the block, which is what it returns.
+
+What is left is garbage, for gc or for ever, or something alive holds it.
+"""
+
+from __future__ import annotations
+
+import contextvars
+import functools
+import gc
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+Block = Callable[[], object]
+GARBAGE: dict[str, Callable[[], Block]] = {}
+KEPT: dict[str, Callable[[], Block]] = {}
+SIZE = 1000
+"""Elements of each tensor that is left."""
+module_list: list[Any] = []
+of_thread = threading.local()
+of_context: contextvars.ContextVar[Any] = contextvars.ContextVar("of_context")
+
+
+class Thing:
+    """Refers to itself, so that only gc frees it."""
+
+    held: Any
+
+    def __init__(self) -> None:
+        self.me = self
+
+
+class KeepsOutput(torch.autograd.Function):
+    """Stores its output where it closes a cycle."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        ctx.output = x * 2
+        return ctx.output  # type: ignore[no-any-return]
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> torch.Tensor:
+        return grads[0]
+
+
+class Named(torch.Tensor):
+    """A tensor of a class of its own."""
+
+
+def garbage(way: Callable[[], Block]) -> Callable[[], Block]:
+    GARBAGE[way.__name__] = way
+    return way
+
+
+def kept(way: Callable[[], Block]) -> Callable[[], Block]:
+    KEPT[way.__name__] = way
+    return way
+
+
+def tensor() -> torch.Tensor:
+    return torch.ones(SIZE)
+
+
+def leaf() -> torch.Tensor:
+    return torch.ones(SIZE, requires_grad=True)
+
+
+# ---- garbage that came with the block
+
+
+@garbage
+def list_of_itself() -> Block:
+    def block() -> None:
+        items: list[Any] = [tensor()]
+        items.append(items)
+
+    return block
+
+
+@garbage
+def recursive_closure() -> Block:
+    def block() -> None:
+        held = tensor()
+
+        def again(depth: int) -> int:
+            return again(depth - 1) if depth else held.numel()
+
+        again(1)
+
+    return block
+
+
+@garbage
+def context_of_its_output() -> Block:
+    return lambda: KeepsOutput.apply(leaf())
+
+
+@garbage
+def error_with_its_frame() -> Block:
+    def fail() -> None:
+        held = tensor()
+        raise ValueError(held.numel())
+
+    def block() -> None:
+        try:
+            fail()
+        except ValueError as error:
+            kept_error = error
+        assert kept_error.__traceback__ is not None
+
+    return block
+
+
+@garbage
+def suspended_generator() -> Block:
+    def block() -> None:
+        def one_by_one(own: list[Any]) -> Any:
+            held = tensor()
+            yield own
+            yield held
+
+        items: list[Any] = []
+        items.append(one_by_one(items))
+        next(items[0])
+
+    return block
+
+
+@garbage
+def hook_over_its_tensor() -> Block:
+    def block() -> None:
+        hidden = leaf() * 2
+        hidden.register_hook(lambda grad, own=hidden: grad + own)
+
+    return block
+
+
+@garbage
+def metadata_of_its_node() -> Block:
+    def block() -> None:
+        hidden = leaf() * 2
+        assert hidden.grad_fn is not None
+        hidden.grad_fn.metadata["own"] = hidden
+
+    return block
+
+
+@garbage
+def saved_by_identity() -> Block:
+    def block() -> None:
+        with torch.autograd.graph.saved_tensors_hooks(lambda t: t, lambda t: t):
+            leaf().exp()
+
+    return block
+
+
+@garbage
+def gradient_with_its_graph() -> Block:
+    def block() -> None:
+        weight = leaf()
+        (weight**3).sum().backward(create_graph=True)
+
+    return block
+
+
+@garbage
+def saved_tensor_whose_python_object_is_gone() -> Block:
+    def block() -> None:
+        items: list[Any] = [(leaf() * tensor()).sum()]
+        items.append(items)
+
+    return block
+
+
+@garbage
+def numpy_view() -> Block:
+    def block() -> None:
+        items: list[Any] = [tensor().numpy()]
+        items.append(items)
+
+    return block
+
+
+@garbage
+def storage_alone() -> Block:
+    def block() -> None:
+        items: list[Any] = [tensor().untyped_storage()]
+        items.append(items)
+
+    return block
+
+
+@garbage
+def sparse() -> Block:
+    def block() -> None:
+        items: list[Any] = [torch.eye(SIZE).to_sparse()]
+        items.append(items)
+
+    return block
+
+
+@garbage
+def cached_method() -> Block:
+    def block() -> None:
+        class Cached:
+            @functools.lru_cache  # noqa: B019 - the leak itself
+            def held(self) -> torch.Tensor:
+                return tensor()
+
+        Cached().held()
+
+    return block
+
+
+@garbage
+def after_the_blocks_own_collection() -> Block:
+    def block() -> None:
+        thing = Thing()
+        gc.collect()
+        thing.held = tensor()
+        del thing
+
+    return block
+
+
+@garbage
+def made_old_by_the_block() -> Block:
+    def block() -> None:
+        thing = Thing()
+        thing.held = tensor()
+        gc.collect()
+
+    return block
+
+
+@garbage
+def frozen_and_thawed_by_the_block() -> Block:
+    def block() -> None:
+        thing = Thing()
+        thing.held = tensor()
+        del thing
+        gc.freeze()
+        gc.unfreeze()
+
+    return block
+
+
+# ---- garbage of what was there before
+
+
+def dropped(fill: Callable[[Thing], object], use: Callable[[Thing], object] = lambda thing: None) -> Block:
+    """A thing from before the block, which uses it and lets it go."""
+    box = [Thing()]
+    fill(box[0])
+
+    def block() -> None:
+        use(box[0])
+        box.clear()
+
+    return block
+
+
+def hold(thing: Thing) -> None:
+    thing.held = tensor()
+
+
+@garbage
+def old_thing_dropped() -> Block:
+    return dropped(hold)
+
+
+@garbage
+def old_thing_filled_and_dropped() -> Block:
+    return dropped(lambda thing: None, hold)
+
+
+@garbage
+def old_tensor_moved_into_a_cycle() -> Block:
+    box = [tensor()]
+
+    def block() -> None:
+        items: list[Any] = [box.pop()]
+        items.append(items)
+
+    return block
+
+
+@garbage
+def old_storage_moved_into_a_cycle() -> Block:
+    box = [tensor()]
+    box[0].untyped_storage()
+
+    def block() -> None:
+        items: list[Any] = [box.pop().untyped_storage()]
+        items.append(items)
+
+    return block
+
+
+@garbage
+def old_parameter_with_other_data() -> Block:
+    def fill(thing: Thing) -> None:
+        thing.held = torch.nn.Parameter(torch.ones(3))
+
+    def use(thing: Thing) -> None:
+        thing.held.data = tensor()
+
+    return dropped(fill, use)
+
+
+@garbage
+def old_tensor_swapped() -> Block:
+    def fill(thing: Thing) -> None:
+        thing.held = torch.ones(3)
+
+    return dropped(fill, lambda thing: torch.utils.swap_tensors(thing.held, tensor()))
+
+
+@garbage
+def old_tensor_of_another_class() -> Block:
+    def use(thing: Thing) -> None:
+        thing.held.__class__ = Named
+
+    return dropped(hold, use)
+
+
+@garbage
+def old_tensor_with_a_new_gradient() -> Block:
+    def fill(thing: Thing) -> None:
+        thing.held = leaf()
+
+    return dropped(fill, lambda thing: thing.held.sum().backward())
+
+
+@garbage
+def old_node_alone() -> Block:
+    def fill(thing: Thing) -> None:
+        thing.held = (leaf() * tensor()).sum().grad_fn
+
+    return dropped(fill)
+
+
+@garbage
+def old_sum_of_losses() -> Block:
+    def fill(thing: Thing) -> None:
+        thing.held = torch.zeros(())
+
+    def use(thing: Thing) -> None:
+        thing.held += (leaf() * tensor()).sum()
+
+    return dropped(fill, use)
+
+
+@garbage
+def old_module_with_hooks_on_itself() -> Block:
+    def fill(thing: Thing) -> None:
+        thing.held = torch.nn.Linear(SIZE, 1)
+        thing.held.register_forward_hook(lambda *_: thing.me and None)
+
+    return dropped(fill, lambda thing: thing.held(tensor()).backward())
+
+
+# ---- what something alive holds
+
+
+@kept
+def nothing() -> Block:
+    return lambda: None
+
+
+@kept
+def nothing_after_work() -> Block:
+    return lambda: torch.nn.Linear(SIZE, 3)(tensor()).sum().backward()
+
+
+@kept
+def of_the_module() -> Block:
+    return lambda: module_list.append(tensor())
+
+
+@kept
+def of_an_old_list() -> Block:
+    items: list[Any] = []
+    return lambda: items.append(tensor())
+
+
+@kept
+def of_an_old_thing() -> Block:
+    thing = Thing()
+
+    def block() -> None:
+        thing.held = [tensor()]
+
+    return block
+
+
+@kept
+def gradients_of_an_old_model() -> Block:
+    model = torch.nn.Linear(SIZE, 3)
+    return lambda: model(tensor()).sum().backward()
+
+
+@kept
+def optimizer_of_an_old_model() -> Block:
+    model = torch.nn.Linear(SIZE, 3)
+    optimizer = torch.optim.Adam(model.parameters())
+
+    def block() -> None:
+        model(tensor()).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return block
+
+
+@kept
+def graph_of_an_old_sum() -> Block:
+    total = torch.zeros(())
+
+    def block() -> None:
+        nonlocal total
+        total += (leaf() * tensor()).sum()
+
+    return block
+
+
+@kept
+def hook_of_an_old_tensor() -> Block:
+    weight, held = leaf(), tensor()
+    product = weight * 2
+
+    def block() -> None:
+        more = held + 1
+        product.register_hook(lambda grad: grad + more)
+
+    return block
+
+
+@kept
+def in_a_numpy_view() -> Block:
+    items: list[Any] = []
+    return lambda: items.append(tensor().numpy())
+
+
+@kept
+def in_a_cache() -> Block:
+    cached = functools.lru_cache(lambda key: tensor())
+    return lambda: cached(1)
+
+
+@kept
+def of_a_thread() -> Block:
+    def block() -> None:
+        of_thread.held = tensor()
+
+    return block
+
+
+@kept
+def of_a_context() -> Block:
+    return lambda: of_context.set(tensor())
+
+
+@kept
+def old_tensor_gone() -> Block:
+    box = [tensor()]
+    return box.clear
+
+
+@kept
+def old_graph_gone() -> Block:
+    box = [(leaf() * tensor()).sum()]
+    assert box[0].grad_fn is not None
+    return box.clear
+
+
+def let_go() -> None:
+    """What module, thread and context hold for a block."""
+    module_list.clear()
+    vars(of_thread).clear()
+    of_context.set(None)
