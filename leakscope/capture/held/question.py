@@ -8,7 +8,6 @@ from collections.abc import Set
 from types import FrameType
 from typing import Any
 
-import numpy as np
 import torch
 
 from leakscope.capture.heap.explain import ExplainedHeap
@@ -71,11 +70,12 @@ class Question:
         """As `learn`, and what is garbage already."""
         self.learn(heap)
         n, native = heap.refcounts.objects, heap.native
-        never = np.flatnonzero((native.role > 0) & (heap.freed[:n] == IMMORTAL))
-        found = [native.sweep.objects[k] for k in never.tolist()]
-        for storage, freed in zip(native.storages.values(), heap.freed[n:].tolist(), strict=True):
-            if freed == IMMORTAL:  # its Python object, which the look may have made, goes with it
-                found.append(storage_object(tensor_over(native.sweep.objects[storage.holders[0]], storage.address)))
+        never = heap.pruned.objects[heap.freed == IMMORTAL]
+        found = [native.sweep.objects[k] for k in never[never < n].tolist() if native.role[k]]
+        storages = list(native.storages.values())
+        for storage in (storages[k - n] for k in never[never >= n].tolist()):
+            # its Python object, which the look may have made, goes with it
+            found.append(storage_object(tensor_over(native.sweep.objects[storage.holders[0]], storage.address)))
         self._garbage = {id(obj): _weakly(obj) for obj in found}
 
     def _stays(self, since: Set[int] | None) -> bool:

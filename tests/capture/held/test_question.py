@@ -10,9 +10,9 @@ from contextlib import contextmanager
 
 import pytest
 import torch
+from corpus import left_behind
 from corpus.case import CASES, load
-from support import left_behind
-from support.left_behind import GARBAGE, KEPT
+from corpus.left_behind import GARBAGE, KEPT
 
 import leakscope
 from leakscope.capture.heap.look import LookContext, look
