@@ -157,7 +157,7 @@ class Recorder:
         self._watched_steps.leave()
 
     def _step(self) -> None:
-        ended = time.perf_counter()
+        ended, at_work = time.perf_counter(), time.thread_time()
         counted = self._counter.read()
         peak, self._peak = (counted.peak if counted.peak != self._peak else None), counted.peak
         self.steps += 1
@@ -169,7 +169,7 @@ class Recorder:
         self._watched_steps.step_ended(self.steps)
         self._shortages.look_if_near(self.steps, inside=False, counted=counted.bytes)
         self._peers.answer_if_one_failed()
-        self._schedule.spent += time.perf_counter() - ended
+        self._schedule.spent += time.thread_time() - at_work
         if self.steps == self._schedule.steps:
             self._finish_looking()
         else:
