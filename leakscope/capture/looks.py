@@ -51,14 +51,14 @@ class Looks:
         self._frozen = False
         self._limit_told = False
         self._gains = Gains()
-        self.cost = 0.0
+        self.work = 0.0
         """Seconds of the processor that the last look took: what others did meanwhile, where cores are few, is not in
         it.
         """
 
     def take(self, step: int, occasion: Occasion, collect: bool) -> float:
         """One look, and the real gc diff after it where asked; gives the seconds. What fails becomes a note."""
-        began, at_work, self.cost = time.perf_counter(), time.thread_time(), 0.0
+        began, at_work, self.work = time.perf_counter(), time.thread_time(), 0.0
         if not self.limits.room_for_a_look():
             self._folder.note(f"the look at step {step} was left out: {NO_ROOM}")
             return 0.0
@@ -76,7 +76,7 @@ class Looks:
                 self._take(step, occasion, collect)
             except Exception as error:  # noqa: BLE001 - told as a note: the user's script must not fail of our looking
                 self._folder.note(f"the look at step {step} failed: {type(error).__name__}: {error}")
-        self.cost = time.thread_time() - at_work
+        self.work = time.thread_time() - at_work
         return time.perf_counter() - began
 
     def _take(self, step: int, occasion: Occasion, collect: bool) -> None:
@@ -108,7 +108,7 @@ class Looks:
         at_work = time.thread_time()
         with self._turns.turn(), self._counter.ours(), inspect_heap(step, occasion, self._context()) as live:
             yield live
-        self.cost = time.thread_time() - at_work
+        self.work = time.thread_time() - at_work
 
     def _context(self) -> LookContext:
         comm = self.comm

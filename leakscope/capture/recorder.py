@@ -157,7 +157,7 @@ class Recorder:
         self._watched_steps.leave()
 
     def _step(self) -> None:
-        ended, at_work = time.perf_counter(), time.thread_time()
+        ended = time.perf_counter()
         counted = self._counter.read()
         peak, self._peak = (counted.peak if counted.peak != self._peak else None), counted.peak
         self.steps += 1
@@ -169,7 +169,7 @@ class Recorder:
         self._watched_steps.step_ended(self.steps)
         self._shortages.look_if_near(self.steps, inside=False, counted=counted.bytes)
         self._peers.answer_if_one_failed()
-        self._schedule.spent += time.thread_time() - at_work
+        self._schedule.also(time.perf_counter() - ended)
         if self.steps == self._schedule.steps:
             self._finish_looking()
         else:
@@ -184,8 +184,9 @@ class Recorder:
         began = time.perf_counter()
         with self._collections.not_listening(), self._looks.lock, self._looks.inspect(step, occasion) as live:
             yield live
-        self._watchdog.extend(time.perf_counter() - began)
-        self._schedule.spent += self._looks.cost
+        seconds = time.perf_counter() - began
+        self._watchdog.extend(seconds)
+        self._schedule.also(seconds, self._looks.work)
 
     def _finish_looking(self) -> None:
         self._look(self.steps, Occasion.LAST, collect=self.options.gc_diff != When.NEVER)
@@ -195,8 +196,9 @@ class Recorder:
     def _look(self, step: int, occasion: Occasion, collect: bool = False) -> None:
         with self._looks.lock:
             self._rank_state.update(activity=Activity.LOOKING)
-            self._watchdog.extend(self._looks.take(step, occasion, collect))
-            self._schedule.taken(step, self._looks.cost, judged=occasion in (Occasion.STEP, Occasion.PEER))
+            seconds = self._looks.take(step, occasion, collect)
+            self._watchdog.extend(seconds)
+            self._schedule.taken(step, seconds, self._looks.work, judged=occasion in (Occasion.STEP, Occasion.PEER))
             self._rank_state.update(activity=Activity.RUNNING, spent=self._schedule.with_one_more)
 
     def _look_as_peer(self, step: int) -> None:
@@ -213,8 +215,6 @@ class Recorder:
 
     def _own_objects(self) -> tuple[object, ...]:
         return (self, *self.__dict__.values(), self.__dict__)
-
-    # with its peers, and on its way out
 
     def is_over(self) -> bool:
         """Has the run come to its end: was this rank told to stop, or have all taken their steps?"""

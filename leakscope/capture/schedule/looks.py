@@ -40,13 +40,19 @@ class Schedule:
     budget: float
     """Share of the run's time that leakscope may take, 0.02 for 2%."""
     spent: float = 0.0
-    """Seconds of the processor that looks, and all else at the ends of steps, took so far."""
+    """Seconds that looks, and all else at the ends of steps, took so far."""
     peers_spent: float = 0.0
     """The most that any peer has spent, with one more look: ranks in lockstep wait for the slowest."""
     counted: int = 0
     """Bytes counted at the end of the last step."""
+    worked: float = 0.0
+    """The same as `spent` of looks alone, in seconds of the processor: which looks come at once must not hang on what
+    else the machine does.
+    """
     _cost: float = 0.0
-    """Seconds of the processor that the last look took: what the next one will."""
+    """Seconds that the last look took: what the next one will."""
+    _work: float = 0.0
+    """The same in seconds of the processor."""
     _since: int = 0
     """The step after which the clock that ticks now took over."""
     _taken: int = 0
@@ -73,7 +79,7 @@ class Schedule:
             return True
         if step <= self.warmup + FIRST_LOOKS[-1] or step < math.ceil(self._last * _SPACING_FACTOR):
             return False
-        return self._affords(0.0, self.budget * elapsed) or self._is_called_for(elapsed)
+        return self._is_within_budget(elapsed) or self._is_called_for(elapsed)
 
     def _is_first(self, step: int) -> bool:
         """Have fewer of the first looks been taken than there should be by this step?"""
@@ -81,8 +87,14 @@ class Schedule:
 
     def _affords_first(self, elapsed: float) -> bool:
         if self._taken < _NEEDED:
-            return self._affords(_AT_ONCE_S, _SHARE_AT_FIRST * elapsed)
-        return self._affords(_CHEAP_S, 0.0) or self._affords(0.0, self.budget * elapsed)
+            return self._is_worth_a_verdict(elapsed)
+        return self.worked + self._work <= _CHEAP_S or self._is_within_budget(elapsed)
+
+    def _is_worth_a_verdict(self, elapsed: float) -> bool:
+        return self.worked + self._work <= _AT_ONCE_S + _SHARE_AT_FIRST * elapsed
+
+    def _is_within_budget(self, elapsed: float) -> bool:
+        return max(self.with_one_more, self.peers_spent) <= self.budget * elapsed
 
     def _is_called_for(self, elapsed: float) -> bool:
         """Had memory risen at the step before?"""
@@ -90,14 +102,10 @@ class Schedule:
             self._risen,
             self._called < _MAX_CALLED
             and self.counted - self._most >= max(_MIN_RISE_BYTES, _MIN_RISE_SHARE * self._most)
-            and self._affords(_AT_ONCE_S, _SHARE_AT_FIRST * elapsed),
+            and self._is_worth_a_verdict(elapsed),
         )
         self._called += called
         return called
-
-    def _affords(self, at_once: float, share: float) -> bool:
-        """May looking take so many seconds with one more look?"""
-        return max(self.with_one_more, self.peers_spent) <= at_once + share
 
     @property
     def with_one_more(self) -> float:
@@ -108,9 +116,14 @@ class Schedule:
         """Is this a step at which every rank is looked at, if it can afford it?"""
         return step - self.warmup in FIRST_LOOKS or (self.steps is not None and step == self.steps - 1)
 
-    def taken(self, step: int, seconds: float, judged: bool = True) -> None:
-        """Note what a look cost, in seconds of the processor, and whether growth is judged from it."""
-        self._last, self._cost, self._risen = step, seconds, False
+    def taken(self, step: int, seconds: float, work: float, judged: bool = True) -> None:
+        """Note what a look cost, in seconds and in those of the processor, and whether growth is judged from it."""
+        self._last, self._cost, self._work, self._risen = step, seconds, work, False
         self._taken += judged and step > self.warmup
         self._most = max(self._most, self.counted)
+        self.also(seconds, work)
+
+    def also(self, seconds: float, work: float = 0.0) -> None:
+        """Note what else cost time."""
         self.spent += seconds
+        self.worked += work

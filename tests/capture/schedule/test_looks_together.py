@@ -34,7 +34,7 @@ class _Rank:
 
     def looked_at(self, step: int) -> None:
         self.looks.append(step)
-        self.schedule.taken(step, self.seconds)
+        self.schedule.taken(step, self.seconds, self.seconds)
         self.file.update(spent=self.schedule.with_one_more)
 
 
