@@ -5,7 +5,8 @@
 Trains a small network, plainly (several ranks under torchrun) and under `leakscope run`, and prints the medians of the
 seconds of the processor that a rank more than plain took, and where: in the ranks and in the launcher, whose share is
 spread over the ranks. memray, where it is installed, stands beside one rank. What Python compiles is kept for the
-processes started here, as an installation keeps it, whatever PYTHONDONTWRITEBYTECODE says.
+processes started here, as an installation keeps it, whatever PYTHONDONTWRITEBYTECODE says. Beside one rank the launcher
+imports what judges while the script runs; beside several it does so when they have ended, within judging and page.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ PHASES = (
     "rank: steps",
     "rank: end",
     "launcher: start",
+    "launcher: import",
     "judging",
     "page",
 )
@@ -118,6 +120,7 @@ def launcher(arguments: list[str]) -> None:
     from leakscope import report
     from leakscope.launch import start
 
+    clock.around(run, "_import_what_judges", "launcher: import")
     clock.around(run, "read_and_judge", "judging")
     clock.around(report, "write", "page")
     command = start.rank_command

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import sys
@@ -92,11 +93,17 @@ def record_and_report(options: Options, outside: Outside | None = None) -> int:
 
 
 def _import_what_judges() -> None:
-    import leakscope.findings
-    import leakscope.record.reading  # noqa: F401
-    from leakscope.report import load
+    collecting = gc.isenabled()
+    gc.disable()  # what is imported stays, and would be gone through again and again
+    try:
+        import leakscope.findings
+        import leakscope.record.reading  # noqa: F401
+        from leakscope.report import load
 
-    load()
+        load()
+    finally:
+        if collecting:
+            gc.enable()
 
 
 def _failure_text(options: Options, outcome: Outcome) -> str:
