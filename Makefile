@@ -13,11 +13,11 @@ demo: $(READY)
 	$(BIN)/leakscope demo
 
 test: $(READY)
-	$(BIN)/python -m pytest -n 2 --dist loadfile --durations=25
+	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder --durations=25
 
 # The tests that start no process and take milliseconds each, for while one writes.
 test-fast: $(READY)
-	$(BIN)/python -m pytest -n 2 --dist loadfile -m unit
+	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m unit
 
 # What has to pass before the tests, in CI too.
 check: $(READY)

@@ -9,6 +9,7 @@ import resource
 import subprocess
 import sys
 import textwrap
+from collections import defaultdict
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from types import ModuleType
@@ -36,9 +37,16 @@ LOOKING = {"leakscope", "leakscope.capture.heap.look", "leakscope.profiler", "su
 """Who looks at a whole process: a module that imports one of these, or something of it, does."""
 
 
+SECONDS = {"process": 8.0, "look": 1.0, "unit": 0.02}
+"""What a test of each lane takes, roughly."""
+
+
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """A test is in one lane: `process` where it or a fixture says so, else `look` by its imports, else `unit`."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """A test is in one lane: `process` where it or a fixture says so, else `look` by its imports, else `unit`.
+
+    Workers beside each other take the longest files first, so that none is left with one at the end.
+    """
     for item in items:
         fixtures = getattr(item, "fixturenames", ())
         if "starts_processes" in fixtures or "pytester" in fixtures:
@@ -46,6 +54,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if item.get_closest_marker("process") is None:
             looking = item.get_closest_marker("no_tensor_leaks") or looks(getattr(item, "module", None))
             item.add_marker(pytest.mark.look if looking else pytest.mark.unit)
+    if hasattr(config, "workerinput"):
+        takes: dict[Path, float] = defaultdict(float)
+        for item in items:
+            takes[item.path] += next(seconds for lane, seconds in SECONDS.items() if item.get_closest_marker(lane))
+        items.sort(key=lambda item: -takes[item.path])
 
 
 @functools.cache
