@@ -10,13 +10,14 @@ import subprocess
 import sys
 import textwrap
 from collections import defaultdict
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Mapping
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 from support import TESTS
 from support.global_state import changes, global_state
+from support.preloaded import Copies
 from support.recorded_runs import Runs
 
 pytest_plugins = ["pytester"]
@@ -140,27 +141,45 @@ def script(tmp_path: Path) -> Callable[[str], Path]:
 
 
 @pytest.fixture(scope="session")
-def runs(tmp_path_factory: pytest.TempPathFactory, starts_processes: None) -> Runs:
+def copies(tmp_path_factory: pytest.TempPathFactory, starts_processes: None) -> Iterator[Copies]:
+    """Runs of the command line as copies of one process, to be had by what they are to find in PYTHONPATH."""
+    with Copies(lambda: tmp_path_factory.mktemp("copies")) as all_of_them:
+        yield all_of_them
+
+
+@pytest.fixture(scope="session")
+def runs(tmp_path_factory: pytest.TempPathFactory, copies: Copies) -> Runs:
     """Recorded runs that tests share."""
-    return Runs(lambda: tmp_path_factory.mktemp("recorded"))
+    return Runs(lambda: tmp_path_factory.mktemp("recorded"), copies.run)
 
 
 @pytest.fixture
-def leakscope(tmp_path: Path, starts_processes: None) -> Command:
-    """Runs the command line in an empty folder of its own."""
+def leakscope(tmp_path: Path, copies: Copies) -> Command:
+    """Runs the command line in an empty folder of its own, as a copy of a process that has imported it and torch."""
 
-    def run(*arguments: object, timeout: float = 120, **options: object) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "leakscope", *map(str, arguments)]
-        environment = {**os.environ, **(options.pop("env", None) or {})}  # type: ignore[dict-item]
+    def run(
+        *arguments: object, timeout: float = 120, env: Mapping[str, str] | None = None
+    ) -> subprocess.CompletedProcess[str]:
+        return copies.run([str(word) for word in arguments], tmp_path, {**os.environ, **(env or {})}, timeout)
+
+    return run
+
+
+@pytest.fixture
+def leakscope_process(tmp_path: Path, starts_processes: None) -> Command:
+    """As `leakscope`, with processes that begin with `python -m leakscope`."""
+
+    def run(
+        *arguments: object, timeout: float = 120, env: Mapping[str, str] | None = None
+    ) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            command,
+            [sys.executable, "-m", "leakscope", *map(str, arguments)],
             cwd=tmp_path,
             capture_output=True,
             text=True,
             timeout=timeout,
-            env=environment,
+            env={**os.environ, **(env or {})},
             check=False,
-            **options,
-        )  # type: ignore[call-overload,no-any-return]
+        )
 
     return run

@@ -71,7 +71,7 @@ BAD = {
 }
 
 
-def test_bad_input_gets_one_sentence_and_status_2(leakscope: Command, script: Write, tmp_path: Path) -> None:
+def test_bad_input_gets_one_sentence_and_status_2(leakscope_process: Command, script: Write, tmp_path: Path) -> None:
     from click.testing import CliRunner
     from leakscope_cli import main
 
@@ -89,7 +89,7 @@ def test_bad_input_gets_one_sentence_and_status_2(leakscope: Command, script: Wr
             assert result.exit_code == 2, (line, result.output)
             assert sentence in result.stderr and result.stderr.count("\n") == 1, (line, result.stderr)
             assert result.stdout == ""
-    assert leakscope("run", "missing.py").returncode == 2
+    assert leakscope_process("run", "missing.py").returncode == 2
 
 
 @pytest.mark.parametrize(
@@ -147,10 +147,10 @@ for _ in range(30):
 """
 
 
-def test_a_leaking_run_end_to_end(leakscope: Command, script: Write, tmp_path: Path) -> None:
+def test_a_leaking_run_end_to_end(leakscope_process: Command, script: Write, tmp_path: Path) -> None:
     script(LEAKY)
     script(LEAKY.replace("losses.append(out)", "pass"), "clean.py")
-    leaky = leakscope("run", "--json", "-q", "--steps", "6", "-o", "leaky", "train.py")
+    leaky = leakscope_process("run", "--json", "-q", "--steps", "6", "-o", "leaky", "train.py")
     assert leaky.returncode == 23, leaky.stderr
     told = json.loads(leaky.stdout)
     assert told["verdict"] == "leaks" and told["exit_status"] == 23 and told["run"]["steps"] == 6
@@ -161,33 +161,33 @@ def test_a_leaking_run_end_to_end(leakscope: Command, script: Write, tmp_path: P
     assert json.loads((tmp_path / "leaky" / "findings.json").read_text()) == told
     assert "losses" in (tmp_path / "leaky" / "report.html").read_text()
 
-    clean = leakscope("run", "--steps", "6", "-o", "clean", "clean.py")
+    clean = leakscope_process("run", "--steps", "6", "-o", "clean", "clean.py")
     assert clean.returncode == 0 and "CLEAN" in clean.stdout and "report: clean/report.html" in clean.stderr
     assert fingerprints_of(tmp_path / "leaky") == tuple(finding["fingerprint"] for finding in told["findings"])
 
-    text = leakscope("report", "leaky")
+    text = leakscope_process("report", "leaky")
     assert text.returncode == 0 and "losses" in text.stdout
-    assert leakscope("report", "leaky", "--leak-exit-code", "9").returncode == 9
-    changed = leakscope("compare", "clean", "leaky")
+    assert leakscope_process("report", "leaky", "--leak-exit-code", "9").returncode == 9
+    changed = leakscope_process("compare", "clean", "leaky")
     assert changed.returncode == 23 and "new: 1" in changed.stdout
-    assert leakscope("compare", "leaky", "clean").returncode == 0
+    assert leakscope_process("compare", "leaky", "clean").returncode == 0
 
 
 def test_a_failed_scripts_own_status_is_the_one_written_and_told(
-    leakscope: Command, script: Write, tmp_path: Path
+    leakscope_process: Command, script: Write, tmp_path: Path
 ) -> None:
     script("import torch\nraise SystemExit(7)\n", "fails.py")
-    done = leakscope("run", "-o", "failed", "fails.py")
+    done = leakscope_process("run", "-o", "failed", "fails.py")
     assert done.returncode == 7, done.stderr
     assert "(exit status 7)" in done.stdout
     assert json.loads((tmp_path / "failed" / "findings.json").read_text())["exit_status"] == 7
 
 
-def test_the_demo_finds_its_planted_leak(leakscope: Command, tmp_path: Path) -> None:
-    done = leakscope("demo", "-o", "shown")
+def test_the_demo_finds_its_planted_leak(leakscope_process: Command, tmp_path: Path) -> None:
+    done = leakscope_process("demo", "-o", "shown")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "the planted leak was found" in done.stderr
     assert "closure collect" in done.stdout and "proved" not in done.stdout
     assert (tmp_path / "shown" / "report.html").exists()
-    again = leakscope("demo", "-o", "shown")
+    again = leakscope_process("demo", "-o", "shown")
     assert again.returncode == 2 and "shown" in again.stderr

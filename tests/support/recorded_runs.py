@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 import textwrap
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -32,13 +32,16 @@ class Runs:
     """Runs that were asked for with the same words are one."""
 
     new_folder: Callable[[], Path]
+    command: Callable[[Sequence[str], Path, Mapping[str, str], float], subprocess.CompletedProcess[str]]
+    """Runs `leakscope` with these words, in that folder, with all of this environment, for so many seconds at most."""
 
     @functools.cache  # noqa: B019 - lives as long as the session
     def recorded(self, text: str, *options: str, words: tuple[str, ...] = (), env: Environment = ()) -> RecordedRun:
         """The script under `leakscope run` with these options, and words of its own."""
         script = self._written(text)
-        command = [sys.executable, "-m", "leakscope", "run", *options, "-o", "run", script.name, *words]
-        return RecordedRun(_done(command, script.parent, env), script, script.parent / "run")
+        command = ["run", *options, "-o", "run", script.name, *words]
+        done = self.command(command, script.parent, {**os.environ, **dict(env)}, TIMEOUT_S)
+        return RecordedRun(done, script, script.parent / "run")
 
     @functools.cache  # noqa: B019 - lives as long as the session
     def plain(self, text: str, *words: str, env: Environment = ()) -> subprocess.CompletedProcess[str]:

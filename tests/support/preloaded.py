@@ -1,0 +1,226 @@
+"""Runs the command line, and the ranks that it starts, as copies of one process that has imported what they import.
+
+A copy is a process of its own, with its own number, streams, folder, environment and signals; only `exec` of Python and
+the imports are left out. Torch is there before the script asks for it: what is about that, about signals or about the
+end of the interpreter runs under `leakscope_process`. Run as a script, this is the process that is copied.
+"""
+
+from __future__ import annotations
+
+import atexit
+import gc
+import importlib
+import json
+import os
+import runpy
+import select
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from typing import Any, NoReturn
+
+IMPORTED = (
+    "leakscope_cli.run",
+    "leakscope_cli.report",
+    "leakscope.capture.__main__",
+    "leakscope.capture.recorder",
+    "leakscope.findings",
+    "leakscope.report.html",
+    "matplotlib.figure",
+    "torch._dynamo",
+    "torch.distributed.launcher.api",
+)
+"""With all that these import; an optimizer of torch imports `torch._dynamo`."""
+READ_AT_IMPORT = ("PYTHON", "TORCH", "PYTORCH", "OMP_", "MKL_", "LD_", "MALLOC_")
+"""How the names of variables begin that Python, torch and the C library read when they are loaded."""
+SET_FOR_RANKS = ("TORCHELASTIC_", "TORCH_NCCL_")
+"""Those that torch's launcher adds for each rank, read when a process group is made."""
+STARTS_S = 120
+"""How long the one process may take to import all of it, in seconds."""
+
+
+class Preloaded:
+    """The process that is copied, as its user sees it; to be closed."""
+
+    def __init__(self, folder: Path, env: Mapping[str, str]) -> None:
+        self._folder, self._calls = folder, 0
+        asks, self._asks = os.pipe()
+        self._answers, answers = os.pipe()
+        command = [sys.executable, __file__, str(asks), str(answers)]
+        self._process = subprocess.Popen(command, pass_fds=(asks, answers), stdin=subprocess.DEVNULL, env=dict(env))
+        os.close(asks)
+        os.close(answers)
+        self._line(STARTS_S)
+
+    def run(
+        self, words: Sequence[str], folder: Path, env: Mapping[str, str], timeout: float
+    ) -> subprocess.CompletedProcess[str]:
+        """As `subprocess.run` of `python -m leakscope` with these words in that folder, its output read."""
+        self._calls += 1
+        told = [self._folder / f"{self._calls}.{name}" for name in ("stdout", "stderr")]
+        ask = {"words": list(words), "folder": str(folder), "env": dict(env), "told": [str(path) for path in told]}
+        os.write(self._asks, json.dumps(ask).encode() + b"\n")
+        process = int(self._line(STARTS_S))
+        try:
+            status = int(self._line(timeout))
+        except subprocess.TimeoutExpired:
+            os.kill(process, signal.SIGKILL)
+            self._line(STARTS_S)
+            raise
+        return subprocess.CompletedProcess(["leakscope", *words], status, *(path.read_text() for path in told))
+
+    def close(self) -> None:
+        os.close(self._asks)
+        self._process.wait(STARTS_S)
+        os.close(self._answers)
+
+    def _line(self, timeout: float) -> str:
+        if not select.select([self._answers], [], [], timeout)[0]:
+            raise subprocess.TimeoutExpired("leakscope", timeout)
+        line = b""
+        while not line.endswith(b"\n"):
+            read = os.read(self._answers, 1)
+            assert read, "the process that is copied has ended"
+            line += read
+        return line.decode()
+
+
+class Copies:
+    """A process to be copied for each PYTHONPATH that is asked for: what stands there may load itself with torch."""
+
+    def __init__(self, new_folder: Callable[[], Path]) -> None:
+        self._new_folder = new_folder
+        self._known: dict[str, Preloaded] = {}
+
+    def __enter__(self) -> Copies:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for one in self._known.values():
+            one.close()
+
+    def run(
+        self, words: Sequence[str], folder: Path, env: Mapping[str, str], timeout: float
+    ) -> subprocess.CompletedProcess[str]:
+        """As `Preloaded.run`."""
+        path = env.get("PYTHONPATH", "")
+        if path not in self._known:
+            others = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+            self._known[path] = Preloaded(self._new_folder(), others | ({"PYTHONPATH": path} if path else {}))
+        return self._known[path].run(words, folder, env, timeout)
+
+
+def serve(asks: int, answers: int) -> None:
+    """Answer each line asked by a copy's process number, then by its status."""
+    loaded_with = read_at_import(os.environ)
+    for name in IMPORTED:
+        importlib.import_module(name)
+    gc.collect()
+    os.write(answers, b"ready\n")
+    with os.fdopen(asks) as lines:
+        for line in lines:
+            child = os.fork()
+            if child == 0:
+                be_the_command(json.loads(line), loaded_with, (asks, answers))
+            os.write(answers, b"%d\n" % child)
+            os.write(answers, b"%d\n" % os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+
+
+def be_the_command(ask: dict[str, Any], loaded_with: dict[str, str], not_ours: Sequence[int]) -> NoReturn:
+    """In the copy: what `python -m leakscope` does."""
+    for number in not_ours:
+        os.close(number)
+    for number, path in zip((1, 2), ask["told"], strict=True):
+        file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND)
+        os.dup2(file, number)
+        os.close(file)
+    become(ask["folder"], ask["env"], ["leakscope", *ask["words"]])
+    subprocess.Popen._execute_child = copying(  # type: ignore[attr-defined]
+        subprocess.Popen._execute_child,  # type: ignore[attr-defined]
+        loaded_with,
+    )
+    end_as(lambda: runpy.run_module("leakscope", run_name="__main__", alter_sys=True))
+
+
+def read_at_import(env: Mapping[str, str]) -> dict[str, str]:
+    return {k: v for k, v in env.items() if k.startswith(READ_AT_IMPORT) and not k.startswith(SET_FOR_RANKS)}
+
+
+def become(folder: str, env: Mapping[str, str], words: Sequence[str]) -> None:
+    """Take a folder, an environment and a command line as a process does that begins with them."""
+    os.chdir(folder)
+    os.environ.clear()
+    os.environ.update(env)
+    sys.path[0] = folder
+    sys.argv = list(words)
+
+
+def end_as(main: Callable[[], object]) -> NoReturn:
+    """Run this to its end, and end as the interpreter would, but for what it clears away."""
+    status: Any = 0
+    try:
+        main()
+    except SystemExit as end:
+        status = end.code
+    except BaseException as error:  # noqa: BLE001 - as at the end of any main
+        status = 1
+        while error.__traceback__ is not None and error.__traceback__.tb_frame.f_code.co_filename == __file__:
+            error.__traceback__ = error.__traceback__.tb_next
+        sys.excepthook(type(error), error, error.__traceback__)
+    if isinstance(status, str):
+        print(status, file=sys.stderr)
+        status = 1
+    with ExitStack() as last:
+        last.callback(os._exit, int(status or 0))
+        last.callback(sys.stderr.flush)
+        last.callback(sys.stdout.flush)
+        last.callback(atexit._run_exitfuncs)
+        threading._shutdown()  # type: ignore[attr-defined]
+    raise AssertionError("a process that has ended goes on")
+
+
+def copying(starts: Callable[..., None], loaded_with: dict[str, str]) -> Callable[..., None]:
+    """In the place of `Popen._execute_child`: a rank is a copy, and whatever else is started is a new program."""
+
+    def execute_child(self: Any, args: Any, *rest: Any) -> None:
+        (_, preexec, _, _, cwd, env, _, _, _, stdin, to_stdin, from_stdout, stdout, from_stderr, stderr) = rest[:15]
+        wanted = os.environ if env is None else env
+        rank = list(args[:3]) == [sys.executable, "-m", "leakscope.capture"]
+        if not rank or preexec or read_at_import(wanted) != loaded_with:
+            return starts(self, args, *rest)
+        sys.stdout.flush()
+        sys.stderr.flush()
+        self.pid = os.fork()
+        if self.pid == 0:
+            if rest[-2]:
+                os.setsid()
+            be_the_rank(args, cwd or os.getcwd(), dict(wanted), (stdin, stdout, stderr))
+        self._child_created = True
+        self._close_pipe_fds(stdin, to_stdin, from_stdout, stdout, from_stderr, stderr)
+        return None
+
+    return execute_child
+
+
+def be_the_rank(args: Sequence[str], folder: str, env: Mapping[str, str], streams: Sequence[int]) -> NoReturn:
+    """In the copy of a launcher: what `python -m leakscope.capture` does."""
+    for number, stream in enumerate(streams):
+        if stream not in (-1, number):
+            os.dup2(stream, number)
+    os.closerange(3, 1024)
+    for known in signal.valid_signals():
+        if callable(signal.getsignal(known)):
+            with suppress(OSError):
+                signal.signal(known, signal.default_int_handler if known == signal.SIGINT else signal.SIG_DFL)
+    sys.stdout, sys.stderr = sys.__stdout__, sys.__stderr__
+    sys.excepthook = sys.__excepthook__
+    become(folder, env, args[2:])
+    end_as(lambda: sys.exit(importlib.import_module("leakscope.capture.__main__").main(list(args[3:]))))
+
+
+if __name__ == "__main__":
+    serve(*map(int, sys.argv[1:]))
