@@ -16,9 +16,9 @@ from types import ModuleType
 
 import pytest
 from support import TESTS
+from support.commands.preloaded import Copies
+from support.commands.recorded_runs import Runs
 from support.global_state import changes, global_state
-from support.preloaded import Copies
-from support.recorded_runs import Runs
 
 pytest_plugins = ["pytester"]
 

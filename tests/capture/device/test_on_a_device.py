@@ -17,8 +17,8 @@ from pathlib import Path
 import pytest
 import torch
 from support import SAMPLES
+from support.commands.recorded_runs import Runs
 from support.devices.kinds import Kind
-from support.recorded_runs import Runs
 
 from leakscope.findings.memory.device import DeviceLook, device_looks
 from leakscope.record.model import Rank

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from support.recorded_runs import RecordedRun, Runs
+from support.commands.recorded_runs import RecordedRun, Runs
 
 from leakscope.capture.host.errors import failure
 from leakscope.findings import judge

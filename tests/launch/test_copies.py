@@ -1,0 +1,43 @@
+"""Is a run that is a copy of a process what it is as a process that begins anew?"""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+Command = Callable[..., "subprocess.CompletedProcess[str]"]
+SCRIPT = """
+    import gc, os, random, signal, sys, threading
+    import torch
+
+    def saw(*what):
+        print("SAW", *what, flush=True)
+
+    saw(__name__, sys.argv, os.getcwd(), sys.path[0], sorted(os.environ.items()))
+    saw(gc.isenabled(), gc.get_threshold(), sys.gettrace(), threading.active_count(), os.getpgrp() == os.getpid())
+    saw([signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)])
+    saw(sys.stdout.line_buffering, sys.stderr.line_buffering, sys.stdin.read(), os.listdir("/proc/self/fd"))
+    saw(torch.get_num_threads(), torch.is_grad_enabled(), torch.get_default_dtype(), torch._C._len_torch_dispatch_stack())
+    saw(sys.stdout is sys.__stdout__, sys.exc_info(), sys.flags)
+    if "raise" in sys.argv:
+        raise ValueError("as it is")
+    sys.exit(5)
+"""
+
+
+@pytest.mark.parametrize(("how", "status"), [("exit", 5), ("raise", 1)])
+def test_a_copy_is_as_a_process(
+    script: Callable[[str], Path], leakscope: Command, leakscope_process: Command, how: str, status: int
+) -> None:
+    path = script(SCRIPT)
+    real, copied = (run("run", "-q", "-f", "-o", "run", path, how, "-x") for run in (leakscope_process, leakscope))
+    assert real.returncode == copied.returncode == status, copied.stderr
+
+    def of_the_script(told: subprocess.CompletedProcess[str]) -> list[str]:
+        return [line for line in told.stdout.splitlines() if line.startswith("SAW")]
+
+    assert of_the_script(copied) == of_the_script(real) and len(of_the_script(real)) == 6
+    assert copied.stderr == real.stderr and ("ValueError: as it is" in real.stderr) == (how == "raise")
