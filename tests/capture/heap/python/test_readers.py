@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import collections
 import contextvars
 import gc
 import types
@@ -54,7 +53,7 @@ def _add(holder: Any, held: Any, names: Iterator[int]) -> None:
         holder[next(names) % len(holder)] = held
     elif type(holder) is dict:
         holder[name] = held
-    elif isinstance(holder, (list, collections.deque)):
+    elif isinstance(holder, list):
         holder.append(held)
     elif isinstance(holder, set):
         holder.add(name)
@@ -62,13 +61,13 @@ def _add(holder: Any, held: Any, names: Iterator[int]) -> None:
         setattr(holder, name, held)
 
 
+# none of a type that refers to its module, which leads to all modules, as those of C written in newer CPython do
 HOLDERS: dict[str, Callable[[], Any]] = {
     "list": list,
     "dict": dict,
     "box": Box,
     "slots": Slotted,
     "list of": ListOf,
-    "deque": collections.deque,
     "set": set,
     "cell": lambda: types.CellType(None),
     "objects": lambda: np.empty(4, dtype=object),
