@@ -1,15 +1,18 @@
-"""How long does a look take on a large heap, beside its peers on the same garbage?
+"""How long does a look take on a large heap, with either reader of it, beside its peers on the same garbage?
 
-    python benchmarks/heap.py              a million objects, 5,000 tensors in 1,000 cycles, and the peers
-    python benchmarks/heap.py --curve      10 thousand to 3 million objects
+    python benchmarks/heap.py              300,000 and a million objects, 5,000 tensors in 1,000 cycles, and the peers
+    python benchmarks/heap.py --curve      from what importing torch makes to 5 million objects, with both readers
 
-Each measurement is a process of its own. Seconds are processor seconds, so that a busy machine does not count.
+Each measurement is a process of its own that has imported torch; medians of several, by turns. Seconds are processor
+seconds, so that a busy machine does not count.
 """
 
 from __future__ import annotations
 
 import gc
 import json
+import os
+import statistics
 import subprocess
 import sys
 import time
@@ -17,7 +20,12 @@ from collections.abc import Callable
 from typing import Any
 
 OBJECTS, TENSORS, CYCLES = 1_000_000, 5_000, 1_000
-CURVE = (10_000, 30_000, 100_000, 300_000, 1_000_000, 3_000_000)
+SIZES = (300_000, 1_000_000)
+CURVE = (10_000, 300_000, 1_000_000, 3_000_000, 5_000_000)
+"""Objects that gc tracks; a process that has imported torch has more than the first few."""
+REPEATS = 3
+READERS = {"native": "", "Python": "1"}
+"""What LEAKSCOPE_PURE is set to for each."""
 ASKED = 3
 """Tensors that objgraph is asked for; the time of one is multiplied."""
 
@@ -52,32 +60,49 @@ def memory(field: str) -> int:
 
 
 def measure_leakscope(objects: int) -> dict[str, float]:
+    """The second look, the first having imported what it needs, and what it finds; then the median of three more."""
     from leakscope.capture.heap import look as heap
+    from leakscope.capture.heap.python.gc_heap import sweep
     from leakscope.findings.judge import judge
     from leakscope.record.model import Ended, Rank, Run
+
+    def swept() -> None:
+        sweep().objects.clear()
 
     baseline = len(gc.get_objects())
     ballast = make_heap(max(objects - baseline, 6 * CYCLES), TENSORS, CYCLES)
     tracked = len(gc.get_objects())
+    first = _timed(lambda: heap.look(1, "block"))
     with open("/proc/self/clear_refs", "w", encoding="ascii") as peak:
         peak.write("5")
     resident = memory("VmRSS:")
     started, wall = time.process_time(), time.perf_counter()
     look = heap.look(1, "block")
     looked = time.process_time()
+    stopped_wall = time.perf_counter() - wall
     run = Run((), (Rank(0, (), (look,), Ended("finished", 0, 1)),), 1, "cpu", "", "", min_bytes=1)
     findings = judge(run)
     done = time.process_time()
     (found,) = findings.findings
     assert (found.rule, found.count) == ("tensor-cycle", TENSORS), found
     assert ballast is not None
+    high = memory("VmHWM:")
     return {
         "objects": tracked,
         "seconds": done - started,
-        "stopped": looked - started,
-        "wall": time.perf_counter() - wall,
-        "peak_mb": (memory("VmHWM:") - resident) / 1e6,
+        "first": first,
+        "look": statistics.median([looked - started, *(_timed(lambda: heap.look(1, "block")) for _ in range(2))]),
+        "sweep": statistics.median(_timed(swept) for _ in range(3)),
+        "wall": stopped_wall,
+        "peak_mb": (high - resident) / 1e6,
     }
+
+
+def measure_gc_collect() -> dict[str, float]:
+    ballast = make_heap(OBJECTS - len(gc.get_objects()), TENSORS, CYCLES)
+    spent = _timed(gc.collect)
+    assert ballast is not None
+    return {"seconds": spent}
 
 
 def _garbage() -> list[Any]:
@@ -156,47 +181,63 @@ MEASURES: dict[str, Callable[..., dict[str, float]]] = {
     "objgraph.show_backrefs, 1,000 holders": measure_objgraph_backrefs,
     "torch.utils.viz._cycles.create_graph": measure_torch_cycles,
     "refcycle.garbage, its components (collects)": measure_refcycle,
+    "gc.collect(), which frees it": measure_gc_collect,
 }
 
 
-def in_process(name: str, *arguments: int) -> dict[str, float]:
+def in_process(name: str, *arguments: int, reader: str = "native") -> dict[str, float]:
     """One measurement in a fresh process, automatic gc off from the start."""
     command = [sys.executable, __file__, "--measure", name, *map(str, arguments)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    environment = {**os.environ, "LEAKSCOPE_PURE": READERS[reader], "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
     if done.returncode:
+        print(done.stderr[-500:], file=sys.stderr)
         return {"failed": float(done.returncode)}
     found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
     return found
 
 
-def table(repeats: int = 3) -> str:
-    runs = sorted(
-        (in_process("leakscope, look to findings", OBJECTS) for _ in range(repeats)), key=lambda r: r["seconds"]
-    )
-    ours = runs[len(runs) // 2]
-    lines = ["| on a million objects | seconds | beside leakscope |", "|-|-|-|"]
-    lines.append(f"| leakscope, look to findings | {ours['seconds']:.2f} | x1 |")
+def medians(runs: list[dict[str, float]]) -> dict[str, float]:
+    return {name: statistics.median(run[name] for run in runs) for name in runs[0]}
+
+
+def both_readers(sizes: tuple[int, ...], repeats: int) -> tuple[list[str], dict[str, float]]:
+    """A table of looks, and the figures of the native reader at the last size."""
+    lines = ["| objects | reader | look, CPU s | its sweep | first look | stopped, wall s | us an object | peak MB |"]
+    lines.append("|-|-|-|-|-|-|-|-|")
+    ours: dict[str, float] = {}
+    for objects in sizes:
+        turns = [(reader, in_process(NAME, objects, reader=reader)) for _ in range(repeats) for reader in READERS]
+        for reader in READERS:
+            one = medians([run for which, run in turns if which == reader])
+            ours = one if reader == "native" else ours
+            each = one["look"] / one["objects"] * 1e6
+            figures = [f"{one[name]:.3f}" for name in ("look", "sweep", "first", "wall")]
+            lines.append(
+                f"| {one['objects']:,.0f} | {reader} | {' | '.join(figures)} | {each:.2f} | {one['peak_mb']:.0f} |"
+            )
+    return lines, ours
+
+
+NAME = "leakscope, look to findings"
+
+
+def table() -> str:
+    lines, ours = both_readers(SIZES, REPEATS)
+    lines += ["", "| on a million objects | CPU s | beside look to findings | beside the look |", "|-|-|-|-|"]
+    lines.append(f"| {NAME} | {ours['seconds']:.2f} | x1 | x{ours['seconds'] / ours['look']:.1f} |")
     for name in list(MEASURES)[1:]:
         theirs = in_process(name)
         if "failed" in theirs:
-            lines.append(f"| {name} | failed | |")
+            lines.append(f"| {name} | failed | | |")
         else:
-            lines.append(f"| {name} | {theirs['seconds']:.2f} | x{theirs['seconds'] / ours['seconds']:.1f} |")
-    lines.append("")
-    lines.append(
-        f"stopped {ours['stopped']:.2f} s, peak extra memory {ours['peak_mb']:.0f} MB, {ours['objects']:,.0f} objects"
-    )
+            spent = theirs["seconds"]
+            lines.append(f"| {name} | {spent:.2f} | x{spent / ours['seconds']:.1f} | x{spent / ours['look']:.1f} |")
     return "\n".join(lines)
 
 
 def curve() -> str:
-    lines = ["| objects | seconds | stopped | microseconds an object | peak MB |", "|-|-|-|-|-|"]
-    for objects in CURVE:
-        one = in_process("leakscope, look to findings", objects)
-        each = one["seconds"] / one["objects"] * 1e6
-        figures = (f"{one['objects']:,.0f}", f"{one['seconds']:.2f}", f"{one['stopped']:.2f}", f"{each:.2f}")
-        lines.append(f"| {' | '.join(figures)} | {one['peak_mb']:.0f} |")
-    return "\n".join(lines)
+    return "\n".join(both_readers(CURVE, 1)[0])
 
 
 def main() -> None:
