@@ -9,8 +9,7 @@ import sys
 import threading
 import types
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -24,8 +23,7 @@ from leakscope.capture.source import user_source as source
 from leakscope.graph.model import ObjectKind
 
 
-@dataclass(frozen=True)
-class Described:
+class Described(NamedTuple):
     """The columns of one object in the graph."""
 
     kind: ObjectKind
@@ -36,6 +34,7 @@ class Described:
     size: int = -1
 
 
+_TENSOR, _GRAD_NODE = Role.TENSOR, Role.GRAD_NODE  # bound once: asked for every object
 _OF_ARRAY: Any = np.ndarray.__dict__
 _CONTAINERS = (dict, list, tuple, set, frozenset, collections.deque)
 _INSTANCES: tuple[tuple[type, ObjectKind, str], ...] = (
@@ -76,13 +75,16 @@ def namespace(module: str) -> Described:
 
 def _described(obj: Any, known: Types) -> Described:
     kind = type(obj)
+    told: Described | None = known.told.get(id(kind))
+    if told is not None:
+        return told
     role = known.role(kind)
-    if role is Role.TENSOR:
-        with torch._C.DisableTorchFunction():
-            return _tensor(obj, kind)
-    if role is Role.GRAD_NODE:
+    if role is _TENSOR:
+        return _tensor(obj, kind, known)
+    if role is _GRAD_NODE:
         name = type_name(kind)
-        return Described(ObjectKind.GRAD_NODE, name, name, name, class_where(kind))
+        told = known.told[id(kind)] = Described(ObjectKind.GRAD_NODE, name, name, name, class_where(kind))
+        return told
     of_exact_type = _EXACT.get(id(kind))
     if of_exact_type is not None:
         return of_exact_type(obj, kind)
@@ -96,7 +98,10 @@ def _described(obj: Any, known: Types) -> Described:
     word, label = _instance_kind(bases, type_name(kind))
     if np.ndarray in bases:
         label = _array(obj, kind).label
-    return Described(word, name, label, name, class_where(kind), _span(obj, bases))
+    told = Described(word, name, label, name, class_where(kind), _span(obj, bases))
+    if np.ndarray not in bases and kind is not memoryview:
+        known.told[id(kind)] = told
+    return told
 
 
 def _array(obj: Any, kind: type) -> Described:
@@ -142,9 +147,30 @@ def _instance_kind(bases: Bases, short: str) -> tuple[ObjectKind, str]:
     return (ObjectKind.INSTANCE if made_in_python(bases[0]) else ObjectKind.NATIVE), f"{short} object"
 
 
-def _tensor(obj: Any, kind: type) -> Described:
-    base = TensorBase
-    dtype = str(base.dtype.__get__(obj)).removeprefix("torch.")
+def _tensor(obj: Any, kind: type, known: Types) -> Described:
+    """Those of one type, dtype and shape are told alike, but for instances of subclasses, which may differ."""
+    with torch._C.DisableTorchFunction():
+        if (kind is not torch.Tensor and kind is not torch.nn.Parameter) or _is_odd(obj):
+            return _described_tensor(obj, kind)
+        alike = id(kind), _dtype(obj), TensorBase.size(obj), TensorBase.stride(obj)
+        try:
+            told: Described | None = known.told.get(alike)
+        except TypeError:  # a size that is a symbol
+            return _described_tensor(obj, kind)
+        if told is None:
+            told = known.told[alike] = _described_tensor(obj, kind)
+        return told
+
+
+_layout, _is_nested, _dtype = (getattr(TensorBase, name).__get__ for name in ("layout", "is_nested", "dtype"))
+
+
+def _is_odd(tensor: Any) -> bool:
+    return _layout(tensor) is not torch.strided or _is_nested(tensor)
+
+
+def _described_tensor(obj: Any, kind: type) -> Described:
+    dtype = str(_dtype(obj)).removeprefix("torch.")
     # Parameter() of a tensor subclass marks the instance (torch/nn/parameter.py, `_is_param`): DTensor, for one.
     parameter = torch.nn.Parameter in mro(kind) or (kind is not torch.Tensor and _marked(obj, kind))
     word = type_name(kind)

@@ -22,6 +22,15 @@ _DEEPEST = 100
 """Containers in each other that are folded, chosen: a cell in a cell in a cell may be a circle."""
 
 
+_FOLDING = (
+    types.CellType, types.GetSetDescriptorType, types.MemberDescriptorType, types.FunctionType, contextvars.Context,
+)  # fmt: skip
+
+
+Group = tuple[int, Sequence[int]]
+"""(holder, what it holds), as indexes."""
+
+
 class Style(Enum):
     """How what a folded container holds is written."""
 
@@ -38,14 +47,15 @@ class Style(Enum):
 
 
 class Folds:
-    """The folded containers of a pruned heap; `groups` are the places of its references, by holder."""
+    """The folded containers of a pruned heap; `groups` are what each holder's traversal reports that is kept."""
 
     def __init__(
-        self, objects: Sequence[Any], refcounts: RefcountTable, pruned: PrunedHeap, groups: Sequence[range]
+        self, objects: Sequence[Any], refcounts: RefcountTable, pruned: PrunedHeap, groups: Sequence[Group]
     ) -> None:
         self._objects, self._refcounts, self._pruned = objects, refcounts, pruned
         self._index = {id(objects[k]): k for k in pruned.objects.tolist() if k < refcounts.objects}
         self._metaclass: dict[int, bool] = {}
+        self._foldable: dict[int, bool] = {}
         self._into: dict[int, int] = {}
         self.style: dict[int, Style] = {}
         """By index of a folded container."""
@@ -53,16 +63,31 @@ class Folds:
         """(holder, held) of the references that go with the folding."""
         self.with_dict: set[int] = set()
         """Indexes of the objects whose own dict is folded into them."""
-        for group in groups:
-            self._fold(group)
+        for holder, helds in groups:
+            kind = type(objects[holder])
+            foldable = self._foldable.get(id(kind))
+            if foldable is None:
+                foldable = self._foldable[id(kind)] = self._may_fold(kind)
+            if foldable:
+                self._fold(holder, helds)
+        self.final = {index: self._stands_for(index) for index in self._into}
+        """Index of each object that is folded to that of the object which it is folded into."""
 
-    def stands_for(self, index: int) -> int:
-        """Index of the object that one is folded into, its own where it is not folded."""
+    def _stands_for(self, index: int) -> int:
         for _ in range(_DEEPEST):
             if index not in self._into:
                 break
             index = self._into[index]
         return index
+
+    def _may_fold(self, kind: type) -> bool:
+        """Whether anything is folded of what objects of a type hold."""
+        return (
+            any(kind is folding for folding in _FOLDING)
+            or type_name(kind) in CONTEXT_PARTS
+            or self.is_class(kind)
+            or any("__dict__" in type_dict(base) for base in mro(kind))
+        )
 
     def is_class(self, kind: type) -> bool:
         """Whether instances of a type are classes."""
@@ -71,20 +96,17 @@ class Folds:
             known = self._metaclass[id(kind)] = type in mro(kind)
         return known
 
-    def _fold(self, group: range) -> None:
-        refcounts, references = self._refcounts, self._pruned.references
-        holder = int(references.holder[group[0]])
+    def _fold(self, holder: int, places: Sequence[int]) -> None:
         obj = self._objects[holder]
         kind = type(obj)
         if kind is types.CellType:
-            if not refcounts.unexplained[holder] and len(group) == 1:
-                self._put(holder, holder, int(references.held[group[0]]))
+            if not self._refcounts.unexplained[holder] and len(places) == 1:
+                self._put(holder, holder, places[0])
             return
         if kind is types.GetSetDescriptorType or kind is types.MemberDescriptorType:
             self._fold_descriptor(holder, obj, kind)
             return
-        places = references.held[group.start : group.stop].tolist()
-        helds = {id(self._objects[h]): h for h in places if h < refcounts.objects}
+        helds = {id(self._objects[h]): h for h in places}
         if kind is contextvars.Context or type_name(kind) in CONTEXT_PARTS:
             for part in helds.values():
                 if type_name(type(self._objects[part])) in CONTEXT_PARTS:

@@ -5,21 +5,21 @@ from __future__ import annotations
 import collections
 import gc
 import types
-from collections import defaultdict
-from collections.abc import Iterator, Sequence
-from itertools import pairwise
+from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from leakscope.capture.heap.fold import Folds, Style
-from leakscope.capture.heap.native.autograd import TensorBase, is_grad_node
+from leakscope.capture.heap.fold import Folds, Group, Style
+from leakscope.capture.heap.native.autograd import Role, TensorBase, is_grad_node
 from leakscope.capture.heap.native.references import NativeReferences
 from leakscope.capture.heap.prune import PrunedHeap
-from leakscope.capture.heap.python.named import ATTRIBUTE, CLOSURE, Named, key_text
+from leakscope.capture.heap.python.address_book import Places
+from leakscope.capture.heap.python.named import ATTRIBUTE, CLOSURE, ITEM, LOCAL, Named, key_text
 from leakscope.capture.heap.python.referents import reader_of, slots
 from leakscope.capture.heap.raw_types import instance_dict, mro
-from leakscope.capture.heap.refcounts import RefcountTable, References
+from leakscope.capture.heap.refcounts import RefcountTable
 from leakscope.capture.heap.reference_lines import (
     line_of_class,
     line_of_instance,
@@ -29,7 +29,7 @@ from leakscope.capture.heap.reference_lines import (
 from leakscope.graph.model import ReferenceKind
 
 _MEMORY = ReferenceKind.MEMORY, "storage"
-_UNNAMED = ReferenceKind.UNNAMED, "(unnamed)"
+_NO_NAME = [(ReferenceKind.UNNAMED, "(unnamed)")]
 _BUFFER = ReferenceKind.BUFFER
 _HOOK_DICTS = ("_backward_hooks", "_post_accumulate_grad_hooks")
 """Attributes of a tensor's C++ part that gc shows."""
@@ -47,6 +47,10 @@ class NamedReference(NamedTuple):
     """`train.py:12`, the line that makes it, "" where none shows."""
 
 
+_Names = dict[int, list[tuple[ReferenceKind, str]]]
+"""By index of what is held every name that its holder has for it."""
+
+
 class ReferenceNames:
     """Names every reference of the pruned heap, the containers folded that code does not show."""
 
@@ -55,111 +59,169 @@ class ReferenceNames:
         self._extra = native.extra
         self._refcounts = refcounts
         self._pruned = pruned
-        self._groups = _by_holder(pruned.references)
+        self._role = native.role.tobytes()
+        self._lines: dict[tuple[int, str, bool], str] = {}
+        """Of attributes by the type of the instance, of closed variables by the code of the function."""
+        references = pruned.references
+        self._plain = (references.extra < 0) & (references.held < refcounts.objects)
+        self._groups = _by_holder(references.holder[self._plain], references.held[self._plain])
         self._folds = Folds(self._objects, refcounts, pruned, self._groups)
 
     def stands_for(self, index: int) -> int:
         """Index of the object that one is folded into, its own where it is not folded."""
-        return self._folds.stands_for(index)
+        return self._folds.final.get(index, index)
 
     def references(self) -> list[NamedReference]:
         """Every reference but those inside of folded objects."""
-        inner, stands_for = self._folds.inner, self._folds.stands_for
+        inner, final = self._folds.inner, self._folds.final
         return [
-            NamedReference(stands_for(holder), stands_for(held), kind, name, self._where(holder, held, kind, name))
-            for group in self._groups
-            for holder, held, kind, name in self._named(group)
+            NamedReference(
+                final.get(holder, holder), final.get(held, held), kind, name, self._where(holder, held, kind, name)
+            )
+            for holder, held, kind, name in chain(self._of_python(), self._of_cpp())
             if (holder, held) not in inner
         ]
 
-    def _named(self, group: Sequence[int]) -> Iterator[tuple[int, int, ReferenceKind, str]]:
-        """(holder, held, kind, name) of the references of one holder."""
-        references, objects = self._pruned.references, self._refcounts.objects
-        holder = int(references.holder[group[0]])
-        plain = [place for place in group if references.extra[place] < 0 and references.held[place] < objects]
-        names = self._names_in(holder, {int(references.held[place]) for place in plain}) if plain else {}
-        used: dict[int, int] = defaultdict(int)
-        for place in group:
-            held = int(references.held[place])
-            extra = int(references.extra[place])
-            if extra >= 0:
-                kind, name = self._extra.kind[extra], self._extra.name[extra]
-            elif held >= objects:
-                kind, name = _MEMORY
-            elif names.get(held):
-                choices = names[held]
-                kind, name = choices[used[held] % len(choices)]
-                used[held] += 1
-            else:
-                kind, name = _UNNAMED
+    def _of_python(self) -> Iterator[tuple[int, int, ReferenceKind, str]]:
+        """(holder, held, kind, name) of what CPython's traversal reports."""
+        for holder, helds in self._groups:
+            names = self._names_in(holder, helds)
+            used: dict[int, int] = {}
+            for held in helds:
+                choices = names.get(held, _NO_NAME)
+                turn = 0
+                if len(choices) > 1:
+                    turn = used.get(held, 0)
+                    used[held] = turn + 1
+                kind, name = choices[turn % len(choices)]
+                yield holder, held, kind, name
+
+    def _of_cpp(self) -> Iterator[tuple[int, int, ReferenceKind, str]]:
+        """As `_of_python`, of what only C++ holds and of the references to storages."""
+        references, of_cpp = self._pruned.references, ~self._plain
+        columns = (references.holder, references.held, references.extra)
+        for holder, held, extra in zip(*(column[of_cpp].tolist() for column in columns), strict=True):
+            kind, name = (self._extra.kind[extra], self._extra.name[extra]) if extra >= 0 else _MEMORY
             yield holder, held, kind, name
 
-    def _names_in(self, holder: int, wanted: set[int]) -> dict[int, list[tuple[ReferenceKind, str]]]:
+    def _names_in(self, holder: int, wanted: Sequence[int]) -> _Names:
         """Every name that the holder has for each of the wanted."""
-        addresses = {id(self._objects[h]): h for h in wanted}
-        for cell in [h for h in wanted if type(self._objects[h]) is types.CellType]:
+        objects = self._objects
+        addresses = {id(objects[h]): h for h in wanted}
+        for cell in [h for h in wanted if type(objects[h]) is types.CellType]:
             try:  # a frame's locals are given as values, its references are to their cells
-                addresses.setdefault(id(self._objects[cell].cell_contents), cell)
+                addresses.setdefault(id(objects[cell].cell_contents), cell)
             except ValueError:
                 continue
-        names: dict[int, list[tuple[ReferenceKind, str]]] = {}
-        for kind, name, referent in self._read(holder):
-            index = addresses.get(id(referent))
-            if index is not None:
-                names.setdefault(index, []).append((kind, name))
+        names: _Names = {}
+        if not self._read_plainly(holder, addresses, names):
+            for kind, name, referent in self._read(holder):
+                index = addresses.get(id(referent))
+                if index is not None:
+                    names.setdefault(index, []).append((kind, name))
         return names
+
+    def _read_plainly(self, holder: int, addresses: dict[int, int], names: _Names) -> bool:
+        """Read a builtin container, which may be long, without a name for what is not wanted; False for any other."""
+        obj, style = self._objects[holder], self._folds.style.get(holder)
+        kind = type(obj)
+        namer = _global if holder in self._pruned.modules else _KEYED.get(style)
+        if namer is not None or kind is dict:
+            found = _values(obj, addresses, namer or _item)
+        elif style is None and (kind is list or kind is tuple):
+            found = ((addresses[id(value)], (ITEM, f"[{k}]")) for k, value in enumerate(obj) if id(value) in addresses)
+        else:
+            return False
+        for index, name in found:
+            names.setdefault(index, []).append(name)
+        if namer is None and kind is dict:
+            for key in dict.keys(obj):
+                if id(key) in addresses:
+                    names.setdefault(addresses[id(key)], []).append((ITEM, f"key {key_text(key)}"))
+        return True
 
     def _read(self, holder: int) -> Iterator[Named]:
         """What an object holds, in the style of what it is folded into."""
         obj = self._objects[holder]
         style = self._folds.style.get(holder)
-        if holder in self._pruned.modules:
-            return _globals(obj)
         if style is None:
             return _referents(obj, type(obj), has_folded_dict=holder in self._folds.with_dict)
-        if style is Style.ATTRIBUTE:
-            return _attributes(obj)
         if style is Style.MRO:
             return ((ATTRIBUTE, ".__mro__", base) for base in obj)
-        if style is Style.CLOSURE:
-            return _closure(self._objects[self.stands_for(holder)], obj)
-        return _children(obj, _BUFFER if style is Style.BUFFER else ATTRIBUTE)
+        return _closure(self._objects[self.stands_for(holder)], obj)
 
     def _where(self, holder: int, held: int, kind: ReferenceKind, name: str) -> str:
-        owner = self._objects[self.stands_for(holder)]
-        value = self.stands_for(held)
-        last = value < self._refcounts.objects and TensorBase in mro(type(self._objects[value]))
-        if kind != ReferenceKind.ATTRIBUTE:
-            return line_of_variable(owner, kind, name, last)
+        if kind is not ATTRIBUTE and kind is not LOCAL and kind is not CLOSURE:
+            return ""
+        owner, value = self._objects[self.stands_for(holder)], self.stands_for(held)
+        last = value < self._refcounts.objects and self._role[value] == Role.TENSOR
+        if kind is not ATTRIBUTE:
+            if type(owner) is not types.FunctionType:
+                return line_of_variable(owner, kind, name, last)
+            return self._line(id(owner.__code__), name, last, lambda: line_of_variable(owner, kind, name, last))
         if not name.startswith("."):
             return ""
         if self._folds.is_class(type(owner)):
             return line_of_class(owner, name[1:], last)
         if holder in self._pruned.modules:
             return line_of_namespace(owner, name[1:], last)
-        return line_of_instance(type(owner), name[1:], last)
+        return self._line(id(type(owner)), name, last, lambda: line_of_instance(type(owner), name[1:], last))
+
+    def _line(self, of: int, name: str, last: bool, find: Callable[[], str]) -> str:
+        line = self._lines.get((of, name, last))
+        if line is None:
+            line = self._lines[of, name, last] = find()
+        return line
 
 
-def _by_holder(references: References) -> list[range]:
-    """The places of the references of each holder: they stand in the order of their holders."""
-    firsts = np.flatnonzero(np.diff(references.holder, prepend=-1)).tolist()
-    return [range(first, end) for first, end in pairwise([*firsts, len(references.holder)])]
+def _by_holder(holder: Places, held: Places) -> list[Group]:
+    """(holder, what it holds) of references that stand in the order of their holders."""
+    firsts = np.flatnonzero(np.diff(holder, prepend=-1))
+    ends = [*firsts[1:].tolist(), len(holder)]
+    helds = held.tolist()
+    rows = zip(holder[firsts].tolist(), firsts.tolist(), ends, strict=True) if len(firsts) else ()
+    return [(index, helds[first:end]) for index, first, end in rows]
 
 
-def _globals(namespace: dict[Any, Any]) -> Iterator[Named]:
-    for key, value in dict.items(namespace):
-        text = f"[{key_text(key)}]"
-        yield ATTRIBUTE, f".{text[2:-2]}" if text.startswith("['") else text, value
+def _values(
+    obj: dict[Any, Any], addresses: dict[int, int], namer: Callable[[Any], tuple[ReferenceKind, str]]
+) -> Iterator[tuple[int, tuple[ReferenceKind, str]]]:
+    for key, value in dict.items(obj):
+        if id(value) in addresses:
+            yield addresses[id(value)], namer(key)
 
 
-def _attributes(values: dict[Any, Any]) -> Iterator[Named]:
-    for key, value in dict.items(values):
-        yield ATTRIBUTE, f".{key}" if type(key) is str else f"[{key_text(key)}]", value
+def _item(key: Any) -> tuple[ReferenceKind, str]:
+    return ITEM, f"[{key_text(key)}]"
 
 
-def _children(values: dict[Any, Any], kind: ReferenceKind) -> Iterator[Named]:
-    for key, value in dict.items(values):
-        yield kind, f"[{key}]" if str(key).isdigit() else f".{key}", value
+def _global(key: Any) -> tuple[ReferenceKind, str]:
+    text = f"[{key_text(key)}]"
+    return ATTRIBUTE, f".{text[2:-2]}" if text.startswith("['") else text
+
+
+def _attribute(key: Any) -> tuple[ReferenceKind, str]:
+    return ATTRIBUTE, f".{key}" if type(key) is str else f"[{key_text(key)}]"
+
+
+def _child(key: Any) -> tuple[ReferenceKind, str]:
+    return ATTRIBUTE, _of_module(key)
+
+
+def _buffer(key: Any) -> tuple[ReferenceKind, str]:
+    return _BUFFER, _of_module(key)
+
+
+def _of_module(key: Any) -> str:
+    return f"[{key}]" if str(key).isdigit() else f".{key}"
+
+
+_KEYED: dict[Style | None, Callable[[Any], tuple[ReferenceKind, str]]] = {
+    Style.ATTRIBUTE: _attribute,
+    Style.CHILD: _child,
+    Style.BUFFER: _buffer,
+}
+"""What a value of a folded dict is called, by its key."""
 
 
 def _closure(function: Any, cells: Sequence[Any]) -> Iterator[Named]:
@@ -180,4 +242,5 @@ def _referents(obj: Any, kind: type, has_folded_dict: bool) -> Iterator[Named]:
                 yield ReferenceKind.HOOK, "hooks", held
     yield from slots(obj, kind)
     if not has_folded_dict:  # no dict object of its own was folded: values stand inline
-        yield from _attributes(instance_dict(obj, kind) or {})
+        for key, value in dict.items(instance_dict(obj, kind) or {}):
+            yield *_attribute(key), value

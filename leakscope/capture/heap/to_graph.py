@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
 from leakscope.capture.heap.describe import Described, describe, namespace
 from leakscope.capture.heap.explain import ExplainedHeap
 from leakscope.capture.heap.native.references import Storage
-from leakscope.capture.heap.reference_names import ReferenceNames
+from leakscope.capture.heap.reference_names import NamedReference, ReferenceNames
 from leakscope.graph.model import (
     KINDS,
     REFERENCE_KINDS,
@@ -23,6 +24,8 @@ from leakscope.graph.model import (
 )
 from leakscope.graph.reach import reachable
 
+_STORAGE = ObjectKind.STORAGE
+_STORAGE_TEXT = _STORAGE.value
 _KIND_CODES = {kind: code for code, kind in enumerate(KINDS)}
 _REFERENCE_CODES = {kind: code for code, kind in enumerate(REFERENCE_KINDS)}
 _ROOT_CODES = {root: code for code, root in enumerate(ROOTS)}
@@ -51,37 +54,49 @@ class _Strings:
     index: dict[str, int] = field(default_factory=lambda: {"": 0})
 
     def codes(self, texts: Sequence[str]) -> Ints:
-        return _ints([self.index.setdefault(text, len(self.index)) for text in texts])
+        for text in dict.fromkeys(texts):
+            self.index.setdefault(text, len(self.index))
+        return _codes(texts, self.index)
+
+
+def _codes(values: Sequence[str], codes: Mapping[Any, int]) -> Ints:
+    return _ints(list(map(codes.__getitem__, values)))
+
+
+def _columns(rows: Sequence[tuple[Any, ...]], count: int) -> list[Sequence[Any]]:
+    """The columns of some rows, of which there are so many."""
+    return list(zip(*rows, strict=True)) if rows else [()] * count
 
 
 def to_heap_graph(heap: ExplainedHeap, facts: StorageFacts) -> tuple[HeapGraph, list[int], dict[int, int]]:
     """The graph, for each of its objects the index in the sweep, and where each container stands that is gaining."""
     names = ReferenceNames(heap.native, heap.refcounts, heap.pruned)
-    references = names.references()
     order = [k for k in heap.pruned.objects.tolist() if names.stands_for(k) == k]
     place = {k: i for i, k in enumerate(order)}
-    kept = sorted({r for r in references if r.holder in place and r.held in place})
-    holder, held = _ints([place[r.holder] for r in kept]), _ints([place[r.held] for r in kept])
+    references = dict.fromkeys(r for r in names.references() if r.holder in place and r.held in place)
+    kept = _columns(sorted(references), len(NamedReference._fields))
+    holder, held = (_ints([place[k] for k in column]) for column in kept[:2])
     storages = _storages_in(order, heap)
     described = [_of_storage(storages[i], facts) if i in storages else _of_object(k, heap) for k, i in place.items()]
+    kinds, types, labels, own_names, where, sizes = _columns(described, len(Described._fields))
     text = _Strings()
     address = {i: storage.address for i, storage in storages.items()}
     graph = HeapGraph(
-        type=text.codes([d.type for d in described]),
-        kind=_ints([_KIND_CODES[d.kind] for d in described]),
-        label=text.codes([d.label for d in described]),
-        name=text.codes([d.name for d in described]),
-        where=text.codes([d.where for d in described]),
+        type=text.codes(types),
+        kind=_codes(kinds, _KIND_CODES),
+        label=text.codes(labels),
+        name=text.codes(own_names),
+        where=text.codes(where),
         bytes=_ints([storages[i].bytes if i in storages else 0 for i in range(len(order))]),
-        size=_ints([d.size for d in described]),
+        size=_ints(sizes),
         root=_roots(order, heap, holder, held),
         freed=_freed(order, heap),
         unexplained=heap.refcounts.unexplained[order].astype(np.int64) if order else _ints([]),
         holder=holder,
         held=held,
-        reference_kind=_ints([_REFERENCE_CODES[r.kind] for r in kept]),
-        reference_name=text.codes([r.name for r in kept]),
-        reference_where=text.codes([r.where for r in kept]),
+        reference_kind=_codes(kept[2], _REFERENCE_CODES),
+        reference_name=text.codes(kept[3]),
+        reference_where=text.codes(kept[4]),
         strings=tuple(text.index),  # evaluated last: every text has its code by now
         made_at={i: facts.made_at[a] for i, a in address.items() if a in facts.made_at},
         comm_uses={i: facts.comm_uses[a] for i, a in address.items() if a in facts.comm_uses},
@@ -101,8 +116,8 @@ def _storages_in(order: Sequence[int], heap: ExplainedHeap) -> dict[int, Storage
 
 
 def _of_storage(storage: Storage, facts: StorageFacts) -> Described:
-    word, made_at = ObjectKind.STORAGE, facts.made_at.get(storage.address, "")
-    return Described(word, word.value, facts.label(storage.address), word.value, made_at)
+    made_at = facts.made_at.get(storage.address, "")
+    return Described(_STORAGE, _STORAGE_TEXT, facts.label(storage.address), _STORAGE_TEXT, made_at)
 
 
 def _of_object(index: int, heap: ExplainedHeap) -> Described:
@@ -111,7 +126,7 @@ def _of_object(index: int, heap: ExplainedHeap) -> Described:
         return namespace(pruned.modules[index])
     described = describe(heap.native.sweep.objects[index], heap.native.types)
     if index in pruned.arrays:
-        return replace(described, kind=ObjectKind.ARRAY, size=pruned.arrays[index])
+        return described._replace(kind=ObjectKind.ARRAY, size=pruned.arrays[index])
     return described
 
 

@@ -62,6 +62,8 @@ class Types:
     """Which types are tensors and which are grad nodes, decided once per type and without asking an object."""
 
     def __init__(self) -> None:
+        self.told: dict[Any, Any] = {}
+        """What was said of objects of which many are alike, by what that depends on."""
         self._known: dict[int, Role] = {}
         self._saved: dict[int, tuple[str, ...]] = {}
 
