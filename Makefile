@@ -37,8 +37,8 @@ samples: $(READY)
 		rm -rf $$variant/logs; \
 	done
 
-# Made again only when the pins, the project's own requirements or the heap reader in C change.
-$(READY): pyproject.toml setup.py constraints.txt $(wildcard leakscope/capture/heap/*.[ch])
+# Made again only when the pins, the project's own requirements or the parts in C change.
+$(READY): pyproject.toml setup.py constraints.txt $(wildcard leakscope/*/*.[ch] leakscope/*/*/*.[ch])
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt setuptools wheel torch
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --no-build-isolation --editable '.[test]'

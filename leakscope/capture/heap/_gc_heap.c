@@ -1,6 +1,6 @@
 /* What does gc track, and which object refers to which? One pass over the heap, into arrays of numbers.
  *
- * The Python reader (python/gc_heap.py) does the same with gc.get_referents; both give the same arrays.
+ * The Python reader (python/pure_reader.py) does the same with gc.get_referents; both give the same arrays.
  *
  * The facts of CPython it rests on:
  * - An object's tp_traverse calls the visitor it is given with each object it refers to, as often as it refers to it
