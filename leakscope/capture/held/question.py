@@ -84,12 +84,12 @@ class Question:
         return not gone and (since is None or self._garbage.keys().isdisjoint(since))
 
     def _all_held(self, but: Set[int]) -> bool:
-        frames = _frames()
-        walk = Walk(self._tensors.known - but, self._paths | self._tensors.new, self._tensors.storages)
+        frames, tensors = _frames(), self._tensors
+        walk = Walk(tensors.known - but, self._paths | tensors.new, tensors.storages, tensors.forget_the_dead)
         with no_automatic_gc(), torch._C.DisableTorchFunction():
             walk.run(frames)
         frames.clear()
-        self.doubtful = self._tensors.forget_the_dead(walk.missing) if walk.missing else set()
+        self.doubtful = tensors.forget_the_dead(walk.missing) if walk.missing else set()
         if not self.doubtful:
             self._paths = walk.paths()
         return not self.doubtful

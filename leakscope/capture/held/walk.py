@@ -8,7 +8,7 @@ from __future__ import annotations
 import gc
 import sys
 from collections import deque
-from collections.abc import Collection, Iterator, Set
+from collections.abc import Callable, Collection, Iterator, Set
 from types import FrameType
 from typing import Any
 
@@ -32,13 +32,16 @@ _NEAREST = 3
 class Walk:
     """From modules and running frames down to what is `wanted`.
 
-    That and the hints to it are given by address; `storages` of what is wanted are Python objects of storages.
+    That and the hints to it are given by address; `storages` of what is wanted are Python objects of storages, and
+    `alive` tells which of the wanted are there still, before they are searched for.
     """
 
-    def __init__(self, wanted: Collection[int], hints: Collection[int], storages: Set[int] = frozenset()) -> None:
+    def __init__(
+        self, wanted: Collection[int], hints: Collection[int], storages: Set[int], alive: Callable[[set[int]], set[int]]
+    ) -> None:
         self.missing = set(wanted)
         """What of it is not reached yet."""
-        self._wanted, self._hints, self._storages = wanted, hints, storages
+        self._wanted, self._hints, self._storages, self._alive = wanted, hints, storages, alive
         self._above: dict[int, int] = {}
         """Address of each object reached to that of the one through which it was; 0 for a root."""
         self._named: deque[Any] = deque()
@@ -58,6 +61,8 @@ class Walk:
             if self.missing:
                 self._begin_at(group)
                 self._follow()
+            if self.missing:
+                self.missing = self._alive(self.missing)
             left = _SEARCHED
             while self.missing and self._others and left:
                 left -= 1
