@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import resource
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -157,9 +158,7 @@ class NativeReferences:
                 for held in saved_holds(obj, "saved tensor", words):
                     self._note(index, held)
             elif role is _STORAGE and not is_meta(obj):
-                address = int(obj._cdata)
-                entry = self.storages.setdefault(address, Storage(address, _nbytes(obj)))
-                entry.holders.append(index)
+                self._add_holder(index, int(obj._cdata), obj, _nbytes)
         return [self._first_new + k for k in range(start, len(self.new))]
 
     def _replay_views(self) -> None:
@@ -189,7 +188,7 @@ class NativeReferences:
     def _note_storage(self, index: int, tensor: Any) -> None:
         address = storage_of(tensor)
         if address is not None:
-            self._add_holder(index, address, tensor)
+            self._add_holder(index, address, tensor, storage_bytes)
         elif has_storage(tensor):
             self._hollow.add(int(storage_address(tensor)))
         else:
@@ -198,12 +197,12 @@ class NativeReferences:
                 if TensorBase._use_count(part) > 1:  # the tensor's own
                     self.extra.add(index, self.index_of(part), ReferenceKind.ATTRIBUTE, name, 0)
                 elif address is not None:
-                    self._add_holder(index, address, part)
+                    self._add_holder(index, address, part, storage_bytes)
 
-    def _add_holder(self, index: int, address: int, tensor: Any) -> None:
+    def _add_holder(self, index: int, address: int, obj: Any, size: Callable[[Any], int]) -> None:
         entry = self.storages.get(address)
         if entry is None:
-            entry = self.storages[address] = Storage(address, storage_bytes(tensor))
+            entry = self.storages[address] = Storage(address, size(obj))
         entry.holders.append(index)
 
     def of_type(self, kind: type) -> Ints:

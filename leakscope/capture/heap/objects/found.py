@@ -30,7 +30,7 @@ def gaining_containers(native: NativeReferences, gains: Gains, own: Iterable[int
     It is the end of the look for the gains.
     """
     sweep = native.sweep
-    found = gains.growing(sweep, np.flatnonzero((native.verdicts & GAINING > 0)[sweep.type_index[: sweep.tracked]]))
+    found = gains.growing(sweep, (native.verdicts & GAINING > 0)[sweep.type_index[: sweep.tracked]])
     lengths = dict(zip(found.tolist(), sweep.lengths[found].tolist(), strict=True))
     untracked = np.flatnonzero(sweep.type_list[sweep.type_index[sweep.tracked :]] == id(dict)) + sweep.tracked
     lengths |= {k: len(sweep.objects[k]) for k in untracked.tolist() if gains.has_grown(sweep.objects[k])}

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from leakscope.capture.heap.objects.gain import Gain
 from leakscope.capture.heap.objects.items import Item, item_text, newest_items, oldest_items
@@ -56,15 +57,17 @@ class Gains:
         self._grown: set[int] = set()
         """Addresses of the dicts that have grown and that gc does not track."""
 
-    def growing(self, heap: Sweep, containers: Ints) -> Ints:
-        """Indexes of those of the sweep's containers that have gained most, at this look or before; all are noted."""
+    def growing(self, heap: Sweep, is_container: NDArray[np.bool_]) -> Ints:
+        """Indexes of those containers that have gained most, at this look or before; all are noted.
+
+        `is_container` says of each tracked object of the sweep whether it is one.
+        """
         last = self._lengths.last
         at = heap.address_book.find(last.addresses).astype(np.int64)
-        is_container = np.zeros(len(heap.objects), dtype=bool)
-        is_container[containers] = True
         there = np.flatnonzero((at >= 0) & is_container[at])
         grown = self._most_gained(last.at(there), _columns(heap, at[there]))
-        self._lengths.note(_columns(heap, containers[kept_lengths(heap.lengths[containers].astype(np.int64))]))
+        containers = np.flatnonzero(is_container)
+        self._lengths.note(_columns(heap, containers[kept_lengths(heap.lengths[containers])]))
         return at[there][grown]
 
     def growing_dicts(self, dicts: UntrackedDicts) -> Ints:
@@ -119,10 +122,9 @@ class Gains:
 
 
 def _columns(heap: Sweep, containers: Ints) -> Containers:
-    types = heap.type_list[heap.type_index[containers]]
     firsts = heap.firsts[containers]
-    for kind in _WITHOUT_FIRST:
-        firsts[types == id(kind)] = 0
+    without_first = np.isin(heap.type_list, [id(kind) for kind in _WITHOUT_FIRST])
+    firsts[without_first[heap.type_index[containers]]] = 0
     return Containers(heap.addresses[containers], heap.lengths[containers].astype(np.int64), firsts)
 
 

@@ -42,7 +42,7 @@ def gained(before: Containers, now: Containers) -> Ints:
     return more
 
 
-def kept_lengths(lengths: Ints) -> NDArray[np.bool_]:
+def kept_lengths(lengths: NDArray[np.integer]) -> NDArray[np.bool_]:
     """Which containers are to be kept, by their lengths: all, or of very many not the commonest, which are of data."""
     if len(lengths) <= _MOST_KEPT:
         return np.ones(len(lengths), dtype=bool)
