@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import subprocess
-import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from support import SAMPLES
 
 pytestmark = pytest.mark.process
 
+Command = Callable[..., "subprocess.CompletedProcess[str]"]
 SAMPLE = SAMPLES / "dist_autograd" / "train.py"
 WEIGHT = 256 * 256 * 4
 """Bytes of the gradient that every context gathers on each worker."""
@@ -21,22 +22,8 @@ ACTIVATION = 64 * 256 * 4
 STEPS = 10
 
 
-def _run(folder: Path, leak: str) -> tuple[dict[str, Any], str]:
-    command = [
-        sys.executable,
-        "-m",
-        "leakscope",
-        "run",
-        "-q",
-        "--ranks",
-        "2",
-        "-o",
-        str(folder),
-        str(SAMPLE),
-        "--leak",
-        leak,
-    ]
-    done = subprocess.run([*command, "--steps", str(STEPS)], capture_output=True, text=True, timeout=150, check=False)
+def _run(leakscope: Command, folder: Path, leak: str) -> tuple[dict[str, Any], str]:
+    done = leakscope("run", "-q", "--ranks", 2, "-o", folder, SAMPLE, "--leak", leak, "--steps", STEPS, timeout=150)
     assert done.returncode in (0, 23), done.stdout + done.stderr
     found: dict[str, Any] = json.loads((folder / "findings.json").read_text())
     assert {end["how"] for end in found["run"]["ended"].values()} == {"finished"}
@@ -50,8 +37,8 @@ def _line(function: str) -> int:
     return next(k for k in range(start, len(lines)) if "__enter__()" in lines[k]) + 1
 
 
-def test_contexts_that_are_left_are_no_finding(tmp_path: Path) -> None:
-    found, said = _run(tmp_path / "none", "none")
+def test_contexts_that_are_left_are_no_finding(leakscope: Command, tmp_path: Path) -> None:
+    found, said = _run(leakscope, tmp_path / "none", "none")
     assert (found["verdict"], found["exit_status"]) == ("clean", 0)
     assert [f for f in found["findings"] if f["rule"] == "dist-autograd-context"] == []
     assert "worker0: 0 contexts open" in said
@@ -65,9 +52,9 @@ def test_contexts_that_are_left_are_no_finding(tmp_path: Path) -> None:
     ],
 )
 def test_contexts_left_open_are_named_with_the_line_that_opened_them(
-    tmp_path: Path, leak: str, function: str, contexts: int, per_step: int
+    leakscope: Command, tmp_path: Path, leak: str, function: str, contexts: int, per_step: int
 ) -> None:
-    found, said = _run(tmp_path / leak, leak)
+    found, said = _run(leakscope, tmp_path / leak, leak)
     assert re.search(rf"worker0: {contexts} contexts open, 0 backward passes running", said)
     (finding,) = [f for f in found["findings"] if f["severity"] == "leak"]
     assert (finding["rule"], finding["ranks"]) == ("dist-autograd-context", [0, 1])
