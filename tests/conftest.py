@@ -34,7 +34,9 @@ Command = Callable[..., "subprocess.CompletedProcess[str]"]
 STARTED = pytest.StashKey[tuple[int, float]]()
 
 
-LOOKING = {"leakscope", "leakscope.capture.heap.look", "leakscope.profiler", "support.lived_steps"}
+LOOKING = {
+    "leakscope", "leakscope.capture.heap.look", "leakscope.profiler", "support.heap_readers", "support.lived_steps",
+}  # fmt: skip
 """Who looks at a whole process: a module that imports one of these, or something of it, does."""
 
 

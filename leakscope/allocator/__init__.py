@@ -27,4 +27,6 @@ __all__ = ["examine", "read_bytes", "read_snapshots"]
 def __getattr__(name: str) -> object:
     if name not in _MODULE_OF:
         raise AttributeError(f"module 'leakscope.allocator' has no attribute {name!r}")
-    return getattr(import_module(_MODULE_OF[name]), name)
+    found: object = getattr(import_module(_MODULE_OF[name]), name)
+    globals()[name] = found  # where the import has put the module of that name
+    return found
