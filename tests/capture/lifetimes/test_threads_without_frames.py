@@ -16,10 +16,11 @@ from leakscope.capture.process.patches import Patches
 
 
 def _in_bare_thread(mode: Any, operator: Any, arguments: tuple[Any, ...], done: Callable[[], bool]) -> bool:
-    """Hands the mode an operation as C++ does: its own frame is the thread's lowest."""
+    """Hands the mode an operation as C++ does: its own frame is the thread's lowest. Waits for the thread's end."""
+    threads = _thread._count()
     _thread.start_new_thread(mode.__torch_dispatch__, (operator, (), arguments))
-    until = time.monotonic() + 5.0
-    while not done() and time.monotonic() < until:
+    until = time.monotonic() + 60.0
+    while not (done() and _thread._count() <= threads) and time.monotonic() < until:
         time.sleep(0)  # lets the other thread have its turn
     return done()
 
