@@ -5,11 +5,14 @@ from __future__ import annotations
 import os
 from functools import cache
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 NATIVE, PYTHON = "native", "Python"
 _PURE = "LEAKSCOPE_PURE"
 """The environment variable that asks for Python alone."""
+_UNPACKING_S = 60
+"""Seconds, chosen, in which an installer writes all files of a package, in whatever order."""
 _GC_HEAP, _WALKS = "leakscope.capture.heap._gc_heap", "leakscope.graph._walks"
 
 
@@ -30,9 +33,16 @@ def _wanted(module: str) -> Any:
 @cache
 def _built(module: str) -> Any:
     try:
-        return import_module(module)
+        built = import_module(module)
     except (ImportError, SystemError):  # SystemError: a module that was built for another Python and lies about it
         return None
+    return None if _is_outdated(Path(str(built.__file__))) else built
+
+
+def _is_outdated(built: Path) -> bool:
+    """Whether C sources beside it have changed since, as in a checkout: it may not do what the Python part expects."""
+    sources = [path for path in built.parent.glob("_*") if path.suffix in (".c", ".h")]
+    return any(path.stat().st_mtime > built.stat().st_mtime + _UNPACKING_S for path in sources)
 
 
 def heap_reader() -> str:
@@ -44,5 +54,5 @@ def described() -> str:
     """The reader in words, with the reason where it is not the native one."""
     if gc_heap() is not None:
         return f"{NATIVE} heap reader"
-    reason = "no native one was built" if _built(_GC_HEAP) is None else f"{_PURE} asks for it"
+    reason = "no native one was built of this version" if _built(_GC_HEAP) is None else f"{_PURE} asks for it"
     return f"{PYTHON} heap reader: {reason}"

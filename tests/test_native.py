@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -43,11 +45,29 @@ def test_the_python_reader_serves_where_the_native_one_does_not_load(loads: Any,
     loads(problem)
     assert native.gc_heap() is None
     assert native.heap_reader() == "Python"
-    assert native.described() == "Python heap reader: no native one was built"
+    assert native.described() == "Python heap reader: no native one was built of this version"
 
 
-def test_the_python_reader_serves_where_it_is_asked_for(loads: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    loads(object())
+@pytest.fixture
+def built(tmp_path: Path) -> Any:
+    """A module in C as it stands beside its sources in a checkout."""
+    for name in ("_gc_heap.c", "_gc_heap.so"):
+        (tmp_path / name).touch()
+    return SimpleNamespace(__file__=str(tmp_path / "_gc_heap.so"))
+
+
+def test_the_python_reader_serves_where_the_native_one_is_older_than_its_sources(loads: Any, built: Any) -> None:
+    loads(built)
+    assert native.heap_reader() == "native"
+    os.utime(built.__file__, (0, 0))
+    loads(built)
+    assert native.heap_reader() == "Python"
+
+
+def test_the_python_reader_serves_where_it_is_asked_for(
+    loads: Any, built: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loads(built)
     assert native.described() == "native heap reader"
     monkeypatch.setenv("LEAKSCOPE_PURE", "1")
     assert native.gc_heap() is None
