@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from types import FrameType, ModuleType
 from typing import Any, Protocol
 
+import numpy.ma  # noqa: F401 - np.unique of numpy 2.4 imports it at its first call, see below
 import torch
 
 from leakscope.capture.heap.explain import ExplainedHeap, explain
@@ -38,10 +39,13 @@ from leakscope.capture.source import user_source as source
 from leakscope.capture.source.user_frames import running_frames
 from leakscope.graph.model import CommUse, ReferenceKind
 from leakscope.graph.reach import load_for_large_graphs
+from leakscope.native import gc_heap
 from leakscope.record.kinds import Occasion
 from leakscope.record.model import Look
 
-load_for_large_graphs()  # not in the first look, after which its objects would count as new ones
+# not in the first look, after which their objects and memory would count as the program's
+load_for_large_graphs()
+gc_heap()
 
 
 class Blocks(Protocol):

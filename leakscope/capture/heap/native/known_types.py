@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from leakscope.capture.heap.native.autograd import role_of
+from leakscope.capture.heap.python.address_book import Ints
 from leakscope.capture.heap.raw_types import container_base, is_leakscopes
 
 ROLE = 3
@@ -18,31 +20,48 @@ GAINING = 4
 OURS = 8
 """Bit of a verdict: the type is leakscope's own."""
 
-_verdicts: dict[int, int] = {}
-"""By the type's address."""
-_types: dict[int, weakref.ref[type]] = {}
-"""Says which of them still live: an address goes to another type as soon as one is gone.
 
-A class has a weak reference already, in its base's list of subclasses (CPython Objects/typeobject.c, add_subclass):
-none is made. What a type is made from does not change in its lifetime, for neither does the layout of its objects.
-"""
+@dataclass(slots=True)
+class _Known:
+    """The types judged so far, in the order of their addresses, in few and small blocks.
+
+    A dict of them all would be half a MiB of malloc's, which the count of the program's memory would rise by.
+    """
+
+    addresses: Ints
+    verdicts: NDArray[np.int8]
+    types: list[weakref.ref[type]]
+    """Say which of them still live: an address goes to another type as soon as one is gone.
+
+    A class has a weak reference already, in its base's list of subclasses (CPython Objects/typeobject.c, add_subclass):
+    none is made. What a type is made from does not change in its lifetime, for neither does the layout of its objects.
+    """
+
+    def keep(self, places: Sequence[int]) -> None:
+        """Keep those at these places, in this order."""
+        self.addresses, self.verdicts = self.addresses[places], self.verdicts[places]
+        self.types = [self.types[place] for place in places]
+
+
+_known = _Known(np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int8), [])
 
 
 def verdicts_on(kinds: Iterable[type]) -> NDArray[np.int8]:
     """The verdict on each of these types."""
-    for address in [address for address, kind in list(_types.items()) if kind() is None]:
-        del _types[address], _verdicts[address]
-    known = _verdicts
-    verdicts = [known.get(id(kind)) or _judge(kind) for kind in kinds]
-    return np.array(verdicts, dtype=np.int8) & (_JUDGED - 1)
+    alive = [place for place, kind in enumerate(_known.types) if kind() is not None]
+    if len(alive) < len(_known.types):
+        _known.keep(alive)
+    asked = list(kinds)
+    addresses = np.fromiter(map(id, asked), np.int64, len(asked))
+    new = {int(addresses[k]): asked[k] for k in np.flatnonzero(~np.isin(addresses, _known.addresses)).tolist()}
+    if new:
+        _known.addresses = np.append(_known.addresses, np.fromiter(new, np.int64, len(new)))
+        _known.verdicts = np.append(_known.verdicts, np.array([_judge(kind) for kind in new.values()], dtype=np.int8))
+        _known.types += map(weakref.ref, new.values())
+        _known.keep(np.argsort(_known.addresses).tolist())
+    verdicts: NDArray[np.int8] = _known.verdicts[np.searchsorted(_known.addresses, addresses)]
+    return verdicts
 
 
 def _judge(kind: type) -> int:
-    verdict = role_of(kind) | GAINING * (container_base(kind) is not None) | OURS * is_leakscopes(kind) | _JUDGED
-    _types[id(kind)] = weakref.ref(kind)
-    _verdicts[id(kind)] = verdict
-    return verdict
-
-
-_JUDGED = 16
-"""Bit of every verdict that is remembered, so that none is 0."""
+    return role_of(kind) | GAINING * (container_base(kind) is not None) | OURS * is_leakscopes(kind)

@@ -39,10 +39,12 @@ def test_no_type_is_kept_alive_and_its_address_is_free_for_another() -> None:
     assert sys.getrefcount(Gone) == held
     del Gone
     gc.collect()
-    assert address in known_types._verdicts
+    assert address in known_types._known.addresses
     verdicts_on([])
-    assert address not in known_types._verdicts
-    assert known_types._types.keys() == known_types._verdicts.keys()
+    assert address not in known_types._known.addresses
+    known = known_types._known
+    assert [id(kind()) for kind in known.types] == known.addresses.tolist()
+    assert len(known.verdicts) == len(known.types)
 
 
 def test_no_weak_reference_is_made_of_a_class() -> None:
