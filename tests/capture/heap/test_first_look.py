@@ -1,0 +1,35 @@
+"""Does the first look of a process leave anything there that counts as the program's?"""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+
+import pytest
+
+ONE_LOOK = """
+import sys
+import torch
+from leakscope.capture.device.counters import Counter
+from leakscope.capture.heap.look import LookContext, look
+from leakscope.capture.heap.objects.gains import Gains
+counter, gains, loaded = Counter(), Gains(), set(sys.modules)
+before = counter.read().bytes
+look(1, "step", LookContext(gains=gains))
+print([counter.read().bytes - before, sorted(set(sys.modules) - loaded)])
+"""
+LEFT_BYTES = 425 * 1024
+"""What looks left in malloc's caches at most (`leakscope/capture/device/counters.py`)."""
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("pure", ["0", "1"])
+def test_the_first_look_imports_nothing_and_leaves_little(pure: str, with_support: dict[str, str]) -> None:
+    env = {**with_support, "LEAKSCOPE_PURE": pure}
+    done = subprocess.run(
+        [sys.executable, "-c", ONE_LOOK], capture_output=True, text=True, timeout=120, check=True, env=env
+    )
+    left, imported = ast.literal_eval(done.stdout)
+    assert imported == []
+    assert left < LEFT_BYTES
