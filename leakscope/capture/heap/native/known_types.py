@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from leakscope.capture.heap.native.autograd import role_of
-from leakscope.capture.heap.python.address_book import Ints
+from leakscope.capture.heap.python.address_book import Ints, in_own_pages
 from leakscope.capture.heap.raw_types import container_base, is_leakscopes
 
 ROLE = 3
@@ -23,13 +23,13 @@ OURS = 8
 
 @dataclass(slots=True)
 class _Known:
-    """The types judged so far, in the order of their addresses, in few and small blocks.
+    """The types judged so far, in the order of their addresses, in pages of their own.
 
     A dict of them all would be half a MiB of malloc's, which the count of the program's memory would rise by.
     """
 
     addresses: Ints
-    verdicts: NDArray[np.int8]
+    verdicts: Ints
     types: list[weakref.ref[type]]
     """Say which of them still live: an address goes to another type as soon as one is gone.
 
@@ -39,11 +39,11 @@ class _Known:
 
     def keep(self, places: Sequence[int]) -> None:
         """Keep those at these places, in this order."""
-        self.addresses, self.verdicts = self.addresses[places], self.verdicts[places]
+        self.addresses, self.verdicts = in_own_pages(self.addresses[places]), in_own_pages(self.verdicts[places])
         self.types = [self.types[place] for place in places]
 
 
-_known = _Known(np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int8), [])
+_known = _Known(np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64), [])
 
 
 def verdicts_on(kinds: Iterable[type]) -> NDArray[np.int8]:
@@ -56,11 +56,10 @@ def verdicts_on(kinds: Iterable[type]) -> NDArray[np.int8]:
     new = {int(addresses[k]): asked[k] for k in np.flatnonzero(~np.isin(addresses, _known.addresses)).tolist()}
     if new:
         _known.addresses = np.append(_known.addresses, np.fromiter(new, np.int64, len(new)))
-        _known.verdicts = np.append(_known.verdicts, np.array([_judge(kind) for kind in new.values()], dtype=np.int8))
+        _known.verdicts = np.append(_known.verdicts, [_judge(kind) for kind in new.values()])
         _known.types += map(weakref.ref, new.values())
         _known.keep(np.argsort(_known.addresses).tolist())
-    verdicts: NDArray[np.int8] = _known.verdicts[np.searchsorted(_known.addresses, addresses)]
-    return verdicts
+    return _known.verdicts[np.searchsorted(_known.addresses, addresses)].astype(np.int8)
 
 
 def _judge(kind: type) -> int:

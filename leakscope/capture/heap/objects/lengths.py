@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import mmap
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from leakscope.capture.heap.python.address_book import Ints
+from leakscope.capture.heap.python.address_book import Ints, in_own_pages
 
 _MOST_KEPT = 1 << 17
 """Containers that are kept between looks, chosen: 3 MiB."""
@@ -90,13 +89,3 @@ class Lengths:
 def _column(parts: Sequence[Containers], name: str) -> Ints:
     column: Ints = np.concatenate([getattr(part, name) for part in parts])
     return column
-
-
-def in_own_pages(values: Ints) -> Ints:
-    """A copy that glibc's count of what the program has taken does not see."""
-    if len(values) == 0:
-        return values
-    pages = mmap.mmap(-1, 8 * len(values), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    kept = np.frombuffer(pages, dtype=np.int64)
-    kept[:] = values
-    return kept

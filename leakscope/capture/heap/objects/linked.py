@@ -7,9 +7,8 @@ import numpy as np
 from leakscope.capture.heap.native.autograd import Role
 from leakscope.capture.heap.native.references import NativeReferences
 from leakscope.capture.heap.objects.gain import Gain
-from leakscope.capture.heap.objects.lengths import in_own_pages
 from leakscope.capture.heap.objects.sizes import Measure
-from leakscope.capture.heap.python.address_book import Ints
+from leakscope.capture.heap.python.address_book import Ints, in_own_pages
 from leakscope.capture.heap.python.untracked import LARGE
 from leakscope.capture.heap.raw_types import container_base, is_leakscopes, made_in_python, mro, type_name
 
