@@ -123,8 +123,13 @@ class Peers:
             return
         failing = self.failing()
         if failing >= 0:
-            self._file.update(answered=True)
-            self._answer(failing)
+            # both at once: the failing rank waits for nobody who has answered and is not being looked at
+            self._file.update(answered=True, activity=Activity.LOOKING)
+            try:
+                self._answer(failing)
+            except BaseException:
+                self._file.update(activity=Activity.RUNNING)
+                raise
 
     def answer_on_watchdog_thread(self) -> None:
         """The same for a rank that reaches no poll point."""

@@ -9,7 +9,7 @@ import pytest
 
 from leakscope.capture.schedule.looks import Schedule
 from leakscope.capture.schedule.peers import Peers
-from leakscope.capture.schedule.rank_state import RankStateFile
+from leakscope.capture.schedule.rank_state import Activity, RankStateFile
 from leakscope.options import Options
 
 STEP_S = 0.05
@@ -83,3 +83,23 @@ def test_a_rank_without_steps_is_looked_at_when_its_peers_ask(tmp_path: Path) ->
     assert follower.looks == stepping.looks[: len(follower.looks)] and len(follower.looks) > 6
     for rank in ranks:
         rank.file.close()
+
+
+def test_who_answers_a_failing_rank_says_at_once_that_it_is_looked_at(tmp_path: Path) -> None:
+    """The failing rank waits for nobody who has answered and is not being looked at."""
+    mine, failing = (RankStateFile(tmp_path / "states", rank, 2) for rank in range(2))
+    said: list[tuple[int, int, int]] = []
+    options = Options(folder=tmp_path, rank=0, world=2)
+    peers = Peers(
+        mine,
+        Schedule(2, None, 0.02),
+        options,
+        lambda _: None,
+        lambda rank: said.append((rank, failing.states()[0].answered, failing.states()[0].activity)),
+    )
+    failing.update(failed=True)
+    peers.answer_on_watchdog_thread()  # a moment later, at a poll point, it answers
+    peers.answer_if_one_failed()
+    assert said == [(1, True, Activity.LOOKING)]
+    for file in (mine, failing):
+        file.close()
