@@ -80,7 +80,7 @@ def main() -> None:
     for _ in range(ROUNDS):
         plain += [timed(step) for _ in range(3)]
         watch, patches = LifetimeTracker(0, looked), Patches()
-        watch.install(patches, wire=False)
+        watch.install(patches, comm=False)
         inventory.append(timed(partial(watch.boundary, 1)))
         first.append(timed(step))
         watch.boundary(2)

@@ -8,7 +8,7 @@ from types import CodeType
 
 import numpy as np
 
-from leakscope.capture.heap.native.autograd import SAVED_TENSOR, Role, Types
+from leakscope.capture.heap.native.autograd import SAVED_TENSOR, Role, role_of
 from leakscope.capture.heap.raw_types import mro
 
 _LEAVES = (str, int, float, complex, bool, bytes, type(None), CodeType)
@@ -45,7 +45,7 @@ class Kinds:
 
 
 def _kind(kind: type) -> Kind:
-    role = Types().role(kind)
+    role = role_of(kind)
     if role is not Role.PLAIN:
         return {Role.TENSOR: Kind.TENSOR, Role.GRAD_NODE: Kind.GRAD_NODE, Role.STORAGE: Kind.STORAGE}[role]
     if kind is SAVED_TENSOR:

@@ -39,11 +39,12 @@ def watching_mode(dispatched: Dispatched) -> TorchDispatchMode:
             for kind in types:  # usually none, but `.data` inside a custom Function names torch.Tensor itself
                 if kind not in plain:
                     plain[kind] = _is_plain(kind)
-                if not plain[kind]:  # one with a dispatch of its own runs it with this mode on: what it does is seen
+                if not plain[
+                    kind
+                ]:  # a subclass with a dispatch of its own runs it with this mode on: what it does inside is seen
                     return NotImplemented
             try:
-                run = func._op if type(func) is OpOverload else func
-                out = run(*args, **kwargs) if kwargs else run(*args)
+                out = (func._op if type(func) is OpOverload else func)(*args, **(kwargs or {}))
             except BaseException as error:
                 # A bare `raise` adds no entry for this frame (ceval.c, RAISE_VARARGS): the script sees the traceback it
                 # would have seen without the mode.

@@ -12,7 +12,6 @@ import torch
 
 from leakscope.capture.heap.native.storages import StorageBase, TensorBase, storage_of
 from leakscope.capture.lifetimes.records import Operation, Record, StorageRef
-from leakscope.capture.lifetimes.tensors import PLAIN, Kinds, each_tensor
 
 _HOST = torch.device("cpu")
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
@@ -61,9 +60,10 @@ class Table:
         """(operation, live bytes after it, sign) for each operation that made something."""
         self.sign = 0
         """A number made of all operations of the step so far: equal where two steps did the same."""
+        self.resizing = False
+        """The last operation may have changed the size of a storage that was there."""
         self._made = 0
         self._grown = False
-        self._kinds = Kinds()
 
     def begin(self) -> None:
         """A step begins: the sign starts anew."""
@@ -74,30 +74,6 @@ class Table:
         self.operations.append(operation)
         self.sign = hash((self.sign, operation.name))
         self._made = 0
-
-    def uses(self, values: Iterable[Any]) -> None:
-        """The last operation read or wrote these, where they are tensors or hold some."""
-        # asked for each argument of each operation: what most of them are comes first, and is done here
-        alive, kinds, number = self.alive, self._kinds, len(self.operations) - 1
-        for value in values:
-            kind = kinds[type(value)]
-            if kind == PLAIN and _has_storage(value):
-                record = alive.get(_address(value))
-                if record is None:
-                    self.used(value)
-                else:
-                    if record.first < 0:
-                        record.first = number
-                    record.last = number
-            elif kind:
-                each_tensor(value, kinds, self.used)
-
-    def makes(self, value: Any, may_resize: bool) -> None:
-        """The last operation returned this, which may be a tensor or hold some."""
-        if self._kinds[type(value)] == PLAIN:
-            self.made(value, may_resize)
-        else:
-            each_tensor(value, self._kinds, lambda tensor: self.made(tensor, may_resize))
 
     def there(self, tensors: Iterable[Any]) -> None:
         """Storages that are there before the first operation."""
@@ -119,10 +95,8 @@ class Table:
             record.first = number
         record.last = number
 
-    def made(self, tensor: Any, may_resize: bool = False) -> None:
-        """The last operation returned this tensor: over a new storage, or over one that is known, whose size it
-        may have changed.
-        """
+    def made(self, tensor: Any) -> None:
+        """The last operation returned this tensor: over a new storage, or over one that is known."""
         address = _address_of(tensor)
         if address is None:
             return
@@ -131,7 +105,7 @@ class Table:
             self._add(tensor, address, len(self.operations) - 1)
         else:
             record.last = len(self.operations) - 1
-            if may_resize:
+            if self.resizing:
                 self._resized(tensor, record)
 
     def summed(self, node: Any, gradient: Any, more: Any) -> Record | None:
@@ -200,8 +174,8 @@ class Table:
 
     def _add(self, tensor: Any, address: int, born: int) -> Record:
         storage = tensor.untyped_storage()
-        size, ordinal = self._bytes(storage), self._made if born >= 0 else -1
-        record = Record(address, size, born, ordinal, last=born, born_seconds=time.perf_counter())
+        record = Record(address, self._bytes(storage), born, self._made if born >= 0 else -1, last=born)
+        record.born_seconds = time.perf_counter()
         record.reference = StorageRef(storage, self._gone)
         record.reference.record = record
         self.records.append(record)

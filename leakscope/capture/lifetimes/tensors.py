@@ -4,24 +4,17 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Iterator
-from itertools import compress
 from typing import Any
-
-import torch
 
 from leakscope.capture.heap.native.storages import TensorBase
 from leakscope.capture.heap.raw_types import mro
 
-OTHER, PLAIN, TENSOR, SEQUENCE = range(4)
+OTHER, TENSOR, SEQUENCE = range(3)
 """What a value is, by its type: plain numbers, for every argument of every operation is asked."""
 
 
 def kind_of(kind: type) -> int:
-    """PLAIN (torch's own tensor or parameter), TENSOR (of another type), SEQUENCE (a list or tuple) or OTHER, of the
-    values of a type.
-    """
-    if kind is torch.Tensor or kind is torch.nn.Parameter:
-        return PLAIN
+    """TENSOR, SEQUENCE (a list or tuple) or OTHER, of the values of a type."""
     bases = mro(kind)
     if TensorBase in bases:
         return TENSOR
@@ -39,7 +32,7 @@ class Kinds(dict[type, int]):
 def each_tensor(value: Any, kinds: Kinds, take: Callable[[Any], None]) -> None:
     """Hand on the tensors of a value, at whatever depth of lists and tuples."""
     kind = kinds[type(value)]
-    if kind in (PLAIN, TENSOR):
+    if kind == TENSOR:
         take(value)
     elif kind == SEQUENCE:
         for item in value:
@@ -48,12 +41,11 @@ def each_tensor(value: Any, kinds: Kinds, take: Callable[[Any], None]) -> None:
 
 def tensors_alive() -> Iterator[Any]:
     """Every tensor gc knows, and the gradients that may live in C++ alone."""
-    objects = gc.get_objects()
-    # without a step of Python's for each of some hundred thousand objects
-    types = {kind for kind in set(map(type, objects)) if kind_of(kind) in (PLAIN, TENSOR)}
-    for obj in compress(objects, map(types.__contains__, map(type, objects))):
-        yield obj
-        if TensorBase.is_leaf.__get__(obj) and TensorBase.requires_grad.__get__(obj):
-            grad = TensorBase.grad.__get__(obj)
-            if grad is not None:
-                yield grad
+    kinds = Kinds()
+    for obj in gc.get_objects():
+        if kinds[type(obj)] == TENSOR:
+            yield obj
+            if TensorBase.is_leaf.__get__(obj) and TensorBase.requires_grad.__get__(obj):
+                grad = TensorBase.grad.__get__(obj)
+                if grad is not None:
+                    yield grad

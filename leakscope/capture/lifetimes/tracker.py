@@ -18,20 +18,21 @@ from leakscope.capture.heap.native.storages import storage_of
 from leakscope.capture.lifetimes.comm_buffers import CommBuffers
 from leakscope.capture.lifetimes.dispatch_mode import enter, watching_mode, why_not
 from leakscope.capture.lifetimes.module_stack import ModuleStack
-from leakscope.capture.lifetimes.operations import Operations, Operator
+from leakscope.capture.lifetimes.operations import Operations
 from leakscope.capture.lifetimes.peak import Peak, begin_peak, match_live
 from leakscope.capture.lifetimes.raw_access import RawAccess
 from leakscope.capture.lifetimes.records import Operation, Record
 from leakscope.capture.lifetimes.rows import Lifetimes, rows_of, unjudged
 from leakscope.capture.lifetimes.table import Table
-from leakscope.capture.lifetimes.tensors import PLAIN, TENSOR, Kinds, each_tensor, tensors_alive
+from leakscope.capture.lifetimes.tensors import TENSOR, Kinds, each_tensor, tensors_alive
 from leakscope.capture.process.forks import in_forked_child
 from leakscope.capture.process.patches import Patches
 from leakscope.capture.source.user_frames import waiting
 from leakscope.record.kinds import Occasion, Phase
 from leakscope.record.model import Look
 
-_node_running: Any = torch._C._current_autograd_node
+_SUM = "aten::add"
+"""How autograd adds up the gradients of one tensor (torch/csrc/autograd/input_buffer.cpp)."""
 _TERMS = 2
 """Arguments of such a sum."""
 _AUTOGRAD = os.path.dirname(torch.autograd.__file__) + os.sep
@@ -196,42 +197,53 @@ class LifetimeTracker:
     def _dispatched(self, func: Any, args: Any, kwargs: Any, out: Any) -> None:
         if self._deaf:
             return
-        table, operator = self._table, self._operations.operator(func)
-        gradient = self._operation(operator, sys._getframe(1).f_back, args)
-        table.uses(args)
-        if kwargs:
-            table.uses(kwargs.values())
+        table = self._table
+        name = self._operations.name(func)
+        gradient = self._operation(name, sys._getframe(1).f_back, args)
+        self._use(args, kwargs)
+        table.resizing = self._operations.may_resize(name)
         if gradient is not None:
             table.moved(gradient, out)
         else:
-            table.makes(out, operator.may_resize)
+            each_tensor(out, self._kinds, table.made)
         table.count()
-        if operator.sends:
+        if name.startswith("c10d::"):
             self._send(args)
         peak = self._peak
         if peak is not None and self._look is None and len(table.operations) - 1 - self._second == peak.operation:
             self._at_the_peak(peak)
 
-    def _operation(self, operator: Operator, frame: Any, args: Any) -> Record | None:
+    def _operation(self, name: str, frame: Any, args: Any) -> Record | None:
         """Note an operation; gives the record of the gradient that goes on in its result, if it adds gradients up."""
-        node, called, number, of_engine = _node_running(), "", -1, False
-        if node is None:
-            phase = Phase.OPTIMIZER if self._optimizing else Phase.FORWARD
-        else:
-            phase, called, number = Phase.BACKWARD, node.name(), node._sequence_nr()
-            of_engine = frame is None or frame.f_code.co_filename.startswith(_AUTOGRAD)
-            if frame is None:  # a thread of autograd's, without a frame above the mode's own
-                frame = waiting(self._home)
+        node = torch._C._current_autograd_node()
+        of_engine = node is not None and (frame is None or frame.f_code.co_filename.startswith(_AUTOGRAD))
+        if frame is None and node is not None:  # a thread of autograd's, without a frame above the mode's own
+            frame = waiting(self._home)
         frame = self._operations.users_frame(frame)
+        phase = Phase.BACKWARD if node is not None else Phase.OPTIMIZER if self._optimizing else Phase.FORWARD
+        called, number = ("", -1) if node is None else (node.name(), node._sequence_nr())
         code, line = (None, 0) if frame is None else (frame.f_code, frame.f_lineno)
-        fields = (operator.name, code, line, phase, called, self._modules.path, time.perf_counter(), number)
-        self._table.operation(tuple.__new__(Operation, fields))
-        sums = of_engine and operator.adds and len(args) == _TERMS and not torch.is_grad_enabled()
+        module, now = self._modules.path, time.perf_counter()
+        self._table.operation(Operation(name, code, line, phase, called, module, now, number))
+        sums = of_engine and name == _SUM and len(args) == _TERMS and not torch.is_grad_enabled()
         sums = sums and sys.getrefcount(args[0]) <= _ARGUMENT_ALONE  # a hook of the user's may keep it
         return self._table.summed(node, *args) if sums and self._are_known_tensors(args) else None
 
     def _are_known_tensors(self, values: Any) -> bool:
-        return all(self._kinds[type(value)] in (PLAIN, TENSOR) for value in values)
+        return all(self._kinds.get(type(value)) == TENSOR for value in values)
+
+    def _use(self, args: Any, kwargs: Any) -> None:
+        kinds, used = self._kinds, self._table.used
+        for value in args:
+            kind = kinds[type(value)]
+            if kind == TENSOR:
+                used(value)
+            elif kind:
+                each_tensor(value, kinds, used)
+        if kwargs:
+            for value in kwargs.values():
+                if kinds[type(value)]:
+                    each_tensor(value, kinds, used)
 
     def _at_the_peak(self, peak: Peak) -> None:
         if self._table.sign != peak.sign or self._in_forked_child:
