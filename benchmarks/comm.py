@@ -130,14 +130,14 @@ def pipeline(rank: int, store: str, folder: Path, empty: bool) -> dict[str, floa
     stage = train.Stage()
     optimizer = torch.optim.SGD(stage.parameters(), lr=0.05, momentum=0.9)
     new_context, backward, train_step = train.choose("none", rank)
-    context = new_context(peer=1 - rank)
+    context = new_context(peer=1 - rank, device="cpu")
     monitor = CommMonitor(RankFolder(folder, rank), Patches())
     step_ended = spent.outside(monitor.step_ended)
     steps: list[tuple[float, float]] = []
     for step in range(1, FULL_STEPS + PIPELINE_STEPS):
         dist.barrier()
         began, before = time.perf_counter(), spent.seconds
-        train_step(stage, context, backward, train.microbatches(seed=step))
+        train_step(stage, context, backward, train.microbatches(seed=step, device="cpu"))
         optimizer.step()
         optimizer.zero_grad()
         if not empty:
