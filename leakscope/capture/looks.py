@@ -5,7 +5,6 @@ from __future__ import annotations
 import _thread
 import gc
 import os
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -20,6 +19,7 @@ from leakscope.capture.heap.look import look as look_at_heap
 from leakscope.capture.heap.objects.gains import Gains
 from leakscope.capture.host.limits import HostLimits
 from leakscope.capture.lifetimes.allocation_sites import AllocationSites
+from leakscope.capture.process.clock import CLOCK
 from leakscope.capture.process.gc_callbacks import freezing
 from leakscope.capture.schedule.turns import Turns
 from leakscope.options import Options
@@ -58,7 +58,7 @@ class Looks:
 
     def take(self, step: int, occasion: Occasion, collect: bool) -> float:
         """One look, and the real gc diff after it where asked; gives the seconds. What fails becomes a note."""
-        began, at_work, self.work = time.perf_counter(), time.thread_time(), 0.0
+        began, at_work, self.work = CLOCK.perf_counter(), CLOCK.thread_time(), 0.0
         if not self.limits.room_for_a_look():
             self._folder.note(f"the look at step {step} was left out: {NO_ROOM}")
             return 0.0
@@ -76,8 +76,8 @@ class Looks:
                 self._take(step, occasion, collect)
             except Exception as error:  # noqa: BLE001 - told as a note: the user's script must not fail of our looking
                 self._folder.note(f"the look at step {step} failed: {type(error).__name__}: {error}")
-        self.work = time.thread_time() - at_work
-        return time.perf_counter() - began
+        self.work = CLOCK.thread_time() - at_work
+        return CLOCK.perf_counter() - began
 
     def _take(self, step: int, occasion: Occasion, collect: bool) -> None:
         watched: Watched = []
@@ -105,10 +105,10 @@ class Looks:
         """The live heap, for as long as the block runs; raises MemoryError where there is no room for it."""
         if not self.limits.room_for_a_look():
             raise MemoryError(NO_ROOM)
-        at_work = time.thread_time()
+        at_work = CLOCK.thread_time()
         with self._turns.turn(), self._counter.ours(), inspect_heap(step, occasion, self._context()) as live:
             yield live
-        self.work = time.thread_time() - at_work
+        self.work = CLOCK.thread_time() - at_work
 
     def _context(self) -> LookContext:
         comm = self.comm

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import _thread
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
@@ -18,6 +17,7 @@ from leakscope.capture.lifetimes.allocation_sites import AllocationSites
 from leakscope.capture.lifetimes.tracker import LifetimeTracker
 from leakscope.capture.looks import Looks
 from leakscope.capture.process.child_processes import OwnProcesses
+from leakscope.capture.process.clock import CLOCK
 from leakscope.capture.process.dynamo import leave_us_out
 from leakscope.capture.process.forks import in_forked_child
 from leakscope.capture.process.gc_callbacks import CollectionWatch
@@ -78,7 +78,7 @@ class Recorder:
             self._watchdog, self._look,
         )  # fmt: skip
         self._home = _thread.get_ident()
-        self._began = self._attached = time.perf_counter()
+        self._began = self._attached = CLOCK.perf_counter()
         self._peak: int | None = None
 
     # what is put into the process
@@ -108,7 +108,7 @@ class Recorder:
             self._watchdog.start()
             self.patches.add("watchdog thread", self._watchdog.end)
         self._watched_steps.install(self.patches, comm=self._comm is not None)
-        self._began = self._attached = time.perf_counter()
+        self._began = self._attached = CLOCK.perf_counter()
         self._peers.begin()
 
     # steps
@@ -145,7 +145,7 @@ class Recorder:
             if self.is_over():
                 self._stop()
         finally:
-            self._began = time.perf_counter()
+            self._began = CLOCK.perf_counter()
 
     def _lose(self, error: Exception) -> None:
         """The disk is full, the folder gone, or leakscope at fault: the script goes on, unrecorded."""
@@ -157,7 +157,7 @@ class Recorder:
         self._watched_steps.leave()
 
     def _step(self) -> None:
-        ended = time.perf_counter()
+        ended = CLOCK.perf_counter()
         counted = self._counter.read()
         peak, self._peak = (counted.peak if counted.peak != self._peak else None), counted.peak
         self.steps += 1
@@ -169,7 +169,7 @@ class Recorder:
         self._watched_steps.step_ended(self.steps)
         self._shortages.look_if_near(self.steps, inside=False, counted=counted.bytes)
         self._peers.answer_if_one_failed()
-        self._schedule.also(time.perf_counter() - ended)
+        self._schedule.also(CLOCK.perf_counter() - ended)
         if self.steps == self._schedule.steps:
             self._finish_looking()
         else:
@@ -181,10 +181,10 @@ class Recorder:
     @contextmanager
     def _at_peak(self, step: int, occasion: Occasion) -> Iterator[Live]:
         """The heap in the middle of a step, for the lifetimes."""
-        began = time.perf_counter()
+        began = CLOCK.perf_counter()
         with self._collections.not_listening(), self._looks.lock, self._looks.inspect(step, occasion) as live:
             yield live
-        seconds = time.perf_counter() - began
+        seconds = CLOCK.perf_counter() - began
         self._watchdog.extend(seconds)
         self._schedule.also(seconds, self._looks.work)
 
@@ -254,7 +254,7 @@ class Recorder:
         if self._looks.lock.locked() or self.lost:
             return
         # a step that is soon over looks by itself, while the script allocates nothing
-        if time.perf_counter() - self._began > LONG_STEP_S:
+        if CLOCK.perf_counter() - self._began > LONG_STEP_S:
             self._shortages.look_if_near(self.steps, inside=True)
         if not self.steps:
             self._peers.look_on_watchdog_thread()

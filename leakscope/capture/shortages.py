@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from leakscope.capture.device.oom_observer import Failures
 from leakscope.capture.host.errors import failure as allocation_failure
 from leakscope.capture.host.limits import more_room
 from leakscope.capture.looks import Looks
+from leakscope.capture.process.clock import CLOCK
 from leakscope.capture.process.gc_callbacks import CollectionWatch
 from leakscope.capture.process.watchdog import Watchdog
 from leakscope.capture.schedule.peers import Peers
@@ -49,7 +49,7 @@ class Shortages:
 
         `counted` bytes that have hardly risen since a moment ago say that none has.
         """
-        now, risen = time.monotonic(), (counted or 0) - self._counted_then
+        now, risen = CLOCK.monotonic(), (counted or 0) - self._counted_then
         if counted is not None and risen < _UNASKED_BYTES and now - self._asked < _UNASKED_S:
             return
         self._asked, self._counted_then = now, counted or 0
@@ -88,7 +88,7 @@ class Shortages:
         # no room to tell of it, on disk or here: the script's own error is what counts
         with suppress(OSError, MemoryError):
             self.rank_state.update(failed=True)
-            self.folder.append(AllocationFailure(step=step, time=time.time(), **failed))
+            self.folder.append(AllocationFailure(step=step, time=CLOCK.wall_time(), **failed))
             if type(error) is not torch.OutOfMemoryError or not self.failures.looked_at_last(step):
                 with more_room():
                     self.look(step, Occasion.MEMORY)

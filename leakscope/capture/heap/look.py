@@ -14,7 +14,6 @@ A look goes, while the process is paused (`process.pause`):
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -34,6 +33,7 @@ from leakscope.capture.heap.objects.gains import Gains
 from leakscope.capture.heap.python.columns import Growing
 from leakscope.capture.heap.python.gc_heap import sweep, type_counts
 from leakscope.capture.heap.to_graph import StorageFacts, to_heap_graph
+from leakscope.capture.process.clock import CLOCK
 from leakscope.capture.process.pause import paused
 from leakscope.capture.source import user_source as source
 from leakscope.capture.source.user_frames import running_frames
@@ -117,7 +117,7 @@ def look(
 @contextmanager
 def inspect(step: int, occasion: Occasion, context: LookContext = _NOTHING_KNOWN) -> Iterator[Live]:
     """As `look`, with the live objects at hand while the block runs."""
-    started = time.perf_counter()
+    started = CLOCK.perf_counter()
     frames = running_frames()
     with paused(), torch._C.DisableTorchFunction():
         native = NativeReferences(sweep(_growing(context)))
@@ -158,7 +158,7 @@ def _inspect(
         context.explained(explained)
     graph, order, places = to_heap_graph(explained, facts)
     types = type_counts(native.sweep)
-    stopped = time.perf_counter() - started
+    stopped = CLOCK.perf_counter() - started
     seen = Look(
         step=step,
         occasion=occasion,
@@ -170,7 +170,7 @@ def _inspect(
         types=types,
         objects=native.sweep.tracked,
         stopped_seconds=stopped,
-        seconds=time.perf_counter() - started,
+        seconds=CLOCK.perf_counter() - started,
         unjudged=tuple(dict.fromkeys(native.problems)),
         containers=rows_of(gained, places, graph),
     )

@@ -6,12 +6,12 @@ import _thread
 import faulthandler
 import signal
 import sys
-import time
 import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
+from leakscope.capture.process.clock import CLOCK
 from leakscope.capture.process.patches import Patches
 from leakscope.capture.process.watchdog import leave_now
 
@@ -64,11 +64,11 @@ class HangClock:
         self._timeout_s, self._last_event = timeout_s, last_event
         self._seen = self._unused = last_event()
         self._quiet = 0.0
-        self._ticked = time.perf_counter()
+        self._ticked = CLOCK.perf_counter()
 
     def is_over(self, excused: bool) -> bool:
         """To be asked at every tick; `excused` while some rank is being looked at, which makes the others wait."""
-        now = time.perf_counter()
+        now = CLOCK.perf_counter()
         passed, self._ticked = min(now - self._ticked, _MAX_TICK_S), now
         event = self._last_event()
         if event != self._seen or event == self._unused or excused:  # imports and first set-up are no hang
@@ -92,7 +92,7 @@ class TerminationClock:
 
     def is_over(self) -> bool:
         """To be asked at every tick."""
-        requested, now = _last_written(self._stacks), time.perf_counter()
+        requested, now = _last_written(self._stacks), CLOCK.perf_counter()
         if requested is None or now - requested <= _TERMINATION_TIMEOUT_S:
             return False
         return self._called() < requested + _FILE_TIME_ERROR_S and self._is_in_a_call()
@@ -134,4 +134,4 @@ def _last_written(path: Path) -> float | None:
         written = path.stat()
     except OSError:
         return None
-    return time.perf_counter() - (time.time() - written.st_mtime) if written.st_size else None
+    return CLOCK.perf_counter() - (CLOCK.wall_time() - written.st_mtime) if written.st_size else None

@@ -5,8 +5,9 @@ from __future__ import annotations
 import _thread
 import os
 import sys
-import time
 from collections.abc import Callable
+
+from leakscope.capture.process.clock import CLOCK
 
 _TICK_INTERVAL_S = 0.1
 """Seconds between two ticks."""
@@ -45,11 +46,11 @@ class Watchdog:
     def _run(self) -> None:
         since: float | None = None
         while not self._ended:
-            time.sleep(_TICK_INTERVAL_S)
+            CLOCK.sleep(_TICK_INTERVAL_S)
             self._tick()
             if since is None and self._over():
-                since = time.monotonic()
-            if since is not None and time.monotonic() - since > self._grace_s and not self._ended:
+                since = CLOCK.monotonic()
+            if since is not None and CLOCK.monotonic() - since > self._grace_s and not self._ended:
                 self._leave()
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from contextlib import suppress
 from dataclasses import dataclass
 
 import torch
 
 from leakscope.capture.device.counters import Counter
+from leakscope.capture.process.clock import CLOCK
 from leakscope.capture.process.hang import stack_of_thread
 from leakscope.capture.process.watchdog import leave_now
 from leakscope.capture.schedule.rank_state import Activity, RankStateFile
@@ -41,7 +41,7 @@ class Ends:
         """The script has come to its end, and all the rest is on disk."""
         self._write_about()
         self.folder.ended(ended)
-        self.rank_state.update(activity=Activity.ENDED, ended=time.time())
+        self.rank_state.update(activity=Activity.ENDED, ended=CLOCK.wall_time())
 
     def leave(self, steps: int, written: bool) -> None:
         """End the process of a rank that is stuck or swallows the stop; `written` where its end is on disk already."""
@@ -49,7 +49,7 @@ class Ends:
             if not written:
                 self.folder.ended(Ended(EndKind.STOPPED, 0, steps))
             self._write_about()
-            self.rank_state.update(activity=Activity.ENDED, ended=time.time())
+            self.rank_state.update(activity=Activity.ENDED, ended=CLOCK.wall_time())
         finally:
             leave_now(0)
 
@@ -57,7 +57,7 @@ class Ends:
         """End the process of a rank whose comm operations have stood still; `thread` is the one whose stack is told."""
         why = f"nothing was sent or received for {timeout_s:g} s; last {last_words or 'nothing at all'}"
         self.folder.ended(Ended(EndKind.HUNG, HANG_STATUS, steps, why, stack_of_thread(thread)))
-        self.rank_state.update(activity=Activity.ENDED, ended=time.time())
+        self.rank_state.update(activity=Activity.ENDED, ended=CLOCK.wall_time())
         leave_now(HANG_STATUS)
 
     def _write_about(self) -> None:

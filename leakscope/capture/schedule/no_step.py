@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable
 
 from leakscope.capture.process.child_processes import OwnProcesses
+from leakscope.capture.process.clock import CLOCK
 
 _PATIENCE_S = 20.0
 """Seconds without a step after which it is said, chosen: a script has loaded its data and its model by then."""
@@ -29,14 +29,14 @@ class NoStepYet:
     ) -> None:
         """`function` is that of `--step-function`; `processes` are those that the script starts."""
         self._function, self._processes, self._patience_s, self._say = function, processes, patience_s, say
-        self._began = time.monotonic()
+        self._began = CLOCK.monotonic()
         self._over = False
 
     def tick(self, stepped: bool) -> None:
         """Say it where no rank has `stepped` for so long."""
         if stepped:
             self._over = True
-        if self._over or time.monotonic() - self._began < self._patience_s:
+        if self._over or CLOCK.monotonic() - self._began < self._patience_s:
             return
         self._over = True
         self._say(_sentence(self._function, self._patience_s, self._processes.count))

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 
+from leakscope.capture.process.clock import CLOCK
 from leakscope.capture.process.patches import Patches
 from leakscope.capture.schedule.looks import Schedule
 from leakscope.capture.schedule.rank_state import Activity, RankState, RankStateFile, all_there
@@ -53,7 +53,7 @@ class Peers:
         self._rank, self._world = options.rank, options.world
         self._steps = options.steps
         self._by_hand = options.by_hand
-        self._began = time.perf_counter()
+        self._began = CLOCK.perf_counter()
         self._judged: tuple[tuple[RankState, ...], bool] = ((), False)
         """What the ranks' states were when it was last asked whether the run is over, and the answer."""
         self._looked_at = 0
@@ -65,7 +65,7 @@ class Peers:
 
     def begin(self) -> None:
         """The clock of the budget starts."""
-        self._began = time.perf_counter()
+        self._began = CLOCK.perf_counter()
 
     def step_alone(self) -> bool:
         """May a backward or a module's call end a step of this rank, which has no optimizer that steps?
@@ -101,9 +101,9 @@ class Peers:
 
     def wait_at_last_step(self) -> None:
         """Hold this rank at its last step until its peers have reached theirs, briefly: they may need it to go on."""
-        deadline = time.monotonic() + _LAST_STEP_TIMEOUT_S
-        while not self._arrived() and (time.monotonic() < deadline or self.somebody_looks()):
-            time.sleep(_WAITING_INTERVAL_S)
+        deadline = CLOCK.monotonic() + _LAST_STEP_TIMEOUT_S
+        while not self._arrived() and (CLOCK.monotonic() < deadline or self.somebody_looks()):
+            CLOCK.sleep(_WAITING_INTERVAL_S)
 
     def _arrived(self) -> bool:
         steps = self._steps or 0
@@ -136,15 +136,15 @@ class Peers:
         if self.failing() < 0:
             return
         if self._failing_since is None:
-            self._failing_since = time.monotonic()
-        elif time.monotonic() - self._failing_since > _POLL_POINT_TIMEOUT_S:
+            self._failing_since = CLOCK.monotonic()
+        elif CLOCK.monotonic() - self._failing_since > _POLL_POINT_TIMEOUT_S:
             self.answer_if_one_failed()
 
     def wait_for_answers(self) -> None:
         """Hold this rank, whose allocation failed, until its peers were looked at: the launcher ends them with it."""
-        deadline = time.monotonic() + _ANSWER_TIMEOUT_S
-        while not self._answered() and (time.monotonic() < deadline or self.somebody_looks()):
-            time.sleep(_WAITING_INTERVAL_S)
+        deadline = CLOCK.monotonic() + _ANSWER_TIMEOUT_S
+        while not self._answered() and (CLOCK.monotonic() < deadline or self.somebody_looks()):
+            CLOCK.sleep(_WAITING_INTERVAL_S)
 
     def _answered(self) -> bool:
         others = [state for rank, state in enumerate(self._file.states()) if rank != self._rank]
@@ -190,8 +190,8 @@ class Peers:
         if not step:
             self._waiting_since = None
         elif self._waiting_since is None:
-            self._waiting_since = time.monotonic()
-        elif time.monotonic() - self._waiting_since > _POLL_POINT_TIMEOUT_S:
+            self._waiting_since = CLOCK.monotonic()
+        elif CLOCK.monotonic() - self._waiting_since > _POLL_POINT_TIMEOUT_S:
             self._look_at(step)
 
     def _look_at(self, step: int) -> None:
@@ -204,7 +204,7 @@ class Peers:
         step = max(state.steps for state in states)
         if step <= self._seen:
             return 0
-        elapsed = time.perf_counter() - self._began
+        elapsed = CLOCK.perf_counter() - self._began
         passed = range(self._seen + 1, step + 1)
         asked = any(state.look_at in passed for state in states)
         planned = (number for number in passed if self._schedule.is_planned(number))

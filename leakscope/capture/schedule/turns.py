@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import fcntl
 import os
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+from leakscope.capture.process.clock import CLOCK
 
 _TIMEOUT_S = 10.0
 """Seconds, chosen, after which a rank looks although it is nobody's turn to end."""
@@ -41,8 +42,8 @@ class Turns:
                 os.close(file)
 
     def _wait(self) -> int:
-        deadline = time.monotonic() + _TIMEOUT_S
-        while time.monotonic() < deadline:
+        deadline = CLOCK.monotonic() + _TIMEOUT_S
+        while CLOCK.monotonic() < deadline:
             for path in self._files:
                 try:
                     path.parent.mkdir(exist_ok=True)
@@ -58,7 +59,7 @@ class Turns:
                     return -1
                 else:
                     return file
-            time.sleep(_INTERVAL_S)
+            CLOCK.sleep(_INTERVAL_S)
         return -1
 
 
