@@ -19,6 +19,7 @@ from leakscope.capture.heap.look import look as look_at_heap
 from leakscope.capture.heap.objects.gains import Gains
 from leakscope.capture.host.limits import HostLimits
 from leakscope.capture.lifetimes.allocation_sites import AllocationSites
+from leakscope.capture.private_names import sentences
 from leakscope.capture.process.clock import CLOCK
 from leakscope.capture.process.gc_callbacks import freezing
 from leakscope.capture.schedule.turns import Turns
@@ -51,6 +52,8 @@ class Looks:
         self._frozen = False
         self._limit_told = False
         self._gains = Gains()
+        for sentence in sentences():
+            folder.note(sentence)
         self.work = 0.0
         """Seconds of the processor that the last look took: what others did meanwhile, where cores are few, is not in
         it.
