@@ -12,6 +12,9 @@ setup(
             depends=[f"{_HEAP}/_address_table.h"],
             optional=True,
         ),
+        Extension(
+            "leakscope.capture.process._unheard", ["leakscope/capture/process/_unheard.c"], optional=True
+        ),
         Extension("leakscope.graph._walks", ["leakscope/graph/_walks.c"], optional=True),
     ]
 )

@@ -14,6 +14,7 @@ _PURE = "LEAKSCOPE_PURE"
 _UNPACKING_S = 60
 """Seconds, chosen, in which an installer writes all files of a package, in whatever order."""
 _GC_HEAP, _WALKS = "leakscope.capture.heap._gc_heap", "leakscope.graph._walks"
+_UNHEARD = "leakscope.capture.process._unheard"
 
 
 def gc_heap() -> Any:
@@ -24,6 +25,11 @@ def gc_heap() -> Any:
 def walks() -> Any:
     """The module `_walks`; None as for `gc_heap`."""
     return _wanted(_WALKS)
+
+
+def unheard() -> Any:
+    """The module `_unheard`; None as for `gc_heap`."""
+    return _wanted(_UNHEARD)
 
 
 def _wanted(module: str) -> Any:

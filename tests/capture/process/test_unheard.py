@@ -1,0 +1,141 @@
+"""No trace or profile function of the script's hears of leakscope's calls, and of its own as ever."""
+
+from __future__ import annotations
+
+import cProfile
+import pstats
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from leakscope.capture.process.unheard import heard, unheard
+
+Names = set[str]
+PARTS = pytest.mark.parametrize("pure", ["", "1"], ids=["native", "Python"])
+
+
+def _scripts_own() -> str:
+    return "answer"
+
+
+def _ours(through: Callable[[], Any]) -> Any:
+    def nested() -> Any:
+        return len([through()])
+
+    return nested()
+
+
+def _fails() -> None:
+    raise KeyError("ours")
+
+
+def _calls(through: Callable[[], Any] = _scripts_own) -> None:
+    """As a script: what is unheard is called in between."""
+    _scripts_own()
+    unheard(_ours)(through)
+    with pytest.raises(KeyError):
+        unheard(_fails)()
+    _scripts_after()
+
+
+def _scripts_after() -> None:
+    return None
+
+
+@contextmanager
+def _tracing(names: Names) -> Iterator[None]:
+    found = sys.gettrace()
+    sys.settrace(lambda frame, *_: names.add(frame.f_code.co_name))
+    try:
+        yield
+    finally:
+        sys.settrace(found)
+
+
+@contextmanager
+def _profiling(names: Names) -> Iterator[None]:
+    sys.setprofile(lambda frame, event, of: names.add(of.__name__ if event[0] == "c" and of else frame.f_code.co_name))
+    try:
+        yield
+    finally:
+        sys.setprofile(None)
+
+
+@contextmanager
+def _c_profiling(names: Names) -> Iterator[None]:
+    with cProfile.Profile() as profile:
+        yield
+    names |= {name for _, _, name in pstats.Stats(profile).stats}  # type: ignore[attr-defined]
+
+
+@contextmanager
+def _monitoring(names: Names) -> Iterator[None]:
+    monitoring = sys.monitoring  # type: ignore[attr-defined]
+    monitoring.use_tool_id(4, "test")
+    monitoring.register_callback(4, monitoring.events.PY_START, lambda code, _: names.add(code.co_name))
+    monitoring.set_events(4, monitoring.events.PY_START)
+    try:
+        yield
+    finally:
+        monitoring.set_events(4, 0)
+        monitoring.free_tool_id(4)
+
+
+LISTENING = pytest.mark.parametrize(
+    "listening", [_tracing, _profiling, _c_profiling, *([_monitoring] if sys.version_info >= (3, 12) else [])]
+)
+
+
+@PARTS
+@LISTENING
+def test_nobody_hears_of_ours_and_all_of_the_scripts(
+    listening: Any, pure: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LEAKSCOPE_PURE", pure)
+    names: Names = set()
+    with listening(names):
+        _calls()
+    assert {"_calls", "_scripts_own", "_scripts_after"} <= names, "they hear again after one that raised, too"
+    assert not {"_ours", "nested", "_fails", "len"} & names
+
+
+@PARTS
+@LISTENING
+def test_what_is_the_scripts_is_heard_within_ours(listening: Any, pure: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LEAKSCOPE_PURE", pure)
+    names: Names = set()
+
+    def inner() -> str:
+        return "of the script's"
+
+    with listening(names):
+        _calls(heard(inner))
+    assert "inner" in names and not {"_ours", "nested", "_fails"} & names
+
+
+def test_an_own_thread_is_not_heard() -> None:
+    names: Names = set()
+    threading.setprofile(lambda frame, *_: names.add(frame.f_code.co_name))
+    try:
+        thread = threading.Thread(target=unheard(_ours), args=(_scripts_own,))
+        thread.start()
+        thread.join()
+    finally:
+        threading.setprofile(None)  # type: ignore[arg-type]
+    assert "run" in names and "_ours" not in names
+
+
+def test_it_is_called_as_the_function_is() -> None:
+    class Owner:
+        @unheard
+        def method(self, *args: int, named: int = 0) -> tuple[object, ...]:
+            return self, *args, named
+
+    owner = Owner()
+    assert owner.method(1, named=2) == (owner, 1, 2)
+    assert Owner.method.__name__ == "method" and unheard(_ours).__wrapped__ is _ours  # type: ignore[attr-defined]
+    assert heard(len)([1, 2]) == 2, "outside of an unheard one it changes nothing"
