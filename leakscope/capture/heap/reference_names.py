@@ -17,7 +17,7 @@ from leakscope.capture.heap.native.references import NativeReferences
 from leakscope.capture.heap.prune import PrunedHeap
 from leakscope.capture.heap.python.address_book import Places
 from leakscope.capture.heap.python.named import ATTRIBUTE, CLOSURE, ITEM, LOCAL, Named, key_text
-from leakscope.capture.heap.python.referents import reader_of, slots
+from leakscope.capture.heap.python.referents import items_of, reader_of, slots
 from leakscope.capture.heap.raw_types import instance_dict, mro
 from leakscope.capture.heap.refcounts import RefcountTable
 from leakscope.capture.heap.reference_lines import (
@@ -129,7 +129,10 @@ class ReferenceNames:
         if namer is not None or kind is dict:
             found = _values(obj, addresses, namer or _item)
         elif style is None and (kind is list or kind is tuple):
-            found = ((addresses[id(value)], (ITEM, f"[{k}]")) for k, value in enumerate(obj) if id(value) in addresses)
+            items = obj if kind is list else items_of(obj)
+            found = (
+                (addresses[id(value)], (ITEM, f"[{k}]")) for k, value in enumerate(items) if id(value) in addresses
+            )
         else:
             return False
         for index, name in found:

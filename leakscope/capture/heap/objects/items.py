@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from itertools import islice
 from typing import Any
 
+from leakscope.capture.heap.python.referents import items_of
 from leakscope.capture.heap.raw_types import container_base, made_in_python, type_name
 
 _LOOKED_AT = 8
@@ -70,7 +71,7 @@ def _text(obj: Any, deep: int) -> str:
     base = tuple if kind is tuple else container_base(kind)
     if base is None or deep == 0 or (kind is not base and made_in_python(kind)):
         return name
-    values = dict.values(obj) if base is dict else base.__iter__(obj)
+    values = dict.values(obj) if base is dict else items_of(obj) if base is tuple else base.__iter__(obj)
     inner = Counter(_text(value, deep - 1) for value in islice(values, _ALL_OF))
     if not inner:
         return name

@@ -14,7 +14,7 @@ import gc
 import itertools
 import types
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from leakscope.capture.heap.python import code_referents as code
@@ -45,6 +45,21 @@ def sequence(base: Any) -> Reader:
             yield ITEM, f"[{k}]", value
 
     return read
+
+
+def items_of(obj: Any) -> Iterable[Any]:
+    """The items of a tuple that are there: what `tuple(step() for ...)` makes has empty places while `step` runs.
+
+    To go over an empty place ends the process. gc's traversal leaves it out, and goes from the last item to the first
+    (Objects/tupleobject.c); what is of a class made from tuple is never seen so.
+    """
+    return gc.get_referents(obj)[::-1] if type(obj) is tuple else tuple.__iter__(obj)
+
+
+def items_of_tuple(obj: Any) -> Iterator[Named]:
+    """Items by their places."""
+    for k, value in enumerate(items_of(obj)):
+        yield ITEM, f"[{k}]", value
 
 
 def members(base: Any) -> Reader:
@@ -132,7 +147,7 @@ READERS: dict[type, Reader] = {
     collections.OrderedDict: dict_items,
     collections.defaultdict: default_dict,
     list: sequence(list),
-    tuple: sequence(tuple),
+    tuple: items_of_tuple,
     collections.deque: sequence(collections.deque),
     set: members(set),
     frozenset: members(frozenset),
