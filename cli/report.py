@@ -37,6 +37,9 @@ def report(
     verbose: bool,
 ) -> None:
     """Judge a recorded RUN again and tell its story."""
+    wrong = OFFERED["leak_exit_code"].refuses(leak_exit_code)
+    if wrong:
+        raise LeakscopeError(f"--leak-exit-code {wrong}")
     run, findings = read_and_judge(folder, ignore_library=ignore_library, fail_on_avoidable=fail_on_avoidable)
     text = _whole_text(run, findings) if verbose and form == "text" else FORMATS[form](run, findings)
     if output is None:

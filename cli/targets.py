@@ -3,22 +3,35 @@
 from __future__ import annotations
 
 import os
+import stat
 import sys
 import tokenize
+import warnings
 from collections.abc import Sequence
 from importlib.machinery import PathFinder
+from importlib.util import MAGIC_NUMBER
+from pkgutil import get_importer
 
 from leakscope.errors import LeakscopeError
 from leakscope.options import Options
+from leakscope.record.folder import make_private
 
 
 def check_script(path: str) -> None:
-    """Raises LeakscopeError unless the file is there and is Python."""
+    """Raises LeakscopeError unless python could run it: source, bytecode, or a folder or zip file with a __main__."""
     try:
-        with tokenize.open(path) as stream:
-            compile(stream.read(), path, "exec", dont_inherit=True)
+        kind = os.stat(path).st_mode
+        if stat.S_ISDIR(kind) or get_importer(path) is not None:
+            _check_main_in(path)
+        elif not stat.S_ISREG(kind):
+            raise LeakscopeError(
+                f"{path} is no file that each rank can read for itself; write the script to a file and name that"
+            )
+        elif not _is_bytecode(path):
+            _check_source(path)
     except FileNotFoundError:
-        raise LeakscopeError(f"there is no script {path}") from None
+        stdin = "; write what comes on stdin to a file and name that" if path == "-" else ""
+        raise LeakscopeError(f"there is no script {path}{stdin}") from None
     except OSError as error:
         raise LeakscopeError(f"cannot read the script {path}: {error.strerror}") from None
     except SyntaxError as error:
@@ -26,11 +39,35 @@ def check_script(path: str) -> None:
         raise LeakscopeError(f"{path} is not a Python script: {error.msg}{place}") from None
     except ValueError as error:
         raise LeakscopeError(f"{path} is not a Python script: {error}") from None
+    except (RecursionError, MemoryError):
+        raise LeakscopeError(f"{path} is not a Python script: it is nested too deeply to be compiled") from None
+
+
+def _check_source(path: str) -> None:
+    with tokenize.open(path) as stream, warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the rank compiles it again, and says what there is to say
+        compile(stream.read(), path, "exec", dont_inherit=True)
+
+
+def _is_bytecode(path: str) -> bool:
+    """Whether python takes it for bytecode. Raises LeakscopeError where another Python has made it."""
+    with open(path, "rb") as stream:
+        start = stream.read(len(MAGIC_NUMBER))
+    if start == MAGIC_NUMBER:
+        return True
+    if path.endswith(".pyc") or start.startswith(MAGIC_NUMBER[:2]):
+        raise LeakscopeError(f"{path} is no bytecode of this Python; compile it anew, or name the source")
+    return False
+
+
+def _check_main_in(path: str) -> None:
+    if PathFinder.find_spec("__main__", [path]) is None:
+        raise LeakscopeError(f"there is no __main__.py in {path}; name the script to run")
 
 
 def check_module(name: str) -> None:
     """Raises LeakscopeError unless the module can be found; imports nothing."""
-    places: Sequence[str] | None = [os.getcwd(), *sys.path]
+    places: Sequence[str] | None = [*_working_directory(), *sys.path]
     for part in range(1, name.count(".") + 2):
         spec = PathFinder.find_spec(".".join(name.split(".")[:part]), places)
         if spec is None:
@@ -40,11 +77,19 @@ def check_module(name: str) -> None:
         raise LeakscopeError(f"{name} is a package without __main__; name the module to run")
 
 
+def _working_directory() -> list[str]:
+    """Where `python -m` looks first: nowhere, where python has been told so or where the folder is gone."""
+    try:
+        return [] if getattr(sys.flags, "safe_path", False) else [os.getcwd()]
+    except OSError:
+        return []
+
+
 def join_folder(options: Options) -> None:
     """Make the folder that several launchers share. Raises LeakscopeError where it holds something else than a run."""
     folder = options.folder
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        make_private(folder)
     except OSError as error:
         raise LeakscopeError(f"cannot write to {folder}: {error.strerror}; give another --output") from None
     if any(folder.iterdir()) and not ((folder / "run.json").exists() or options.rank_state.exists()):

@@ -1,9 +1,10 @@
 """What can a run be told? Each option once, for the command line, the launcher, the ranks and Profiler alike."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from enum import StrEnum
+from math import isfinite
 from pathlib import Path
 from types import UnionType
 from typing import Annotated, Any, Self, get_args, get_type_hints
@@ -29,8 +30,22 @@ class Option:
     metavar: str | None = None
     unit: str = ""
     """What a number counts; bytes are typed like `64KiB`, a share like `2%`."""
-    least: int | None = None
+    least: float | None = None
     """Smallest number that makes sense."""
+    most: float | None = None
+    """Largest number that makes sense; none that is not finite does."""
+
+    def refuses(self, value: object) -> str:
+        """What is wrong with a number, as it follows the option's name; "" where nothing is, or where it is none."""
+        if not isinstance(value, (int, float)) or isinstance(value, bool):
+            return ""
+        if isinstance(value, float) and not isfinite(value):
+            return f"{value} is no number that makes sense"
+        if self.least is not None and value < self.least:
+            return f"{value} makes no sense; give {self.least} or more"
+        if self.most is not None and value > self.most:
+            return f"{value} makes no sense; give {self.most} or less"
+        return ""
 
 
 @dataclass(frozen=True)
@@ -63,11 +78,12 @@ class Options:
     ] = None
     warmup: Annotated[int, Option("Steps not judged (2).", metavar="N", unit="steps", least=0)] = 2
     budget: Annotated[
-        float, Option("Share of the run's time that looking may take (2%).", metavar="PERCENT", unit="share")
+        float,
+        Option("Share of the run's time that looking may take (2%).", metavar="PERCENT", unit="share", least=0, most=1),
     ] = 0.02
     min_bytes: Annotated[
         int,
-        Option("Growth below this a step is a note, no leak (64 KiB).", metavar="SIZE", unit="bytes"),
+        Option("Growth below this a step is a note, no leak (64 KiB).", metavar="SIZE", unit="bytes", least=0),
     ] = 64 * 1024
     gc_diff: Annotated[
         When,
@@ -93,10 +109,15 @@ class Options:
     ] = False
     hang_timeout: Annotated[
         float | None,
-        Option("End the ranks when nothing is sent or received for so long (off).", metavar="SECONDS", unit="seconds"),
+        Option(
+            "End the ranks when nothing is sent or received for so long (off).",
+            metavar="SECONDS",
+            unit="seconds",
+            least=0.1,
+        ),
     ] = None
     leak_exit_code: Annotated[
-        int, Option("Exit status when leaks are found (23).", metavar="N", unit="exit status")
+        int, Option("Exit status when leaks are found (23).", metavar="N", unit="exit status", least=0, most=255)
     ] = 23
     fail_on_avoidable: Annotated[
         int | None,
@@ -112,6 +133,13 @@ class Options:
         Path | None, Option("findings.json of an earlier run; what it knows is listed apart.", metavar="FILE")
     ] = None
     suppress: Annotated[Path | None, Option("Fingerprints or rules, one a line, to list apart.", metavar="FILE")] = None
+    source: Annotated[
+        bool,
+        Option(
+            "Keep the text of the script's own files with the run, for what points at its lines (on).",
+            ("--source/--no-source",),
+        ),
+    ] = True
     nnodes: Annotated[
         int,
         Option("Machines that take part (1), as torchrun takes it.", metavar="N", unit="machines", least=1),
@@ -144,15 +172,19 @@ class Options:
 
     def __post_init__(self) -> None:
         for name, option in OFFERED.items():
-            number = getattr(self, name)
-            if option.least is not None and number is not None and number < option.least:
-                raise ValueError(f"{flags_of(name)[-1]} {number} makes no sense; give {option.least} or more")
+            wrong = option.refuses(getattr(self, name))
+            if wrong:
+                raise ValueError(f"{flags_of(name)[-1]} {wrong}")
         if self.step_function is not None and not all(map(str.isidentifier, self.step_function.split("."))):
             raise ValueError(
                 f"--step-function {self.step_function!r} is no name; give one like train_step or Trainer.training_step"
             )
         if self.prove and self.steps is None:
             raise ValueError("--prove makes the cuts after the last of --steps; say how many with --steps N")
+        if self.node_rank >= self.nnodes:
+            raise ValueError(
+                f"--node-rank {self.node_rank} is none of --nnodes {self.nnodes}; the machines are numbered from 0"
+            )
         if self.nnodes > 1 and not self.rdzv_endpoint:
             raise ValueError("--nnodes needs --rdzv-endpoint HOST:PORT, where the machines meet")
 
@@ -187,17 +219,24 @@ class Options:
             raise ValueError(f"no such option: {', '.join(unknown)}")
         return cls(**{name: _of_type(name, value) for name, value in values.items()})
 
-    def to_json(self) -> str:
-        """For `from_json`, in the process of a rank."""
-        return json.dumps(asdict(self), default=str)
+    def to_words(self) -> list[str]:
+        """For `from_words`, on the command line of a rank: the options, then what runs as it would follow `python`.
+
+        A process list shows the script's own words as it shows those of python, and once.
+        """
+        told = {name: value for name, value in asdict(self).items() if name not in _COMMAND}
+        return [json.dumps(told, default=str), *self.command]
 
     @classmethod
-    def from_json(cls, text: str) -> Self:
-        """What `to_json` wrote. Raises ValueError where it is something else."""
-        values = json.loads(text)
+    def from_words(cls, words: Sequence[str]) -> Self:
+        """What `to_words` wrote. Raises ValueError where it is something else."""
+        told, *command = words
+        values = json.loads(told)
         if not isinstance(values, dict):
             raise ValueError("options are a JSON object")
-        return cls.of(values)
+        if command[:1] == ["-m"]:
+            return cls.of({**values, "module": command[1], "arguments": command[2:]})
+        return cls.of({**values, "script": command[0] if command else "", "arguments": command[1:]})
 
 
 OFFERED: Mapping[str, Option] = {
@@ -208,6 +247,10 @@ TYPES: Mapping[str, tuple[Any, ...]] = {
     name: get_args(kind) if isinstance(kind, UnionType) else (kind,) for name, kind in get_type_hints(Options).items()
 }
 """Field to the types of its values: `(int, NoneType)` for `steps`."""
+
+
+_COMMAND = ("module", "script", "arguments")
+"""Fields of what runs."""
 
 
 def flags_of(name: str) -> tuple[str, ...]:
@@ -229,3 +272,9 @@ def _of_type(name: str, value: object) -> Any:
     if kind == tuple[str, ...] and isinstance(value, (list, tuple)) and all(isinstance(word, str) for word in value):
         return tuple(value)
     raise ValueError(f"{name}={value!r} is no {getattr(kind, '__name__', kind)}")
+
+
+def launchers_number(environment: Mapping[str, str], name: str, otherwise: int) -> int:
+    """What a launcher says in a variable such as RANK; `otherwise` where it is not set or holds no number."""
+    text = environment.get(name, "")
+    return int(text) if text.isascii() and text.isdigit() else otherwise

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections import Counter
 from dataclasses import asdict, fields, replace
@@ -16,7 +15,7 @@ from leakscope_cli.run import run
 from leakscope_cli.run_options import offered_options
 from support import ROOT
 
-from leakscope.options import OFFERED, Options, When, flags_of
+from leakscope.options import OFFERED, Options, When, flags_of, launchers_number
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 EVERYTHING = Options(
@@ -29,6 +28,7 @@ EVERYTHING = Options(
     budget=0.5,
     gc_diff=When.NEVER,
     lifetimes=False,
+    source=False,
     snapshot=When.ALWAYS,
     prove=True,
     hang_timeout=60.0,
@@ -93,12 +93,24 @@ def test_what_is_not_typed_keeps_its_default() -> None:
 
 
 def test_a_rank_is_told_what_the_launcher_was_told() -> None:
-    assert Options.from_json(EVERYTHING.to_json()) == EVERYTHING
+    assert Options.from_words(EVERYTHING.to_words()) == EVERYTHING
     changed = {
         field.name for field in fields(Options) if getattr(EVERYTHING, field.name) != getattr(Options(), field.name)
     }
     assert changed >= {"folder", "arguments", "steps", "gc_diff", "snapshot", "hang_timeout", "baseline"}
-    assert Options.from_json(replace(EVERYTHING, module="pack.train").to_json()).command[:2] == ("-m", "pack.train")
+    module = replace(EVERYTHING, script="", module="pack.train", arguments=("-m", "two\nlines", "\udcff", ""))
+    assert Options.from_words(module.to_words()) == module
+
+
+def test_a_ranks_own_words_stand_on_its_command_line_as_under_python() -> None:
+    told, *command = replace(EVERYTHING, arguments=("--token", "abc")).to_words()
+    assert command == ["train.py", "--token", "abc"] and "abc" not in told
+
+
+@pytest.mark.parametrize("text", ["", "-1", "0x1", "²", "one", "1 "])
+def test_what_a_launcher_says_is_a_number_or_is_not_heard(text: str) -> None:
+    assert launchers_number({"RANK": text}, "RANK", 7) == launchers_number({}, "RANK", 7) == 7
+    assert launchers_number({"RANK": "03"}, "RANK", 7) == 3
 
 
 @pytest.mark.parametrize(
@@ -118,16 +130,28 @@ def test_a_rank_is_told_what_the_launcher_was_told() -> None:
         {"ignore_library": "yes"},
         {"prove": True, "steps": None},
         {"nnodes": 2, "rdzv_endpoint": ""},
+        {"node_rank": 2},
+        {"hang_timeout": -5.0},
+        {"hang_timeout": 0},
+        {"hang_timeout": float("nan")},
+        {"hang_timeout": float("inf")},
+        {"leak_exit_code": 999},
+        {"leak_exit_code": -1},
+        {"budget": float("nan")},
+        {"budget": -0.1},
+        {"budget": 20.0},
+        {"min_bytes": -1},
+        {"warmup": -1},
     ],
     ids=str,
 )
 def test_other_options_are_refused(wrong: dict[str, Any]) -> None:
-    values = json.loads(EVERYTHING.to_json()) | wrong
+    values = asdict(EVERYTHING) | wrong
     with pytest.raises(ValueError, match=next(iter(wrong)).replace("_", "[-_]")):
-        Options.from_json(json.dumps(values))
+        Options.of(values)
 
 
 def test_options_are_an_object() -> None:
     with pytest.raises(ValueError, match="JSON object"):
-        Options.from_json("[]")
+        Options.from_words(["[]"])
     assert set(asdict(EVERYTHING)) == {field.name for field in fields(Options)}

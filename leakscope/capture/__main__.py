@@ -1,7 +1,7 @@
-"""One rank: `python -m leakscope.capture OPTIONS` runs the user's script under a Recorder.
+"""One rank: `python -m leakscope.capture OPTIONS SCRIPT [ARGS]...` runs the user's script under a Recorder.
 
-OPTIONS is what `Options.to_json` wrote. Neither torch nor numpy is imported before the script does it: what the script
-sets first counts.
+The words are what `Options.to_words` wrote. Neither torch nor numpy is imported before the script does it: what the
+script sets first counts.
 """
 
 from __future__ import annotations
@@ -21,9 +21,11 @@ from leakscope.capture.process.import_hook import AfterImport
 from leakscope.capture.process.patches import Patches
 from leakscope.capture.process.pause import no_automatic_gc
 from leakscope.capture.schedule.step_function import StepFunction
+from leakscope.capture.source.source_files import without_source
 from leakscope.capture.source.user_frames import raised_at
 from leakscope.options import Options
 from leakscope.record.kinds import ClockKind, EndKind
+from leakscope.record.secrets import without
 
 if TYPE_CHECKING:
     from leakscope.capture.recorder import Recorder
@@ -80,9 +82,11 @@ class _Rank:
         if recorder is not None and (recorder.stopped or (end.status and recorder.is_over())):
             end = script.End(EndKind.STOPPED, 0)
             error = None
-        message = script.what_it_said(end, error)
+        message = without(script.what_it_said(end, error), self.options.command)
         at = raised_at(error) if end.how == EndKind.RAISED else ""
         stack = script.stack_of(error) if end.how == EndKind.RAISED else ()
+        stack = tuple(without(line, self.options.command) for line in stack)
+        stack = stack if self.options.source else without_source(stack)
 
         def ended(steps: int) -> Ended:
             from leakscope.record.model import Ended
@@ -109,7 +113,8 @@ class _Rank:
 
 def main(arguments: list[str]) -> int:
     """Run the script; returns its exit status or raises what it raised."""
-    options = Options.from_json(arguments[0])
+    options = Options.from_words(arguments)
+    script.hide_us(len(arguments))
     if options.under_elastic:
         options = replace(options, rank=int(os.environ["RANK"]), world=int(os.environ["WORLD_SIZE"]))
         for stream in (sys.stdout, sys.stderr):

@@ -23,7 +23,7 @@ from leakscope.capture.private_names import sentences
 from leakscope.capture.process.clock import CLOCK
 from leakscope.capture.process.gc_callbacks import freezing
 from leakscope.capture.schedule.turns import Turns
-from leakscope.options import Options
+from leakscope.options import Options, launchers_number
 from leakscope.record.folder import RankFolder
 from leakscope.record.kinds import Occasion
 from leakscope.record.rows.host import MemoryThere
@@ -47,7 +47,7 @@ class Looks:
         self.device: DeviceMemory | None = None
         self._options, self._folder, self._counter, self._sites = options, folder, counter, sites
         self._own = own
-        self._turns = Turns(options.turns, int(os.environ.get("LOCAL_WORLD_SIZE", options.world)))
+        self._turns = Turns(options.turns, launchers_number(os.environ, "LOCAL_WORLD_SIZE", options.world))
         self.limits = HostLimits()
         self._frozen = False
         self._limit_told = False

@@ -72,7 +72,7 @@ class Recorder:
         self._no_step: NoStepYet | None = None
         self._watchdog = Watchdog(self.is_over, self._on_watchdog_thread, self._leave, options.grace)
         self._in_forked_child = in_forked_child()
-        self._ends = Ends(self._folder, self._rank_state, self._counter)
+        self._ends = Ends(self._folder, self._rank_state, self._counter, options.source)
         self._shortages = Shortages(
             self._folder, self._rank_state, self._collections, self._looks, self._device.failures, self._peers,
             self._watchdog, self._look,

@@ -11,9 +11,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from leakscope.errors import LaunchFailed
+from leakscope.launch.loopback import loopback_rendezvous
 from leakscope.launch.outcome import LAUNCHER
 from leakscope.launch.signals import signals_kept
 from leakscope.options import Options
+from leakscope.record.folder import make_private
 
 _LOGGER = "torch.distributed.elastic"
 
@@ -28,14 +30,14 @@ def run_under_elastic(options: Options, command: Sequence[str]) -> dict[int, int
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
     logs = options.folder / "logs"
-    logs.mkdir(exist_ok=True)
+    make_private(logs)
     config = LaunchConfig(
         min_nodes=options.nnodes,
         max_nodes=options.nnodes,
         nproc_per_node=options.ranks,
         run_id=options.rdzv_id or uuid.uuid4().hex,
-        rdzv_backend="c10d",
-        rdzv_endpoint=options.rdzv_endpoint or "localhost:0",
+        rdzv_backend="c10d" if options.rdzv_endpoint else loopback_rendezvous(),
+        rdzv_endpoint=options.rdzv_endpoint,
         rdzv_configs={"is_host": str(options.node_rank == 0)} if options.nnodes > 1 else {},
         max_restarts=0,
         logs_specs=DefaultLogsSpecs(log_dir=str(logs), tee=Std.ALL),

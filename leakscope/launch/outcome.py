@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from leakscope.record.ends import as_written, ended_file, ended_to_json, read_ends
-from leakscope.record.folder import write_json, write_run
+from leakscope.record.folder import make_private, write_json, write_run
 from leakscope.record.header import read_header
 from leakscope.record.kinds import EndKind
 from leakscope.record.model import Ended
@@ -67,7 +67,7 @@ def collect_outcome(folder: Path, codes: Mapping[int, int], only: int | None = N
         kills = oom_kills if (ended.how, ended.status) == (EndKind.KILLED, _SIGNALLED + signal.SIGKILL) else 0
         ended = replace(ended, log=log if (folder / log).exists() else "", stack=stack, out_of_memory_kills=kills)
         if ended != written:
-            path.mkdir(exist_ok=True)
+            make_private(path)
             write_json(ended_file(path), ended_to_json(ended))
         if ended.status and ended.how != EndKind.LOST and only in (None, rank):
             failures.append((is_secondary_failure(ended), times[rank] or time.time(), rank, ended))

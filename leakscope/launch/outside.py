@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from leakscope.errors import LaunchFailed
+
 _VARIABLES = (
     ("RANK", "WORLD_SIZE", ""),
     ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", ""),
@@ -23,10 +25,20 @@ class Outside:
 
 
 def outside_launcher(environment: Mapping[str, str]) -> Outside | None:
-    """The rank that torchrun, MPI or Slurm gave this process; None for a process of one's own."""
+    """The rank that torchrun, MPI or Slurm gave this process; None for a process of one's own.
+
+    Raises LaunchFailed where both variables of a launcher are set, and are no rank of so many.
+    """
     for rank, world, needed in _VARIABLES:
-        numbers = (environment.get(rank, ""), environment.get(world, ""))
-        inside = not needed or needed in environment
-        if inside and all(number.isdigit() for number in numbers) and int(numbers[1]) > 1:
-            return Outside(int(numbers[0]), int(numbers[1]))
+        said = (environment.get(rank, ""), environment.get(world, ""))
+        if not all(said) or (needed and needed not in environment):
+            continue
+        numbers = [int(number) if number.isascii() and number.isdigit() else -1 for number in said]
+        if not 0 <= numbers[0] < numbers[1]:
+            raise LaunchFailed(
+                f"{rank}={said[0]} and {world}={said[1]} in the environment are no rank of a launcher; unset them, "
+                "or say --ranks N for a run of its own"
+            )
+        if numbers[1] > 1:
+            return Outside(*numbers)
     return None

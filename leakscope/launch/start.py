@@ -13,6 +13,7 @@ from dataclasses import replace
 
 from leakscope._version import __version__
 from leakscope.errors import LaunchFailed
+from leakscope.launch.as_started import interpreter_flags
 from leakscope.launch.elastic import run_under_elastic
 from leakscope.launch.oom_killer import processes_ended
 from leakscope.launch.outcome import Outcome, collect_outcome
@@ -20,6 +21,7 @@ from leakscope.launch.outside import Outside
 from leakscope.launch.signals import signals_kept
 from leakscope.options import Options
 from leakscope.record.folder import write_run
+from leakscope.record.secrets import masked
 
 _PEERS_TIMEOUT_S = 10.0
 """Seconds that rank 0 of an outside launcher waits for the other ranks to say how they ended; as long as the grace."""
@@ -75,7 +77,7 @@ def _write_run(options: Options) -> None:
     write_run(
         options.folder,
         {
-            "command": list(options.command),
+            "command": list(masked(options.command)),
             "ranks": options.world,
             "leakscope": __version__,
             "warmup": options.warmup,
@@ -95,7 +97,7 @@ def _write_run(options: Options) -> None:
 def rank_command(options: Options) -> list[str]:
     """What starts the process of a rank; the folder is made absolute, for the script may change its directory."""
     options = replace(options, folder=options.folder.resolve())
-    return [sys.executable, "-m", "leakscope.capture", options.to_json()]
+    return [sys.executable, *interpreter_flags(), "-m", "leakscope.capture", *options.to_words()]
 
 
 def _run_alone(options: Options, meanwhile: Callable[[], object] | None = None) -> int:

@@ -13,7 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, ParamSpec, Self, TypeVar
 
-from leakscope.options import Options
+from leakscope.options import Options, launchers_number
 from leakscope.record.kinds import EndKind
 from leakscope.units import parse_bytes
 
@@ -38,7 +38,7 @@ class Profiler:
         min_bytes: growth a step, in bytes or like `"64 KiB"`, below which it is a note.
 
     Raises:
-        ValueError: a size that is none, or a negative warmup.
+        ValueError: a size that is none, a negative warmup, or a budget that is no share between 0 and 1.
         LeakscopeError: on entering, where `output` holds something already or cannot be written to.
 
     >>> import torch, leakscope
@@ -75,15 +75,16 @@ class Profiler:
         from leakscope.capture.recorder import Recorder
         from leakscope.native import heap_reader
         from leakscope.record.folder import prepare_folder, write_run
+        from leakscope.record.secrets import masked
 
-        rank, world = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+        rank, world = (launchers_number(os.environ, *said) for said in (("RANK", 0), ("WORLD_SIZE", 1)))
         options = replace(self._options, folder=self._folder(), rank=rank, world=world)
         if self._output is not None and world == 1:
             prepare_folder(options.folder, force=False)
         write_run(
             options.folder,
             {
-                "command": sys.argv,
+                "command": masked(sys.argv),
                 "ranks": world,
                 "leakscope": __version__,
                 "heap_reader": heap_reader(),

@@ -6,6 +6,7 @@ import json
 import os
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TextIO
@@ -18,13 +19,17 @@ from leakscope.record.model import Ended, GcDiff, Look, Step
 from leakscope.record.rows.row import Row, to_line
 from leakscope.record.rows.row import to_json as row_to_json
 
+_OWNERS = 0o700
+"""Permissions of a run's folder: its owner's alone."""
+
 
 class RankFolder:
     """Writes one rank's files; every line is flushed, every whole file appears at once."""
 
     def __init__(self, folder: Path, rank: int) -> None:
         self.path = folder / f"rank_{rank:04d}"
-        self.path.mkdir(parents=True, exist_ok=True)
+        make_private(folder)
+        make_private(self.path)
         self._open: dict[str, TextIO] = {}
 
     def append(self, row: Row) -> None:
@@ -84,13 +89,34 @@ def snapshot_name(kind: str, step: int, occasion: str) -> str:
 def write_json(path: Path, data: Any) -> None:
     """Write a whole file under a temporary name, then rename: a reader never sees half of it."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    temporary.write_text(json.dumps(data), encoding="utf-8")
+    with open(temporary, "w", encoding="utf-8", opener=_for_owner) as stream:
+        stream.write(json.dumps(data))
     os.replace(temporary, path)
+
+
+def make_private(folder: Path) -> None:
+    """Make a folder, and those above it, that only its owner may enter whatever the umask; one that is there stays as
+    it is. It holds the script's words and source. Raises OSError.
+    """
+    if not folder.is_dir():
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with suppress(FileExistsError):  # another rank was first; or a file, which the caller will find
+            folder.mkdir(mode=_OWNERS)
+            _keep_to_owner(folder)
+
+
+def _keep_to_owner(folder: Path) -> None:
+    with suppress(PermissionError):  # a file system without modes, or somebody else's folder
+        folder.chmod(_OWNERS)
+
+
+def _for_owner(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o644)
 
 
 def write_run(folder: Path, data: Mapping[str, Any]) -> None:
     """Write `run.json`: format, command, ranks, device, torch, leakscope, heap_reader, options; see `read_run`."""
-    folder.mkdir(parents=True, exist_ok=True)
+    make_private(folder)
     write_json(folder / "run.json", {"format": FORMAT, **data})
 
 
@@ -116,7 +142,8 @@ def prepare_folder(folder: Path, force: bool) -> None:
                     f"{folder} holds no leakscope run, so --force will not replace it; give another --output"
                 )
             _remove_run(folder)
-        folder.mkdir(parents=True, exist_ok=True)
+            _keep_to_owner(folder)
+        make_private(folder)
         probe = folder / ".writable"
         probe.touch()
         probe.unlink()

@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 import builtins
-import importlib.machinery
 import importlib.util
 import io
+import marshal
 import os
+import pkgutil
 import sys
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib.machinery import ModuleSpec, SourceFileLoader, SourcelessFileLoader
+from importlib.util import MAGIC_NUMBER
 from types import CodeType, ModuleType, TracebackType
+from typing import Any
 
 from leakscope.record.kinds import EndKind
 
 Compiled = Callable[[str | bytes, str, str], CodeType]
 """As `StepFunction.compiled`."""
+_OURS = "leakscope.capture"
+_PYC_HEADER = 16
+"""Bytes before the code in a file of bytecode (PEP 552)."""
 _CAPTURE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 
 
@@ -32,41 +39,97 @@ class End:
 def prepare(
     target: str, module: bool, arguments: list[str], compiled: Compiled | None = None
 ) -> tuple[CodeType, ModuleType]:
-    """Make `__main__`, `sys.argv` and `sys.path[0]` what they are under python.
+    """Make `__main__`, `sys.argv` and `sys.path` what they are under python (CPython Modules/main.c, Lib/runpy.py).
 
+    `target` is a file of source or of bytecode, a folder or zip file with a `__main__`, or the name of a module.
     `compiled` makes the code of its source, its path and its package, where that is asked for. Raises what python
     would: OSError, SyntaxError or ImportError.
     """
     main = ModuleType("__main__")
+    ours = sys.modules["__main__"].__dict__
     names = main.__dict__
     names["__builtins__"] = builtins
-    if module:
-        sys.path[0] = os.getcwd()
-        sys.argv[:] = ["-m", *arguments]
-        spec = _module_spec(target)
-        assert spec.loader is not None and spec.origin is not None
-        source = None if compiled is None else spec.loader.get_source(spec.name)  # type: ignore[attr-defined]
-        if compiled is None or source is None:
-            code = spec.loader.get_code(spec.name)  # type: ignore[attr-defined]
-        else:
-            code = compiled(source, spec.origin, spec.parent or "")
-        sys.argv[0] = spec.origin
+    if "__annotations__" in ours:  # python gives every __main__ one, up to 3.13
+        names["__annotations__"] = {}
+    sys.argv[:] = ["-m" if module else target, *arguments]
+    # as it is typed: of `./train.py` python makes `/home/me/./train.py`
+    path = target if module or os.path.isabs(target) else f"{os.getcwd()}/{target}"
+    importer = None if module else pkgutil.get_importer(path)
+    if module or importer is not None:
+        if importer is not None:
+            _be_first(path, safe=False)
+        spec = _module_spec(target) if importer is None else _main_spec(path)
+        code = _code(spec, compiled)
+        if module:
+            sys.argv[0] = spec.origin or ""
         names.update(__file__=spec.origin, __spec__=spec, __loader__=spec.loader, __package__=spec.parent)
-        names["__cached__"] = spec.cached
+        cached = spec.cached
     else:
-        path = os.path.abspath(target)
-        sys.path[0] = os.path.dirname(os.path.realpath(target))
-        sys.argv[:] = [target, *arguments]
-        with io.open_code(path) as stream:
-            text = stream.read()
-        code = compile(text, path, "exec", dont_inherit=True) if compiled is None else compiled(text, path, "")
-        names.update(__file__=path, __loader__=importlib.machinery.SourceFileLoader("__main__", path))
-        names["__cached__"] = None
+        _be_first(os.path.dirname(os.path.realpath(target)), safe=True)
+        code, loader = _of_file(path, compiled)
+        names.update(__file__=path, __loader__=loader)
+        cached = None
+    if "__cached__" in ours:
+        names["__cached__"] = cached
     sys.modules["__main__"] = main
     return code, main
 
 
-def _module_spec(name: str) -> importlib.machinery.ModuleSpec:
+def hide_us(words: int) -> None:
+    """Make `sys.orig_argv` that of python alone; `words` of it follow `python -m leakscope.capture`."""
+    first = len(sys.orig_argv) - words
+    if sys.orig_argv[first - 2 : first] == ["-m", _OURS]:
+        del sys.orig_argv[first - 2 : first + 1]
+
+
+def _be_first(path: str, safe: bool) -> None:
+    """Put it where sys.path has the folder that this process was started in; `safe` where `python -P` leaves it out."""
+    if not getattr(sys.flags, "safe_path", False):  # since 3.11
+        sys.path[0] = path
+    elif not safe:
+        sys.path.insert(0, path)
+
+
+def _of_file(path: str, compiled: Compiled | None) -> tuple[CodeType, object]:
+    """The code of a file of source or of bytecode, and the loader that python says has loaded it."""
+    with io.open_code(path) as stream:
+        text = stream.read()
+    if path.endswith(".pyc") or text.startswith(MAGIC_NUMBER[:2]):
+        loader = SourcelessFileLoader("__main__", path)
+        if not text.startswith(MAGIC_NUMBER):
+            raise RuntimeError("Bad magic number in .pyc file")
+        code = marshal.loads(text[_PYC_HEADER:])
+        if not isinstance(code, CodeType):
+            raise RuntimeError("Bad code object in .pyc file")
+        return code, loader
+    code = compile(text, path, "exec", dont_inherit=True) if compiled is None else compiled(text, path, "")
+    return code, SourceFileLoader("__main__", path)
+
+
+def _code(spec: ModuleSpec, compiled: Compiled | None) -> CodeType:
+    """The code of a module; of its source, where that is there and to be compiled by us."""
+    loader: Any = spec.loader
+    source = None if compiled is None else loader.get_source(spec.name)
+    code = loader.get_code(spec.name) if compiled is None or source is None else None
+    if code is not None:
+        return code  # type: ignore[no-any-return]
+    if compiled is None or source is None:
+        raise ImportError(f"No code object available for {spec.name}")
+    return compiled(source, spec.origin or "", spec.parent or "")
+
+
+def _main_spec(path: str) -> ModuleSpec:
+    ours = sys.modules.pop("__main__")  # that of this process would be found instead
+    try:
+        spec = importlib.util.find_spec("__main__")
+    finally:
+        sys.modules["__main__"] = ours
+    if spec is None or spec.loader is None:
+        raise ImportError(f"can't find '__main__' module in {path!r}")
+    return spec
+
+
+def _module_spec(name: str) -> ModuleSpec:
     spec = importlib.util.find_spec(name)
     if spec is not None and spec.submodule_search_locations is not None:
         spec = importlib.util.find_spec(f"{name}.__main__")

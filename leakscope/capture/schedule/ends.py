@@ -12,7 +12,7 @@ from leakscope.capture.process.clock import CLOCK
 from leakscope.capture.process.hang import stack_of_thread
 from leakscope.capture.process.watchdog import leave_now
 from leakscope.capture.schedule.rank_state import Activity, RankStateFile
-from leakscope.capture.source.source_files import users_sources
+from leakscope.capture.source.source_files import users_sources, without_source
 from leakscope.native import heap_reader
 from leakscope.record.folder import RankFolder, write_json
 from leakscope.record.kinds import EndKind
@@ -30,6 +30,8 @@ class Ends:
     rank_state: RankStateFile
     counter: Counter
     """What counts the memory of this process."""
+    keep_source: bool = True
+    """Whether the text of the script's files may stay with the run."""
 
     def stopped(self, steps: int) -> None:
         """The run is over, for a rank that never gets further than this; the script's own end is written over it."""
@@ -56,7 +58,9 @@ class Ends:
     def leave_hung(self, steps: int, timeout_s: float, last_words: str, thread: int) -> None:
         """End the process of a rank whose comm operations have stood still; `thread` is the one whose stack is told."""
         why = f"nothing was sent or received for {timeout_s:g} s; last {last_words or 'nothing at all'}"
-        self.folder.ended(Ended(EndKind.HUNG, HANG_STATUS, steps, why, stack_of_thread(thread)))
+        stack = stack_of_thread(thread)
+        stack = stack if self.keep_source else without_source(stack)
+        self.folder.ended(Ended(EndKind.HUNG, HANG_STATUS, steps, why, stack))
         self.rank_state.update(activity=Activity.ENDED, ended=CLOCK.wall_time())
         leave_now(HANG_STATUS)
 
@@ -66,6 +70,6 @@ class Ends:
             "counted_by": self.counter.source,
             "torch": str(torch.__version__),
             "heap_reader": heap_reader(),
-            "sources": users_sources(),
+            "sources": users_sources() if self.keep_source else {},
         }
         write_json(self.folder.path / "about.json", about)

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
 import sys
+from collections.abc import Sequence
 
 from leakscope.capture.source.user_source import is_users, lines_of, short
 
 _MAX_FILES = 300
 """Files kept of a run, chosen."""
+_FRAME = re.compile(r'([\s|+]*)File ".*", line \d+')
+"""Begins a frame in a traceback, and the place of a SyntaxError; its indentation is a group."""
 _MAX_LINES = 20_000
 """Lines of a file that is kept, chosen: longer ones are generated."""
 
@@ -25,3 +29,15 @@ def users_sources() -> dict[str, tuple[str, ...]]:
         if lines and len(lines) <= _MAX_LINES and len(sources) < _MAX_FILES:
             sources[short(filename)] = tuple(line.rstrip("\n") for line in lines)
     return sources
+
+
+def without_source(stack: Sequence[str]) -> tuple[str, ...]:
+    """The lines of a traceback without the source lines in it, and without what points into them."""
+    kept, below = [], ""
+    for line in stack:
+        frame = _FRAME.match(line)
+        if frame is None and below and line.startswith(below + "  "):
+            continue
+        below = "" if frame is None else frame[1]
+        kept.append(line)
+    return tuple(kept)

@@ -1,0 +1,102 @@
+"""Which words of a command line are nobody's business? A run that is handed on shows them as `****`.
+
+Hidden is what follows the name of a secret (`--password x`, `--api-key=x`, `trainer.hf_token=x`, `"secret": "x"`,
+`?token=x`, `Authorization: Bearer x`), what has the shape of a known kind of key wherever it stands (`hf_...`,
+`sk-...`, `AKIA...`), and the password of an address (`https://me:x@host`). A long word that merely looks random is
+shown: hashes of commits and data look so too.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+MASK = "****"
+"""Stands for what is hidden."""
+_TOLD_LENGTH = 8
+"""Characters from which a hidden value is hidden in messages as well, chosen: a shorter one is also a usual word."""
+
+_SECRET = r"password|passwd|passphrase|secret|credentials?|authorization|bearer|(?:api|access|secret|private)[-_.]?key"
+"""Ends of names whose value is a secret, whatever it is."""
+_MAYBE = r"token|pwd|key"
+"""Ends of names whose value is one where it looks like one: `--pad-token <pad>` and `--image-key camera` are none."""
+_KEYS_OF = r"(?:wandb|hf|openai|hub|comet|neptune|aws|azure|encryption|license)[-_.]key"
+"""Names ending in `key` whose value is a secret, whatever it is."""
+_SECRET_NAME = re.compile(rf"(?i)(?:^|[-_.])(?:{_SECRET}|{_KEYS_OF})\Z")
+_MAYBE_NAME = re.compile(rf"(?i)(?:^|[-_.])({_MAYBE})\Z")
+_NAMED = re.compile(r"([-+~]*[A-Za-z_][\w.\-]*)=(.*)", re.DOTALL)
+_OPTION = re.compile(r"--?[A-Za-z_][\w.\-]*")
+
+_INSIDE = re.compile(
+    rf"""(?ix) (
+        (?<![a-z0-9]) (?:{_SECRET}|(?:auth|access|api|hf|hub|id|refresh|github)[-_]?token)
+        ["']?\s?[:=]\s?["']? (?:bearer\s|basic\s)?
+        | [?&](?:token|key)=
+    ) ([^\s"'&,;}}\]]+)"""
+)
+"""A secret with its name inside of a longer word: JSON, a header, a query."""
+_SHAPES = re.compile(
+    r"""(?x)(?<![A-Za-z0-9_]) (?:
+        hf_[A-Za-z0-9]{20,} | sk-(?=[\w\-]{0,200}\d)[\w\-]{16,} | (?:AKIA|ASIA)[0-9A-Z]{16}
+        | gh[pousr]_[A-Za-z0-9]{20,} | github_pat_\w{20,} | glpat-[\w\-]{16,} | xox[abeoprs]-[\w\-]{10,}
+        | AIza[\w\-]{35} | eyJ[\w\-]{10,4000}\.eyJ[\w\-]{10,4000}\.[\w\-]*
+        | -----BEGIN[ ][A-Z ]*PRIVATE[ ]KEY-----[\s\S]*
+    )"""
+)
+"""Keys of Hugging Face, OpenAI and alike, AWS, GitHub, GitLab, Slack and Google, JSON web tokens, PEM files."""
+_ADDRESS = re.compile(r"([A-Za-z][A-Za-z0-9+.\-]{0,20}://[^\s/@:]*:)([^\s/@]+)@")
+
+
+def masked(words: Sequence[str]) -> tuple[str, ...]:
+    """The words of a command line as a run may show them, as many as there are."""
+    shown = []
+    name = ""
+    for word in words:
+        if name and _is_secret(name, word):
+            shown.append(MASK)
+        else:
+            shown.append(_without_secrets(word))
+        name = word if _OPTION.fullmatch(word) else ""
+    return tuple(shown)
+
+
+def without(text: str, words: Sequence[str]) -> str:
+    """A message without what is hidden of the words of a command line."""
+    for word, shown in zip(words, masked(words), strict=True):
+        if word != shown:
+            for value in _hidden(word, shown):
+                text = text.replace(value, MASK)
+    return text
+
+
+def _hidden(word: str, shown: str) -> list[str]:
+    """What the masks of a word stand for, the longest first."""
+    found = re.fullmatch("(.+?)".join(map(re.escape, shown.split(MASK))), word, re.DOTALL)
+    values = [] if found is None else [value for value in found.groups() if len(value) >= _TOLD_LENGTH]
+    return sorted(values, key=len, reverse=True)
+
+
+def _is_secret(name: str, value: str) -> bool:
+    """Whether that is the value of an option or variable, and one to hide."""
+    if not value or _OPTION.fullmatch(value):
+        return False
+    name = name.lstrip("-+~")
+    if _SECRET_NAME.search(name):
+        return True
+    maybe = _MAYBE_NAME.search(name)
+    if maybe is None or value.lower() in ("true", "false", "none", "null") or re.fullmatch(r"[-+\d.e]+", value):
+        return False
+    if maybe[1].lower() == "key":  # of a dictionary, most of the time
+        return bool(re.fullmatch(r"(?=.*\d)(?=.*[A-Za-z])[A-Za-z0-9+=]{16,}", value))
+    if maybe[1].lower() == "pwd":  # the working directory, at times
+        return not value.startswith(("/", ".", "~"))
+    return bool(re.fullmatch(r"[\w\-.~+/=:]+", value))
+
+
+def _without_secrets(word: str) -> str:
+    named = _NAMED.fullmatch(word)
+    if named is not None and _is_secret(named[1], named[2]):
+        return f"{named[1]}={MASK}"
+    word = _SHAPES.sub(MASK, word)
+    word = _ADDRESS.sub(rf"\1{MASK}@", word)
+    return _INSIDE.sub(rf"\1{MASK}", word)

@@ -1,0 +1,98 @@
+"""Does a script see the same of how it was started, whatever it is and however it is named?"""
+
+from __future__ import annotations
+
+import json
+import py_compile
+import subprocess
+import sys
+import zipapp
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+from leakscope_cli.targets import check_module, check_script
+
+from leakscope.launch.start import rank_command
+from leakscope.options import Options
+
+pytestmark = pytest.mark.process
+
+TELL = """
+import sys
+import json, os
+started = dict(
+    names=sorted(vars(sys.modules["__main__"])), argv=sys.argv, orig_argv=sys.orig_argv, path=sys.path,
+    flags=str(sys.flags), file=__file__, package=__package__, cached=globals().get("__cached__", "none"),
+    spec=__spec__ and [__spec__.name, __spec__.origin, __spec__.parent], loader=type(__loader__).__name__,
+    builtins=type(__builtins__).__name__, doc=__doc__, annotations=globals().get("__annotations__", "none"),
+    code=sys._getframe().f_code.co_filename, warnoptions=sys.warnoptions, xoptions=sys._xoptions,
+    unbuffered=sys.stdout.write_through, name=__name__, orig=sys.orig_argv, cwd=os.getcwd(),
+)
+print(json.dumps(started))
+"""
+WAYS: Mapping[str, str] = {
+    "a.py": "",
+    "./a.py": "",
+    "sub/../a.py": "",
+    "//{folder}/a.py": "",
+    "linked/l.py": "",
+    "no_ending": "",
+    "a.pyc": "",
+    "bytecode.py": "",
+    "app.pyz": "",
+    "./app.pyz": "",
+    "app": "",
+    "app/": "",
+    "-m a": "",
+    "-m app": "",
+    "-m sub.a": "",
+    "latin.py": "",
+    "marked.py": "",
+    "/dev/stdin": "",
+    "./a.py ": "-O -X dev -W error -u -B -b",
+    "sub/a.py": "-P",
+    "app.pyz ": "-I",
+    "-m a ": "-E -s -OO -q -X utf8 -W ignore::DeprecationWarning",
+}
+"""What follows `python` and these flags; those that only differ by a space are the same with other flags."""
+
+
+@pytest.fixture(scope="module")
+def scripts(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("ways")
+    for name in ("sub", "linked", "app"):
+        (folder / name).mkdir()
+    for name in ("a.py", "sub/a.py", "sub/__init__.py", "app/__main__.py", "no_ending"):
+        (folder / name).write_text(TELL)
+    (folder / "sub/__init__.py").write_text("")
+    (folder / "linked/l.py").symlink_to("../sub/a.py")
+    (folder / "latin.py").write_bytes(b"# coding: latin-1\nmade = '\xe9'\n" + TELL.encode())
+    (folder / "marked.py").write_bytes(b"\xef\xbb\xbf" + TELL.encode())
+    py_compile.compile(str(folder / "a.py"), str(folder / "a.pyc"))
+    (folder / "bytecode.py").write_bytes((folder / "a.pyc").read_bytes())
+    zipapp.create_archive(folder / "app", folder / "app.pyz")
+    return folder
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_script_is_started_as_python_starts_it(
+    way: str, scripts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flags, words = WAYS[way].split(), way.format(folder=scripts).split()
+    monkeypatch.chdir(scripts)
+    monkeypatch.setattr(sys, "orig_argv", [sys.executable, *flags, "-m", "leakscope", "run"])
+    monkeypatch.setattr(sys, "argv", ["leakscope", "run"])
+    module = words[1] if words[0] == "-m" else None
+    check_module(module) if module else check_script(words[0] if words[0] != "/dev/stdin" else "a.py")
+    options = Options(module=module, script="" if module else words[0], arguments=("x", "two\nlines"), folder=tmp_path)
+    plain = told([sys.executable, *flags, *options.command], scripts)
+    assert told(rank_command(options), scripts) == plain
+    assert plain["argv"][1:] == ["x", "two\nlines"]
+
+
+def told(command: list[str], folder: Path) -> dict[str, object]:
+    with open(folder / "a.py") as stdin:
+        done = subprocess.run(command, cwd=folder, stdin=stdin, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)  # type: ignore[no-any-return]

@@ -1,0 +1,61 @@
+"""Which launcher has started this process, and who can reach the store at which its ranks meet?"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from leakscope.errors import LaunchFailed
+from leakscope.launch.loopback import loopback_store
+from leakscope.launch.outside import Outside, outside_launcher
+
+
+@pytest.mark.parametrize(
+    ("environment", "outside"),
+    [
+        ({}, None),
+        ({"RANK": "1", "WORLD_SIZE": "2"}, Outside(1, 2)),
+        ({"RANK": "0", "WORLD_SIZE": "1"}, None),
+        ({"RANK": "junk"}, None),
+        ({"WORLD_SIZE": "4"}, None),
+        ({"OMPI_COMM_WORLD_RANK": "3", "OMPI_COMM_WORLD_SIZE": "4"}, Outside(3, 4)),
+        ({"SLURM_PROCID": "3", "SLURM_NTASKS": "4"}, None),
+        ({"SLURM_PROCID": "3", "SLURM_NTASKS": "4", "SLURM_STEP_ID": "0"}, Outside(3, 4)),
+    ],
+    ids=str,
+)
+def test_the_launcher_is_known_by_its_variables(environment: Mapping[str, str], outside: Outside | None) -> None:
+    assert outside_launcher(environment) == outside
+
+
+@pytest.mark.parametrize(
+    "environment",
+    [
+        {"RANK": "two", "WORLD_SIZE": "4"},
+        {"RANK": "4", "WORLD_SIZE": "4"},
+        {"RANK": "²", "WORLD_SIZE": "4"},
+        {"RANK": "-1", "WORLD_SIZE": "4"},
+        {"PMI_RANK": "0", "PMI_SIZE": "many"},
+        {"SLURM_PROCID": "0", "SLURM_NTASKS": "", "SLURM_STEP_ID": "0", "RANK": "1", "WORLD_SIZE": "1"},
+    ],
+    ids=str,
+)
+def test_numbers_that_are_no_rank_are_refused_in_a_sentence(environment: Mapping[str, str]) -> None:
+    with pytest.raises(LaunchFailed, match="in the environment are no rank of a launcher; unset them, or say --ranks"):
+        outside_launcher(environment)
+
+
+def test_the_store_listens_on_the_loopback_alone() -> None:
+    import torch.distributed as dist
+
+    store, port = loopback_store()
+    other = dist.TCPStore("127.0.0.1", port, is_master=False)  # type: ignore[attr-defined]
+    other.set("seen", "yes")
+    assert store.get("seen") == b"yes"
+    rows = [row.split() for name in ("tcp", "tcp6") for row in Path("/proc/net", name).read_text().splitlines()[1:]]
+    heard = [row[1] for row in rows if row[3] == "0A"]
+    here = [address.partition(":")[0] for address in heard if int(address.rpartition(":")[2], 16) == port]
+    assert [socket.inet_ntoa(bytes.fromhex(address)[::-1]) for address in here] == ["127.0.0.1"]

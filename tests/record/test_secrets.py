@@ -1,0 +1,73 @@
+"""Is what looks like a secret hidden in what a run shows of its command line, and nothing else?"""
+
+from __future__ import annotations
+
+import pytest
+
+from leakscope.record.secrets import MASK, masked, without
+
+HUGGING = "hf_" + "aB3" * 11
+OPENAI = "sk-proj-" + "x9Y" * 12
+AMAZON = "AKIA" + "IOSFODNN7EXAMPLE"
+GITHUB = "ghp_" + "0aZ" * 12
+HASH = "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b"
+
+HIDDEN = {
+    ("--api-key=XXXX",): ("--api-key=****",),
+    ("--token", "XXXX"): ("--token", MASK),
+    ("--password", "hunter2", "train.json"): ("--password", MASK, "train.json"),
+    ("--wandb_key", HASH): ("--wandb_key", MASK),
+    ("--wandb.api_key", HASH): ("--wandb.api_key", MASK),
+    ("--hf-token=abc", "--lr", "0.1"): ("--hf-token=****", "--lr", "0.1"),
+    ("trainer.logger.api_key=abc",): ("trainer.logger.api_key=****",),
+    ("+wandb.token=abc",): ("+wandb.token=****",),
+    ("HF_TOKEN=abc",): ("HF_TOKEN=****",),
+    ("AWS_SECRET_ACCESS_KEY=a/b+c",): ("AWS_SECRET_ACCESS_KEY=****",),
+    ("--key", "abcdefgh12345678"): ("--key", MASK),
+    ("-password", "x"): ("-password", MASK),
+    (HUGGING,): (MASK,),
+    ("--auth", OPENAI): ("--auth", MASK),
+    (f"s3://{AMAZON}/data",): ("s3://****/data",),
+    (f"git+https://{GITHUB}@github.com/me/it",): ("git+https://****@github.com/me/it",),
+    ("--db=postgres://me:pw@host:5432/runs",): ("--db=postgres://me:****@host:5432/runs",),
+    ("--tracker", "https://me:p:w@host/x?y=1"): ("--tracker", "https://me:****@host/x?y=1"),
+    ('{"lr": 0.1, "api_key": "abc", "steps": 3}',): ('{"lr": 0.1, "api_key": "****", "steps": 3}',),
+    ("--header", "Authorization: Bearer abc.def"): ("--header", "Authorization: Bearer ****"),
+    ("https://host/data?token=abc&split=train",): ("https://host/data?token=****&split=train",),
+}
+
+SHOWN = (
+    ("train.py", "--lr", "0.1", "--out", "/home/me/runs/2024-01-01_resnet50_b256"),
+    ("--max-tokens", "512", "--tokens=1_000_000", "--tokenizer", "gpt2", "--tokenizer=meta-llama/Llama-2-7b-hf"),
+    ("--pad-token", "<|endoftext|>", "--eos_token=</s>", "--mask-token", "[MASK]", "--token", "3"),
+    ("--num-key-value-heads", "8", "--key-dim=64", "--image-key", "observation.images.top", "--sort-key", "length"),
+    ("--dataset_key=imagenet_1k_val_224", "--use-auth-token", "--data", "d.json", "--return-token", "True"),
+    ("--commit", HASH, "--sha=" + HASH * 2, "task-classification_long_name_v2", "sk-learn-pipeline-for-tests"),
+    ("--password", "--verbose", "secretary.py", "--keyboard", "qwerty", "--passes", "3", "--pwd", "/home/me"),
+    ("model.tokenizer=x", "optim.key=a", "s3://bucket/key=value/part.parquet", "https://host:8080/path@v1"),
+    ("", "-", "--", "=", "--=", "a=b=c", "naïve=é", "\udcff", "two\nlines", "-m", "pack.train"),
+)
+
+
+@pytest.mark.parametrize("words", HIDDEN, ids=range(len(HIDDEN)))
+def test_a_secret_is_hidden_and_what_stands_around_it_is_not(words: tuple[str, ...]) -> None:
+    assert masked(words) == HIDDEN[words]
+
+
+@pytest.mark.parametrize("words", SHOWN, ids=range(len(SHOWN)))
+def test_what_is_no_secret_is_shown(words: tuple[str, ...]) -> None:
+    assert masked(words) == words
+
+
+def test_it_is_hidden_in_what_an_error_says_of_it_too() -> None:
+    words = ("--token", "abcdefgh-1", "--password", "me", f"--db=https://u:{HASH}@host")
+    assert without(f"no such token 'abcdefgh-1' ({HASH}) for me", words) == "no such token '****' (****) for me"
+    assert without("nothing", ()) == "nothing"
+
+
+def test_a_long_word_takes_no_time() -> None:
+    assert masked(("a" * 100_000, "--x=" + "a-" * 50_000, "?" * 10_000)) == (
+        "a" * 100_000,
+        "--x=" + "a-" * 50_000,
+        "?" * 10_000,
+    )
