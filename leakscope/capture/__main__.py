@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from importlib import import_module
 from types import CodeType, ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import leakscope.capture.process.clock  # noqa: F401 - keeps what the script may replace
 from leakscope.capture.process import script
 from leakscope.capture.process.dynamo import without_compiling
 from leakscope.capture.process.forks import in_forked_child
+from leakscope.capture.process.guard import Guard
 from leakscope.capture.process.import_hook import AfterImport
 from leakscope.capture.process.patches import Patches
 from leakscope.capture.process.pause import no_automatic_gc
@@ -31,6 +33,8 @@ if TYPE_CHECKING:
     from leakscope.capture.recorder import Recorder
     from leakscope.record.model import Ended
 
+T = TypeVar("T")
+
 
 class _Rank:
     """Holds the recorder once torch is there."""
@@ -38,7 +42,8 @@ class _Rank:
     def __init__(self, options: Options) -> None:
         self.options = options
         self.in_forked_child = in_forked_child()
-        self.patches = Patches()
+        self.guard = Guard()
+        self.patches = Patches(self.guard)
         self.recorder: Recorder | None = None
         named = options.step_function
         self.step_function = None if named is None else StepFunction(named, self._step_function_returned)
@@ -47,19 +52,25 @@ class _Rank:
         """The script's code and its `__main__`; waits for its `import torch`."""
         options, function = self.options, self.step_function
         if function is not None:
-            function.install(self.patches)
+            self.guard.call("wait for the step function", function.install, self.patches)
         prepared = script.prepare(
             options.target,
             options.module is not None,
             list(options.arguments),
-            None if function is None else function.compiled,
+            None if function is None else self._compiled,
         )
         AfterImport("torch", self.begin).install(self.patches)
         return prepared
 
+    def _compiled(self, source: str | bytes, path: str, package: str = "") -> CodeType:
+        plain = compile(source, path, "exec", dont_inherit=True)  # raises where the script is at fault
+        assert self.step_function is not None
+        stepping = self.guard.call("marking of the step function", self.step_function.compiled, source, path, package)
+        return stepping or plain
+
     def _step_function_returned(self) -> None:
         if self.recorder is not None:
-            without_compiling(self._end_step)
+            self.guard.call("return of the step function", without_compiling, self._end_step)
 
     def _end_step(self) -> None:
         from leakscope.capture.schedule.steps import Tick
@@ -79,14 +90,12 @@ class _Rank:
         if self.in_forked_child:
             return end
         recorder = self.recorder
-        if recorder is not None and (recorder.stopped or (end.status and recorder.is_over())):
+        if recorder is not None and (
+            recorder.stopped or (end.status and self._call_last("end of all ranks", recorder.is_over))
+        ):
             end = script.End(EndKind.STOPPED, 0)
             error = None
-        message = without(script.what_it_said(end, error), self.options.command)
-        at = raised_at(error) if end.how == EndKind.RAISED else ""
-        stack = script.stack_of(error) if end.how == EndKind.RAISED else ()
-        stack = tuple(without(line, self.options.command) for line in stack)
-        stack = stack if self.options.source else without_source(stack)
+        message, at, stack = self._call_last("words of the error", self._words, end, error) or ("", "", ())
 
         def ended(steps: int) -> Ended:
             from leakscope.record.model import Ended
@@ -95,19 +104,34 @@ class _Rank:
 
         if recorder is not None:
             if self.step_function is not None and not self.step_function.seen:
-                recorder.step_function_is_missing()
+                self.guard.call("missing step function", recorder.step_function_is_missing)
             recorder.failed(error)
             recorder.finish(ended, look=end.how in (EndKind.FINISHED, EndKind.EXITED))
         else:
-            self._end_without_torch(ended(0))
+            self._call_last("end without a recorder", self._end_without_recorder, ended)
         return end
 
-    def _end_without_torch(self, ended: Ended) -> None:
+    def _call_last(self, name: str, function: Callable[..., T], *args: Any) -> T | None:
+        return self.guard.call(name, function, *args, even_lost=True)
+
+    def _words(self, end: script.End, error: BaseException | None) -> tuple[str, str, tuple[str, ...]]:
+        """What is told of the script's error: its last line, where it was raised, and the stack."""
+        message = without(script.what_it_said(end, error), self.options.command)
+        if end.how != EndKind.RAISED:
+            return message, "", ()
+        stack = tuple(without(line, self.options.command) for line in script.stack_of(error))
+        return message, raised_at(error), stack if self.options.source else without_source(stack)
+
+    def _end_without_recorder(self, ended: Callable[[int], Ended]) -> None:
         from leakscope.record.folder import RankFolder
+        from leakscope.record.rows.clock import RecordingEnded
 
         folder = RankFolder(self.options.folder, self.options.rank)
-        folder.note("the script never imported torch in this process")
-        folder.ended(ended)
+        if self.guard.lost:
+            folder.append(RecordingEnded(0, self.guard.why))
+        else:
+            folder.note("the script never imported torch in this process")
+        folder.ended(ended(0))
         folder.close()
 
 

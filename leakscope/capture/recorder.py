@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import _thread
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -51,8 +51,9 @@ class Recorder:
         self.patches = Patches() if patches is None else patches
         self.steps = 0
         self.stopped = False
-        self.lost = False
-        """Nothing could be written any more."""
+        self._guard = guard = self.patches.guard
+        guard.steps = lambda: self.steps
+        self._step_over = guard.entry("end of a step", self._step)
         self._folder = RankFolder(options.folder, options.rank)
         self._rank_state = RankStateFile(options.rank_state, options.rank, options.world)
         self._counter = Counter()
@@ -70,13 +71,15 @@ class Recorder:
         self._comm: CommMonitor | None = None
         self._stuck: Stuck | None = None
         self._no_step: NoStepYet | None = None
-        self._watchdog = Watchdog(self.is_over, self._on_watchdog_thread, self._leave, options.grace)
+        self._watchdog = Watchdog(self.is_over, self._tick, self._leave, options.grace)
         self._in_forked_child = in_forked_child()
         self._ends = Ends(self._folder, self._rank_state, self._counter, options.source)
+        guard.at_end += [lambda why: self._ends.recording_ended(self.steps, why), lambda _: self._ends.lost()]
         self._shortages = Shortages(
             self._folder, self._rank_state, self._collections, self._looks, self._device.failures, self._peers,
             self._watchdog, self._look,
         )  # fmt: skip
+        self._look_at_uncaught = guard.entry("error of the script", self._shortages.look_at_uncaught)
         self._home = _thread.get_ident()
         self._began = self._attached = CLOCK.perf_counter()
         self._peak: int | None = None
@@ -95,8 +98,7 @@ class Recorder:
                 self._handover.expect(options.step_function)
                 leave_us_out(self.patches)  # the script may compile it, with what makes it end steps around it
             else:
-                clock = StepClock(self._peers.step_alone)
-                StepEvents(clock, self.step_ended, self._is_deaf, self._lose).install(self.patches)
+                StepEvents(StepClock(self._peers.step_alone, self._guard), self.step_ended).install(self.patches)
             processes = OwnProcesses(self._folder.append)
             processes.install(self.patches)
             if options.rank == 0 and not options.quiet:
@@ -105,7 +107,7 @@ class Recorder:
                 self._comm = self._looks.comm = CommMonitor(self._folder, self.patches)
                 call_ahead_of_comm(self._before_comm, self.patches)
                 self._stuck = Stuck(self._folder.path / STACKS, self.patches, options.hang_timeout, self._comm)
-            self._watchdog.start()
+            self._watchdog.start(self._guard)
             self.patches.add("watchdog thread", self._watchdog.end)
         self._watched_steps.install(self.patches, comm=self._comm is not None)
         self._began = self._attached = CLOCK.perf_counter()
@@ -115,46 +117,36 @@ class Recorder:
 
     def step_ended(self, tick: Tick) -> None:
         """A step is over, in a run whose steps nobody marks; raises Stop as `boundary` does."""
-        if self._is_deaf():
+        if self._guard.deaf:
             return
         self._home = _thread.get_ident()
         self.boundary(tick)
 
     def step_function_is_missing(self) -> None:
         """The script has ended, and neither defined nor imported such a function."""
-        if not self._is_deaf():
+        if not self._guard.deaf:
             self._handover.expect(self.options.step_function or "", missing=True)
-
-    def _is_deaf(self) -> bool:
-        return self.lost or bool(self._in_forked_child)
 
     def boundary(self, tick: Tick = MARK) -> None:
         """The end of a step: read the counters, look if one is due, and stop if the run is over.
 
         Raises Stop where a run with `steps` is over.
         """
+        if self._guard.deaf:
+            return
         try:
             with self._collections.not_listening():
                 self._handover.note(tick, self.steps)
                 if self._schedule.steps is None or self.steps < self._schedule.steps:
-                    self._step()
-        except Exception as error:  # noqa: BLE001 - told as a note where it can be: the script must not fail of our recording
-            self._lose(error)
+                    self._step_over()
+            over = self.is_over()
+        except Exception as error:  # noqa: BLE001 - whatever it is, it must not become the script's
+            self._guard.fault("end of a step", error)
             return
-        try:
-            if self.is_over():
-                self._stop()
         finally:
             self._began = CLOCK.perf_counter()
-
-    def _lose(self, error: Exception) -> None:
-        """The disk is full, the folder gone, or leakscope at fault: the script goes on, unrecorded."""
-        with suppress(OSError):
-            self._folder.note(f"recording ended at step {self.steps}: {type(error).__name__}: {error}")
-        # What was put in stays and does nothing until the end: torch is going through its hooks right now and would
-        # trip over one taken out.
-        self.lost = True
-        self._watched_steps.leave()
+        if over:
+            self._stop()
 
     def _step(self) -> None:
         ended = CLOCK.perf_counter()
@@ -211,7 +203,7 @@ class Recorder:
         self._shortages.look_for_peer(self.steps, failing)
 
     def _look_at_device_failure(self) -> bool:
-        return not self.lost and self._shortages.look_at_device_failure(self.steps)
+        return self._shortages.look_at_device_failure(self.steps)
 
     def _own_objects(self) -> tuple[object, ...]:
         return (self, *self.__dict__.values(), self.__dict__)
@@ -223,11 +215,14 @@ class Recorder:
     def _stop(self) -> None:
         if not self.stopped:
             self.stopped = True
-            self._ends.stopped(self.steps)
+            try:
+                self._ends.stopped(self.steps)
+            except Exception as error:  # noqa: BLE001 - whatever it is, it must not become the script's
+                self._guard.fault("stop of the run", error)
         raise Stop
 
     def _before_comm(self, *_: Any, **__: Any) -> None:
-        if self._in_forked_child or self.lost or _thread.get_ident() != self._home or self._looks.lock.locked():
+        if _thread.get_ident() != self._home or self._looks.lock.locked():
             return
         if self.steps == 0:
             self._peers.look_if_they_stepped()
@@ -235,15 +230,9 @@ class Recorder:
         if self.is_over():
             self._stop()
 
-    def _on_watchdog_thread(self) -> None:
-        """Called by the watchdog's thread."""
-        try:
-            self._tick()
-        except OSError:  # the disk is full or the folder gone: the script goes on, unrecorded
-            self.lost = True
-
     def _tick(self) -> None:
-        if self._comm is not None and not self.lost:
+        """Called by the watchdog's thread."""
+        if self._comm is not None:
             self._comm.tick()
         looked_at = self._looks.lock.locked() or self._peers.somebody_looks()
         if self._no_step is not None:
@@ -251,7 +240,7 @@ class Recorder:
         if self._stuck is not None and self._stuck.is_hung(looked_at):
             last = "" if self._comm is None else self._comm.last_words()
             self._ends.leave_hung(self.steps, self.options.hang_timeout or 0.0, last, self._home)
-        if self._looks.lock.locked() or self.lost:
+        if self._looks.lock.locked():
             return
         # a step that is soon over looks by itself, while the script allocates nothing
         if CLOCK.perf_counter() - self._began > LONG_STEP_S:
@@ -268,22 +257,25 @@ class Recorder:
 
     def failed(self, error: BaseException | None) -> None:
         """The script's main code raised: an allocation that failed is looked at while its traceback's frames live."""
-        if not self._in_forked_child and not self.lost:
-            self._shortages.look_at_uncaught(self.steps, error)
-
-    def finish(self, ended: Callable[[int], Ended], look: bool) -> None:
-        """Take a last look if asked to, take everything out, and write how it ended; no look's error comes through."""
-        if self._in_forked_child:
+        if self._guard.deaf:
             return
         try:
-            if not self.lost:
-                self._write_the_end(ended, look)
-        except OSError:  # the disk is full or the folder gone; the script's own end is what counts
-            self.lost = True
-        finally:
-            self.patches.take_out()
-            self._folder.close()
-            self._rank_state.close()
+            self._look_at_uncaught(self.steps, error)
+        except Exception as ours:  # noqa: BLE001 - whatever it is, it must not become the script's
+            self._guard.fault("error of the script", ours)
+
+    def finish(self, ended: Callable[[int], Ended], look: bool) -> None:
+        """Take a last look if asked to, take everything out, and write how it ended; no error of ours comes through."""
+        if self._in_forked_child:
+            return
+        guard = self._guard
+        guard.call("end of the rank", self._write_the_end, ended, look)
+        if guard.lost:
+            guard.call("last word of the rank", lambda: self._ends.ended(ended(self.steps)), even_lost=True)
+        self.patches.take_out()
+        guard.call("closing of the folder", self._folder.close, even_lost=True)
+        guard.call("closing of the rank's state", self._rank_state.close, even_lost=True)
+        guard.let_go()
 
     def _write_the_end(self, ended: Callable[[int], Ended], look: bool) -> None:
         self._collections.over = True

@@ -9,7 +9,6 @@ import torch
 from leakscope.capture.device.monitor import DeviceMemory
 from leakscope.capture.lifetimes.allocation_sites import AllocationSites
 from leakscope.capture.lifetimes.tracker import LifetimeTracker
-from leakscope.capture.process.forks import in_forked_child
 from leakscope.capture.process.patches import Patches
 from leakscope.options import Options
 from leakscope.record.folder import RankFolder
@@ -28,7 +27,6 @@ class WatchedSteps:
     ) -> None:
         self._options, self._folder = options, folder
         self._sites, self._device, self._lifetimes = sites, device, lifetimes
-        self._in_forked_child = in_forked_child()
         self._since = 0
 
     def install(self, patches: Patches, comm: bool) -> None:
@@ -36,6 +34,8 @@ class WatchedSteps:
         if self._options.lifetimes:
             self._lifetimes.install(patches, comm=comm)
         patches.call_before(torch, "compile", self._before_compile)
+        guard = patches.guard
+        guard.at_end += [lambda _: guard.later.append(self.leave), lambda _: guard.try_again()]
 
     def begin_again(self, step: int) -> None:
         """Another clock took over after this step: what was to be watched is counted from there."""
@@ -57,14 +57,12 @@ class WatchedSteps:
             for row in watched.rows:
                 self._folder.append(row)
 
-    def leave(self) -> None:
-        """Watch no more."""
-        self._sites.leave()
-        self._lifetimes.leave()
+    def leave(self) -> bool:
+        """Watch no more; False while a mode of the script's own stands above ours, or ours runs: neither is popped."""
+        left = self._sites.leave()
+        return self._lifetimes.leave() and left
 
     def _before_compile(self, *_: Any, **__: Any) -> None:
-        if self._in_forked_child:
-            return
         if self._sites.watching and self._sites.leave():
             self._folder.note("where tensors are made was not watched to the end: the script calls torch.compile")
         self._lifetimes.script_compiles()

@@ -12,7 +12,7 @@ from leakscope.record.rows.row import rare
 if TYPE_CHECKING:
     from leakscope.allocator.figures import SnapshotReport
     from leakscope.graph.model import HeapGraph
-    from leakscope.record.rows.clock import StartedProcess, StepsBy
+    from leakscope.record.rows.clock import RecordingEnded, StartedProcess, StepsBy
     from leakscope.record.rows.comm import CommOperation, ContextsAtStep, FinalOperation
     from leakscope.record.rows.device import DeviceBlocks, DeviceFailure, DeviceStep
     from leakscope.record.rows.host import AllocationFailure, GcFreeze, MemoryShortage, MemoryThere
@@ -151,6 +151,8 @@ class Rank:
     """What ended the steps, one after the other; none in runs of the first versions."""
     processes: tuple[StartedProcess, ...] = ()
     """Python processes that the script started and that are not seen."""
+    recording_ended: tuple[RecordingEnded, ...] = ()
+    """Where that was before the script had ended."""
     snapshots: tuple[SnapshotReport, ...] = ()
     """What the rank's newest allocator snapshots say, where `read_run` was asked for them."""
 

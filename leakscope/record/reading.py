@@ -16,7 +16,7 @@ from leakscope.record.kinds import Occasion
 from leakscope.record.last_operation import NAME as LAST_OPERATION
 from leakscope.record.last_operation import unpack
 from leakscope.record.model import GcDiff, Look, Rank, Run, Step
-from leakscope.record.rows.clock import StartedProcess, StepsBy
+from leakscope.record.rows.clock import RecordingEnded, StartedProcess, StepsBy
 from leakscope.record.rows.comm import CommOperation, ContextsAtStep, FinalOperation
 from leakscope.record.rows.device import DeviceBlocks, DeviceFailure, DeviceStep
 from leakscope.record.rows.host import SHORTAGE_ROWS, AllocationFailure, GcFreeze, MemoryThere
@@ -115,6 +115,7 @@ def _read_rank(folder: Path, number: int, snapshots: bool) -> Rank:
         host_memory=_rows(lines, MemoryThere),
         clocks=_rows(lines, StepsBy),
         processes=_rows(lines, StartedProcess),
+        recording_ended=_rows(lines, RecordingEnded),
         snapshots=analysed,
     )
 

@@ -18,10 +18,9 @@ class Heard:
 
     def __init__(self) -> None:
         self.ticks: list[tuple[ClockKind, str]] = []
-        self.errors: list[Exception] = []
         self.step_alone = True
         self.clock = StepClock(lambda: self.step_alone)
-        self.events = StepEvents(self.clock, self.ticks.append, lambda: False, self.errors.append)
+        self.events = StepEvents(self.clock, self.ticks.append)
 
     def by(self, clock: ClockKind) -> int:
         return sum(tick[0] == clock for tick in self.ticks)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
+from types import FrameType
 from typing import Any
 
 import torch
@@ -18,6 +19,7 @@ import torch
 from leakscope.capture.comm.arguments import is_plain, tensors_among
 from leakscope.capture.comm.operation_log import OperationLog
 from leakscope.capture.comm.process_group import Calls
+from leakscope.capture.comm.work import fail
 from leakscope.capture.process.patches import Patches
 from leakscope.record.kinds import Direction
 
@@ -110,94 +112,102 @@ def _replace(namespace: Any, name: str, make: Callable[[Call], Call], patches: P
         patches.replace(operator, "_op", recorded, label=f"{operator}._op")
 
 
-def _collective(log: OperationLog, calls: Calls, name: str, called: Call) -> Call:
-    direction, copies, alone = name.rstrip("_").removesuffix("_out"), name in _COPYING, calls.alone(called)
+def _noting(
+    calls: Calls, name: str, begin: Callable[..., Any], ended: Callable[..., Any], failed: Call, called: Call
+) -> Call:
+    """What stands for an operator: `begin` gives what to note of a call, None for one that goes through unnoted.
+
+    `ended` gets that and the result, `failed` that and the error.
+    """
+    guard, alone = calls.guard, calls.alone(called)
+    begin, deaf = guard.guarded(f"beginning of {name}", begin), guard.deaf
+    ended, failed = guard.guarded(f"end of {name}", ended), guard.entry(f"failure of {name}", failed)
 
     def wrapper(*args: Any, **kwargs: Any) -> Any:
-        given = _real((*args, *kwargs.values()))
-        group = args[-1] if args else kwargs.get("group_name")
-        if not given or type(group) is not str or calls.passes():
+        noted = None if deaf or calls.passes() else begin(sys._getframe(1), *args, **kwargs)
+        if noted is None:
             return called(*args, **kwargs)
-        operation = log.begin(direction, group, None, None, given, sys._getframe().f_back)
         try:
             result = alone(*args, **kwargs)
         except BaseException as error:
-            log.refused(operation, error)
-            del args, kwargs, given
+            fail(guard, name, failed, noted, error)
+            del args, kwargs, noted
             raise
-        made = _real((result,))
-        log.returned(operation, made if copies else tensors_among((made, given)))
+        ended(noted, result)
         return result
 
     return wrapper
+
+
+def _collective(log: OperationLog, calls: Calls, name: str, called: Call) -> Call:
+    direction, copies = name.rstrip("_").removesuffix("_out"), name in _COPYING
+
+    def begin(frame: FrameType, *args: Any, **kwargs: Any) -> Any:
+        given = _real((*args, *kwargs.values()))
+        group = args[-1] if args else kwargs.get("group_name")
+        if not given or type(group) is not str:
+            return None
+        return log.begin(direction, group, None, None, given, frame), given
+
+    def ended(noted: Any, result: Any) -> None:
+        operation, given = noted
+        made = _real((result,))
+        log.returned(operation, made if copies else tensors_among((made, given)))
+
+    return _noting(calls, name, begin, ended, lambda noted, error: log.refused(noted[0], error), called)
 
 
 def _point_to_point(log: OperationLog, calls: Calls, name: str, called: Call) -> Call:
-    direction, alone = _POINT_TO_POINT[name], calls.alone(called)
+    direction = _POINT_TO_POINT[name]
 
-    def wrapper(*args: Any, **kwargs: Any) -> Any:
+    def begin(frame: FrameType, *args: Any, **_: Any) -> Any:
         buffers = _real(args[:1])
-        if len(args) != _POINT_TO_POINT_ARGUMENTS or not buffers or calls.passes():
-            return called(*args, **kwargs)
+        if len(args) != _POINT_TO_POINT_ARGUMENTS or not buffers:
+            return None
         _, peer, tag, group = args
-        operation = log.begin(direction, group, peer, tag, buffers, sys._getframe().f_back)
-        try:
-            result = alone(*args, **kwargs)
-        except BaseException as error:
-            log.refused(operation, error)
-            del args, kwargs, buffers
-            raise
-        log.returned(operation, buffers, _others(result, buffers))
-        return result
+        return log.begin(direction, group, peer, tag, buffers, frame), buffers
 
-    return wrapper
+    def ended(noted: Any, result: Any) -> None:
+        operation, buffers = noted
+        log.returned(operation, buffers, _others(result, buffers))
+
+    return _noting(calls, name, begin, ended, lambda noted, error: log.refused(noted[0], error), called)
 
 
 def _batched(log: OperationLog, calls: Calls, called: Call) -> Call:
-    alone = calls.alone(called)
-
-    def wrapper(*args: Any, **kwargs: Any) -> Any:
-        if len(args) != _BATCHED_ARGUMENTS or calls.passes() or not all(map(_is_real, args[3])):
-            return called(*args, **kwargs)
+    def begin(frame: FrameType, *args: Any, **_: Any) -> Any:
+        if len(args) != _BATCHED_ARGUMENTS or not all(map(_is_real, args[3])):
+            return None
         names, peers, tags, tensors, group = args
-        operations = [
-            log.begin(_POINT_TO_POINT.get(name, name), group, peer, tag, [tensor], sys._getframe().f_back)
+        return [
+            (log.begin(_POINT_TO_POINT.get(name, name), group, peer, tag, [tensor], frame), tensor)
             for name, peer, tag, tensor in zip(names, peers, tags, tensors, strict=True)
         ]
-        try:
-            result = alone(*args, **kwargs)
-        except BaseException as error:
-            for operation in operations:
-                log.refused(operation, error)
-            del args, kwargs, tensors
-            raise
-        for operation, tensor, stands_for in zip(operations, tensors, result, strict=True):
-            log.returned(operation, [tensor], _others(stands_for, [tensor]))
-        return result
 
-    return wrapper
+    def ended(noted: Any, result: Any) -> None:
+        for (operation, tensor), stands_for in zip(noted, result, strict=True):
+            log.returned(operation, [tensor], _others(stands_for, [tensor]))
+
+    def failed(noted: Any, error: BaseException) -> None:
+        for operation, _ in noted:
+            log.refused(operation, error)
+
+    return _noting(calls, "batch_p2p_ops", begin, ended, failed, called)
 
 
 def _waits(log: OperationLog, calls: Calls, called: Call) -> Call:
-    alone = calls.alone(called)
-
-    def wrapper(*args: Any, **kwargs: Any) -> Any:
+    def begin(_: FrameType, *args: Any, **__: Any) -> Any:
         buffers = _real(args[:1])
-        operation = None if not buffers or calls.passes() else log.latest_of(buffers[0])
-        del buffers
+        operation = log.latest_of(buffers[0]) if buffers else None
         if operation is None:
-            return called(*args, **kwargs)
+            return None
         log.waiting((operation,))
-        try:
-            result = alone(*args, **kwargs)
-        except BaseException as error:
-            log.failed((operation,), error)
-            del args, kwargs
-            raise
-        log.waited((operation,))
-        return result
+        return (operation,)
 
-    return wrapper
+    def ended(noted: Any, _: Any) -> None:
+        log.waited(noted)
+
+    return _noting(calls, "wait_tensor", begin, ended, log.failed, called)
 
 
 def _others(result: Any, buffers: Sequence[Any]) -> list[Any]:

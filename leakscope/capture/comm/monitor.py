@@ -18,6 +18,7 @@ from leakscope.capture.process.import_hook import AfterImport
 from leakscope.capture.process.patches import Patches
 from leakscope.graph.model import CommUse
 from leakscope.record.folder import RankFolder
+from leakscope.record.last_operation import NAME as LAST_OPERATION
 
 
 class Holdings:
@@ -57,6 +58,7 @@ class CommMonitor:
         if torch.distributed.rpc.is_available():
             AfterImport("torch.distributed.autograd", self._watch_contexts).install(self.patches)
         patches.add("records of comm operations", self.remove)
+        patches.guard.at_end.append(self._lost)
 
     def _watch_contexts(self) -> None:
         self._contexts = ContextMonitor(self._folder, self.patches)
@@ -75,6 +77,10 @@ class CommMonitor:
             )
         self._log.forget()
         self._file.close()
+
+    def _lost(self, _: str) -> None:
+        """Nothing is noted any more: the last operation that is on record need not be the rank's last."""
+        (self._folder.path / LAST_OPERATION).unlink(missing_ok=True)
 
     # while the script runs
 

@@ -13,9 +13,9 @@ import torch
 
 from leakscope.capture.comm.arguments import PLAIN, argument, is_plain, tensors_among
 from leakscope.capture.comm.operation_log import OperationLog
-from leakscope.capture.comm.work import Waits
+from leakscope.capture.comm.work import Waits, fail
 from leakscope.capture.heap.raw_types import mro
-from leakscope.capture.process.forks import in_forked_child
+from leakscope.capture.process.guard import Guard
 from leakscope.capture.process.patches import Patches
 from leakscope.record.kinds import Direction
 
@@ -40,12 +40,11 @@ class Calls:
     """Puts the wrappers in; everything goes into the list and out with it."""
 
     def __init__(self, log: OperationLog, patches: Patches) -> None:
-        self._log, self._patches = log, patches
-        self._in_forked_child = in_forked_child()
+        self._log, self._patches, self.guard = log, patches, patches.guard
         self.inside: set[int] = set()
         """Threads in a call that is noted already; what it calls in turn is part of it."""
         self._met: set[type] = set()
-        self._waits = Waits(log)
+        self._waits = Waits(log, patches.guard)
 
     def install(self) -> None:
         """Wrap the classes of torch.distributed; those written in Python follow when they are first used."""
@@ -60,12 +59,12 @@ class Calls:
                 self._wrap_group(kind)
             elif issubclass(kind, c10d.Work):
                 self._wrap_work(kind)
-        self._patches.wrap(c10d.ProcessGroup, "__init__", self._begin_own)
-        self._patches.wrap(c10d.Work, "__init__", self._begin_own)
+        self._patches.call_before(c10d.ProcessGroup, "__init__", self._meet)
+        self._patches.call_before(c10d.Work, "__init__", self._meet)
         waits = self._waits
-        for name, wrapper in (("wait", waits.wait_for_future), ("done", waits.ask_future), ("then", waits.go_on)):
-            self._patches.wrap(torch._C.Future, name, wrapper)
-
+        self._patches.wrap(torch._C.Future, "wait", waits.wait_for_future)
+        self._patches.call_after(torch._C.Future, "done", waits.future_answered)
+        self._patches.call_after(torch._C.Future, "then", waits.goes_on)
         self._patches.call_before(torch.utils, "swap_tensors", self._log.let_go)
 
     def _wrap_group(self, kind: type) -> None:
@@ -73,39 +72,30 @@ class Calls:
             self._patches.wrap(kind, name, partial(self._point_to_point, name))
         for name in vars(kind).keys() & set(COLLECTIVES):
             self._patches.wrap(kind, name, partial(self._collective, name))
-        for name, wrapper in (("_start_coalescing", self._start), ("_end_coalescing", self._end)):
+        for name, after in (("_start_coalescing", self._started), ("_end_coalescing", self._ended)):
             if name in vars(kind):
-                self._patches.wrap(kind, name, wrapper)
+                self._patches.call_after(kind, name, after)
 
     def _wrap_work(self, kind: type) -> None:
         waits = self._waits
-        wrappers = {
-            "wait": waits.wait,
-            "synchronize": waits.wait,
-            "is_completed": waits.ask,
-            "get_future": waits.take_future,
-        }
-        for name, wrapper in wrappers.items():
+        for name in vars(kind).keys() & {"wait", "synchronize"}:
+            self._patches.wrap(kind, name, waits.wait)
+        for name, after in (("is_completed", waits.answered), ("get_future", waits.future_taken)):
             if name in vars(kind):
-                self._patches.wrap(kind, name, wrapper)
+                self._patches.call_after(kind, name, after)
 
     def passes(self) -> bool:
         """Whether a call is to go through unnoted: a forked child's, or part of one that is noted."""
-        return bool(self._in_forked_child) or get_ident() in self.inside
+        return bool(self.guard.deaf) or get_ident() in self.inside
 
     # classes written in Python: their own methods hide those that are wrapped
 
-    def _begin_own(self, called: Call) -> Call:
-        def wrapper(*args: Any, **kwargs: Any) -> Any:
-            if not self._in_forked_child:
-                for kind in mro(type(args[0])):
-                    if kind in self._met:
-                        break
-                    self._met.add(kind)
-                    self._wrap_own(kind)
-            return called(*args, **kwargs)
-
-        return wrapper
+    def _meet(self, made: Any, *_: Any, **__: Any) -> None:
+        for kind in mro(type(made)):
+            if kind in self._met:
+                break
+            self._met.add(kind)
+            self._wrap_own(kind)
 
     def _wrap_own(self, kind: type) -> None:
         own = {name for name, value in vars(kind).items() if isinstance(value, types.FunctionType)}
@@ -143,77 +133,95 @@ class Calls:
     # operations
 
     def _point_to_point(self, name: str, called: Call) -> Call:
-        begin, issued, refused = self._log.begin, self._log.issued, self._log.refused
-        inside, forked = self.inside, self._in_forked_child
+        guard = self.guard
+        begin, issued, refused = _entries(guard, name, self._log)
+        inside, deaf, fault = self.inside, guard.deaf, guard.fault
         direction, anybody = _POINT_TO_POINT[name], name == "recv_anysource"
         rank_name, tag_place = "dstRank" if direction == Direction.SEND else "srcRank", 2 if anybody else 3
         plain = PLAIN
 
         def wrapper(*args: Any, **kwargs: Any) -> Any:
-            if forked or (inside and get_ident() in inside):
+            if deaf or (inside and get_ident() in inside):
                 return called(*args, **kwargs)
-            if len(args) == _BY_PLACE and not anybody:
-                group, tensors, other, tag = args
-            else:
-                group, tensors = args[0], argument(args, kwargs, 1, "tensors", ())
-                other = None if anybody else argument(args, kwargs, 2, rank_name, None)
-                tag = argument(args, kwargs, tag_place, "tag", 0)
-            if type(tensors) is list and len(tensors) == 1 and plain.get(type(tensors[0])):
-                buffers = tensors
-            else:
-                buffers = list(filter(is_plain, tensors)) if type(tensors) in (list, tuple) else []
-            del tensors
-            operation = begin(direction, group, other, tag, buffers, sys._getframe(1))
-            del group
+            group = tensors = buffers = operation = None
+            try:
+                if len(args) == _BY_PLACE and not anybody:
+                    group, tensors, other, tag = args
+                else:
+                    group, tensors = args[0], argument(args, kwargs, 1, "tensors", ())
+                    other = None if anybody else argument(args, kwargs, 2, rank_name, None)
+                    tag = argument(args, kwargs, tag_place, "tag", 0)
+                if type(tensors) is list and len(tensors) == 1 and plain.get(type(tensors[0])):
+                    buffers = tensors
+                else:
+                    buffers = list(filter(is_plain, tensors)) if type(tensors) in (list, tuple) else []
+                operation = begin(direction, group, other, tag, buffers, sys._getframe(1))
+            except Exception as error:  # noqa: BLE001 - whatever it is, it must not become the script's
+                fault(name, error)
+            del group, tensors
             try:
                 work = called(*args, **kwargs)
             except BaseException as error:
-                refused(operation, error)
+                fail(guard, name, refused, operation, error)
                 del args, kwargs, buffers
                 raise
-            issued(operation, work, buffers)
+            try:
+                issued(operation, work, buffers)
+            except Exception as error:  # noqa: BLE001 - whatever it is, it must not become the script's
+                fault(name, error)
             return work
 
         return wrapper
 
     def _collective(self, name: str, called: Call) -> Call:
-        begin, issued, refused = self._log.begin, self._log.issued, self._log.refused
-        inside, forked = self.inside, self._in_forked_child
+        guard = self.guard
+        begin, issued, refused = _entries(guard, name, self._log)
+        inside, deaf, fault = self.inside, guard.deaf, guard.fault
         direction, alone, plain = name.strip("_"), name in _ONE_LIST, PLAIN
 
         def wrapper(*args: Any, **kwargs: Any) -> Any:
-            if forked or (inside and get_ident() in inside):
+            if deaf or (inside and get_ident() in inside):
                 return called(*args, **kwargs)
-            if alone and len(args) > 1 and type(args[1]) is list and len(args[1]) == 1 and plain.get(type(args[1][0])):
-                buffers = args[1]
-            else:
-                buffers = tensors_among((*args[1:], *kwargs.values()))
-            operation = begin(direction, args[0], None, None, buffers, sys._getframe(1))
+            buffers = operation = None
+            try:
+                if (
+                    alone
+                    and len(args) > 1
+                    and type(args[1]) is list
+                    and len(args[1]) == 1
+                    and plain.get(type(args[1][0]))
+                ):
+                    buffers = args[1]
+                else:
+                    buffers = tensors_among((*args[1:], *kwargs.values()))
+                operation = begin(direction, args[0], None, None, buffers, sys._getframe(1))
+            except Exception as error:  # noqa: BLE001 - whatever it is, it must not become the script's
+                fault(name, error)
             try:
                 work = called(*args, **kwargs)
             except BaseException as error:
-                refused(operation, error)
+                fail(guard, name, refused, operation, error)
                 del args, kwargs, buffers
                 raise
-            issued(operation, work, buffers)
+            try:
+                issued(operation, work, buffers)
+            except Exception as error:  # noqa: BLE001 - whatever it is, it must not become the script's
+                fault(name, error)
             return work
 
         return wrapper
 
-    def _start(self, called: Call) -> Call:
-        def wrapper(*args: Any, **kwargs: Any) -> Any:
-            result = called(*args, **kwargs)
-            if not self._in_forked_child:
-                self._log.start_coalescing(args[0])
-            return result
+    def _started(self, _: Any, group: Any, *__: Any, **___: Any) -> None:
+        self._log.start_coalescing(group)
 
-        return wrapper
+    def _ended(self, work: Any, group: Any, *_: Any, **__: Any) -> None:
+        self._log.end_coalescing(group, work)
 
-    def _end(self, called: Call) -> Call:
-        def wrapper(*args: Any, **kwargs: Any) -> Any:
-            work = called(*args, **kwargs)
-            if not self._in_forked_child:
-                self._log.end_coalescing(args[0], work)
-            return work
 
-        return wrapper
+def _entries(guard: Guard, name: str, log: OperationLog) -> tuple[Call, Call, Call]:
+    """What is to be called inside of `try` when an operation begins, was issued, or was refused."""
+    return (
+        guard.entry(f"beginning of {name}", log.begin),
+        guard.entry(f"issue of {name}", log.issued),
+        guard.entry(f"refusal of {name}", log.refused),
+    )

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 
-from leakscope.capture.process.forks import in_forked_child
 from leakscope.capture.process.patches import Patches
 from leakscope.capture.source.user_frames import users_line
 from leakscope.graph.model import CommUse
@@ -41,19 +40,11 @@ class ContextMonitor:
     def _install(self, patches: Patches) -> None:
         from torch.distributed import autograd
 
-        opened, forked = self._opened, in_forked_child()
+        patches.add("contexts opened", self._opened.clear)
+        patches.call_after(autograd.context, "__enter__", self._entered)
 
-        def noting(entered: Callable[..., Any]) -> Callable[..., Any]:
-            def enter(context: Any) -> int:
-                number = int(entered(context))
-                if not forked:
-                    opened[number] = (users_line(sys._getframe(1)), self.step)
-                return number
-
-            return enter
-
-        patches.add("contexts opened", opened.clear)
-        patches.wrap(autograd.context, "__enter__", noting)
+    def _entered(self, number: int, _: Any) -> None:
+        self._opened[number] = (users_line(sys._getframe(1)), self.step)
 
     def step_ended(self, step: int) -> None:
         """Write one line of `contexts.jsonl` when something is open, or has just been closed."""

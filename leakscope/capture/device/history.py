@@ -30,11 +30,12 @@ class History:
         self._accelerator, self._note, self._begun = accelerator, note, begun
         self._in_forked_child = in_forked_child()
         self._callback = self.device_in_use
-        """One object, so that it can be found again among what waits for the device."""
+        """One object, so that it can be found again among what waits for the device; guarded, once attached."""
 
     def attach(self, patches: Patches) -> None:
         """Wait for the device's first use; a process that never uses it is left without a context."""
         device = self._accelerator
+        self._callback = patches.guard.guarded(f"first use of {device.kind}", self.device_in_use)
         if self.state == WAITING and device.recorder_name is not None:
             patches.call_before(*device.recorder_name, self._somebody_records)
             patches.add(f"memory history of {device.kind}", self.end)

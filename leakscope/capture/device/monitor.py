@@ -66,7 +66,7 @@ class DeviceMemory:
         self._accelerator = device = self._find()
         if device is not None:
             self._files = SnapshotFiles(self._folder.path, device.kind, self._wanted)
-            self.failures.kind = device.kind
+            self.failures.kind, self.failures.guard = device.kind, self._patches.guard
             self._patches.add("out-of-memory observer", self.failures.end)
             self._history = History(device, self._wanted != When.NEVER, self._tell, self._begun)
             self._history.attach(self._patches)

@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 from leakscope.capture.device.accelerator import Accelerator, read_figures
 from leakscope.capture.process.forks import in_forked_child
+from leakscope.capture.process.guard import Guard
 from leakscope.capture.source.user_frames import users_line, waiting
 from leakscope.record.folder import RankFolder
 from leakscope.record.rows.device import DeviceFailure
@@ -26,6 +27,7 @@ class Failures:
 
     def __init__(self, note: Callable[[str], None], folder: RankFolder) -> None:
         self.kind = ""
+        self.guard = Guard()
         self.look: Callable[[], bool] | None = None
         """Takes a look now; False where another is under way."""
         self.steps: Callable[[], int] = lambda: 0
@@ -41,7 +43,8 @@ class Failures:
         """Attach to the allocator, once; there is no way to detach, so what is attached holds this weakly."""
         if self._accelerator is None and accelerator.observe_failures is not None:
             self._accelerator = accelerator
-            accelerator.observe_failures(_observer(weakref.ref(self)))
+            ran_out = self.guard.guarded("out-of-memory observer", _observer(weakref.ref(self)))
+            accelerator.observe_failures(ran_out)
 
     def end(self) -> None:
         """From here on the observer does nothing."""

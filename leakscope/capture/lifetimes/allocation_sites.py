@@ -14,11 +14,16 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from leakscope.capture.lifetimes.dispatch_mode import enter, makes_memory, name_of, watching_mode, why_not
+from leakscope.capture.lifetimes.dispatch_mode import Tensors, enter, makes_memory, name_of, watching_mode, why_not
 from leakscope.capture.process.patches import Patches
 from leakscope.capture.source.user_frames import users_line, waiting
 
-Tensors = (torch.Tensor, torch.nn.Parameter)
+
+class _StorageRef(weakref.ref[Any]):
+    """Of a storage whose maker is known."""
+
+    __slots__ = ("address",)
+    address: int
 
 
 class AllocationSites:
@@ -26,7 +31,8 @@ class AllocationSites:
 
     def __init__(self, patches: Patches) -> None:
         self._patches = patches
-        self._entries: dict[int, tuple[weakref.ref[Any], str]] = {}
+        self._entries: dict[int, tuple[_StorageRef, str]] = {}
+        self._died = patches.guard.callback("death of a storage whose maker is known", self._gone)
         self._mode: TorchDispatchMode | None = None
         self._home = 0
 
@@ -46,7 +52,7 @@ class AllocationSites:
         if reason:
             return f"where tensors are made was not watched: {reason}"
         self._home = threading.get_ident()
-        self._mode = watching_mode(self._note)
+        self._mode = watching_mode(self._note, self._patches.guard)
         enter(self._mode, self._patches)
         return ""
 
@@ -65,13 +71,14 @@ class AllocationSites:
 
     def know(self, storage: torch.UntypedStorage, made_at: str) -> None:
         """Note who made this storage."""
-        address, entries = storage._cdata, self._entries
+        reference = _StorageRef(storage, self._died)
+        reference.address = storage._cdata
+        self._entries[reference.address] = reference, made_at
 
-        def gone(reference: weakref.ref[Any]) -> None:
-            if address in entries and entries[address][0] is reference:
-                del entries[address]
-
-        entries[address] = (weakref.ref(storage, gone), made_at)
+    def _gone(self, reference: _StorageRef) -> None:
+        entries = self._entries
+        if reference.address in entries and entries[reference.address][0] is reference:
+            del entries[reference.address]
 
     def _note(self, func: Any, args: object, kwargs: object, out: object) -> None:
         del args, kwargs

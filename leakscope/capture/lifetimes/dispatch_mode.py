@@ -13,18 +13,22 @@ from torch._ops import OpOverload
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from leakscope.capture.heap.raw_types import mro, type_dict
+from leakscope.capture.process.guard import Guard
 from leakscope.capture.process.patches import Patches
 
 Dispatched = Callable[[Any, Any, Any, Any], None]
 """Called after each operation with the operator, its arguments, its keyword arguments and what it returned."""
 
 
+Tensors = (torch.Tensor, torch.nn.Parameter)
 _OFF = "watching would switch compiling off"
 
 
-def watching_mode(dispatched: Dispatched) -> TorchDispatchMode:
+def watching_mode(dispatched: Dispatched, guard: Guard) -> TorchDispatchMode:
     """A mode to be entered with `enter`."""
     plain: dict[type, bool] = {}
+    deaf, name = guard.deaf, "dispatch mode"
+    dispatched, is_plain = guard.entry(name, dispatched), guard.entry("types under the dispatch mode", _is_plain)
 
     class Watching(TorchDispatchMode):  # type: ignore[no-untyped-call]
         # without it torch.cond and flex_attention raise under a mode (torch/_ops.py, HigherOrderOperator.dispatch)
@@ -38,7 +42,11 @@ def watching_mode(dispatched: Dispatched) -> TorchDispatchMode:
         def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             for kind in types:  # usually none, but `.data` inside a custom Function names torch.Tensor itself
                 if kind not in plain:
-                    plain[kind] = _is_plain(kind)
+                    try:
+                        plain[kind] = is_plain(kind)
+                    except Exception as error:  # noqa: BLE001 - whatever it is, it must not become the script's
+                        plain[kind] = kind in Tensors
+                        guard.fault("types under the dispatch mode", error)
                 if not plain[
                     kind
                 ]:  # a subclass with a dispatch of its own runs it with this mode on: what it does inside is seen
@@ -51,7 +59,11 @@ def watching_mode(dispatched: Dispatched) -> TorchDispatchMode:
                 assert error.__traceback__ is not None
                 error.__traceback__ = error.__traceback__.tb_next
                 raise
-            dispatched(func, args, kwargs, out)
+            if not deaf:
+                try:
+                    dispatched(func, args, kwargs, out)
+                except Exception as error:  # noqa: BLE001 - whatever it is, it must not become the script's
+                    guard.fault(name, error)
             return out
 
     return Watching()  # type: ignore[no-untyped-call]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -24,10 +25,10 @@ class ModuleStack:
 
     def enter(self, patches: Patches) -> None:
         """Listen from here on."""
-        after: Callable[..., Any] = hooks.register_module_forward_hook
+        after: Callable[..., Any] = partial(hooks.register_module_forward_hook, always_call=True)
         patches.add("modules running", self._running.clear)
-        patches.add("module forward pre-hook", hooks.register_module_forward_pre_hook(self._before).remove)
-        patches.add("module forward hook", after(self._after, always_call=True).remove)
+        patches.hook("module forward pre-hook", hooks.register_module_forward_pre_hook, self._before)
+        patches.hook("module forward hook", after, self._after)
 
     def _before(self, module: torch.nn.Module, args: object) -> None:
         del args

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch.overrides import handle_torch_function, has_torch_function
 
+from leakscope.capture.process.guard import Guard
 from leakscope.capture.process.patches import Patches
 
 READS = ("tolist",)
@@ -32,18 +33,27 @@ class RawAccess:
     def enter(self, patches: Patches) -> None:
         """Stand before them from here on."""
         for owner, name, report, after in self._calls:
-            patches.wrap(owner, name, partial(_reporting, report=report, after=after))
+            if after:
+                patches.call_after(owner, name, partial(_returned, report))
+            else:
+                patches.wrap(owner, name, partial(_reporting, patches.guard, f"Tensor.{name}", report))
 
 
-def _reporting(original: Any, report: Callable[[Any], None], after: bool) -> Any:
+def _returned(report: Callable[[Any], None], _: object, self: Any, *__: Any, **___: Any) -> None:
+    report(self)
+
+
+def _reporting(guard: Guard, name: str, report: Callable[[Any], None], original: Any) -> Any:
+    report, deaf = guard.entry(name, report), guard.deaf
+
     def wrapper(self: Any, /, *args: Any, **kwargs: Any) -> Any:
-        if not after:
-            report(self)
-            if has_torch_function((self,)):  # a mode or subclass hears of torch's own method, as it would without us
-                return handle_torch_function(original, (self,), self, *args, **kwargs)
-            return original(self, *args, **kwargs)
-        result = original(self, *args, **kwargs)
-        report(self)
-        return result
+        if not deaf:
+            try:
+                report(self)
+            except Exception as error:  # noqa: BLE001 - whatever it is, it must not become the script's
+                guard.fault(name, error)
+        if has_torch_function((self,)):  # a mode or subclass hears of torch's own method, as it would without us
+            return handle_torch_function(original, (self,), self, *args, **kwargs)
+        return original(self, *args, **kwargs)
 
     return wrapper

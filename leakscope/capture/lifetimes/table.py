@@ -12,6 +12,7 @@ import torch
 
 from leakscope.capture.heap.native.storages import StorageBase, TensorBase, storage_of
 from leakscope.capture.lifetimes.records import Operation, Record, StorageRef
+from leakscope.capture.process.guard import Guard
 
 _HOST = torch.device("cpu")
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
@@ -48,7 +49,7 @@ def _address_of(tensor: Any) -> int | None:
 class Table:
     """Records by address while alive, all of them in order, and the operations; nothing is held alive."""
 
-    def __init__(self, device: torch.device = _HOST) -> None:
+    def __init__(self, device: torch.device = _HOST, guard: Guard | None = None) -> None:
         self.device = device
         """Whose memory counts: this one accelerator's, or all where none is in use."""
         self.operations: list[Operation] = []
@@ -64,6 +65,7 @@ class Table:
         """The last operation may have changed the size of a storage that was there."""
         self._made = 0
         self._grown = False
+        self._died = (guard or Guard()).callback("death of a storage that is watched", self._gone)
 
     def begin(self) -> None:
         """A step begins: the sign starts anew."""
@@ -138,7 +140,7 @@ class Table:
         del self.alive[record.address]
         record.address = int(storage._cdata)
         record.last = record.summed = len(self.operations) - 1
-        record.reference = StorageRef(storage, self._gone)
+        record.reference = StorageRef(storage, self._died)
         record.reference.record = record
         self.alive[record.address] = record
 
@@ -176,7 +178,7 @@ class Table:
         storage = tensor.untyped_storage()
         record = Record(address, self._bytes(storage), born, self._made if born >= 0 else -1, last=born)
         record.born_seconds = time.perf_counter()
-        record.reference = StorageRef(storage, self._gone)
+        record.reference = StorageRef(storage, self._died)
         record.reference.record = record
         self.records.append(record)
         self.alive[address] = record

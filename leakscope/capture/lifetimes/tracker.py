@@ -93,8 +93,8 @@ class LifetimeTracker:
         """Put in what must stand before the first step: torch iterates its optimizer hooks while it calls them."""
         from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
-        patches.add("optimizer phase begins", register_optimizer_step_pre_hook(self._optimizer_begins).remove)
-        patches.add("optimizer phase ends", register_optimizer_step_post_hook(self._optimizer_ends).remove)
+        patches.hook("optimizer phase begins", register_optimizer_step_pre_hook, self._optimizer_begins)
+        patches.hook("optimizer phase ends", register_optimizer_step_post_hook, self._optimizer_ends)
         if comm:
             from torch._C._distributed_c10d import Work
 
@@ -128,11 +128,11 @@ class LifetimeTracker:
         self._second, self._peak, self._look, self._deaf = -1, None, None, False
         self._optimizing = False
         with torch._C.DisableTorchFunction():
-            self._table = Table(torch.device(self._fullest()))
+            self._table = Table(torch.device(self._fullest()), self._patches.guard)
             self._table.there(tensors_alive())
         self._modules.enter(self._patches)
         self._raw_access.enter(self._patches)
-        self._mode = watching_mode(self._dispatched)
+        self._mode = watching_mode(self._dispatched, self._patches.guard)
         enter(self._mode, self._patches)
         return None
 

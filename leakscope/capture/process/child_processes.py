@@ -7,10 +7,8 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from typing import Any
 
-from leakscope.capture.process.forks import in_forked_child
 from leakscope.capture.process.patches import Patches
 from leakscope.capture.source.user_frames import users_line
 from leakscope.record.rows.clock import StartedProcess
@@ -25,7 +23,6 @@ class OwnProcesses:
     def __init__(self, note: Callable[[StartedProcess], object]) -> None:
         self.count = 0
         self._note_it = note
-        self._in_forked_child = in_forked_child()
 
     def install(self, patches: Patches) -> None:
         """Watch `multiprocessing` and `subprocess`."""
@@ -43,12 +40,9 @@ class OwnProcesses:
             self._note("subprocess")
 
     def _note(self, through: str) -> None:
-        if self._in_forked_child:
-            return
         self.count += 1
         if self.count <= _MAX_NOTED:
-            with suppress(OSError):  # the disk is full or the folder gone
-                self._note_it(StartedProcess(through, users_line(sys._getframe(2))))
+            self._note_it(StartedProcess(through, users_line(sys._getframe(2))))
 
 
 def _through(process: Any) -> str:

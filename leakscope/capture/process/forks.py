@@ -6,22 +6,45 @@ Wrappers ask on every call, and asking for the number of the process would be a 
 from __future__ import annotations
 
 import os
+import weakref
 
-ForkMark = list[bool]
-"""Empty, and so false, in the process where it was asked for; true in every process forked from that one since."""
 
-_MARKS: list[ForkMark] = [[]]
+class Mark(list[bool]):
+    """Empty, and so false, until something has come to pass; true from then on.
+
+    To be kept, and tested like a truth value whenever the question comes up: that runs no line of Python.
+    """
+
+    __slots__ = ("__weakref__",)
+
+
+_CURRENT = [Mark()]
 """The mark of this process; the only entry."""
+_OTHERS: list[weakref.ref[Mark]] = []
+"""Those that mean something else as well."""
 
 
-def in_forked_child() -> ForkMark:
-    """To be kept, and tested like a truth value whenever the question comes up: that runs no line of Python."""
-    return _MARKS[0]
+def in_forked_child() -> Mark:
+    """True in every process that is forked, from now on, from the one where it was asked for."""
+    return _CURRENT[0]
+
+
+def also_in_forked_child() -> Mark:
+    """A mark of one's own: true as soon as its owner makes it so, and in every process that is forked from now on."""
+    mark = Mark()
+    _OTHERS[:] = [other for other in _OTHERS if other() is not None]
+    _OTHERS.append(weakref.ref(mark))
+    return mark
 
 
 def _forked() -> None:
-    _MARKS[0].append(True)  # whoever holds it was made before the fork
-    _MARKS[0] = []
+    # whoever holds them made them before the fork
+    marks = [_CURRENT[0], *(other() for other in _OTHERS)]
+    _CURRENT[0] = Mark()
+    _OTHERS.clear()
+    for mark in marks:
+        if mark is not None:
+            mark.append(True)
 
 
 os.register_at_fork(after_in_child=_forked)

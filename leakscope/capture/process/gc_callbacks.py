@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from leakscope.capture.process.forks import in_forked_child
 from leakscope.capture.process.patches import Patches
 from leakscope.record.model import Collection
 from leakscope.record.rows.host import GcFreeze
@@ -52,7 +51,6 @@ class CollectionWatch:
 
     def __init__(self, counted: Callable[[], int | None]) -> None:
         self._counted = counted
-        self._in_forked_child = in_forked_child()
         self._began: tuple[float, int | None] | None = None
         self._seen: list[Collection] = []
         self.over = False
@@ -63,7 +61,7 @@ class CollectionWatch:
 
     def __call__(self, phase: str, info: Mapping[str, Any]) -> None:
         """As `gc.callbacks` calls it: `start` or `stop`, and what the collection found."""
-        if self.over or self._own_blocks or self._in_forked_child:
+        if self.over or self._own_blocks:
             return
         if phase == "start":
             # collecting begins with setting the count to 0 (gcmodule.c, gc_collect_main): these weigh nothing now
@@ -125,5 +123,4 @@ class CollectionWatch:
 
     def install(self, patches: Patches) -> None:
         """Listen."""
-        gc.callbacks.append(self)
-        patches.add("gc.callbacks", lambda: gc.callbacks.remove(self) if self in gc.callbacks else None)
+        patches.listen("gc.callbacks", gc.callbacks, self.__call__)

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 
+from leakscope.capture.process.guard import Guard
 from leakscope.capture.process.patches import Patches
 
 
@@ -17,9 +18,12 @@ class AfterImport(importlib.abc.MetaPathFinder):
 
     def __init__(self, name: str, then: Callable[[], None]) -> None:
         self._name, self._then, self._asking = name, then, False
+        self._guard = Guard()
 
     def install(self, patches: Patches) -> None:
         """Wait for the import; a module that is there already has had it."""
+        self._guard = patches.guard
+        self._then = self._guard.guarded(f"import of {self._name}", self._then)
         if self._name in sys.modules:
             self._then()
         else:
@@ -35,11 +39,13 @@ class AfterImport(importlib.abc.MetaPathFinder):
     ) -> ModuleSpec | None:
         """Ask the other finders for the module that is waited for, and stand between it and its loader."""
         del path, target
-        if fullname != self._name or self._asking:
+        if fullname != self._name or self._asking or self._guard.deaf:
             return None
         self._asking = True
         try:
             spec = importlib.util.find_spec(fullname)
+        except Exception:  # noqa: BLE001 - a finder's own: Python asks it next, and has it from there
+            return None
         finally:
             self._asking = False
         if spec is not None and spec.loader is not None:

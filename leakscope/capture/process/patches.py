@@ -1,11 +1,17 @@
-"""What is leakscope's in this process? Everything it puts there stands in one list and is taken out at the end."""
+"""What is leakscope's in this process? Everything it puts there stands in one list and is taken out at the end.
+
+What is put in through here goes through the guard: an error of ours in it never becomes the script's.
+"""
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
+
+from leakscope.capture.process.guard import Guard
 
 _ABSENT = object()
 
@@ -21,7 +27,8 @@ class Patch:
 class Patches:
     """What was put into the process, in order, each with the way to take it out again."""
 
-    def __init__(self) -> None:
+    def __init__(self, guard: Guard | None = None) -> None:
+        self.guard = Guard() if guard is None else guard
         self._entries: list[Patch | Patches] = []
 
     @property
@@ -38,7 +45,7 @@ class Patches:
 
     def part(self) -> Patches:
         """A stretch of this list that can be taken out by itself, again and again; at the end it goes with the rest."""
-        part = Patches()
+        part = Patches(self.guard)
         self._entries.append(part)
         return part
 
@@ -60,30 +67,100 @@ class Patches:
             else:
                 setattr(owner, name, stood)
 
-        self.add(label or f"{getattr(owner, '__name__', owner)}.{name}", put_back)
+        self.add(label or name_of(owner, name), put_back)
+
+    def hook(
+        self,
+        name: str,
+        register: Callable[[Callable[..., Any]], Any],
+        function: Callable[..., Any],
+        then: Callable[[Any], object] | None = None,
+    ) -> None:
+        """Have torch call `function` and, with what that answers, `then`; `register` gives the handle that removes it.
+
+        As `Guard.guarded`.
+        """
+        self.add(name, register(self.guard.guarded(name, function, then)).remove)
+
+    def listen(self, name: str, listeners: list[Any], function: Callable[..., object]) -> None:
+        """Add a function to a list of those that Python calls."""
+        heard = self.guard.callback(name, function)
+        listeners.append(heard)
+        self.add(name, lambda: listeners.remove(heard) if heard in listeners else None)
 
     def wrap(self, owner: Any, name: str, make: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
-        """Put what `make` makes of the function or method `owner.name` in its place, under its own name."""
+        """Put what `make` makes of the function or method `owner.name` in its place, under its own name.
+
+        For what is called so often that it must see to errors of ours by itself: `call_before` and `call_around` do.
+        """
         called = getattr(owner, name)
         self.replace(owner, name, functools.wraps(called, updated=())(make(called)))
 
     def call_before(self, owner: Any, name: str, before: Callable[..., object]) -> None:
         """Call `before` with the same arguments ahead of the function or method `owner.name`, whose results stay."""
+        self.wrap(owner, name, functools.partial(calling_before, self.guard, name_of(owner, name), before))
 
-        def make(called: Callable[..., Any]) -> Callable[..., Any]:
-            def wrapper(*args: Any, **kwargs: Any) -> Any:
-                before(*args, **kwargs)
-                return called(*args, **kwargs)
-
-            return wrapper
-
-        self.wrap(owner, name, make)
+    def call_after(self, owner: Any, name: str, after: Callable[..., object]) -> None:
+        """Call `after` with what the function or method `owner.name` returned, and with the same arguments."""
+        self.wrap(owner, name, functools.partial(calling_after, self.guard, name_of(owner, name), after))
 
     def take_out(self) -> bool:
-        """Take everything out, the latest first; False where something had to stay for now."""
+        """Take everything out, the latest first; False where something had to stay for now.
+
+        What raises is a fault of ours, and does not keep the others in.
+        """
         for entry in reversed(self._entries[:]):
             if isinstance(entry, Patches):
                 entry.take_out()
-            elif entry.take_out() is not False:
-                self._entries.remove(entry)
+                continue
+            try:
+                gone = entry.take_out() is not False
+            except Exception as error:  # noqa: BLE001 - whatever it is, it must not become the script's
+                self.guard.fault(f"taking out {entry.name}", error)
+                gone = True
+            if gone:
+                with suppress(ValueError):  # another thread has
+                    self._entries.remove(entry)
         return not self.names
+
+
+def name_of(owner: Any, name: str) -> str:
+    """`Work.wait`."""
+    return f"{getattr(owner, '__name__', owner)}.{name}"
+
+
+def calling_before(
+    guard: Guard, name: str, before: Callable[..., object], called: Callable[..., Any]
+) -> Callable[..., Any]:
+    """What calls `before` ahead of `called`, with the same arguments."""
+    before, deaf, fault = guard.entry(name, before), guard.deaf, guard.fault
+
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        if not deaf:
+            try:
+                before(*args, **kwargs)
+            except Exception as error:  # noqa: BLE001 - whatever it is, it must not become the script's
+                fault(name, error)
+        elif guard.later:
+            guard.try_again()
+        return called(*args, **kwargs)
+
+    return wrapper
+
+
+def calling_after(
+    guard: Guard, name: str, after: Callable[..., object], called: Callable[..., Any]
+) -> Callable[..., Any]:
+    """What calls `after` with what `called` returned, and with the same arguments."""
+    after, deaf, fault = guard.entry(name, after), guard.deaf, guard.fault
+
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        result = called(*args, **kwargs)
+        if not deaf:
+            try:
+                after(result, *args, **kwargs)
+            except Exception as error:  # noqa: BLE001 - whatever it is, it must not become the script's
+                fault(name, error)
+        return result
+
+    return wrapper

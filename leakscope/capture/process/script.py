@@ -11,6 +11,7 @@ import pkgutil
 import sys
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib.machinery import ModuleSpec, SourceFileLoader, SourcelessFileLoader
 from importlib.util import MAGIC_NUMBER
@@ -211,8 +212,9 @@ def trimmed_excepthook() -> Callable[..., object]:
     shown = sys.excepthook
 
     def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> object:
-        del trace
-        trim(error)
-        return shown(kind, error, error.__traceback__)
+        with suppress(Exception):  # the whole traceback is better than none
+            trim(error)
+            trace = error.__traceback__
+        return shown(kind, error, trace)
 
     return hook

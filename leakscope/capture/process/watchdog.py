@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import _thread
 import os
 import sys
 from collections.abc import Callable
 
 from leakscope.capture.process.clock import CLOCK
+from leakscope.capture.process.guard import Guard
 
 _TICK_INTERVAL_S = 0.1
 """Seconds between two ticks."""
@@ -31,9 +31,10 @@ class Watchdog:
         self._grace_s = grace_s
         self._ended = False
 
-    def start(self) -> None:
-        """Start the thread."""
-        _thread.start_new_thread(self._run, ())
+    def start(self, guard: Guard) -> None:
+        """Start the thread; an error of ours ends it."""
+        self._tick = guard.guarded("tick of the watchdog", self._tick)
+        guard.thread("watchdog thread", self._run)
 
     def end(self) -> None:
         """Let the thread end at its next tick."""

@@ -17,6 +17,7 @@ from leakscope.native import heap_reader
 from leakscope.record.folder import RankFolder, write_json
 from leakscope.record.kinds import EndKind
 from leakscope.record.model import Ended
+from leakscope.record.rows.clock import RecordingEnded
 
 HANG_STATUS = 124
 """Exit status of a rank that `--hang-timeout` has ended, as of `timeout`."""
@@ -38,6 +39,14 @@ class Ends:
         self.rank_state.update(activity=Activity.STOPPING)
         with suppress(OSError):
             self.folder.ended(Ended(EndKind.STOPPED, 0, steps))
+
+    def recording_ended(self, steps: int, why: str) -> None:
+        """Nothing more is recorded; the script goes on."""
+        self.folder.append(RecordingEnded(steps, why))
+
+    def lost(self) -> None:
+        """Nobody is to wait for this rank any more."""
+        self.rank_state.update(activity=Activity.LOST)
 
     def ended(self, ended: Ended) -> None:
         """The script has come to its end, and all the rest is on disk."""

@@ -20,11 +20,9 @@ class StepEvents:
         self,
         clock: StepClock,
         step_ended: Callable[[Tick], None],
-        is_deaf: Callable[[], bool],
-        give_up: Callable[[Exception], None],
     ) -> None:
-        """`step_ended` may raise to end the script; `give_up` is told of an error of our own, which must not."""
-        self._clock, self._step_ended, self._is_deaf, self._give_up = clock, step_ended, is_deaf, give_up
+        """`step_ended` may raise to end the script, and does so for nothing else."""
+        self._clock, self._step_ended = clock, step_ended
         self._home = _thread.get_ident()
         self._calls = Patches()
 
@@ -34,13 +32,15 @@ class StepEvents:
         from torch.nn.modules.module import register_module_forward_hook
         from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
 
-        patches.add("optimizer step hook", register_optimizer_step_post_hook(self._after_optimizer).remove)
+        patches.hook("optimizer step hook", register_optimizer_step_post_hook, self._after_optimizer, self._step_ended)
         for name in ("__init__", "__setstate__"):
             patches.call_before(Optimizer, name, self._before_optimizer_is_made)
-        engine = _Engine(Variable._execution_engine, self._before_backward, self._after_backward)
-        patches.replace(Variable, "_execution_engine", engine)
+        begins = patches.guard.guarded("beginning of a backward", self._before_backward)
+        ended = patches.guard.guarded("end of a backward", self._clock.backward_ended, self._step_ended)
+        patches.replace(Variable, "_execution_engine", _Engine(Variable._execution_engine, begins, ended))
         self._calls = patches.part()
-        self._calls.add("module call hook", register_module_forward_hook(self._after_call).remove)
+        self._calls.hook("module call hook", register_module_forward_hook, self._after_call, self._step_ended)
+        patches.guard.at_end.append(lambda _: patches.guard.later.append(self._calls.take_out))
         patches.call_before(torch, "compile", self._no_calls_any_more)
 
     def _no_calls_any_more(self, *_: Any, **__: Any) -> None:
@@ -49,40 +49,19 @@ class StepEvents:
 
     def _before_optimizer_is_made(self, optimizer: Any, *_: Any, **__: Any) -> None:
         self._calls.take_out()
-        self._ask(self._clock.optimizer_made, optimizer)
+        self._clock.optimizer_made(optimizer)
 
-    def _after_optimizer(self, optimizer: object, args: object, kwargs: object) -> None:
-        tick = self._ask(self._clock.optimizer_stepped, optimizer)
-        del optimizer, args, kwargs  # a look must not find them here
-        if tick is not None:
-            self._step_ended(tick)
+    def _after_optimizer(self, optimizer: object, *_: object) -> Tick | None:
+        return self._clock.optimizer_stepped(optimizer)
 
     def _before_backward(self) -> None:
         self._calls.take_out()
-        self._ask(self._clock.backward_began)
+        self._clock.backward_began()
 
-    def _after_backward(self) -> None:
-        tick = self._ask(self._clock.backward_ended)
-        if tick is not None:
-            self._step_ended(tick)
-
-    def _after_call(self, module: Any, args: object, output: object) -> None:
+    def _after_call(self, module: Any, *_: object) -> Tick | None:
         if _thread.get_ident() != self._home or not is_outermost():
-            return
-        tick = self._ask(self._clock.module_called, module, torch.is_grad_enabled())
-        del module, args, output
-        if tick is not None:
-            self._step_ended(tick)
-
-    def _ask(self, told: Callable[..., Tick | None], *about: object) -> Tick | None:
-        """What the clock says to it; None while nobody listens."""
-        if self._is_deaf():
             return None
-        try:
-            return told(*about)
-        except Exception as error:  # noqa: BLE001 - the user's script must not fail of our listening
-            self._give_up(error)
-            return None
+        return self._clock.module_called(module, torch.is_grad_enabled())
 
 
 class _Engine:

@@ -9,6 +9,7 @@ from types import FrameType
 from typing import Any
 
 from leakscope.capture.heap.raw_types import instance_dict
+from leakscope.capture.process.guard import Guard
 
 MAX_CALLS_IN_A_STEP = 8
 """Calls of one optimizer without one of the clock's, after which it is the clock.
@@ -24,7 +25,8 @@ class OptimizerClock:
     makes a new one for each trial, and may keep the old ones. Made together, as a GAN's, they are of one step.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, guard: Guard | None = None) -> None:
+        self._died = (guard or Guard()).callback("death of an optimizer", self._forget)
         self._clock: _Met | None = None
         self._met: dict[int, _Met] = {}
         """By address: an optimizer may have an `__eq__` of its own."""
@@ -51,7 +53,7 @@ class OptimizerClock:
             self._meet(optimizer, self._steps)
 
     def _meet(self, optimizer: object, made: int) -> _Met:
-        met = self._met[id(optimizer)] = _Met(optimizer, self._forget)
+        met = self._met[id(optimizer)] = _Met(optimizer, self._died)
         met.address, met.step, met.count, met.made, met.stepped = id(optimizer), -1, 0, made, False
         return met
 

@@ -79,7 +79,7 @@ class Peers:
         self._file.update(alone=self._file.mine.alone + 1)
         others = [state for rank, state in enumerate(states) if rank != self._rank]
         return self._file.mine.alone > 1 and all(
-            state.alone > 0 or state.activity == Activity.ENDED for state in others
+            state.alone > 0 or state.activity >= Activity.ENDED for state in others
         )
 
     def all_over(self) -> bool:
@@ -149,7 +149,7 @@ class Peers:
     def _answered(self) -> bool:
         others = [state for rank, state in enumerate(self._file.states()) if rank != self._rank]
         return all(
-            (state.answered and state.activity != Activity.LOOKING) or state.activity == Activity.ENDED
+            (state.answered and state.activity != Activity.LOOKING) or state.activity >= Activity.ENDED
             for state in others
         )
 

@@ -10,12 +10,14 @@ from pathlib import Path
 
 
 class Activity(IntEnum):
-    """What a rank is doing; it never goes back from STOPPING or ENDED to the ones before."""
+    """What a rank is doing; it never goes back from STOPPING and those after it to the ones before."""
 
     RUNNING = 0
     LOOKING = 1
     STOPPING = 2
     ENDED = 3
+    LOST = 4
+    """Its recording has ended, its script goes on: nobody waits for it, and it says no more of its steps."""
 
 
 _RECORD = struct.Struct("<qqdqqqqd")
@@ -109,7 +111,7 @@ def _unpack(data: bytes, world: int) -> tuple[RankState, ...]:
 
 def all_there(states: tuple[RankState, ...], steps: int) -> bool:
     """Has every rank that owns an optimizer taken its `steps` steps, or has one already been told to stop?"""
-    owners = [state for state in states if state.steps > 0]
+    owners = [state for state in states if state.steps > 0 and state.activity != Activity.LOST]
     return any(state.activity == Activity.STOPPING for state in states) or (
         bool(owners) and all(state.steps >= steps or state.activity == Activity.ENDED for state in owners)
     )

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from leakscope.capture.heap.raw_types import type_name
+from leakscope.capture.process.guard import Guard
 from leakscope.capture.schedule.gradients import Gradients
 from leakscope.capture.schedule.modules import ModuleClock
 from leakscope.capture.schedule.optimizers import OptimizerClock
@@ -36,9 +37,9 @@ class StepClock:
     it in the list, and never takes over from it again.
     """
 
-    def __init__(self, step_alone: Callable[[], bool] = lambda: True) -> None:
+    def __init__(self, step_alone: Callable[[], bool] = lambda: True, guard: Guard | None = None) -> None:
         """`step_alone` says whether this rank may step by its own backwards and calls, and is asked for each."""
-        self._optimizers = OptimizerClock()
+        self._optimizers = OptimizerClock(guard)
         self._gradients = Gradients(self._optimizers)
         self._modules = ModuleClock()
         self._step_alone = step_alone

@@ -1,4 +1,4 @@
-"""What ended the steps, and which processes of its own did the script start?"""
+"""What ended the steps, what ended the recording early, and which processes of its own did the script start?"""
 
 from __future__ import annotations
 
@@ -21,6 +21,18 @@ class StepsBy(Row):
     """Steps that another clock had ended before: they are not judged, and warm-up comes after them."""
     missing: bool = rare(False)
     """There was no function of this name, when the script ended."""
+
+
+@dataclass(frozen=True)
+class RecordingEnded(Row):
+    """Recording ended before the script did, for an error of leakscope's own or a folder that cannot be written."""
+
+    FILE = "recording_ended"
+
+    step: int
+    """Steps that had ended."""
+    why: str
+    """`recording ended at step 5: RuntimeError: no such thing (in Work.wait)`."""
 
 
 @dataclass(frozen=True)
