@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from leakscope.errors import LeakscopeError
+from leakscope.errors import LeakscopeError, Unreadable
+from leakscope.files import read_json, read_regular
 from leakscope.options import Options
 from leakscope.units import parse_bytes
 
@@ -78,10 +78,17 @@ def fingerprints_of(path: Path | None) -> tuple[str, ...]:
         return ()
     file = path / "findings.json" if path.is_dir() else path
     try:
-        data = json.loads(file.read_text(encoding="utf-8"))
-        return tuple(str(finding["fingerprint"]) for finding in data["findings"])
-    except (OSError, ValueError, KeyError, TypeError):
+        data = read_json(file)
+        return tuple(_text(finding["fingerprint"]) for finding in data["findings"])
+    except (Unreadable, ValueError, KeyError, TypeError):
         raise LeakscopeError(f"{path} is no baseline: give the findings.json of an earlier run") from None
+
+
+def _text(value: object) -> str:
+    """Text that is one; raises TypeError for anything else."""
+    if not isinstance(value, str):
+        raise TypeError
+    return value
 
 
 def suppressions_of(path: Path | None) -> tuple[str, ...]:
@@ -92,8 +99,8 @@ def suppressions_of(path: Path | None) -> tuple[str, ...]:
     if path is None:
         return ()
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, ValueError):
+        lines = read_regular(path).decode().splitlines()
+    except (Unreadable, ValueError):
         raise LeakscopeError(f"cannot read the suppressions in {path}; write one fingerprint or rule a line") from None
     return tuple(word for word in (line.partition("#")[0].strip() for line in lines) if word)
 

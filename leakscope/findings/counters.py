@@ -55,7 +55,11 @@ def _rises(rank: Rank, warmup: int) -> list[int]:
     left.
     """
     counted = [step for step in counted_steps(rank) if step.number > warmup]
-    rises = {b.number: (b.counted_bytes or 0) - (a.counted_bytes or 0) for a, b in pairwise(counted)}
+    rises = {
+        b.number: (b.counted_bytes or 0) - (a.counted_bytes or 0)
+        for a, b in pairwise(counted)
+        if b.number == a.number + 1  # the line of a step may be damaged
+    }
     watched = {row.step for row in rank.lifetimes if isinstance(row, WatchedStep | LifetimesUnjudged)}
     watched |= {look.step + 1 for look in rank.looks if look.occasion == Occasion.PEAK}
     disturbed = {number + more for number in watched for more in (-1, 0, 1)}  # two are watched, the next lets go

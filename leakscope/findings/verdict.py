@@ -6,7 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from leakscope.findings.counters import counted_rate, counted_steps, rate_at_end
-from leakscope.findings.grouping.looks import judged_looks
+from leakscope.findings.grouping.growth import MIN_LOOKS
+from leakscope.findings.grouping.looks import JUDGED, judged_looks
 from leakscope.findings.kinds import RuleName, Severity
 from leakscope.findings.ledger import NO_GROWTH, Grown, LedgerInterval, LineKind, by_kind, grown_of
 from leakscope.findings.memory.unattributed import GAP, OVERHEAD, UnattributedFacts
@@ -14,6 +15,9 @@ from leakscope.findings.model import Finding, Unjudged
 from leakscope.findings.why import Reason, Why
 from leakscope.record.kinds import ClockKind, EndKind, Occasion
 from leakscope.record.model import Rank, Run, Step
+from leakscope.record.rows.clock import StepsBy
+from leakscope.record.rows.comm import CommOperation, ContextsAtStep
+from leakscope.record.rows.device import DeviceBlocks
 from leakscope.verdict import Verdict
 
 Ledgers = Mapping[int, tuple[LedgerInterval, ...]]
@@ -21,6 +25,10 @@ Ledgers = Mapping[int, tuple[LedgerInterval, ...]]
 _CUT_SHORT = {EndKind.KILLED: Reason.KILLED, EndKind.HUNG: Reason.HUNG}
 _STEPS_TO_JUDGE = 8
 """Steps after warm-up that are enough for a verdict; chosen."""
+_EVIDENCE = tuple(f"{kind.FILE}.jsonl" for kind in (CommOperation, ContextsAtStep, DeviceBlocks, StepsBy))
+"""Files in each line of which a leak may be seen, or what is none."""
+_LOOKS = tuple(f"heap_{occasion}_" for occasion in JUDGED)
+"""How the files begin that growth is read from: some may be missing."""
 _UNKNOWN = (LineKind.UNATTRIBUTED, LineKind.GRAD_NODES, LineKind.BLOCKS)
 """Lines without a holder."""
 _AT_REST = (LineKind.RESTED, LineKind.GARBAGE, LineKind.OBJECTS)
@@ -42,11 +50,14 @@ def verdict_of(
             bytes_per_step=sum(f.bytes_per_step for f in leaks if not f.freed_late),
             freed_late=round(sum(f.bytes_per_step for f in leaks if f.freed_late)),
         )
-    ranks = [rank for rank in run.ranks if rank.ended.how != EndKind.LOST]
-    if ranks and any(look.occasion == Occasion.BLOCK for rank in ranks for look in rank.looks):
+    ranks = [rank for rank in run.ranks if _left_something(rank)]
+    damaged = _damaged(run)
+    if damaged is None and ranks and any(look.occasion == Occasion.BLOCK for rank in ranks for look in rank.looks):
         return Verdict.CLEAN, Why(reason=Reason.CLEAN_BLOCK)
     grown = _most(_grown(rank, run, ledgers) for rank in ranks)
     unknown = _why_not_judged(run, unjudged, ledgers)
+    if unknown is None and damaged is not None:
+        unknown = replace(damaged, grown=grown)
     if unknown is None and open_cases:
         unknown = Why(reason=Reason.TOO_FEW_LOOKS, detail=open_cases[0], grown=grown)
     if unknown is None:
@@ -62,7 +73,7 @@ def verdict_of(
 
 def _why_not_judged(run: Run, unjudged: Sequence[Unjudged], ledgers: Ledgers) -> Why | None:
     """What kept growth from being judged, with what was counted all the same; None where nothing did."""
-    ranks = [rank for rank in run.ranks if rank.ended.how != EndKind.LOST]
+    ranks = [rank for rank in run.ranks if _left_something(rank)]
     if not ranks:
         return Why(reason=Reason.NOTHING_RECORDED)
     garbage = sum(_garbage(rank) for rank in ranks)
@@ -94,6 +105,25 @@ def _why_not_judged(run: Run, unjudged: Sequence[Unjudged], ledgers: Ledgers) ->
             grown=grown,
             garbage=garbage,
         )
+    return None
+
+
+def _left_something(rank: Rank) -> bool:
+    """Whether there is a word of the rank's, be it not that of its end."""
+    return rank.ended.how != EndKind.LOST or bool(rank.steps or rank.looks)
+
+
+def _damaged(run: Run) -> Why | None:
+    """The first rank of which something is left out that could have shown a leak; None where nothing was."""
+    for rank in run.ranks:
+        files = [name for name in rank.damaged if name in _EVIDENCE]
+        if "steps.jsonl" in rank.damaged and not rank.steps:
+            files.append("steps.jsonl")
+        if len(judged_looks(rank, run.warmup_of(rank))) < MIN_LOOKS:
+            files += [name for name in rank.damaged if name.startswith(_LOOKS)]
+        if files:
+            more = len(run.ranks) > 1
+            return Why(reason=Reason.DAMAGED, rank=rank.number, is_only_rank=not more, detail=", ".join(files[:3]))
     return None
 
 

@@ -28,6 +28,8 @@ class Reason(StrEnum):
     KILLED = "killed"
     """A rank was killed before growth could be judged."""
     HUNG = "hung"
+    DAMAGED = "damaged"
+    """Files that a leak could have been seen in are damaged."""
     TOO_FEW_STEPS = "too few steps"
     TOO_FEW_LOOKS = "too few looks"
     """Too few looks saw something grow."""
@@ -108,7 +110,7 @@ class Why:
     """What the leaks hold."""
     bytes_per_step: float = 0.0
     rank: int = 0
-    """The rank that was killed or hung."""
+    """The rank that was killed or hung, or whose files are damaged."""
     ended: Ended | None = None
     """How that rank ended."""
     is_only_rank: bool = False
@@ -116,7 +118,7 @@ class Why:
     steps: int = 0
     """Steps that would be enough."""
     detail: str = ""
-    """What grew, as the user would write it; the function whose returns should have ended steps."""
+    """What grew, as the user would write it; the function whose returns should have ended steps; damaged files."""
     processes: tuple[StartedProcess, ...] = ()
     """Those that the script started, where no step was seen."""
     unjudged: WhyUnjudged | str = ""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import os
 import re
 from collections.abc import Iterator
 from dataclasses import replace
@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from leakscope.errors import Unreadable
+from leakscope.files import parse_json, read_json, read_regular
 from leakscope.record.kinds import EndKind
 from leakscope.record.model import Ended
 from leakscope.record.rows.row import from_json, to_json
@@ -46,7 +47,13 @@ def ended_file(rank: Path) -> Path:
 
 def ranks_in(folder: Path) -> list[int]:
     """Numbers of the ranks that have a folder, rising."""
-    return sorted(int(path.name[5:]) for path in folder.iterdir() if re.fullmatch(r"rank_\d{4,}", path.name))
+    names = (path.name for path in folder.iterdir() if re.fullmatch(r"rank_[0-9]{4,9}", path.name))
+    return sorted(int(name[5:]) for name in names if name == rank_name(int(name[5:])))
+
+
+def rank_name(number: int) -> str:
+    """Name of a rank's folder: `rank_0000`."""
+    return f"rank_{number:04d}"
 
 
 def lost() -> Ended:
@@ -54,46 +61,37 @@ def lost() -> Ended:
     return Ended(EndKind.LOST, 1, 0)
 
 
-def read_end(rank: Path, steps: int) -> Ended:
-    """How the rank with this folder ended, which has written down so many steps.
-
-    Raises Unreadable where its file cannot be read, ValueError where that says something else.
-    """
-    path = ended_file(rank)
-    if not path.exists():
-        return Ended(EndKind.LOST, 1, steps, error="the rank left no word of how it ended")
-    try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        raise Unreadable(f"{path} cannot be read") from None
-    return ended_from_json(data)
+def no_word(rank: Path, steps: int) -> Ended:
+    """The end of a rank that has written down so many steps, and whose folder does not say how it ended."""
+    damaged = os.path.lexists(ended_file(rank))
+    why = "what the rank left of how it ended is damaged" if damaged else "the rank left no word of how it ended"
+    return Ended(EndKind.LOST, 1, steps, error=why)
 
 
 def read_ends(folder: Path, expected: int) -> Iterator[tuple[int, Ended, int]]:
     """Each rank's number, how it ended, and how many steps it has written down; nothing else is read.
 
-    Raises Unreadable as `read_run` does.
+    What is damaged counts as not written.
     """
     there = ranks_in(folder)
     for number in sorted({*there, *range(expected)}):
         if number not in there:
             yield number, lost(), 0
             continue
-        path = folder / f"rank_{number:04d}"
+        path = folder / rank_name(number)
+        steps = _whole_lines(path / "steps.jsonl")
         try:
-            steps = _whole_lines(path / "steps.jsonl")
-            yield number, read_end(path, steps), steps
-        except ValueError as error:
-            raise Unreadable(f"{folder} is a damaged leakscope run: {error}") from None
+            yield number, ended_from_json(read_json(ended_file(path))), steps
+        except (Unreadable, ValueError):
+            yield number, no_word(path, steps), steps
 
 
 def _whole_lines(path: Path) -> int:
     """Lines of a file, but for a last one that was cut off; 0 where there is no such file."""
-    if not path.exists():
-        return 0
-    lines = path.read_bytes().splitlines()
+    lines: list[bytes] = []
     try:
-        json.loads(lines[-1] if lines else b"")
-    except ValueError:
+        lines = read_regular(path).splitlines()
+        parse_json(lines[-1] if lines else b"")
+    except Unreadable:
         return max(len(lines) - 1, 0)
     return len(lines)

@@ -14,7 +14,6 @@ from typing import Any, TextIO
 from leakscope.errors import LeakscopeError
 from leakscope.record.ends import ended_file, ended_to_json
 from leakscope.record.header import FORMAT
-from leakscope.record.kinds import Occasion
 from leakscope.record.model import Ended, GcDiff, Look, Step
 from leakscope.record.rows.row import Row, to_line
 from leakscope.record.rows.row import to_json as row_to_json
@@ -51,12 +50,7 @@ class RankFolder:
 
     def look(self, look: Look) -> None:
         """Write a look, named after its step and occasion."""
-        name = (
-            f"heap_step_{look.step:06d}.json"
-            if look.occasion == Occasion.STEP
-            else f"heap_{look.occasion}_{look.step:06d}.json"
-        )
-        write_json(self.path / name, _look_to_json(look))
+        write_json(self.path / look_name(look), _look_to_json(look))
 
     def ended(self, ended: Ended) -> None:
         """Write how the rank ended, over what was written of that before."""
@@ -79,6 +73,11 @@ class RankFolder:
         for stream in self._open.values():
             stream.close()
         self._open.clear()
+
+
+def look_name(look: Look) -> str:
+    """Name of a look's file: `heap_step_000012.json`."""
+    return f"heap_{look.occasion}_{look.step:06d}.json"
 
 
 def snapshot_name(kind: str, step: int, occasion: str) -> str:

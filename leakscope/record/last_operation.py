@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import json
+import math
 import struct
 from collections.abc import Callable
 
+from leakscope.files import parse_json
 from leakscope.record.rows.comm import FinalOperation
 from leakscope.record.rows.row import from_json
 
@@ -35,14 +36,15 @@ def packer(text: bytes) -> Callable[..., None]:
 def unpack(data: bytes) -> FinalOperation | None:
     """The operation that `wire_last.bin` tells of; None before the first.
 
-    Raises ValueError for what is no such file, or was being written at the very moment when the rank was killed.
+    Raises ValueError or Unreadable for what is no such file, or was being written at the very moment when the rank was
+    killed.
     """
     if len(data) != SIZE:
         raise ValueError(f"{NAME} has {len(data)} bytes, not {SIZE}")
     state, number, nth, step, microbatch, issued, length = _HEAD.unpack_from(data)
     if number == 0 or length > SIZE - _HEAD.size:
         return None
-    rest = json.loads(data[_HEAD.size : _HEAD.size + length])
+    rest = parse_json(data[_HEAD.size : _HEAD.size + length])
     if not isinstance(rest, dict):
         raise ValueError(f"{NAME} is damaged")
     word = state.rstrip(b"\0 ")
@@ -53,6 +55,6 @@ def unpack(data: bytes) -> FinalOperation | None:
         "nth": nth,
         "step": step,
         "microbatch": microbatch,
-        "issued": round(issued, 6),
+        "issued": round(issued, 6) if math.isfinite(issued) else issued,
     }
     return from_json(FinalOperation, {**rest, **head})

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from leakscope.record.kinds import EndKind, Occasion
-from leakscope.record.rows.row import rare
+from leakscope.record.rows.row import Signed, rare
 
 if TYPE_CHECKING:
     from leakscope.allocator.figures import SnapshotReport
@@ -28,7 +28,7 @@ class Collection:
     seconds: float
     collected: int
     """Objects that gc says it freed."""
-    freed_bytes: int | None
+    freed_bytes: Signed | None
     """Fall of the counted bytes across the collection; None where nothing counts them."""
 
 
@@ -82,7 +82,7 @@ class Look:
 class GcDiff:
     """The real gc diff, taken once when all is on disk: what collecting freed."""
 
-    freed_bytes: tuple[int, ...]
+    freed_bytes: tuple[Signed, ...]
     """Tensor bytes freed by collecting generation 0, then 1, then 2, then 2 again to the fixed point."""
     collections: int
     """Full collections until nothing more went."""
@@ -97,7 +97,7 @@ class Ended:
     """How one rank ended."""
 
     how: EndKind
-    status: int
+    status: Signed
     steps: int
     error: str = ""
     """Last line of the traceback, where there was one."""
@@ -121,6 +121,8 @@ class Rank:
     gc_diff: GcDiff | None = None
     notes: tuple[str, ...] = ()
     """What the reader should know: a dropped line, processes not seen, no step."""
+    damaged: tuple[str, ...] = ()
+    """Names of its files that are left out or have lost parts, as the notes say."""
     proved: Mapping[str, int | str] = field(default_factory=dict)
     """Fingerprint to the bytes a forked cut really freed, or to the reason why it was not tried."""
     operations: tuple[CommOperation, ...] = ()
@@ -190,6 +192,8 @@ class Run:
     """Lines of the user's own source files, as they were when the run ended."""
     heap_reader: str = ""
     """Which reader of the heap served the ranks, `native` or `Python`, or both; empty where it was not recorded."""
+    notes: tuple[str, ...] = ()
+    """What of the run itself is damaged and left out, or of ranks that left nothing."""
 
     def warmup_of(self, rank: Rank) -> int:
         """Steps of this rank that are not judged: warm-up begins again where another clock takes over."""

@@ -2,38 +2,28 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any
 
 from leakscope.errors import Unreadable
-from leakscope.graph.as_json import from_json as heap_from_json
-from leakscope.record.ends import lost, ranks_in, read_end
-from leakscope.record.header import read_header
-from leakscope.record.kinds import Occasion
-from leakscope.record.last_operation import NAME as LAST_OPERATION
-from leakscope.record.last_operation import unpack
-from leakscope.record.model import GcDiff, Look, Rank, Run, Step
-from leakscope.record.rows.clock import RecordingEnded, StartedProcess, StepsBy
-from leakscope.record.rows.comm import CommOperation, ContextsAtStep, FinalOperation
-from leakscope.record.rows.device import DeviceBlocks, DeviceFailure, DeviceStep
-from leakscope.record.rows.host import SHORTAGE_ROWS, AllocationFailure, GcFreeze, MemoryThere
-from leakscope.record.rows.lifetimes import LIFETIME_ROWS
-from leakscope.record.rows.objects import GainingContainer
-from leakscope.record.rows.row import Row, from_json, from_line
-
-if TYPE_CHECKING:
-    from leakscope.allocator.figures import SnapshotReport
+from leakscope.record.ends import lost, rank_name, ranks_in
+from leakscope.record.header import MOST_RANKS, read_header
+from leakscope.record.model import Rank, Run
+from leakscope.record.read.damage import Damage
+from leakscope.record.read.rank import read_rank
+from leakscope.record.rows.row import LARGEST, LONGEST, from_json
 
 MAX_ANALYSED = 16
 """Ranks whose allocator snapshots are analysed for a report; `leakscope snapshot` reads those of all."""
-
-Lines = Mapping[str, Sequence[Any]]
-"""Name of a file to what its lines say."""
-T = TypeVar("T")
-R = TypeVar("R", bound=Row)
+_MOST_LOST = 64
+"""Ranks without a folder that are told one by one; chosen."""
+_LONGEST_SOURCE = 1 << 22
+"""Characters of a source file that is shown; chosen."""
+_RUN = "run.json"
 
 
 def read_run(folder: Path, snapshots: bool = False) -> Run:
@@ -45,157 +35,121 @@ def read_run(folder: Path, snapshots: bool = False) -> Run:
     >>> len(run.ranks), len(run.ranks[0].steps), str(run.ranks[0].ended.how)
     (2, 12, 'stopped')
 
+    A file of a rank that is damaged costs itself: it is left out, as are damaged lines, and the rank's notes say so.
+    Links are followed; what is no regular file is not opened.
+
     Args:
         folder: the one that was given with `--output`; it holds `run.json`.
         snapshots: analyse the allocator snapshots in it as well, which takes about a second each.
 
     Raises:
-        Unreadable: it is no run, is damaged beyond a cut-off last line, or is of a newer format.
+        Unreadable: it is no run, its `run.json` cannot be read, or it is of a newer format.
 
     """
     data = read_header(folder)
-    try:
-        expected = int(data["ranks"])
-        numbers = ranks_in(folder)
-        missing = [n for n in range(expected) if n not in numbers]
-        ranks = tuple(
-            _read_rank(folder, n, snapshots and place < MAX_ANALYSED) for place, n in enumerate(numbers)
-        ) + tuple(_lost(n) for n in missing)
-        return Run(
-            command=tuple(data["command"]),
-            ranks=tuple(sorted(ranks, key=lambda rank: rank.number)),
-            expected_ranks=expected,
-            device=str(data.get("device", "cpu")),
-            torch=str(data.get("torch", "")),
-            leakscope=str(data.get("leakscope", "")),
-            heap_reader=str(data.get("heap_reader", "")),
-            folder=str(folder),
-            warmup=int(data.get("warmup", 2)),
-            min_bytes=int(data.get("min_bytes", 64 * 1024)),
-            options=dict(data.get("options", {})),
-            sources={name: tuple(lines) for name, lines in data.get("sources", {}).items()},
-        )
-    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
-        raise Unreadable(f"{folder} is a damaged leakscope run: {error}") from None
-
-
-def _lost(number: int) -> Rank:
-    return Rank(number, (), (), lost(), notes=("nothing was recorded for this rank",))
-
-
-def _read_rank(folder: Path, number: int, snapshots: bool) -> Rank:
-    path = folder / f"rank_{number:04d}"
-    notes: list[str] = []
-    lines = {p.stem: _read_lines(p, notes) for p in sorted(path.glob("*.jsonl"))}
-    final, final_known = _final_operation(path, notes)
-    steps = tuple(_each("steps", lines, lambda line: from_json(Step, line)))
-    notes += _each("notes", lines, lambda line: str(line["note"]))
-    looks = (_read_look(p) for p in path.glob("heap_*.json"))
-    diff = _read_json_of(path / "gc_diff.json")
-    analysed, problems = _snapshots(path, number) if snapshots else ((), ())
-    return Rank(
-        number=number,
-        steps=steps,
-        looks=tuple(sorted(looks, key=lambda look: (look.step, look.occasion != Occasion.STEP))),
-        ended=read_end(path, len(steps)),
-        gc_diff=None if diff is None else from_json(GcDiff, diff),
-        notes=(*notes, *problems),
-        proved=_read_json_of(path / "proved.json") or {},
-        operations=_operations(lines),
-        final_operation=final,
-        final_operation_known=final_known,
-        contexts=_rows(lines, ContextsAtStep),
-        lifetimes=_rows(lines, *LIFETIME_ROWS),
-        device_steps=_rows(lines, DeviceStep),
-        device_blocks=_rows(lines, DeviceBlocks),
-        device_failures=_rows(lines, DeviceFailure),
-        allocation_failures=_rows(lines, AllocationFailure),
-        memory_shortages=_rows(lines, *SHORTAGE_ROWS),
-        gc_freezes=_rows(lines, GcFreeze),
-        host_memory=_rows(lines, MemoryThere),
-        clocks=_rows(lines, StepsBy),
-        processes=_rows(lines, StartedProcess),
-        recording_ended=_rows(lines, RecordingEnded),
-        snapshots=analysed,
+    damage = Damage()
+    told = _header(data, damage)
+    numbers = _numbers(folder)
+    expected = _expected(told.ranks, numbers, damage)
+    ranks = [
+        read_rank(folder / rank_name(number), number, snapshots and place < MAX_ANALYSED)
+        for place, number in enumerate(numbers)
+    ]
+    ranks += _lost(expected, numbers, damage)
+    return Run(
+        command=told.command,
+        ranks=tuple(sorted(ranks, key=lambda rank: rank.number)),
+        expected_ranks=expected,
+        device=told.device,
+        torch=told.torch,
+        leakscope=told.leakscope,
+        heap_reader=told.heap_reader,
+        folder=str(folder),
+        warmup=told.warmup,
+        min_bytes=told.min_bytes,
+        options=dict(_options(data.get("options", {}), damage)),
+        sources=dict(_sources(data.get("sources", {}), damage)),
+        notes=damage.notes(),
     )
 
 
-def _read_lines(path: Path, notes: list[str]) -> list[Any]:
-    rows = []
-    lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
-    for line in lines:
-        try:
-            rows.append(json.loads(line))
-        except ValueError:
-            if line != lines[-1]:
-                raise ValueError(f"{path.name} has a damaged line") from None
-            notes.append(f"the last line of {path.name} was cut off when the rank died and is left out")
-    return rows
-
-
-def _each(stem: str, lines: Lines, read: Callable[[Any], T]) -> Iterator[T]:
-    """What `read` makes of each line of a file; raises ValueError that says which line is damaged."""
-    for number, line in enumerate(lines.get(stem, ()), 1):
-        try:
-            yield read(line)
-        except (ValueError, TypeError, KeyError) as error:
-            raise ValueError(f"line {number} of {stem}.jsonl is damaged: {error}") from None
-
-
-def _rows(lines: Lines, *kinds: type[R]) -> tuple[R, ...]:
-    """The rows of one file, of one kind or told apart by their tags."""
-    rows: Iterator[R | None] = _each(kinds[0].FILE, lines, lambda line: from_line(kinds, line))
-    return tuple(row for row in rows if row is not None)
-
-
 @dataclass(frozen=True)
-class _Numbered:
-    """What every line of an operation has, the first and those that complete it."""
+class _Header:
+    """What `run.json` says of the run, each with what is taken where it does not."""
 
-    id: int
-
-
-def _operations(lines: Lines) -> tuple[CommOperation, ...]:
-    """In the order of issue; later lines of the file complete earlier ones by their `id`."""
-    whole: dict[int, dict[str, Any]] = {}
-    for number, line in _each(CommOperation.FILE, lines, lambda line: (from_json(_Numbered, line).id, line)):
-        whole.setdefault(number, {}).update(line)
-    issued = [from_json(CommOperation, line) for line in whole.values() if "issued" in line]
-    return tuple(sorted(issued, key=lambda operation: operation.issued))
+    command: tuple[str, ...] = ()
+    ranks: int = 0
+    device: str = "cpu"
+    torch: str = ""
+    leakscope: str = ""
+    heap_reader: str = ""
+    warmup: int = Run.warmup
+    min_bytes: int = Run.min_bytes
 
 
-def _final_operation(path: Path, notes: list[str]) -> tuple[FinalOperation | None, bool]:
-    """The rank's last operation, and whether its file could be read: where it tells of none, there was none."""
-    file = path / LAST_OPERATION
-    if not file.exists():
-        return None, False
+def _header(data: Mapping[str, Any], damage: Damage) -> _Header:
+    told = _Header()
+    for name in (field.name for field in fields(_Header)):
+        if name in data:
+            try:
+                told = replace(told, **{name: getattr(from_json(_Header, {name: data[name]}), name)})
+            except ValueError as error:
+                damage.of_part(_RUN, name, error)
+    return told
+
+
+def _options(options: Any, damage: Damage) -> Iterator[tuple[str, object]]:
+    if not isinstance(options, dict):
+        damage.of_part(_RUN, "options", "they are no object")
+        return
+    for name, value in options.items():
+        number = isinstance(value, int | float) and math.isfinite(value) and abs(value) <= LARGEST
+        if value is None or number or (isinstance(value, str) and len(value) <= LONGEST):
+            yield name, value
+        else:
+            damage.of_part(_RUN, f"option {name[:40]!r}", "no option has such a value")
+
+
+def _sources(sources: Any, damage: Damage) -> Iterator[tuple[str, tuple[str, ...]]]:
+    if not isinstance(sources, dict):
+        damage.of_part(_RUN, "sources", "they are no object")
+        return
+    for name, lines in sources.items():
+        if not isinstance(lines, list) or not set(map(type, lines)) <= {str}:
+            damage.of_part(_RUN, f"source {name[:80]!r}", "it is no list of lines")
+        elif sum(map(len, lines)) > _LONGEST_SOURCE or len(name) > LONGEST:
+            damage.of_part(_RUN, f"source {name[:80]!r}", f"it is longer than {_LONGEST_SOURCE} characters")
+        else:
+            yield name, tuple(lines)
+
+
+def _numbers(folder: Path) -> list[int]:
     try:
-        return unpack(file.read_bytes()), True
-    except ValueError as error:
-        notes.append(f"which communication operation was the rank's last cannot be told: {error}")
-        return None, False
+        return ranks_in(folder)
+    except OSError as error:
+        raise Unreadable(f"{folder} cannot be read ({error.strerror})") from None
 
 
-def _read_look(path: Path) -> Look:
-    data = _read_json(path, f"{path} cannot be read")
-    gaining = {"containers": tuple(from_json(GainingContainer, row) for row in data.get("containers", ()))}
-    data = {name: value for name, value in data.items() if name in Look.__dataclass_fields__}
-    return Look(**{**data, **gaining, "heap": heap_from_json(data["heap"]), "unjudged": tuple(data["unjudged"])})
+def _expected(told: int, numbers: Sequence[int], damage: Damage) -> int:
+    """Ranks of the run; as many as have a folder where `run.json` says what cannot be."""
+    if 1 <= told <= MOST_RANKS:
+        return told
+    count = max(len(numbers), 1)
+    damage.of_part(_RUN, "ranks", f"{told} cannot be; {count} {'has' if count == 1 else 'have'} a folder")
+    return count
 
 
-def _read_json_of(path: Path) -> Any:
-    """What a file of a rank says; None where there is no such file."""
-    return _read_json(path, f"{path} cannot be read") if path.exists() else None
-
-
-def _read_json(path: Path, problem: str) -> Any:
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        raise Unreadable(problem) from None
-
-
-def _snapshots(path: Path, number: int) -> tuple[tuple[SnapshotReport, ...], tuple[str, ...]]:
-    from leakscope.allocator.of_rank import snapshots_in
-
-    return snapshots_in(path, number)
+def _lost(expected: int, numbers: Sequence[int], damage: Damage) -> list[Rank]:
+    """The ranks that left nothing: the first of them as ranks, of all others their numbers alone."""
+    there = sorted({*numbers, -1, expected})
+    between = [(a + 1, b - 1) for a, b in pairwise(there) if a + 1 < b and a + 1 < expected]
+    found: list[Rank] = []
+    for first, last in between:
+        shown = range(first, last + 1)[: max(_MOST_LOST - len(found), 0)]
+        found += [Rank(n, (), (), lost(), notes=("nothing was recorded for this rank",)) for n in shown]
+        rest = range(first, last + 1)[len(shown) :]
+        if rest:
+            damage.note(f"nothing was recorded for ranks {rest[0]} to {rest[-1]}")
+    for number in [number for number in numbers if number >= expected][:1]:
+        damage.note(f"there is a folder of rank {number}, and run.json says that the run has {expected}")
+    return found

@@ -5,17 +5,23 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from leakscope.errors import Unreadable
+from leakscope.files import read_regular
+
+_MOST_BYTES = 1 << 24
+"""A larger file is not read; chosen: faulthandler writes a few kilobytes a thread."""
+
 
 def read_stack(path: Path) -> tuple[str, ...]:
     """The stack that faulthandler wrote when the rank was told to end, the innermost call last; () where there is none.
 
     Of several threads the one that the signal met is taken, else the main thread, which faulthandler lists last.
     """
-    if not path.is_file():
+    try:
+        text = read_regular(path, _MOST_BYTES).decode(errors="replace")
+    except Unreadable:
         return ()
-    sections = re.split(
-        r"^(?:Current thread|Thread) .*\n", path.read_text(encoding="utf-8", errors="replace"), flags=re.MULTILINE
-    )
+    sections = re.split(r"^(?:Current thread|Thread) .*\n", text, flags=re.MULTILINE)
     stacks = [re.findall(r"^  File .*", section, flags=re.MULTILINE) for section in sections[1:]]
     shown = [
         [line for line in reversed(stack) if "/leakscope/capture/" not in line and "<frozen " not in line]

@@ -226,7 +226,7 @@ def test_foreign_and_damaged_files_are_refused_in_one_sentence(tmp_path: Path, w
 def test_a_missing_file_and_a_folder_are_refused(tmp_path: Path) -> None:
     with pytest.raises(Unreadable, match="there is no such file"):
         read_snapshots(tmp_path / "none")
-    with pytest.raises(Unreadable, match="it is not a file"):
+    with pytest.raises(Unreadable, match="it is a folder, no file"):
         read_snapshots(tmp_path)
 
 

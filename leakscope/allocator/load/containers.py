@@ -12,10 +12,13 @@ import zlib
 from pathlib import Path
 
 from leakscope.errors import Unreadable
+from leakscope.files import read_regular
 
 GZIP_RATIO = 100
 """A gzipped file may unpack to this many times its size; snapshots written by torch shrink 9 to 40 times."""
 
+MOST_BYTES = 1 << 32
+"""A larger file is not read; chosen: of a million events torch writes a gigabyte."""
 _FREE_BYTES = 1 << 20
 """And so many bytes beside, for files that are nearly empty."""
 _EMBEDDED = re.compile(
@@ -28,13 +31,7 @@ def pickles_in(path: Path) -> list[tuple[str, bytes]]:
 
     Raises Unreadable when there is no such file or nothing in it can be a snapshot.
     """
-    if not path.is_file():
-        raise Unreadable("there is no such file" if not path.exists() else "it is not a file")
-    try:
-        data = path.read_bytes()
-    except OSError as error:
-        raise Unreadable(f"it cannot be read ({error.strerror})") from error
-    return _pickles(path.name, data)
+    return _pickles(path.name, read_regular(path, MOST_BYTES))
 
 
 def _pickles(name: str, data: bytes) -> list[tuple[str, bytes]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from leakscope.record.kinds import OperationState
-from leakscope.record.rows.row import Row, rare
+from leakscope.record.rows.row import Row, Signed, rare
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -16,9 +16,9 @@ class IssuedOperation:
     """Counts the operations of the rank, from 1."""
     direction: str
     """`send`, `recv` (see `Direction`), or the name of a collective such as `allreduce`."""
-    peer: int | None
+    peer: Signed | None
     """Global rank of the other side; None for collectives and receives from any rank."""
-    tag: int | None
+    tag: Signed | None
     group: str
     bytes: int
     step: int
@@ -76,7 +76,7 @@ class FinalOperation(IssuedOperation):
 class OpenContext:
     """A distributed-autograd context that a worker's container still holds."""
 
-    id: int
+    id: Signed
     opened_at: str
     """Line of the user's that entered it; "" where another worker did."""
     step: int | None

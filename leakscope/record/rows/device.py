@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from leakscope.allocator.joining import DeviceLayout
 from leakscope.record.kinds import Occasion
-from leakscope.record.rows.row import Row, rare
+from leakscope.record.rows.row import Row, Signed, rare
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class DeviceBlocks(Row):
     occasion: Occasion
     kind: str
     """`cuda`, `xpu`, ..."""
-    storage: tuple[int, ...]
+    storage: tuple[Signed, ...]
     """For each block the storage's index in the look's heap, -1 where there is none."""
     bytes: tuple[int, ...]
     """Size of each block."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from leakscope.record.kinds import Phase, RowTag
-from leakscope.record.rows.row import Row
+from leakscope.record.rows.row import Row, Signed
 
 
 class LifetimeRow(Row):
@@ -28,18 +28,18 @@ class WatchedStep(LifetimeRow):
     """Alive when the step began."""
     peak_bytes: int
     """Alive when most was."""
-    peak_operation: int
+    peak_operation: Signed
     """The operation after which the peak was reached, -1 where the step makes nothing."""
     peak_at: str
     """The user's line that ran then, "" where none did."""
     peak_phase: Phase
     backward_follows: bool
     """Whether a backward ran after the peak."""
-    unseen_bytes: int
+    unseen_bytes: Signed
     """At the peak, of storages that nobody saw being made or used."""
     arguments: tuple[tuple[str, str], ...]
     """(function, argument) of the user's calls that ran at the peak."""
-    curve: tuple[tuple[int, int], ...]
+    curve: tuple[tuple[Signed, int], ...]
     """(operation, bytes alive after it) where they are not far below the peak."""
     storages: int
     """How many the step before made and let go."""
@@ -68,7 +68,7 @@ class UntouchedStorage(LifetimeRow):
 class StorageLife(LifetimeRow):
     """One storage of the watched step."""
 
-    storage: int
+    storage: Signed
     """Its index in the heap at the peak, -1 where it is not there."""
     bytes: int
     made_at: str
@@ -81,9 +81,9 @@ class StorageLife(LifetimeRow):
     last_phase: Phase
     drag_byte_seconds: float
     """Bytes times seconds between the last use and the release."""
-    last: int
+    last: Signed
     """The operation that used it last; negative ones were before the step."""
-    died: int
+    died: Signed
     """The operation after which it was released."""
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass
 from enum import StrEnum
 from types import NoneType, UnionType
-from typing import Any, ClassVar, TypeVar, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, ClassVar, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from leakscope.record.kinds import RowTag
 
@@ -15,6 +16,15 @@ Read = Callable[[Any], Any]
 Write = Callable[[Any], Any]
 
 _LEFT_OUT = "left out"
+_SIGNED = "signed"
+_EITHER = (UnionType, Union)
+
+Signed = Annotated[int, _SIGNED]
+"""A number that may be below zero, of 64 bits; a plain `int` counts something, up to `LARGEST`."""
+LARGEST = 1 << 60
+"""More than anything counted here: an exbibyte, and of seconds the age of the universe."""
+LONGEST = 1 << 16
+"""Characters of a text, chosen; what is longer is cut off there."""
 
 
 class Row:
@@ -56,15 +66,16 @@ def to_json(item: Any) -> dict[str, Any]:
     return data
 
 
-def from_json(kind: type[T], data: Any) -> T:
+def from_json(kind: type[T], data: Any, names: Mapping[str, Any] | None = None) -> T:
     """The dataclass that `to_json` made `data` of; keys of a newer leakscope, which it does not know, are passed over.
 
-    Raises ValueError where `data` is no object, lacks a field that has no default, or has one of another type.
+    `names` are types that the module of `kind` imports for type checkers alone. Raises ValueError where `data` is no
+    object, lacks a field that has no default, or has one of another type or out of its range.
     """
     if not isinstance(data, Mapping):
         raise ValueError(f"{_shown(data)} is no object")
     values = {}
-    for column in _columns(kind):
+    for column in _columns(kind, names):
         if column.name in data:
             try:
                 values[column.name] = column.read(data[column.name])
@@ -95,10 +106,10 @@ def from_line(kinds: Sequence[type[R]], data: Any) -> R | None:
 _columns_of: dict[type[Any], tuple[_Column, ...]] = {}
 
 
-def _columns(kind: type[Any]) -> tuple[_Column, ...]:
+def _columns(kind: type[Any], names: Mapping[str, Any] | None = None) -> tuple[_Column, ...]:
     known = _columns_of.get(kind)
     if known is None:
-        types = get_type_hints(kind)
+        types = get_type_hints(kind, localns=dict(names or {}), include_extras=True)
         known = _columns_of[kind] = tuple(_column(entry, types[entry.name]) for entry in fields(kind))
     return known
 
@@ -109,17 +120,63 @@ def _column(entry: Field[Any], kind: Any) -> _Column:
 
 
 def _reader(kind: Any) -> Read:
-    if get_origin(kind) is tuple:
-        return _of_list(get_args(kind))
-    if get_origin(kind) is UnionType:
-        (inner,) = (_reader(part) for part in get_args(kind) if part is not NoneType)
-        return lambda value: None if value is None else inner(value)
+    origin, parts = get_origin(kind), get_args(kind)
+    if origin is tuple:
+        return _of_list(parts)
+    if origin in _EITHER:
+        return _of_either(parts)
+    if isinstance(origin, type) and issubclass(origin, Mapping):
+        return _of_object(_reader(parts[1]))
     if is_dataclass(kind):
-        return lambda value: from_json(kind, value)  # type: ignore[arg-type]
-    if issubclass(kind, StrEnum):
-        return _of_enum(kind)
-    taken = (int, float) if kind is float else (kind,)
-    return lambda value: value if type(value) in taken else _refuse(value, kind)
+        return lambda value: value if type(value) is kind else from_json(kind, value)  # type: ignore[arg-type]
+    return _PLAIN[kind] if kind in _PLAIN else _of_enum(kind)
+
+
+def _of_number(kind: type[int | float], least: int, most: int) -> Read:
+    taken, wanted = ((int,), "whole number") if kind is int else ((int, float), "number")
+
+    def number(value: Any) -> Any:
+        if type(value) not in taken or not math.isfinite(value):
+            _refuse(value, wanted)
+        return value if least <= value <= most else _refuse(value, f"{wanted} from {least} to {most}")
+
+    return number
+
+
+_PLAIN: Mapping[Any, Read] = {
+    Signed: _of_number(int, -(1 << 63), (1 << 63) - 1),
+    int: _of_number(int, 0, LARGEST),
+    float: _of_number(float, -LARGEST, LARGEST),
+    str: lambda value: _cut_off(value) if type(value) is str else _refuse(value, "text"),
+    bool: lambda value: value if type(value) is bool else _refuse(value, "truth value"),
+}
+
+
+def _of_either(kinds: Sequence[Any]) -> Read:
+    """Of one kind, or None; of several the first that takes it."""
+    none = NoneType in kinds
+    readers = [_reader(kind) for kind in kinds if kind is not NoneType]
+
+    def either(value: Any) -> Any:
+        if value is None and none:
+            return None
+        for read in readers[:-1]:
+            try:
+                return read(value)
+            except ValueError:
+                continue
+        return readers[-1](value)
+
+    return either
+
+
+def _of_object(read: Read) -> Read:
+    def many(value: Any) -> Any:
+        if not isinstance(value, dict):
+            _refuse(value, "object")
+        return {_cut_off(key): read(item) for key, item in value.items()}
+
+    return many
 
 
 def _of_list(kinds: tuple[Any, ...]) -> Read:
@@ -132,13 +189,14 @@ def _of_list(kinds: tuple[Any, ...]) -> Read:
             return tuple(read(item) for read, item in zip(readers, value, strict=True))
 
         return some
-    kind, read = kinds[0], _reader(kinds[0])
-    plain = kind in (int, str, bool)
+    read, whole = _reader(kinds[0]), kinds[0] in (int, Signed)
 
     def many(value: Any) -> Any:
         if not isinstance(value, list):
             _refuse(value, "list")
-        if plain and set(map(type, value)) <= {kind}:  # a list may be of a hundred thousand blocks
+        if whole and value and set(map(type, value)) == {int}:  # a list may be of a hundred thousand blocks
+            read(min(value))
+            read(max(value))
             return tuple(value)
         return tuple(map(read, value))
 
@@ -151,8 +209,9 @@ def _of_enum(kind: type[StrEnum]) -> Read:
 
 
 def _writer(kind: Any) -> Write | None:
-    if get_origin(kind) is UnionType:
-        (inner,) = (_writer(part) for part in get_args(kind) if part is not NoneType)
+    if get_origin(kind) in _EITHER:
+        writers = [_writer(part) for part in get_args(kind) if part is not NoneType]
+        (inner,) = writers if len(writers) == 1 else (None,)
         return None if inner is None else lambda value: None if value is None else inner(value)
     if get_origin(kind) is tuple:
         item = _writer(get_args(kind)[0])
@@ -160,10 +219,17 @@ def _writer(kind: Any) -> Write | None:
     return to_json if is_dataclass(kind) else None
 
 
+def _cut_off(text: str) -> str:
+    return text if len(text) <= LONGEST else f"{text[:LONGEST]}..."
+
+
 def _refuse(value: Any, wanted: Any) -> Any:
     raise ValueError(f"{_shown(value)} is no {getattr(wanted, '__name__', wanted)}")
 
 
 def _shown(value: Any, most: int = 40) -> str:
-    text = repr(value)
+    """A value in a sentence: of what may be long or deep its kind."""
+    if isinstance(value, (dict, list)):
+        return f"a{'n object' if isinstance(value, dict) else ' list'} of {len(value)}"
+    text = repr(value[:most] if isinstance(value, str) else value)
     return text if len(text) <= most else f"{text[:most]}..."

@@ -25,6 +25,8 @@ def rank_lines(run: Run, findings: Findings, verbose: bool = False) -> Iterator[
         lines += [*([""] if lines else []), *_table(stories, verbose)]
     for story in stories:
         lines += _figures(story, verbose)
+    if run.notes:
+        lines += ["", "  the run", *(line for text in run.notes for line in wrapped(text, "    ", "      "))]
     if lines:
         yield from ("Ranks", "=====", *lines)
 

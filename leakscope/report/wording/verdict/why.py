@@ -32,6 +32,7 @@ def _why(why: Why) -> str:
         Reason.LEFT_BEHIND: f"{plural(why.count, 'tensor leak')}, {bytes_text(why.bytes)} left behind",
         Reason.NOTHING_RECORDED: "nothing was recorded",
         Reason.CLEAN_BLOCK: "the block left no tensor memory behind",
+        Reason.DAMAGED: f"{_damaged(why)}, so a leak may have been missed; {_so_far(why)}",
         Reason.TOO_FEW_STEPS: f"too few steps to judge, {plural(why.count, 'step')} seen: {_unjudged(why.unjudged)}; "
         f"{_so_far(why)}; run at least {why.steps} steps",
         Reason.TOO_FEW_LOOKS: f"too few looks saw {why.detail} grow to tell a leak from a start that came to rest: run "
@@ -44,6 +45,11 @@ def _why(why: Why) -> str:
         Reason.LITTLE_GREW: f"nothing grew enough to be a leak{notes}",
         Reason.BALANCED: f"{_so_far(why)}{notes}",
     }[why.reason]
+
+
+def _damaged(why: Why) -> str:
+    of = "" if why.is_only_rank else f" of rank {why.rank}"
+    return f"{why.detail}{of} {'are' if ',' in why.detail else 'is'} damaged and left out, in whole or in part"
 
 
 def _leaks(why: Why) -> str:

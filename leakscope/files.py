@@ -1,0 +1,91 @@
+"""What does a file say? Nothing without an end is opened, and of JSON no number that is none is taken."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import stat
+from pathlib import Path
+from typing import Any
+
+from leakscope.errors import Unreadable
+
+MOST_BYTES = 1 << 30
+"""A larger file is read by nobody here; chosen: a look at a million objects takes a tenth of it."""
+
+_KINDS = (
+    (stat.S_ISDIR, "a folder"),
+    (stat.S_ISFIFO, "a named pipe"),
+    (stat.S_ISSOCK, "a socket"),
+    (stat.S_ISCHR, "a device"),
+    (stat.S_ISBLK, "a device"),
+)
+
+
+_HALF = re.compile(rb"\\u[dD][89abAB]..(?!\\u[dD][c-fC-F])|(?<!\\u[dD][89abAB]..)\\u[dD][c-fC-F]")
+"""Half of a pair of surrogates as JSON escapes it, which no encoding takes; or what looks like one."""
+
+
+def read_regular(path: Path, most: int = MOST_BYTES) -> bytes:
+    """What is in a regular file, or in the one that a link leads to; of a file that grows meanwhile what it began with.
+
+    Nothing else is opened: a pipe waits for its writer, a device may have no end. Raises Unreadable, which says why
+    without the file's name: `it is a named pipe, no file`.
+    """
+    try:
+        _size_of(os.stat(path), most)  # an open may already do something to a device
+        opened = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        with os.fdopen(opened, "rb") as stream:
+            return stream.read(_size_of(os.fstat(opened), most))
+    except FileNotFoundError:
+        raise Unreadable("there is no such file") from None
+    except OSError as error:
+        raise Unreadable(f"it cannot be read ({error.strerror})") from None
+    except ValueError:  # a NUL in its name
+        raise Unreadable("no file has such a name") from None
+    except MemoryError:
+        raise Unreadable("there is not memory enough to read it") from None
+
+
+def _size_of(about: os.stat_result, most: int) -> int:
+    """Bytes of a file; raises Unreadable for what is none, or has more than `most`."""
+    if not stat.S_ISREG(about.st_mode):
+        kind = next((name for is_one, name in _KINDS if is_one(about.st_mode)), "something else")
+        raise Unreadable(f"it is {kind}, no file")
+    if about.st_size > most:
+        raise Unreadable(f"it has {about.st_size} bytes, and no more than {most} are read")
+    return about.st_size
+
+
+def read_json(path: Path, most: int = MOST_BYTES) -> Any:
+    """What a file says; raises Unreadable, which says why without the file's name."""
+    return parse_json(read_regular(path, most))
+
+
+def parse_json(data: bytes) -> Any:
+    """What some text says, in UTF-8; raises Unreadable."""
+    try:
+        value = json.loads(data.decode(), parse_constant=_refuse)
+        return _whole(value) if _HALF.search(data) else value
+    except RecursionError:
+        raise Unreadable("it is nested too deeply") from None
+    except MemoryError:
+        raise Unreadable("there is not memory enough to read it") from None
+    except ValueError as error:
+        raise Unreadable(f"it is no JSON: {error}") from None
+
+
+def _refuse(constant: str) -> None:
+    raise ValueError(f"{constant} is no number")
+
+
+def _whole(value: Any) -> Any:
+    """The same with each lone surrogate written as an escape."""
+    if isinstance(value, str):
+        return value.encode("utf-8", "backslashreplace").decode()
+    if isinstance(value, list):
+        return [_whole(item) for item in value]
+    if isinstance(value, dict):
+        return {_whole(key): _whole(item) for key, item in value.items()}
+    return value
