@@ -75,7 +75,7 @@ TABLE: list[Private] = []
 """Every private name that is used, in the order of `torch_private`."""
 
 
-class LackedByTorch(AttributeError):
+class LackedByTorch(RuntimeError):
     """A private name was used that this torch lacks."""
 
 

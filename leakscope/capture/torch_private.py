@@ -25,6 +25,10 @@ without_dispatch = bind("torch._C._DisableTorchDispatch", Part.SPARSE)
 with_keys = bind("torch._C._ForceDispatchKeyGuard", Part.SPARSE)
 keys_put_in = bind("torch._C._dispatch_tls_local_include_set", Part.SPARSE)
 keys_left_out = bind("torch._C._dispatch_tls_local_exclude_set", Part.SPARSE)
+OUTSIDE_OF_MODES = (
+    () if isinstance(keys_put_in, Lacked) or isinstance(keys_left_out, Lacked) else (keys_put_in(), keys_left_out())
+)
+"""How torch dispatches outside of any mode, for `with_keys`; empty where that is not known."""
 
 
 def _probe() -> Any:
@@ -119,8 +123,8 @@ hooks_behind = methodcaller("hooks_dict_ref")
 
 BACKWARD_OF = "_forward_cls"
 """Attribute of a custom Function's grad nodes: the class that it was written as."""
-MODULE_DICTS = ("_parameters", "_buffers", "_modules")
-"""Dicts of every module, in its own."""
+MODULE_DICTS = PARAMETERS, BUFFERS, MODULES = "_parameters", "_buffers", "_modules"
+"""Dicts of every module, in its own (torch/nn/modules/module.py)."""
 bind(
     "torch.nn.Module.__annotations__",
     Part.CALLS,
@@ -144,7 +148,8 @@ def _overloads_are_as_known(overload: Any) -> bool:
 
 
 Overload = bind("torch._ops.OpOverload", Part.WATCHED, works=_overloads_are_as_known)
-called_by = attrgetter("_op")
+CALLED = "_op"
+called_by = attrgetter(CALLED)
 """What an overload or a packet of overloads calls."""
 sequence_of = methodcaller("_sequence_nr")
 """The number of a grad node."""
@@ -195,10 +200,12 @@ bind("torch.optim.Optimizer.profile_hook_step", Part.OPTIMIZERS, works=_wraps_st
 # communication
 
 _C10D = "torch._C._distributed_c10d"
-c10d = bind(f"{_C10D}.ProcessGroup", Part.COMM, optional=True) and getattr(torch._C, "_distributed_c10d", None)
+bind(f"{_C10D}.ProcessGroup", Part.COMM, optional=True)
+c10d: Any = getattr(torch._C, "_distributed_c10d", None)
 """The module of process groups; None where torch was built without."""
-for _name in ("Backend", "Work", "Work.wait", "Work.is_completed", "_resolve_process_group"):
+for _name in ("Backend", "Work", "Work.wait", "Work.is_completed"):
     bind(f"{_C10D}.{_name}", Part.COMM, optional=True)
+group_named = bind(f"{_C10D}._resolve_process_group", Part.COMM, optional=True)
 source_of = bind(f"{_C10D}.Work._source_rank", Part.COMM, optional=True)
 Future = bind("torch._C.Future", Part.COMM)
 OTHER_COLLECTIVES = ("_allgather_base", "_reduce_scatter_base")
@@ -271,7 +278,9 @@ def set_compiling(callback: Any) -> Any:
 
 # accelerators; which of these there are depends on the kind
 
-backend_registered = bind("torch._C._get_privateuse1_backend_name", Part.DEVICE)
+name_of_backend = bind("torch._C._get_privateuse1_backend_name", Part.DEVICE)
+"""Of another vendor's, once it has registered one."""
+BUILT_FOR = tuple(kind for kind in ("cuda", "xpu") if hasattr(torch._C, f"_{kind}_init"))
 ACCELERATOR = {
     "when_in_use": ("_lazy_call",),
     "queue": ("_queued_calls",),
@@ -286,11 +295,6 @@ ACCELERATOR = {
 """Field of an `Accelerator` to the names that it may go by in this torch."""
 
 
-def module_of(kind: str) -> Any:
-    """The module of C of torch, and that of a foreign backend: (torch._C, torch_npu._C)."""
+def modules_of_c(kind: str) -> tuple[Any, Any]:
+    """Torch's own module in C, and that of a foreign backend such as `torch_npu`, None where there is none."""
     return torch._C, getattr(sys.modules.get(f"torch_{kind}"), "_C", None)
-
-
-def is_built_for(kind: str) -> bool:
-    """Whether this torch was built for `cuda` or `xpu`."""
-    return hasattr(torch._C, f"_{kind}_init")

@@ -8,10 +8,10 @@ from typing import Any
 import torch
 
 from leakscope.capture.heap.raw_types import mro, type_dict
+from leakscope.capture.torch_private import TensorBase, no_dispatch_of_its_own
 
 PLAIN: dict[type, bool] = {torch.Tensor: True, torch.nn.Parameter: True}
 """Type to whether it is a tensor with memory of its own, as far as is known; `is_plain` finds out."""
-_NO_DISPATCH: Any = torch._C._disabled_torch_dispatch_impl
 
 
 def argument(args: tuple[Any, ...], kwargs: dict[str, Any], place: int, name: str, missing: Any) -> Any:
@@ -26,7 +26,7 @@ def is_plain(value: Any) -> bool:
     if plain is None:
         bases = mro(kind)
         own = next((type_dict(b)["__torch_dispatch__"] for b in bases if "__torch_dispatch__" in type_dict(b)), None)
-        plain = PLAIN[kind] = torch._C.TensorBase in bases and own is _NO_DISPATCH
+        plain = PLAIN[kind] = TensorBase in bases and own is no_dispatch_of_its_own
     return plain
 
 

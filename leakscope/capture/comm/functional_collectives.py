@@ -21,6 +21,16 @@ from leakscope.capture.comm.operation_log import OperationLog
 from leakscope.capture.comm.process_group import Calls
 from leakscope.capture.comm.work import fail
 from leakscope.capture.process.patches import Patches
+from leakscope.capture.torch_private import (
+    CALLED,
+    builtins_known,
+    called_by,
+    frames_compiled,
+    functional_operators,
+    inductor_options,
+    name_of_packet,
+    register_builtin,
+)
 from leakscope.record.kinds import Direction
 
 _COPYING = ("all_reduce", "all_reduce_coalesced", "broadcast")
@@ -66,22 +76,21 @@ class RecordedOperator:
 
 def install(log: OperationLog, calls: Calls, patches: Patches) -> None:
     """Note what goes through the functional operators."""
-    functional: Any = torch.ops._c10d_functional
+    functional, autograd = functional_operators()
     for name in _COLLECTIVES:
         _replace(functional, name, partial(_collective, log, calls, name), patches)
     for name in _POINT_TO_POINT:
         _replace(functional, name, partial(_point_to_point, log, calls, name), patches)
     _replace(functional, "batch_p2p_ops", partial(_batched, log, calls), patches)
     _replace(functional, "wait_tensor", partial(_waits, log, calls), patches)
-    autograd: Any = torch.ops._c10d_functional_autograd
     for name in _AUTOGRAD:
         _replace(autograd, name, partial(_collective, log, calls, name), patches)
 
 
 def unseen() -> str:
     """One sentence on compiled code of this process that calls the operators without Python; "" where there is none."""
-    utils, config = (sys.modules.get(f"torch.{name}") for name in ("_dynamo.utils", "_inductor.config"))
-    if utils is None or config is None or not utils.counters.get("frames"):
+    config = inductor_options()
+    if config is None or not frames_compiled():
         return ""
     # an option may be gone from a later torch
     options = [
@@ -101,15 +110,12 @@ def _replace(namespace: Any, name: str, make: Callable[[Call], Call], patches: P
     if packet is None:
         return
     for operator in (packet, *(getattr(packet, overload) for overload in packet.overloads())):
-        original = operator._op
+        original = called_by(operator)
         recorded = RecordedOperator(original, make(original))
         # TorchScript knows operators by the id of their `_op`
-        builtins: Any = torch.jit._builtins
-        builtins._register_builtin(recorded, str(packet._qualified_op_name))
-        patches.add(
-            f"{operator} as TorchScript knows it", partial(builtins._get_builtin_table().pop, id(recorded), None)
-        )
-        patches.replace(operator, "_op", recorded, label=f"{operator}._op")
+        register_builtin(recorded, str(name_of_packet(packet)))
+        patches.add(f"{operator} as TorchScript knows it", partial(builtins_known().pop, id(recorded), None))
+        patches.replace(operator, CALLED, recorded, label=f"{operator}.{CALLED}")
 
 
 def _noting(

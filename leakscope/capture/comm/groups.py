@@ -5,10 +5,9 @@ from __future__ import annotations
 import weakref
 from typing import Any
 
-import torch
-
 from leakscope.capture.comm.operation import Channel
 from leakscope.capture.heap.raw_types import mro
+from leakscope.capture.torch_private import c10d, group_named, ranks_of
 
 _MAX_CHANNELS = 20_000
 """Channels kept of one group; a script may give every message a tag of its own."""
@@ -59,7 +58,7 @@ class Groups:
         if known is not None and known.seen() is group:
             return known
         name = _name_of(group)
-        places = torch.distributed.distributed_c10d._world.pg_group_ranks.get(group, {})
+        places = ranks_of(group)
         ranks = tuple(sorted(places, key=lambda rank: places[rank]))
         known = self._by_name.get(name)
         if known is None or (
@@ -75,11 +74,10 @@ class Groups:
     def named(self, name: Any) -> Group:
         """The group that a functional operator means."""
         known = self._by_name.get(_shown(name))
-        return known if known is not None else self.of(torch._C._distributed_c10d._resolve_process_group(name))
+        return known if known is not None else self.of(group_named(name))
 
 
 def _name_of(group: Any) -> str:
-    c10d = torch._C._distributed_c10d
     try:  # by the class of torch, as a group written in Python may answer with code of its own
         if c10d.ProcessGroup in mro(type(group)):
             return _shown(str(vars(c10d.ProcessGroup)["group_name"].__get__(group)))

@@ -16,6 +16,7 @@ from leakscope.capture.comm.writer import CommFile
 from leakscope.capture.process.dynamo import leave_us_out
 from leakscope.capture.process.import_hook import AfterImport
 from leakscope.capture.process.patches import Patches
+from leakscope.capture.torch_private import Future, c10d
 from leakscope.graph.model import CommUse
 from leakscope.record.folder import RankFolder
 from leakscope.record.last_operation import NAME as LAST_OPERATION
@@ -115,7 +116,7 @@ class CommMonitor:
     def _poll(self) -> None:
         """See which Works and futures have completed without a wait for them; those written in Python are not asked."""
         log = self._log
-        asked = torch._C._distributed_c10d.Work.is_completed
+        asked = c10d.Work.is_completed
         pending = [h for h in list(log.works.values()) if _is_pending(h.operations)]
         futures = [h for h in list(log.futures.values()) if _is_pending(h.operations)]
         if not (pending or futures) or _capturing():
@@ -126,8 +127,8 @@ class CommMonitor:
                 log.completed(handle.operations)
             del work
         for followed in futures:
-            future = followed()
-            if type(future) is torch._C.Future and future.done():
+            future: Any = followed()
+            if type(future) is Future and future.done():
                 log.completed(followed.operations)
             del future
 

@@ -8,14 +8,13 @@ from collections.abc import Iterator, Sequence
 from types import FrameType
 from typing import Any
 
-import torch
-
 from leakscope.capture.comm.groups import Groups
 from leakscope.capture.comm.operation import Operation
 from leakscope.capture.comm.weak_tracking import FutureRef, WeakTracker, WorkRef, storage_of
 from leakscope.capture.comm.writer import CommFile, text_of
 from leakscope.capture.heap.native.storages import tensor_bytes
 from leakscope.capture.source.call_sites import users_lines
+from leakscope.capture.torch_private import TensorBase, address_of_storage, source_of, uses_of_tensor
 from leakscope.record.kinds import Direction
 from leakscope.record.last_operation import FAILED, ISSUED, WAITED, WAITING
 
@@ -25,9 +24,10 @@ _MAX_BUFFERS = 8
 _MAX_OWNERS = 8
 """References to one buffer that C++ is believed to have taken for an operation; others may take some meanwhile."""
 
-_Tensor: Any = torch._C.TensorBase
-_nbytes, _shape, _dtype, _is_cpu = (getattr(_Tensor, name).__get__ for name in ("nbytes", "shape", "dtype", "is_cpu"))
-_uses = _Tensor._use_count
+_nbytes, _shape, _dtype, _is_cpu = (
+    getattr(TensorBase, name).__get__ for name in ("nbytes", "shape", "dtype", "is_cpu")
+)
+_uses = uses_of_tensor
 
 
 class OperationLog(WeakTracker):
@@ -203,7 +203,7 @@ class OperationLog(WeakTracker):
 
     def latest_of(self, tensor: Any) -> Operation | None:
         """The operation that used a tensor's storage last; None where none did."""
-        mark = self.storages.get(storage_of(tensor)._cdata)
+        mark = self.storages.get(address_of_storage(storage_of(tensor)))
         return None if mark is None or mark() is None else mark.operation
 
     def failed(self, operations: Sequence[Operation], error: BaseException) -> None:
@@ -223,7 +223,7 @@ class OperationLog(WeakTracker):
     def _came_from(self, operation: Operation, work: Any) -> None:
         """A receive from anybody was answered: by whom?"""
         try:
-            place = torch._C._distributed_c10d.Work._source_rank(work)
+            place = source_of(work)
         except RuntimeError:  # a backend that does not know
             return
         operation.source = self._groups.named(operation.channel.group).rank(place)

@@ -17,13 +17,15 @@ from leakscope.capture.comm.work import Waits, fail
 from leakscope.capture.heap.raw_types import mro
 from leakscope.capture.process.guard import Guard
 from leakscope.capture.process.patches import Patches
+from leakscope.capture.torch_private import COALESCING, OTHER_COLLECTIVES, Future, c10d
 from leakscope.record.kinds import Direction
 
 COLLECTIVES = (
-    "allreduce", "allreduce_coalesced", "reduce", "broadcast", "allgather", "all_gather_single", "_allgather_base",
+    "allreduce", "allreduce_coalesced", "reduce", "broadcast", "allgather", "all_gather_single",
     "allgather_coalesced", "all_gather_single_coalesced", "allgather_into_tensor_coalesced", "gather", "scatter",
-    "reduce_scatter", "reduce_scatter_single", "_reduce_scatter_base", "reduce_scatter_single_coalesced",
+    "reduce_scatter", "reduce_scatter_single", "reduce_scatter_single_coalesced",
     "reduce_scatter_tensor_coalesced", "all_to_all_single", "alltoall_base", "alltoall", "barrier", "monitored_barrier",
+    *OTHER_COLLECTIVES,
 )  # fmt: skip
 """Methods of a process group that move tensors among all its ranks, or hold them back."""
 _ONE_LIST = ("allreduce", "broadcast", "reduce")
@@ -48,8 +50,6 @@ class Calls:
 
     def install(self) -> None:
         """Wrap the classes of torch.distributed; those written in Python follow when they are first used."""
-        from torch._C import _distributed_c10d as c10d
-
         # The classes are wrapped, not torch.distributed.isend: P2POp refuses any other function ("Invalid op"),
         # and torch.distributed.send goes through isend, so wrapping both would count twice.
         kinds = [kind for kind in vars(c10d).values() if isinstance(kind, type)]
@@ -62,9 +62,9 @@ class Calls:
         self._patches.call_before(c10d.ProcessGroup, "__init__", self._meet)
         self._patches.call_before(c10d.Work, "__init__", self._meet)
         waits = self._waits
-        self._patches.wrap(torch._C.Future, "wait", waits.wait_for_future)
-        self._patches.call_after(torch._C.Future, "done", waits.future_answered)
-        self._patches.call_after(torch._C.Future, "then", waits.goes_on)
+        self._patches.wrap(Future, "wait", waits.wait_for_future)
+        self._patches.call_after(Future, "done", waits.future_answered)
+        self._patches.call_after(Future, "then", waits.goes_on)
         self._patches.call_before(torch.utils, "swap_tensors", self._log.let_go)
 
     def _wrap_group(self, kind: type) -> None:
@@ -72,7 +72,7 @@ class Calls:
             self._patches.wrap(kind, name, partial(self._point_to_point, name))
         for name in vars(kind).keys() & set(COLLECTIVES):
             self._patches.wrap(kind, name, partial(self._collective, name))
-        for name, after in (("_start_coalescing", self._started), ("_end_coalescing", self._ended)):
+        for name, after in zip(COALESCING, (self._started, self._ended), strict=True):
             if name in vars(kind):
                 self._patches.call_after(kind, name, after)
 
@@ -99,7 +99,7 @@ class Calls:
 
     def _wrap_own(self, kind: type) -> None:
         own = {name for name, value in vars(kind).items() if isinstance(value, types.FunctionType)}
-        if issubclass(kind, torch._C._distributed_c10d.Work):
+        if issubclass(kind, c10d.Work):
             for name in own.intersection(("wait", "synchronize")):
                 self._patches.wrap(kind, name, self._waits.wait)
             return

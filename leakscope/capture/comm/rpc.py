@@ -10,6 +10,17 @@ import torch
 
 from leakscope.capture.process.patches import Patches
 from leakscope.capture.source.user_frames import users_line
+from leakscope.capture.torch_private import (
+    address_of_storage,
+    agent_is_set,
+    context_at,
+    counts_of_contexts,
+    current_agent,
+    must_be_open,
+    receives_of,
+    sends_of,
+    workers_of,
+)
 from leakscope.graph.model import CommUse
 from leakscope.record.folder import RankFolder
 from leakscope.record.rows.comm import ContextsAtStep, OpenContext
@@ -66,7 +77,7 @@ class ContextMonitor:
             if context is None:
                 continue
             where, step = self._opened.get(number, ("", None))
-            size = sum({g.untyped_storage()._cdata: g.untyped_storage().nbytes() for g in gradients}.values())
+            size = sum({_address(g): g.untyped_storage().nbytes() for g in gradients}.values())
             contexts.append(OpenContext(number, where, step, _workers(context), len(gradients), size))
         return contexts
 
@@ -82,9 +93,9 @@ class ContextMonitor:
             for variable in _variables(number):
                 yield context, variable, "variable"
             del gradients
-            for node in context._send_functions().values():
+            for node in sends_of(context).values():
                 yield context, node, "send function"
-            for node in context._recv_functions().values():
+            for node in receives_of(context).values():
                 yield context, node, "receive function"
             del context
 
@@ -96,7 +107,7 @@ class ContextMonitor:
             where, step = self._opened.get(number, ("", None))
             peer = number >> _WORKER_BITS
             for gradient in gradients:
-                uses[gradient.untyped_storage()._cdata] = CommUse(DIRECTION, peer, None, step or 0, 0, where, False)
+                uses[_address(gradient)] = CommUse(DIRECTION, peer, None, step or 0, 0, where, False)
         return uses
 
     def _open_numbers(self) -> list[int]:
@@ -120,24 +131,26 @@ class ContextMonitor:
         return numbers
 
 
+def _address(tensor: Any) -> int:
+    """Of a tensor's storage."""
+    return int(address_of_storage(tensor.untyped_storage()))
+
+
 def counters() -> tuple[int, int]:
     """(open contexts, backward passes running) on this worker; zeros where no RPC agent was started."""
     if not _started():
         return 0, 0
-    autograd: Any = torch.distributed.autograd
-    counts = autograd._get_debug_info()
+    counts = counts_of_contexts()
     return int(counts["num_autograd_contexts"]), int(counts["num_current_backward_passes"])
 
 
 def _started() -> bool:
-    rpc = sys.modules.get("torch.distributed.rpc.api")
-    return rpc is not None and bool(rpc._is_current_rpc_agent_set())
+    return "torch.distributed.rpc.api" in sys.modules and bool(agent_is_set())
 
 
 def _is_open(number: int) -> bool:
-    autograd: Any = torch.distributed.autograd
     try:
-        autograd._is_valid_context(number)
+        must_be_open(number)
     except RuntimeError:  # torch raises for an id that it does not know
         return False
     return True
@@ -147,7 +160,7 @@ def _retrieve(number: int) -> tuple[Any, list[Any]]:
     """The context and the gradients it has gathered; (None, []) where it has just been released."""
     autograd: Any = torch.distributed.autograd
     try:
-        context = autograd._retrieve_context(number)
+        context = context_at(number)
         return context, list(autograd.get_gradients(number).values())
     except RuntimeError:
         return None, []
@@ -163,9 +176,8 @@ def _variables(number: int) -> list[Any]:
 
 
 def _workers(context: Any) -> tuple[int, ...]:
-    return tuple(sorted(int(worker) for worker in context._known_worker_ids()))
+    return tuple(sorted(int(worker) for worker in workers_of(context)))
 
 
 def _workers_known() -> list[int]:
-    api: Any = torch.distributed.rpc.api
-    return sorted(int(info.id) for info in api._get_current_rpc_agent().get_worker_infos())
+    return sorted(int(info.id) for info in current_agent().get_worker_infos())

@@ -19,8 +19,9 @@ import torch
 
 from leakscope.capture.comm.operation import Operation
 from leakscope.capture.comm.writer import CommFile
+from leakscope.capture.torch_private import TensorBase, address_of_storage
 
-storage_of: Any = torch._C.TensorBase.untyped_storage
+storage_of: Any = TensorBase.untyped_storage
 
 
 Moments = defaultdict["DeathRef", float]
@@ -113,7 +114,7 @@ class WeakTracker:
                 operation.marks.append(mark)
                 operation.tensors += 1
             storage = storage_of(tensor)
-            address = storage._cdata
+            address = address_of_storage(storage)
             known = self.storages.get(address)
             if known is not None and known() is not None:
                 before = known.operation

@@ -8,13 +8,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from leakscope.capture.torch_private import ACCELERATOR, BUILT_FOR, modules_of_c, name_of_backend
 from leakscope.record.rows.device import DeviceFigures
 
 Call = Callable[..., Any]
-
-_OBSERVE = ("_{kind}_attach_out_of_memory_observer", "_attach_out_of_memory_observer", "attach_out_of_memory_observer")
-_CONTEXT = ("_{kind}_hasPrimaryContext",)
-_ENABLED = ("_{kind}_isHistoryEnabled", "_{kind}_is_history_enabled")
 
 
 @dataclass(frozen=True)
@@ -65,12 +62,13 @@ class Accelerator:
 def find() -> Accelerator | None:
     """The accelerator that this torch was built for or that a backend has registered; asking initialises nothing."""
     torch = sys.modules.get("torch")
-    kind = None if torch is None else _kind(torch)
-    module = getattr(torch, kind, None) if kind else None
-    if torch is None or kind is None or module is None:
+    if torch is None:
         return None
-    foreign = getattr(sys.modules.get(f"torch_{kind}"), "_C", None)
-    accelerator = described(kind, module, (torch._C, foreign))
+    kind = _kind(torch)
+    module = getattr(torch, kind, None) if kind else None
+    if kind is None or module is None:
+        return None
+    accelerator = described(kind, module, modules_of_c(kind))
     return (
         replace(accelerator, has_context=None) if getattr(torch.version, "hip", None) else accelerator
     )  # HIP makes contexts by rules of its own
@@ -82,12 +80,10 @@ def _kind(torch: Any) -> str | None:
     A torch built for CUDA is not asked for its accelerator: in older ones that initialises the device (pytorch#145752),
     and a fork of the process can then use none.
     """
-    backend = torch._C._get_privateuse1_backend_name()
-    if hasattr(torch, backend):
+    if hasattr(torch, backend := name_of_backend()):
         return str(backend)
-    built = next((kind for kind in ("cuda", "xpu") if hasattr(torch._C, f"_{kind}_init")), None)
-    if built is not None:
-        return built
+    if BUILT_FOR:
+        return BUILT_FOR[0]
     current = torch.accelerator.current_accelerator() if hasattr(torch, "accelerator") else None
     return None if current is None else str(current.type)
 
@@ -96,7 +92,8 @@ def described(kind: str, module: Any, natives: Sequence[Any] = ()) -> Accelerato
     """What a device's module offers, and the C modules behind it."""
     memory = getattr(module, "memory", module)
     holders = (memory, module)
-    recorder = _first((memory, module), ("_record_memory_history", "record_memory_history"))
+    names = {field: tuple(name.format(kind=kind) for name in names) for field, names in ACCELERATOR.items()}
+    recorder = _first(holders, names["record"])
     record = None if recorder is None else getattr(*recorder)
     listed = _call(holders, ("memory_snapshot",))
     without = listed is not None and "include_traces" in _parameters(listed)
@@ -104,18 +101,18 @@ def described(kind: str, module: Any, natives: Sequence[Any] = ()) -> Accelerato
         kind=kind,
         in_use=getattr(module, "is_initialized", lambda: False),
         count=getattr(module, "device_count", lambda: 1),
-        when_in_use=getattr(module, "_lazy_call", None),
-        has_context=_call(natives, tuple(name.format(kind=kind) for name in _CONTEXT)),
+        when_in_use=_call((module,), names["when_in_use"]),
+        has_context=_call(natives, names["has_context"]),
         stats=_call(holders, ("memory_stats_as_nested_dict",)),
         record=record,
         recorder_name=recorder,
-        is_recording=_call(natives, tuple(name.format(kind=kind) for name in _ENABLED)),
-        snapshot=_call(holders, ("_snapshot", "snapshot")),
+        is_recording=_call(natives, names["is_recording"]),
+        snapshot=_call(holders, names["snapshot"]),
         segments=_without_events(listed) if without and listed is not None else None,
         free_and_total=_call(holders, ("mem_get_info",)),
-        observe_failures=_call((*natives, *holders), tuple(name.format(kind=kind) for name in _OBSERVE)),
+        observe_failures=_call((*natives, *holders), names["observe_failures"]),
         is_capturing=_call((module,), ("is_current_stream_capturing",)),
-        queue=getattr(module, "_queued_calls", None),
+        queue=getattr(module, names["queue"][0], None),
     )
 
 

@@ -7,14 +7,14 @@ from dataclasses import asdict
 from typing import Any
 
 import numpy as np
-import torch
 
 from leakscope.allocator.joining import Joined, Placed, join, layouts
 from leakscope.allocator.snapshot import PENDING_FREE, Snapshot, Stack
 from leakscope.capture.heap.native.references import Storage
-from leakscope.capture.heap.native.storages import StorageBase, TensorBase, device_of, tensor_over
+from leakscope.capture.heap.native.storages import device_of, tensor_over
 from leakscope.capture.heap.raw_types import mro
 from leakscope.capture.source.user_source import at, is_ours, is_users
+from leakscope.capture.torch_private import StorageBase, TensorBase, data_address
 from leakscope.record.model import Look
 from leakscope.record.rows.device import DeviceBlocks, Elsewhere, LayoutAtLook
 
@@ -26,14 +26,14 @@ def placed(storage: Storage, objects: Sequence[Any], kind: str) -> Placed | None
     """Where the storage's memory begins; None where it is not on this kind of device or does not say."""
     over = [tensor_over(objects[index], storage.address) for index in storage.holders]
     # tensors first: asking a storage for its data_ptr makes a lazy clone copy its memory (c10/core/StorageImpl.h,
-    # mutable_data); a tensor's _data_address, its storage's whatever the offset (torch/csrc/Module.cpp), does not
+    # mutable_data); a tensor's data address, its storage's whatever the offset (torch/csrc/Module.cpp), does not
     for holder in sorted(over, key=lambda holder: TensorBase not in mro(type(holder))):
         try:
             device = device_of(holder)
             if device.type != kind:
                 return None
             is_tensor = TensorBase in mro(type(holder))
-            begins = torch._C._data_address(holder) if is_tensor else StorageBase.data_ptr(holder)  # type: ignore[attr-defined]
+            begins = data_address(holder) if is_tensor else StorageBase.data_ptr(holder)
             return Placed(device.index or 0, int(begins), storage.bytes)
         except RuntimeError:  # a tensor that has no data to point at; another holder may
             continue

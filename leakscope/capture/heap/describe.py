@@ -14,12 +14,13 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from leakscope.capture.heap.native.autograd import Role, TensorBase, Types
+from leakscope.capture.heap.native.autograd import Role, Types
 from leakscope.capture.heap.native.storages import tensor_bytes
 from leakscope.capture.heap.python.classes import class_where, module_file
 from leakscope.capture.heap.python.referents import LRU_CACHE
 from leakscope.capture.heap.raw_types import Bases, instance_dict, made_in_python, mro, qualified_name, type_name
 from leakscope.capture.source import user_source as source
+from leakscope.capture.torch_private import IS_PARAMETER, TensorBase, without_functions
 from leakscope.graph.model import ObjectKind
 
 
@@ -149,7 +150,7 @@ def _instance_kind(bases: Bases, short: str) -> tuple[ObjectKind, str]:
 
 def _tensor(obj: Any, kind: type, known: Types) -> Described:
     """Those of one type, dtype and shape are told alike, but for instances of subclasses, which may differ."""
-    with torch._C.DisableTorchFunction():
+    with without_functions():
         if (kind is not torch.Tensor and kind is not torch.nn.Parameter) or _is_odd(obj):
             return _described_tensor(obj, kind)
         alike = id(kind), _dtype(obj), TensorBase.size(obj), TensorBase.stride(obj)
@@ -171,7 +172,7 @@ def _is_odd(tensor: Any) -> bool:
 
 def _described_tensor(obj: Any, kind: type) -> Described:
     dtype = str(_dtype(obj)).removeprefix("torch.")
-    # Parameter() of a tensor subclass marks the instance (torch/nn/parameter.py, `_is_param`): DTensor, for one.
+    # Parameter() of a tensor subclass marks the instance (torch/nn/parameter.py): DTensor, for one.
     parameter = torch.nn.Parameter in mro(kind) or (kind is not torch.Tensor and _marked(obj, kind))
     word = type_name(kind)
     name = qualified_name(kind)
@@ -201,7 +202,7 @@ def _bytes(tensor: Any) -> int:
 
 def _marked(obj: Any, kind: type) -> bool:
     own = instance_dict(obj, kind)
-    return own is not None and dict.get(own, "_is_param") is True
+    return own is not None and dict.get(own, IS_PARAMETER) is True
 
 
 def _function(obj: Any, _: type) -> Described:

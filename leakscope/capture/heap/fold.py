@@ -15,9 +15,8 @@ from leakscope.capture.heap.prune import PrunedHeap
 from leakscope.capture.heap.python.referents import CONTEXT_PARTS
 from leakscope.capture.heap.raw_types import instance_dict, mro, mro_tuple, type_dict, type_name
 from leakscope.capture.heap.refcounts import RefcountTable
+from leakscope.capture.torch_private import BUFFERS, MODULE_DICTS
 
-_MODULE_DICTS = ("_parameters", "_buffers", "_modules")
-"""What an nn.Module keeps its own in (torch/nn/modules/module.py)."""
 _DEEPEST = 100
 """Containers in each other that are folded, chosen: a cell in a cell in a cell may be a circle."""
 
@@ -150,13 +149,13 @@ class Folds:
 
     def _fold_module_dicts(self, holder: int, own: int) -> None:
         values = self._objects[own]
-        for key in _MODULE_DICTS:
+        for key in MODULE_DICTS:
             child = dict.get(values, key)
             index = self._index.get(id(child))
             if type(child) is dict and index is not None:
                 self._into[index] = holder
                 self.inner.add((own, index))
-                self.style[index] = Style.BUFFER if key == "_buffers" else Style.CHILD
+                self.style[index] = Style.BUFFER if key == BUFFERS else Style.CHILD
 
     def _own_dict(self, obj: Any, kind: type, helds: dict[int, int]) -> int | None:
         """Index of an object's own dict, where that is among what it holds."""

@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from torch.multiprocessing.reductions import StorageWeakRef
 
 from leakscope.capture.heap.native.autograd import Role
 from leakscope.capture.heap.native.references import NativeReferences
 from leakscope.capture.heap.prune import MOST_LEVELS, PrunedHeap
 from leakscope.capture.heap.refcounts import RefcountTable, References, together
+from leakscope.capture.torch_private import StorageWeakRef
 from leakscope.graph.model import IMMORTAL, Ints
 from leakscope.graph.reach import reachable
 from leakscope.record.model import GcDiff
@@ -176,7 +176,7 @@ Watched = list[tuple[Any, int]]
 
 def watch_storage(storage: Any, size: int) -> tuple[Any, int]:
     """Note a storage and its bytes without holding it."""
-    return StorageWeakRef(storage), size  # type: ignore[no-untyped-call]
+    return StorageWeakRef(storage), size
 
 
 def real_diff(predicted_bytes: int, watched: Watched) -> GcDiff:

@@ -21,7 +21,6 @@ from types import FrameType, ModuleType
 from typing import Any, Protocol
 
 import numpy.ma  # noqa: F401 - np.unique of numpy 2.4 imports it at its first call, see below
-import torch
 
 from leakscope.capture.heap.explain import ExplainedHeap, explain
 from leakscope.capture.heap.garbage import Watched, watch_storage
@@ -37,6 +36,7 @@ from leakscope.capture.process.clock import CLOCK
 from leakscope.capture.process.pause import paused
 from leakscope.capture.source import user_source as source
 from leakscope.capture.source.user_frames import running_frames
+from leakscope.capture.torch_private import without_functions
 from leakscope.graph.model import CommUse, ReferenceKind
 from leakscope.graph.reach import load_for_large_graphs
 from leakscope.native import gc_heap
@@ -119,7 +119,7 @@ def inspect(step: int, occasion: Occasion, context: LookContext = _NOTHING_KNOWN
     """As `look`, with the live objects at hand while the block runs."""
     started = CLOCK.perf_counter()
     frames = running_frames()
-    with paused(), torch._C.DisableTorchFunction():
+    with paused(), without_functions():
         native = NativeReferences(sweep(_growing(context)))
         live: Live | None = None
         try:

@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from leakscope.capture.heap.native.autograd import Role, TensorBase
+from leakscope.capture.heap.native.autograd import Role
 from leakscope.capture.heap.native.references import NativeReferences
 from leakscope.capture.heap.native.storages import storage_uses
 from leakscope.capture.heap.python.address_book import Ints, Places
+from leakscope.capture.torch_private import uses_of_tensor
 from leakscope.graph.held_by import HeldBy, in_rows, occurrences
 
 _OF_A_REPLAY = 16
@@ -150,7 +151,7 @@ def _explain_tensors_and_nodes(native: NativeReferences, owned: Places, unexplai
     """Set against the C++ owners found those that C++ counts; `owned` has each object once for every one found."""
     objects = native.sweep.objects
     tensors = np.flatnonzero(native.role == Role.TENSOR)
-    uses = np.fromiter(map(TensorBase._use_count, map(objects.__getitem__, tensors.tolist())), np.int64, len(tensors))
+    uses = np.fromiter(map(uses_of_tensor, map(objects.__getitem__, tensors.tolist())), np.int64, len(tensors))
     unseen = np.maximum(uses - 1 - occurrences(owned, tensors), 0)
     if native.replayed:
         unseen[(unseen <= _OF_A_REPLAY) & np.isin(tensors, list(native.replayed))] = 0

@@ -8,6 +8,7 @@ from typing import Any
 from leakscope.capture.heap.python.classes import class_file
 from leakscope.capture.heap.raw_types import type_dict, type_qualname
 from leakscope.capture.source import user_source as source
+from leakscope.capture.torch_private import BACKWARD_OF
 from leakscope.graph.model import ReferenceKind
 
 
@@ -66,7 +67,7 @@ def _of_closure(code: CodeType, name: str, last: bool) -> str:
 
 def _written_as(kind: type) -> type:
     """The user's class for the one that torch makes of an autograd Function (torch/autograd/function.py)."""
-    forward = type_dict(kind).get("_forward_cls")
+    forward = type_dict(kind).get(BACKWARD_OF)
     return forward if isinstance(forward, type) else kind
 
 

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from leakscope.capture.heap.fold import Folds, Group, Style
-from leakscope.capture.heap.native.autograd import Role, TensorBase, is_grad_node
+from leakscope.capture.heap.native.autograd import Role, is_grad_node
 from leakscope.capture.heap.native.references import NativeReferences
 from leakscope.capture.heap.prune import PrunedHeap
 from leakscope.capture.heap.python.address_book import Places
@@ -26,13 +26,12 @@ from leakscope.capture.heap.reference_lines import (
     line_of_namespace,
     line_of_variable,
 )
+from leakscope.capture.torch_private import HOOKS_OF_TENSOR, TensorBase
 from leakscope.graph.model import ReferenceKind
 
 _MEMORY = ReferenceKind.MEMORY, "storage"
 _NO_NAME = [(ReferenceKind.UNNAMED, "(unnamed)")]
 _BUFFER = ReferenceKind.BUFFER
-_HOOK_DICTS = ("_backward_hooks", "_post_accumulate_grad_hooks")
-"""Attributes of a tensor's C++ part that gc shows."""
 
 
 class NamedReference(NamedTuple):
@@ -237,8 +236,8 @@ def _referents(obj: Any, kind: type, has_folded_dict: bool) -> Iterator[Named]:
     if reader is not None:
         yield from reader(obj)
     elif TensorBase in mro(kind):
-        for name in _HOOK_DICTS:
-            yield ReferenceKind.HOOK, f".{name}", TensorBase.__dict__[name].__get__(obj)
+        for name, hooks_of in HOOKS_OF_TENSOR.items():
+            yield ReferenceKind.HOOK, name, hooks_of(obj)
     elif is_grad_node(kind):  # gc shows the hook dicts of a node that Python alone owns; their sort is not told
         for held in gc.get_referents(obj):
             if (type(held) is dict or type(held) is collections.OrderedDict) and all(type(key) is int for key in held):

@@ -8,8 +8,9 @@ from types import CodeType
 
 import numpy as np
 
-from leakscope.capture.heap.native.autograd import SAVED_TENSOR, Role, role_of
+from leakscope.capture.heap.native.autograd import Role, role_of
 from leakscope.capture.heap.raw_types import mro
+from leakscope.capture.torch_private import SAVED_TENSOR
 
 _LEAVES = (str, int, float, complex, bool, bytes, type(None), CodeType)
 

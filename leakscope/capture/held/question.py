@@ -8,14 +8,13 @@ from collections.abc import Set
 from types import FrameType
 from typing import Any
 
-import torch
-
 from leakscope.capture.heap.explain import ExplainedHeap
 from leakscope.capture.heap.native.storages import storage_object, tensor_over
 from leakscope.capture.held.tensors import Mark, Tensors
 from leakscope.capture.held.walk import Walk
 from leakscope.capture.process.pause import no_automatic_gc
 from leakscope.capture.source.user_frames import running_frames
+from leakscope.capture.torch_private import without_functions
 from leakscope.graph.model import IMMORTAL
 
 _OURS = ("leakscope.capture", "leakscope.profiler")
@@ -86,7 +85,7 @@ class Question:
     def _all_held(self, but: Set[int]) -> bool:
         frames, tensors = _frames(), self._tensors
         walk = Walk(tensors.known - but, self._paths | tensors.new, tensors.storages, tensors.forget_the_dead)
-        with no_automatic_gc(), torch._C.DisableTorchFunction():
+        with no_automatic_gc(), without_functions():
             walk.run(frames)
         frames.clear()
         self.doubtful = tensors.forget_the_dead(walk.missing) if walk.missing else set()

@@ -6,9 +6,9 @@ import gc
 from collections.abc import Collection, Sequence
 from typing import Any
 
-from leakscope.capture.heap.native.autograd import TensorBase
 from leakscope.capture.heap.native.raw_memory import own_memory
 from leakscope.capture.held.kinds import KINDS, Kind
+from leakscope.capture.torch_private import TensorBase
 
 Mark = list[None]
 """The youngest of all objects: as long as it is in the youngest generation, all that came after it is there as well,

@@ -15,10 +15,11 @@ from typing import Any
 from leakscope.capture.heap.native.autograd import Types, node_holds, saved_holds, tensor_holds
 from leakscope.capture.heap.native.raw_memory import Words, own_memory
 from leakscope.capture.heap.native.references import deepest_walk
-from leakscope.capture.heap.native.storages import has_storage, sparse_parts, storage_object
+from leakscope.capture.heap.native.storages import sparse_parts, storage_object
 from leakscope.capture.heap.python.code_referents import frame_locals
 from leakscope.capture.heap.python.untracked import untracked_referents
 from leakscope.capture.held.kinds import KINDS, Kind
+from leakscope.capture.torch_private import has_storage
 
 _SEARCHED = 4_000
 """Objects that no hint names and that are gone through, first those near the block and then those near any running

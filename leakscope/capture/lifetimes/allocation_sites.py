@@ -12,11 +12,11 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from leakscope.capture.lifetimes.dispatch_mode import Tensors, enter, makes_memory, name_of, watching_mode, why_not
 from leakscope.capture.process.patches import Patches
 from leakscope.capture.source.user_frames import users_line, waiting
+from leakscope.capture.torch_private import address_of_storage, node_running
 
 
 class _StorageRef(weakref.ref[Any]):
@@ -33,7 +33,7 @@ class AllocationSites:
         self._patches = patches
         self._entries: dict[int, tuple[_StorageRef, str]] = {}
         self._died = patches.guard.callback("death of a storage whose maker is known", self._gone)
-        self._mode: TorchDispatchMode | None = None
+        self._mode: Any = None
         self._home = 0
 
     @property
@@ -72,7 +72,7 @@ class AllocationSites:
     def know(self, storage: torch.UntypedStorage, made_at: str) -> None:
         """Note who made this storage."""
         reference = _StorageRef(storage, self._died)
-        reference.address = storage._cdata
+        reference.address = address_of_storage(storage)
         self._entries[reference.address] = reference, made_at
 
     def _gone(self, reference: _StorageRef) -> None:
@@ -87,11 +87,11 @@ class AllocationSites:
         for tensor in out if isinstance(out, (tuple, list)) else (out,):
             if type(tensor) in Tensors and tensor.layout is torch.strided:
                 storage = tensor.untyped_storage()
-                if storage._cdata not in self._entries:
+                if address_of_storage(storage) not in self._entries:
                     self._add(storage, name_of(func))
 
     def _add(self, storage: torch.UntypedStorage, operator: str) -> None:
-        node = torch._C._current_autograd_node()
+        node = node_running()
         above = sys._getframe(2).f_back  # threads of C++ have no frame above the mode's own
         line = users_line(waiting(self._home) if above is None and node is not None else above)
         inside = operator if node is None else f"{operator} in {node.name()}"

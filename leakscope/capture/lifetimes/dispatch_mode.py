@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
-import sys
 import threading
 from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
 import torch
-from torch._ops import OpOverload
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from leakscope.capture.heap.raw_types import mro, type_dict
 from leakscope.capture.process.guard import Guard
 from leakscope.capture.process.patches import Patches
+from leakscope.capture.torch_private import (
+    Overload,
+    called_by,
+    frames_compiled,
+    mode_at,
+    modes_running,
+    no_dispatch_of_its_own,
+    schema_of,
+    watching_base,
+)
 
 Dispatched = Callable[[Any, Any, Any, Any], None]
 """Called after each operation with the operator, its arguments, its keyword arguments and what it returned."""
@@ -24,21 +31,15 @@ Tensors = (torch.Tensor, torch.nn.Parameter)
 _OFF = "watching would switch compiling off"
 
 
-def watching_mode(dispatched: Dispatched, guard: Guard) -> TorchDispatchMode:
+def watching_mode(dispatched: Dispatched, guard: Guard) -> Any:
     """A mode to be entered with `enter`."""
     plain: dict[type, bool] = {}
     deaf, name = guard.deaf, "dispatch mode"
     dispatched, is_plain = guard.entry(name, dispatched), guard.entry("types under the dispatch mode", _is_plain)
 
-    class Watching(TorchDispatchMode):  # type: ignore[no-untyped-call]
-        # without it torch.cond and flex_attention raise under a mode (torch/_ops.py, HigherOrderOperator.dispatch)
-        supports_higher_order_operators = True
+    base: Any = watching_base()
 
-        @classmethod
-        def _should_skip_dynamo(cls) -> bool:
-            # torch would wrap every call in torch._disable_dynamo, a third of a mode's cost; nothing is compiled here
-            return False
-
+    class Watching(base):  # type: ignore[misc]
         def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             for kind in types:  # usually none, but `.data` inside a custom Function names torch.Tensor itself
                 if kind not in plain:
@@ -52,7 +53,7 @@ def watching_mode(dispatched: Dispatched, guard: Guard) -> TorchDispatchMode:
                 ]:  # a subclass with a dispatch of its own runs it with this mode on: what it does inside is seen
                     return NotImplemented
             try:
-                out = (func._op if type(func) is OpOverload else func)(*args, **(kwargs or {}))
+                out = (called_by(func) if type(func) is Overload else func)(*args, **(kwargs or {}))
             except BaseException as error:
                 # A bare `raise` adds no entry for this frame (ceval.c, RAISE_VARARGS): the script sees the traceback it
                 # would have seen without the mode.
@@ -66,19 +67,19 @@ def watching_mode(dispatched: Dispatched, guard: Guard) -> TorchDispatchMode:
                     guard.fault(name, error)
             return out
 
-    return Watching()  # type: ignore[no-untyped-call]
+    return Watching()
 
 
-def enter(mode: TorchDispatchMode, patches: Patches) -> None:
+def enter(mode: Any, patches: Patches) -> None:
     """Put the mode over what this thread runs from here on."""
-    mode.__enter__()  # type: ignore[no-untyped-call]
+    mode.__enter__()
     patches.add("dispatch mode", lambda: left(mode))
 
 
-def left(mode: TorchDispatchMode) -> bool:
+def left(mode: Any) -> bool:
     """Leave the mode; False while a mode of the script's own stands above it, which must not be popped."""
-    stack = torch._C._len_torch_dispatch_stack()
-    if stack == 0 or torch._C._get_dispatch_stack_at(stack - 1) is not mode:
+    stack = modes_running()
+    if stack == 0 or mode_at(stack - 1) is not mode:
         return False
     mode.__exit__(None, None, None)
     return True
@@ -88,7 +89,7 @@ def why_not(compile_called: bool) -> str:
     """Why a mode would change what runs, "" where it would not."""
     if not _is_of_python():
         return "steps end on threads that C++ has started, as those of RPC are, and the next may end on another one"
-    if torch._C._len_torch_dispatch_stack() > 0:
+    if modes_running() > 0:
         return "the script runs under a dispatch mode of its own"
     # a dispatch mode makes compiled callables run eager (measured on torch 2.13)
     regions = compiled_regions()
@@ -112,8 +113,7 @@ def _is_of_python() -> bool:
 
 def compiled_regions() -> int:
     """How many frames of Python torch.compile has compiled so far."""
-    utils = sys.modules.get("torch._dynamo.utils")
-    return 0 if utils is None else int(utils.counters.get("frames", {}).get("ok", 0))
+    return int(frames_compiled().get("ok", 0))
 
 
 def _is_plain(kind: type) -> bool:
@@ -122,11 +122,8 @@ def _is_plain(kind: type) -> bool:
         handler = type_dict(base).get("__torch_dispatch__")
         if handler is not None:
             own = getattr(handler, "__func__", handler)
-            return own is _NO_DISPATCH or base is torch.Tensor
+            return own is no_dispatch_of_its_own or base is torch.Tensor
     return True
-
-
-_NO_DISPATCH: Any = torch._C._disabled_torch_dispatch_impl
 
 
 @lru_cache(maxsize=4096)
@@ -135,7 +132,7 @@ def makes_memory(func: Any) -> bool:
 
     `lift_fresh` returns what it was given, and that is how what torch.tensor made first comes by.
     """
-    schema = getattr(func, "_schema", None)
+    schema = schema_of(func)
     if schema is None or str(schema.name) == "aten::lift_fresh":
         return True
     return any(returned.alias_info is None for returned in schema.returns)
@@ -143,5 +140,5 @@ def makes_memory(func: Any) -> bool:
 
 def name_of(func: Any) -> str:
     """`aten::add`, without the overload."""
-    schema = getattr(func, "_schema", None)
+    schema = schema_of(func)
     return str(func.name()) if schema is None else str(schema.name)

@@ -10,6 +10,7 @@ import torch
 from torch.nn.modules import module as hooks
 
 from leakscope.capture.process.patches import Patches
+from leakscope.capture.torch_private import MODULES
 
 
 class ModuleStack:
@@ -35,7 +36,7 @@ class ModuleStack:
         name = type(module).__name__
         if self._running:
             parent, path = self._running[-1]
-            known = next((key for key, child in parent.__dict__["_modules"].items() if child is module), name)
+            known = next((key for key, child in parent.__dict__[MODULES].items() if child is module), name)
             name = f"{path}.{known}"
         self._running.append((module, name))
 

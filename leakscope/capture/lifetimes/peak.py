@@ -11,13 +11,14 @@ from typing import Any
 import numpy as np
 
 from leakscope.capture.heap.look import Live
-from leakscope.capture.heap.native.storages import StorageBase, storage_object
+from leakscope.capture.heap.native.storages import storage_object
 from leakscope.capture.heap.python.code_referents import frame_locals
 from leakscope.capture.heap.raw_types import mro
 from leakscope.capture.lifetimes.table import Table
 from leakscope.capture.source.unread import unread_globals, unread_variables
 from leakscope.capture.source.user_frames import arguments_of_running_calls, running_frames
 from leakscope.capture.source.user_source import is_users
+from leakscope.capture.torch_private import StorageBase, address_of_storage
 from leakscope.graph.model import ObjectKind
 
 _INTERFACE: Any = np.ndarray.__dict__["__array_interface__"].__get__
@@ -59,7 +60,7 @@ def match_live(live: Live, peak: Peak, table: Table) -> None:
     graph = live.look.heap
     peak.unread = list(_unread(live))
     for index in graph.storages.tolist():
-        record = table.alive.get(int(storage_object(live.objects[index])._cdata))
+        record = table.alive.get(int(address_of_storage(storage_object(live.objects[index]))))
         if record is None and table.counts(graph.device.get(index, "cpu")):
             peak.unseen += int(graph.bytes[index])
         elif record is not None:

@@ -10,16 +10,21 @@ from typing import Any
 
 import torch
 
-from leakscope.capture.heap.native.storages import StorageBase, TensorBase, storage_of
+from leakscope.capture.heap.native.storages import storage_of
 from leakscope.capture.lifetimes.records import Operation, Record, StorageRef
 from leakscope.capture.process.guard import Guard
+from leakscope.capture.torch_private import (
+    StorageBase,
+    TensorBase,
+    address_of_storage,
+    has_storage,
+    storage_address,
+    uses_of_storage,
+)
 
 _HOST = torch.device("cpu")
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
-_has_storage: Any = torch._C._has_storage
 _is_meta: Any = TensorBase.is_meta.__get__
-_address: Any = torch._C._storage_address  # type: ignore[attr-defined]
-_holders: Any = torch._C._storage_Use_Count
 
 
 def _gives_twice(node: Any) -> bool:
@@ -36,13 +41,13 @@ def _holders_of_one() -> int:
     """
     alone = torch.empty(1, device="cpu")
     known = weakref.ref(alone.untyped_storage())
-    return int(_holders(_address(alone))) if known is not None else 0
+    return int(uses_of_storage(storage_address(alone))) if known is not None else 0
 
 
 def _address_of(tensor: Any) -> int | None:
     """As `storage_of`, at a tenth of the cost for plain tensors: it is asked for every tensor of every operation."""
-    if type(tensor) in _PLAIN and _has_storage(tensor) and not _is_meta(tensor):
-        return _address(tensor)  # type: ignore[no-any-return]
+    if type(tensor) in _PLAIN and has_storage(tensor) and not _is_meta(tensor):
+        return storage_address(tensor)  # type: ignore[no-any-return]
     return storage_of(tensor)
 
 
@@ -132,13 +137,13 @@ class Table:
         waits = record.last == record.summed or (
             made.call >= 0 and used.call == made.call and (made.call != now.call or _gives_twice(node))
         )
-        return record if waits and _holders(record.address) == _holders_of_one() else None
+        return record if waits and uses_of_storage(record.address) == _holders_of_one() else None
 
     def moved(self, record: Record, tensor: Any) -> None:
         """A storage goes on as this tensor's."""
         storage = tensor.untyped_storage()
         del self.alive[record.address]
-        record.address = int(storage._cdata)
+        record.address = int(address_of_storage(storage))
         record.last = record.summed = len(self.operations) - 1
         record.reference = StorageRef(storage, self._died)
         record.reference.record = record
@@ -153,7 +158,7 @@ class Table:
 
     def resized(self, storage: Any) -> None:
         """A storage has just changed its size, between two operations."""
-        record = self.alive.get(int(storage._cdata))
+        record = self.alive.get(int(address_of_storage(storage)))
         if record is not None:
             now = self._bytes(storage)
             self.live += now - record.bytes

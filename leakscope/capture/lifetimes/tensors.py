@@ -6,8 +6,8 @@ import gc
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from leakscope.capture.heap.native.storages import TensorBase
 from leakscope.capture.heap.raw_types import mro
+from leakscope.capture.torch_private import TensorBase
 
 OTHER, TENSOR, SEQUENCE = range(3)
 """What a value is, by its type: plain numbers, for every argument of every operation is asked."""

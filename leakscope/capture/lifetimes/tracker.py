@@ -11,7 +11,6 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from leakscope.capture.heap.look import Live
 from leakscope.capture.heap.native.storages import storage_of
@@ -28,6 +27,7 @@ from leakscope.capture.lifetimes.tensors import TENSOR, Kinds, each_tensor, tens
 from leakscope.capture.process.forks import in_forked_child
 from leakscope.capture.process.patches import Patches
 from leakscope.capture.source.user_frames import waiting
+from leakscope.capture.torch_private import c10d, node_running, sequence_of, without_functions
 from leakscope.record.kinds import Occasion, Phase
 from leakscope.record.model import Look
 
@@ -69,7 +69,7 @@ class LifetimeTracker:
         self._table = Table()
         self._modules = ModuleStack()
         self._raw_access = RawAccess(*map(self._noting, (Table.used, Table.handed_out, Table.resized)))
-        self._mode: TorchDispatchMode | None = None
+        self._mode: Any = None
         self._optimizing = False
         self._deaf = False
         self.compile_called = False
@@ -96,9 +96,7 @@ class LifetimeTracker:
         patches.hook("optimizer phase begins", register_optimizer_step_pre_hook, self._optimizer_begins)
         patches.hook("optimizer phase ends", register_optimizer_step_post_hook, self._optimizer_ends)
         if comm:
-            from torch._C._distributed_c10d import Work
-
-            patches.call_before(Work, "wait", self._before_wait)
+            patches.call_before(c10d.Work, "wait", self._before_wait)
         self._patches = patches.part()
 
     def begin_after(self, step: int) -> None:
@@ -127,7 +125,7 @@ class LifetimeTracker:
         self._home = threading.get_ident()
         self._second, self._peak, self._look, self._deaf = -1, None, None, False
         self._optimizing = False
-        with torch._C.DisableTorchFunction():
+        with without_functions():
             self._table = Table(torch.device(self._fullest()), self._patches.guard)
             self._table.there(tensors_alive())
         self._modules.enter(self._patches)
@@ -215,13 +213,13 @@ class LifetimeTracker:
 
     def _operation(self, name: str, frame: Any, args: Any) -> Record | None:
         """Note an operation; gives the record of the gradient that goes on in its result, if it adds gradients up."""
-        node = torch._C._current_autograd_node()
+        node = node_running()
         of_engine = node is not None and (frame is None or frame.f_code.co_filename.startswith(_AUTOGRAD))
         if frame is None and node is not None:  # a thread of autograd's, without a frame above the mode's own
             frame = waiting(self._home)
         frame = self._operations.users_frame(frame)
         phase = Phase.BACKWARD if node is not None else Phase.OPTIMIZER if self._optimizing else Phase.FORWARD
-        called, number = ("", -1) if node is None else (node.name(), node._sequence_nr())
+        called, number = ("", -1) if node is None else (node.name(), sequence_of(node))
         code, line = (None, 0) if frame is None else (frame.f_code, frame.f_lineno)
         module, now = self._modules.path, time.perf_counter()
         self._table.operation(Operation(name, code, line, phase, called, module, now, number))
@@ -262,7 +260,7 @@ class LifetimeTracker:
 
         def noted(obj: Any) -> None:
             if not (self._deaf or self._in_forked_child):
-                with torch._C.DisableTorchFunction():
+                with without_functions():
                     note(self._table, obj)
 
         return noted

@@ -11,6 +11,7 @@ from typing import Any
 
 from leakscope.capture.process.patches import Patches
 from leakscope.capture.source.user_frames import users_line
+from leakscope.capture.torch_private import COMPILE_WORKERS, LOADER_WORKERS
 from leakscope.record.rows.clock import StartedProcess
 
 _MAX_NOTED = 64
@@ -31,7 +32,7 @@ class OwnProcesses:
 
     def _of_multiprocessing(self, process: Any, *_: Any, **__: Any) -> None:
         target = getattr(process, "_target", None)
-        if getattr(target, "__module__", "") != "torch.utils.data._utils.worker":
+        if getattr(target, "__module__", "") != LOADER_WORKERS:
             self._note(_through(process))
 
     def _of_subprocess(self, _: Any, args: Any = None, *__: Any, **___: Any) -> None:
@@ -53,7 +54,7 @@ def _through(process: Any) -> str:
 
 
 def _starts_python(words: Sequence[str]) -> bool:
-    if any("multiprocessing.resource_tracker" in word or "torch._inductor" in word for word in words):
+    if any("multiprocessing.resource_tracker" in word or COMPILE_WORKERS in word for word in words):
         return False
     program = os.path.basename(words[0])
     return (

@@ -2,45 +2,43 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from leakscope.capture.process.import_hook import AfterImport
 from leakscope.capture.process.patches import Patches
 
-_RULES = "torch._dynamo.trace_rules"
 _CAPTURE = str(Path(__file__).resolve().parent.parent) + "/"
 
 
 def leave_us_out(patches: Patches) -> None:
     """Put this folder among those that dynamo skips, once the script has dynamo loaded."""
+    from leakscope.capture.torch_private import DYNAMO_RULES, skipped_folders
 
     def skip() -> None:
-        rules = _rules()
-        rules.SKIP_DIRS.append(_CAPTURE)
-        rules._recompile_re()
-        patches.add("skipped folder of dynamo", unskip)
+        known = skipped_folders()
+        if known is not None:
+            folders, read_again = known
+            folders.append(_CAPTURE)
+            read_again()
+            patches.add("skipped folder of dynamo", unskip)
 
     def unskip() -> None:
-        rules = _rules()
-        if _CAPTURE in rules.SKIP_DIRS:
-            rules.SKIP_DIRS.remove(_CAPTURE)
-            rules._recompile_re()
+        known = skipped_folders()
+        if known is not None and _CAPTURE in known[0]:
+            folders, read_again = known
+            folders.remove(_CAPTURE)
+            read_again()
 
-    AfterImport(_RULES, skip).install(patches)
+    AfterImport(DYNAMO_RULES, skip).install(patches)
 
 
 def without_compiling(call: Callable[[], object]) -> None:
     """Call it with dynamo off: inside a compiled function that breaks its graph, dynamo compiles whatever is called."""
-    evaluation = sys.modules["torch"]._C._dynamo.eval_frame
-    before = evaluation.set_eval_frame(None)
+    from leakscope.capture.torch_private import set_compiling
+
+    before = set_compiling(None)
     try:
         call()
     finally:
-        evaluation.set_eval_frame(before)
-
-
-def _rules() -> Any:
-    return sys.modules[_RULES]
+        set_compiling(before)

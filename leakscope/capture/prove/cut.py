@@ -9,9 +9,9 @@ import types
 from collections.abc import Callable
 from typing import Any
 
-from leakscope.capture.heap.native.autograd import TensorBase
 from leakscope.capture.heap.python.referents import LRU_CACHE
 from leakscope.capture.heap.raw_types import instance_dict, mro, type_dict
+from leakscope.capture.torch_private import MODULE_DICTS, TensorBase
 from leakscope.graph.model import ReferenceKind
 
 CANNOT = "Python cannot make this cut: only C++ holds the reference"
@@ -49,7 +49,7 @@ def _of_class(holder: type, held: Any, name: str) -> str:
 
 
 def _module_dicts(names: dict[str, Any] | None) -> list[dict[str, Any]]:
-    of_module = [(names or {}).get(key) for key in ("_parameters", "_buffers", "_modules")]
+    of_module = [(names or {}).get(key) for key in MODULE_DICTS]
     return [values for values in of_module if type(values) is dict]
 
 

@@ -11,6 +11,7 @@ import torch
 from leakscope.capture.process.patches import Patches
 from leakscope.capture.schedule.modules import is_outermost
 from leakscope.capture.schedule.steps import StepClock, Tick
+from leakscope.capture.torch_private import ENGINE
 
 
 class StepEvents:
@@ -28,7 +29,6 @@ class StepEvents:
 
     def install(self, patches: Patches) -> None:
         """Begin to listen."""
-        from torch.autograd.variable import Variable
         from torch.nn.modules.module import register_module_forward_hook
         from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
 
@@ -37,7 +37,8 @@ class StepEvents:
             patches.call_before(Optimizer, name, self._before_optimizer_is_made)
         begins = patches.guard.guarded("beginning of a backward", self._before_backward)
         ended = patches.guard.guarded("end of a backward", self._clock.backward_ended, self._step_ended)
-        patches.replace(Variable, "_execution_engine", _Engine(Variable._execution_engine, begins, ended))
+        owner, name = ENGINE
+        patches.replace(owner, name, _Engine(getattr(owner, name), begins, ended))
         self._calls = patches.part()
         self._calls.hook("module call hook", register_module_forward_hook, self._after_call, self._step_ended)
         patches.guard.at_end.append(lambda _: patches.guard.later.append(self._calls.take_out))
@@ -67,8 +68,8 @@ class StepEvents:
 class _Engine:
     """Stands before torch's autograd engine and says when an outermost backward begins and has ended.
 
-    Tensor.backward, torch.autograd and torch.func all ask `Variable._execution_engine`, and so do pipelines that are
-    written by hand (torch/autograd/graph.py, _engine_run_backward).
+    Tensor.backward, torch.autograd and torch.func all ask for it at `ENGINE`, and so do pipelines that are
+    written by hand (torch/autograd/graph.py).
     """
 
     def __init__(self, engine: Any, begins: Callable[[], None], ended: Callable[[], None]) -> None:

@@ -9,8 +9,7 @@ import torch
 
 from leakscope.capture.heap.raw_types import mro
 from leakscope.capture.schedule.optimizers import OptimizerClock, parameters
-
-_GRAD: Any = vars(torch._C.TensorBase)["grad"].__get__
+from leakscope.capture.torch_private import grad_of, version_of, without_functions
 
 
 class Gradients:
@@ -27,7 +26,7 @@ class Gradients:
     def backward_ended(self) -> None:
         """Note a gradient that is there now."""
         self._seen = None
-        with torch._C.DisableTorchFunction():
+        with without_functions():
             self._seen = self._first_gradient()
 
     def _first_gradient(self) -> tuple[weakref.ref[Any], int, int] | None:
@@ -35,7 +34,7 @@ class Gradients:
             for parameter in parameters(optimizer):
                 gradient = _gradient(parameter)
                 if gradient is not None:
-                    return weakref.ref(parameter), id(gradient), gradient._version
+                    return weakref.ref(parameter), id(gradient), version_of(gradient)
         return None
 
     def were_used(self) -> bool:
@@ -44,14 +43,14 @@ class Gradients:
             return False
         reference, address, version = self._seen
         parameter = reference()
-        with torch._C.DisableTorchFunction():
+        with without_functions():
             gradient = None if parameter is None else _gradient(parameter)
-            return gradient is None or id(gradient) != address or gradient._version != version
+            return gradient is None or id(gradient) != address or version_of(gradient) != version
 
 
 def _gradient(parameter: Any) -> Any:
     """A parameter's gradient, read past what a class of its own may make of `.grad`; only of torch's plain tensors."""
     if torch.Tensor not in mro(type(parameter)):
         return None
-    gradient = _GRAD(parameter)
+    gradient = grad_of(parameter)
     return gradient if type(gradient) is torch.Tensor else None

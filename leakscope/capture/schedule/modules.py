@@ -7,10 +7,9 @@ import weakref
 from types import FrameType
 from typing import Any
 
-import torch
-
 from leakscope.capture.heap.raw_types import instance_dict
 from leakscope.capture.schedule.optimizers import MAX_CALLS_IN_A_STEP
+from leakscope.capture.torch_private import MODULES, PARAMETERS, call_of_module
 
 CALLS_WITHOUT_BACKWARD = 8
 """Calls that build a graph, chosen, after which no backward is waited for any more: a GAN's first step makes three, a
@@ -53,7 +52,7 @@ def has_parameters(module: Any) -> bool:
             continue
         seen.add(id(one))
         own = instance_dict(one, type(one)) or {}
-        parameters, below = dict.get(own, "_parameters"), dict.get(own, "_modules")
+        parameters, below = dict.get(own, PARAMETERS), dict.get(own, MODULES)
         if isinstance(parameters, dict) and any(value is not None for value in dict.values(parameters)):
             return True
         if isinstance(below, dict):
@@ -63,7 +62,7 @@ def has_parameters(module: Any) -> bool:
 
 def is_outermost() -> bool:
     """Whether no other module's call runs around the one whose hook asks."""
-    code = torch.nn.Module._call_impl.__code__
+    code = call_of_module.__code__
     frame: FrameType | None = sys._getframe(1)
     calls = 0
     while frame is not None:

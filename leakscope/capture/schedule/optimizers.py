@@ -10,6 +10,7 @@ from typing import Any
 
 from leakscope.capture.heap.raw_types import instance_dict
 from leakscope.capture.process.guard import Guard
+from leakscope.capture.torch_private import STEP_OF_OPTIMIZER
 
 MAX_CALLS_IN_A_STEP = 8
 """Calls of one optimizer without one of the clock's, after which it is the clock.
@@ -111,7 +112,7 @@ def _in_another_step() -> bool:
     frame: FrameType | None = sys._getframe(1)
     calls = 0
     while frame is not None:
-        calls += frame.f_code.co_qualname == "Optimizer.profile_hook_step.<locals>.wrapper"
+        calls += frame.f_code.co_qualname == STEP_OF_OPTIMIZER
         frame = frame.f_back
     return calls > 1
 

@@ -8,6 +8,7 @@ from leakscope.capture.process.clock import CLOCK
 from leakscope.capture.process.patches import Patches
 from leakscope.capture.schedule.looks import Schedule
 from leakscope.capture.schedule.rank_state import Activity, RankState, RankStateFile, all_there
+from leakscope.capture.torch_private import c10d
 from leakscope.options import Options
 
 _LAST_STEP_TIMEOUT_S = 2.0
@@ -27,9 +28,7 @@ each has the question before it gets there.
 def call_ahead_of_comm(poll: Callable[..., None], patches: Patches) -> None:
     """Make each comm operation a poll point."""
     # the classes are wrapped, not torch.distributed.isend: P2POp refuses any other function ("Invalid op")
-    from torch._C._distributed_c10d import ProcessGroup, Work
-
-    for owner, name in ((ProcessGroup, "send"), (ProcessGroup, "recv"), (Work, "wait")):
+    for owner, name in ((c10d.ProcessGroup, "send"), (c10d.ProcessGroup, "recv"), (c10d.Work, "wait")):
         patches.call_before(owner, name, poll)
 
 

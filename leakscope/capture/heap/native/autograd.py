@@ -8,23 +8,19 @@ from enum import IntEnum
 from types import GetSetDescriptorType
 from typing import Any
 
-import torch
-
+from leakscope.capture import torch_private
 from leakscope.capture.heap.native.raw_memory import Words, pack_hook_at
 from leakscope.capture.heap.raw_types import mro, type_dict
+from leakscope.capture.torch_private import RAW_SAVED, SAVED_TENSOR, TensorBase, saved_data, saved_unpack_hook
 from leakscope.graph.model import ReferenceKind
 
-TensorBase: Any = torch._C.TensorBase
-"""torch's stubs show the values of its getters, not the getters themselves."""
-SAVED_TENSOR: Any = torch._C._autograd.SavedTensor
 _grad_fn = TensorBase.grad_fn.__get__
-_grad = TensorBase._grad.__get__
 _is_nested = TensorBase.is_nested.__get__
-_base = TensorBase._base.__get__
 _is_leaf = TensorBase.is_leaf.__get__
 _retains_grad = TensorBase.retains_grad.__get__
-_hooks = TensorBase._backward_hooks.__get__
-_after_accumulate = TensorBase._post_accumulate_grad_hooks.__get__
+# bound once, as the walk asks every tensor
+_gradient, _base = torch_private.gradient_of, torch_private.base_of
+_hooks, _after_accumulate = torch_private.hooks_of_tensor, torch_private.hooks_after_accumulate
 
 # Bound once: up to Python 3.11 an enum's member costs a third of a microsecond, and a graph has millions of references.
 _GRAD_GRAPH, _SAVED, _HOOK = ReferenceKind.GRAD_GRAPH, ReferenceKind.SAVED, ReferenceKind.HOOK
@@ -75,16 +71,12 @@ class Types:
         return role
 
     def saved_names(self, kind: type) -> tuple[str, ...]:
-        """`_raw_saved_*` attributes of a grad node's type."""
+        """The getters of a grad node's type that give saved tensors and run no unpack hook."""
         names = self._saved.get(id(kind))
         if names is None:
-            getters = [name for base in mro(kind) for name in type_dict(base) if name.startswith(_RAW_SAVED)]
+            getters = [name for base in mro(kind) for name in type_dict(base) if name.startswith(RAW_SAVED)]
             names = self._saved[id(kind)] = tuple(dict.fromkeys(getters))
         return names
-
-
-_RAW_SAVED = "_raw_saved_"
-"""How a grad node's getters of saved tensors begin that run no unpack hook."""
 
 
 def role_of(kind: type) -> Role:
@@ -92,7 +84,7 @@ def role_of(kind: type) -> Role:
     bases = mro(kind)
     if TensorBase in bases:
         return Role.TENSOR
-    if torch._C.StorageBase in bases:
+    if torch_private.StorageBase in bases:
         return Role.STORAGE
     return Role.GRAD_NODE if is_grad_node(kind) else Role.PLAIN
 
@@ -126,7 +118,7 @@ def tensor_holds(tensor: Any, problems: list[str]) -> Iterator[Held]:
     if base is not None:
         yield Held(_MEMORY, "._base", base, 0)
     if _is_leaf(tensor) or _retains_grad(tensor):  # reading .grad of other tensors warns
-        grad = _grad(tensor)
+        grad = _gradient(tensor)
         if grad is not None:
             yield Held(_ATTRIBUTE, ".grad", grad, 0)
 
@@ -157,7 +149,7 @@ def node_holds(node: Any, types: Types, words: Words) -> Iterator[Held]:
         except RuntimeError:
             continue  # freed by backward: CopySlices and released custom Functions say so by raising
         several = saved if isinstance(saved, (tuple, list)) else (saved,)
-        short = name[len(_RAW_SAVED) :]
+        short = name[len(RAW_SAVED) :]
         for k, item in enumerate(several):
             label = f"saved {short}" if several is not saved else f"saved {short}[{k}]"
             yield from _saved(item, label, words)
@@ -170,10 +162,10 @@ def _saved(saved: Any, label: str, words: Words) -> Iterator[Held]:
 
 def saved_holds(saved: Any, label: str, words: Words) -> Iterator[Held]:
     """What a saved tensor holds; checkpointing keeps such objects in Python (torch/utils/checkpoint.py, saved_args)."""
-    payload = saved.data
+    payload = saved_data(saved)
     if payload is None:
         return
-    hook = saved.unpack_hook
+    hook = saved_unpack_hook(saved)
     if hook is None:
         yield Held(_SAVED, label, payload, 0)
     else:  # SafePyObject: the packed object and the unpack hook are Python references owned by C++
@@ -195,7 +187,7 @@ def hook_dicts_of(node: Any) -> Iterator[tuple[str, Any]]:
     """
     for kind, register in (("pre-hook", node.register_prehook), ("post-hook", node.register_hook)):
         handle = register(_nothing)
-        hooks = handle.hooks_dict_ref()
+        hooks = torch_private.hooks_behind(handle)
         handle.remove()
         yield kind, hooks
 

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
-import torch
+from leakscope.capture import torch_private
 
 Words = Callable[[int, int], tuple[int, ...]]
 """(address, count) to so many machine words, () where nothing can be read: a wrong address is no crash."""
@@ -75,9 +75,9 @@ def pack_hook_at(saved: Any, payload: object, unpack_hook: object, words: Words)
 
 def pre_hooks_word(words: Words) -> int:
     """Which word of a Node begins its vector of pre-hooks, learned from a node made for it; 0 where unknown."""
-    probe: Any = torch._C._functions.DelayedError("", 1)  # a node that needs no tensor
+    probe: Any = torch_private.node_without_tensors("", 1)  # a node that needs no tensor
     handle = probe.register_prehook(lambda *_: None)
-    hooks = handle.hooks_dict_ref()
+    hooks = torch_private.hooks_behind(handle)
     for node in words(id(probe) + _OBJECT_HEAD * _WORD, 1):
         fields = words(node, _NODE)
         for place in range(len(fields) - 1):

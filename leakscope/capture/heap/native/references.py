@@ -10,11 +10,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from leakscope.capture.heap.native.autograd import (
-    SAVED_TENSOR,
     Held,
     Role,
     Types,
@@ -26,18 +24,23 @@ from leakscope.capture.heap.native.autograd import (
 from leakscope.capture.heap.native.known_types import ROLE, verdicts_on
 from leakscope.capture.heap.native.raw_memory import Words, own_memory
 from leakscope.capture.heap.native.storages import (
-    StorageBase,
-    TensorBase,
-    has_storage,
     is_meta,
     sparse_parts,
-    storage_address,
     storage_bytes,
     storage_of,
 )
 from leakscope.capture.heap.python.address_book import Ints
 from leakscope.capture.heap.python.columns import counts_of
 from leakscope.capture.heap.python.gc_heap import Sweep, append
+from leakscope.capture.torch_private import (
+    SAVED_TENSOR,
+    StorageBase,
+    address_of_storage,
+    has_storage,
+    storage_address,
+    uses_of_tensor,
+    without_functions,
+)
 from leakscope.graph.held_by import HeldBy
 from leakscope.graph.model import ReferenceKind
 
@@ -114,7 +117,7 @@ class NativeReferences:
 
     def walk(self) -> None:
         """Walk from every tensor and grad node through what they hold, without recursion."""
-        with torch._C.DisableTorchFunction(), own_memory() as words:
+        with without_functions(), own_memory() as words:
             special = np.flatnonzero(self._is_walked()[self.sweep.type_index])
             self._known.update(zip(self.sweep.addresses[special].tolist(), special.tolist(), strict=True))
             waiting = special.tolist() + [self._first_new + k for k in range(len(self.new))]
@@ -158,7 +161,7 @@ class NativeReferences:
                 for held in saved_holds(obj, "saved tensor", words):
                     self._note(index, held)
             elif role is _STORAGE and not is_meta(obj):
-                self._add_holder(index, int(obj._cdata), obj, _nbytes)
+                self._add_holder(index, int(address_of_storage(obj)), obj, _nbytes)
         return [self._first_new + k for k in range(start, len(self.new))]
 
     def _replay_views(self) -> None:
@@ -168,7 +171,7 @@ class NativeReferences:
             return
         known = Counter(held for held, python in zip(self.extra.held, self.extra.python, strict=True) if python == 0)
         for base, members in views.items():
-            unseen = {index for index, _ in members if TensorBase._use_count(self._object(index)) - 1 > known[index]}
+            unseen = {index for index, _ in members if uses_of_tensor(self._object(index)) - 1 > known[index]}
             holders = [index for index, replaying in members if replaying and index not in unseen]
             if holders:
                 self.replayed |= {base, *unseen}
@@ -194,7 +197,7 @@ class NativeReferences:
         else:
             for name, part in sparse_parts(tensor):
                 address = storage_of(part)
-                if TensorBase._use_count(part) > 1:  # the tensor's own
+                if uses_of_tensor(part) > 1:  # the tensor's own
                     self.extra.add(index, self.index_of(part), ReferenceKind.ATTRIBUTE, name, 0)
                 elif address is not None:
                     self._add_holder(index, address, part, storage_bytes)

@@ -6,12 +6,19 @@ from typing import Any
 
 import torch
 
+from leakscope.capture import torch_private
 from leakscope.capture.heap.raw_types import mro
+from leakscope.capture.torch_private import (
+    OUTSIDE_OF_MODES,
+    StorageBase,
+    TensorBase,
+    dispatch_keys,
+    has_storage,
+    storage_address,
+    uses_of_storage,
+    without_functions,
+)
 
-TensorBase: Any = torch._C.TensorBase
-StorageBase: Any = torch._C.StorageBase
-storage_address: Any = torch._C._storage_address  # type: ignore[attr-defined]
-has_storage = torch._C._has_storage
 _untyped_storage = TensorBase.untyped_storage
 
 
@@ -32,21 +39,20 @@ def sparse_parts(tensor: Any) -> list[tuple[str, Any]]:
     made in inference mode, which hands out its own. Neither autograd nor a dispatch mode of the script's hears of it.
     """
     getters = _PARTS.get(TensorBase.layout.__get__(tensor))
-    if getters is None or torch._C._dispatch_keys(tensor).has(_PYTHON):
+    if getters is None or not OUTSIDE_OF_MODES or dispatch_keys(tensor).has(_PYTHON):
         return []
     try:
-        with torch._C._ForceDispatchKeyGuard(*_OUTSIDE), torch._C._DisableTorchDispatch(), torch.no_grad():
+        # within a mode's handler a sparse tensor would hand out its own parts
+        with torch_private.with_keys(*OUTSIDE_OF_MODES), torch_private.without_dispatch(), torch.no_grad():
             return [(f".{getter.__name__}()", getter(tensor)) for getter in getters]
     except RuntimeError:  # a batched one, or one on a device that cannot say
         return []
 
 
-_OUTSIDE = torch._C._dispatch_tls_local_include_set(), torch._C._dispatch_tls_local_exclude_set()
-"""How torch dispatches outside of any mode: within one's handler a sparse tensor would hand out its own parts."""
 _ROWS = (TensorBase.crow_indices, TensorBase.col_indices, TensorBase.values)
 _COLUMNS = (TensorBase.ccol_indices, TensorBase.row_indices, TensorBase.values)
 _PARTS = {
-    torch.sparse_coo: (TensorBase._indices, TensorBase._values),
+    torch.sparse_coo: (torch_private.sparse_indices, torch_private.sparse_values),
     torch.sparse_csr: _ROWS, torch.sparse_bsr: _ROWS, torch.sparse_csc: _COLUMNS, torch.sparse_bsc: _COLUMNS,
 }  # fmt: skip
 
@@ -63,7 +69,7 @@ def _owns_memory(tensor: Any) -> bool:
 
     Only wrappers are asked for their data pointer, and none for its device: a subclass may answer with code of its own.
     """
-    keys = torch._C._dispatch_keys(tensor)
+    keys = dispatch_keys(tensor)
     if not (keys.has(_PYTHON) or keys.has(_FUNCTIONALIZE) or keys.has(_LAZY)):
         return not TensorBase.is_meta.__get__(tensor)
     storage = _untyped_storage(tensor)
@@ -75,11 +81,7 @@ def _owns_memory(tensor: Any) -> bool:
         return False
 
 
-_PYTHON, _FUNCTIONALIZE, _LAZY = (
-    torch._C.DispatchKey.Python,
-    torch._C.DispatchKey.Functionalize,
-    torch._C.DispatchKey.Lazy,
-)
+_PYTHON, _FUNCTIONALIZE, _LAZY = torch_private.PYTHON, torch_private.FUNCTIONALIZE, torch_private.LAZY
 
 
 def is_meta(storage: Any) -> bool:
@@ -89,7 +91,7 @@ def is_meta(storage: Any) -> bool:
 
 def device_of(obj: Any) -> torch.device:
     """Where the memory of a tensor or storage lies; a subclass that answers for its device itself is not asked."""
-    if TensorBase in mro(type(obj)) and not torch._C._dispatch_keys(obj).has(_PYTHON):
+    if TensorBase in mro(type(obj)) and not dispatch_keys(obj).has(_PYTHON):
         device: torch.device = TensorBase.device.__get__(obj)
         return device
     behind: torch.device = StorageBase.device.__get__(storage_object(obj))
@@ -101,7 +103,7 @@ def storage_object(obj: Any) -> Any:
     if TensorBase not in mro(type(obj)):
         return obj
     # an uninitialized parameter of a lazy module refuses to give its storage; a user's class would run its own code
-    with torch._C.DisableTorchFunction():
+    with without_functions():
         return _untyped_storage(obj)
 
 
@@ -113,7 +115,7 @@ def storage_bytes(tensor: Any) -> int:
 
 def storage_uses(address: int) -> int:
     """Owners of a storage: tensors, and one for its Python object."""
-    return int(torch._C._storage_Use_Count(address))
+    return int(uses_of_storage(address))
 
 
 def tensor_bytes(tensor: Any) -> int:
