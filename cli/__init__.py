@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
 from typing import Any
 
@@ -30,8 +31,20 @@ class _Commands(click.Group):
         assert isinstance(command, click.Command)
         return command
 
+    def main(self, *args: Any, **extra: Any) -> Any:
+        """As click's, with an end of its own kind: what could not be written is not tried again by Python."""
+        from leakscope_cli.telling import note, settle
+
+        try:
+            return super().main(*args, **extra)
+        except OSError as error:  # click's own --help, on a full disk
+            note(f"cannot write to stdout: {error.strerror}")
+            sys.exit(2)
+        finally:
+            settle()
+
     def invoke(self, ctx: click.Context) -> Any:
-        """Whatever a command tells its user by a LeakscopeError is one sentence on stderr and exit status 2."""
+        """Whatever a command cannot do is one sentence on stderr and exit status 2."""
         from leakscope_cli.shared import errors_as_sentences
 
         with errors_as_sentences():

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 from leakscope_cli.shared import read_and_judge
+from leakscope_cli.telling import tell_or_fail
 
 from leakscope.findings.kinds import Origin, Severity
 from leakscope.report.wording import title
@@ -29,8 +30,7 @@ def compare(ctx: click.Context, base: Path, new: Path) -> None:
     BASE has not.
     """
     before, after = _leaks(read_and_judge(base)[1]), _leaks(read_and_judge(new)[1])
-    for line in _lines(before, after):
-        click.echo(line)
+    tell_or_fail("\n".join(_lines(before, after)))
     ctx.exit(NEW_LEAKS_STATUS if after.keys() - before.keys() else 0)
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 from leakscope_cli.run import record_and_report
-from leakscope_cli.shared import note
+from leakscope_cli.telling import note
 
 from leakscope.options import Options
 

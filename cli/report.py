@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 from leakscope_cli.shared import Size, read_and_judge
+from leakscope_cli.telling import tell_or_fail
 
 from leakscope.errors import LeakscopeError
 from leakscope.options import OFFERED
@@ -43,7 +44,7 @@ def report(
     run, findings = read_and_judge(folder, ignore_library=ignore_library, fail_on_avoidable=fail_on_avoidable)
     text = _whole_text(run, findings) if verbose and form == "text" else FORMATS[form](run, findings)
     if output is None:
-        click.echo(text, nl=not text.endswith("\n"))
+        tell_or_fail(text)
     else:
         try:
             output.write_text(text, encoding="utf-8")

@@ -17,8 +17,9 @@ import click
 from leakscope_cli.progress import progress
 from leakscope_cli.run_options import offered_options, options_of
 from leakscope_cli.script_words import RunCommand
-from leakscope_cli.shared import fingerprints_of, note, read_and_judge, suppressions_of
+from leakscope_cli.shared import fingerprints_of, read_and_judge, suppressions_of
 from leakscope_cli.targets import check_module, check_script, join_folder
+from leakscope_cli.telling import note, tell
 
 from leakscope.errors import LeakscopeError
 from leakscope.options import Options
@@ -130,7 +131,9 @@ def _report(options: Options, apart: _ListedApart, status: int = 0) -> int:
     )
     findings = replace(findings, exit_status=status or findings.exit_status)
     write(recorded, findings, options.folder)
-    click.echo(FORMATS["json" if options.as_json else "text"](recorded, findings), nl=False)
+    untold = tell(FORMATS["json" if options.as_json else "text"](recorded, findings))
+    if untold:
+        note(untold)
     if not options.quiet:
         note(f"report: {options.folder / 'report.html'}")
     return int(findings.exit_status)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from leakscope_cli.telling import note
 
 from leakscope.errors import LeakscopeError, Unreadable
 from leakscope.files import read_json, read_regular
@@ -38,11 +40,20 @@ def errors_as_sentences() -> Iterator[None]:
         raise Impossible(str(error)) from None
     except click.UsageError as error:
         raise Impossible(error.format_message()) from None
+    except MemoryError:
+        raise Impossible("there is not enough memory for it; try it where there is more") from None
+    except ImportError as error:
+        raise Impossible(f"what leakscope needs cannot be imported: {_last_line(error)}") from None
+    except OSError as error:
+        if error.errno == errno.EPIPE:
+            raise
+        where = f" for {error.filename}" if error.filename else ""
+        raise Impossible(f"the system refuses it{where}: {error.strerror or _last_line(error)}") from None
 
 
-def note(text: str) -> None:
-    """A note on stderr."""
-    click.echo(f"leakscope: {text}", err=True)
+def _last_line(error: Exception) -> str:
+    lines = str(error).strip().splitlines()
+    return lines[-1] if lines else type(error).__name__
 
 
 def read_and_judge(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import click
+from leakscope_cli.telling import note, tell_or_fail
 
 
 @click.command("snapshot")
@@ -41,7 +42,7 @@ def snapshot(files: tuple[Path, ...], form: str, output: Path | None, comparing:
     report = examine([path for file in files for path in _snapshots_in(file)], comparing)
     render = {"text": snapshot_text, "json": snapshot_json, "html": snapshot_html}[form]
     if output is None:
-        click.echo(render(report), nl=False)
+        tell_or_fail(render(report))
         return
     try:
         output.write_text(render(report), encoding="utf-8")
@@ -49,7 +50,7 @@ def snapshot(files: tuple[Path, ...], form: str, output: Path | None, comparing:
         raise LeakscopeError(
             f"cannot write {output} ({error.strerror}); name a file in a folder that exists"
         ) from error
-    click.echo(f"{output} written", err=True)
+    note(f"{output} written")
 
 
 def _snapshots_in(path: Path) -> list[Path]:

@@ -68,12 +68,21 @@ def loopback_rendezvous() -> str:
 
 def loopback_store() -> tuple[TCPStore, int]:
     """A store of this process and the port at which others find it. Raises OSError or RuntimeError."""
+    import torch
     from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
     with socket.socket() as listening:
         listening.bind((_LOOPBACK, 0))
         listening.listen()
         port = listening.getsockname()[1]
-        store = TCPStore(_LOOPBACK, port, is_master=True, wait_for_workers=False, master_listen_fd=listening.fileno())
+        store = TCPStore(
+            _LOOPBACK,
+            port,
+            is_master=True,
+            wait_for_workers=False,
+            master_listen_fd=listening.fileno(),
+            # before, that kind takes no socket of ours (pytorch#150215)
+            use_libuv=torch.__version__ >= (2, 8),  # type: ignore[operator]
+        )
         listening.detach()  # the store has taken it
     return store, port

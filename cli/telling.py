@@ -1,0 +1,64 @@
+"""How is something told on the terminal, and what if that is full, closed, or read no further?"""
+
+from __future__ import annotations
+
+import errno
+import os
+import sys
+from contextlib import suppress
+from typing import TextIO
+
+import click
+
+from leakscope.errors import LeakscopeError
+
+_STDOUT, _STDERR = 1, 2
+
+
+def tell(text: str) -> str:
+    """Write to stdout, in its encoding; why that could not be done, "" where it was or where nobody reads on.
+
+    Python would say of what is left in a buffer that cannot be written that it ignored an error, and exit with 120.
+    """
+    try:
+        click.echo(_encodable(text, sys.stdout), nl=not text.endswith("\n"))
+    except OSError as error:
+        _forget(_STDOUT)
+        return "" if error.errno == errno.EPIPE else f"cannot write to stdout: {error.strerror}"
+    return ""
+
+
+def tell_or_fail(text: str) -> None:
+    """As `tell`, for a command that does nothing else. Raises LeakscopeError."""
+    problem = tell(text)
+    if problem:
+        raise LeakscopeError(problem)
+
+
+def settle() -> None:
+    """To be called at the very end."""
+    for stream, number in ((sys.stdout, _STDOUT), (sys.stderr, _STDERR)):
+        try:
+            if stream is not None:
+                stream.flush()
+        except (OSError, ValueError):
+            _forget(number)
+
+
+def note(text: str) -> None:
+    """A note on stderr, where somebody can read it."""
+    try:
+        click.echo(f"leakscope: {_encodable(text, sys.stderr)}", err=True)
+    except OSError:
+        _forget(_STDERR)
+
+
+def _encodable(text: str, stream: TextIO | None) -> str:
+    encoding = getattr(stream, "encoding", None) or "utf-8"
+    return text.encode(encoding, "backslashreplace").decode(encoding)
+
+
+def _forget(number: int) -> None:
+    """What waits in the buffers of a stream goes nowhere."""
+    with suppress(OSError), open(os.devnull, "wb") as nowhere:
+        os.dup2(nowhere.fileno(), number)

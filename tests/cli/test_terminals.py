@@ -1,0 +1,110 @@
+"""What does a command do where nobody can be told anything, or where there is no memory?"""
+
+from __future__ import annotations
+
+import errno
+import io
+import sys
+from pathlib import Path
+
+import pytest
+from leakscope_cli import main
+from leakscope_cli.telling import note, tell
+from support import SAMPLES
+
+RUN = str(SAMPLES / "p2p_pipeline" / "stage-backward-cycle")
+
+
+class Refusing(io.StringIO):
+    """A stream that the system refuses to write."""
+
+    encoding = "ascii"
+
+    def __init__(self, number: int) -> None:
+        super().__init__()
+        self._number = number
+
+    def write(self, text: str) -> int:
+        raise OSError(self._number, "No space left on device")
+
+
+@pytest.fixture(autouse=True)
+def streams_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is forgotten is that of the tests."""
+    monkeypatch.setattr("leakscope_cli.telling._forget", lambda _: None)
+
+
+LINES = {
+    "--help": "cannot write to stdout: No space left on device",
+    "--version": "cannot write to stdout: No space left on device",
+    "run --help": "the system refuses it: No space left on device",
+    f"report {RUN}": "cannot write to stdout: No space left on device",
+    f"report --as json {RUN}": "cannot write to stdout: No space left on device",
+    f"compare {RUN} {RUN}": "cannot write to stdout: No space left on device",
+}
+
+
+@pytest.mark.parametrize("line", LINES)
+def test_a_full_disk_under_stdout_is_one_sentence_and_status_2(
+    line: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "stdout", Refusing(errno.ENOSPC))
+    with pytest.raises(SystemExit) as end:
+        main(line.split(), prog_name="leakscope")
+    assert end.value.code == 2
+    assert capsys.readouterr().err == f"leakscope: {LINES[line]}\n"
+
+
+def test_who_reads_no_further_is_told_nothing(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "stdout", Refusing(errno.EPIPE))
+    with pytest.raises(SystemExit) as end:
+        main(["report", RUN], prog_name="leakscope")
+    assert end.value.code == 0 and capsys.readouterr().err == ""
+
+
+def test_streams_that_were_closed_are_not_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdout", None)
+    monkeypatch.setattr(sys, "stderr", None)
+    assert tell("nothing") == ""
+    note("nothing")
+    with pytest.raises(SystemExit) as end:
+        main(["report", RUN + "_not"], prog_name="leakscope")
+    assert end.value.code == 2
+
+
+def test_a_note_that_cannot_be_written_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stderr", Refusing(errno.ENOSPC))
+    note("nothing")
+
+
+def test_what_an_encoding_lacks_is_written_as_an_escape(monkeypatch: pytest.MonkeyPatch) -> None:
+    written = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+    monkeypatch.setattr(sys, "stdout", written)
+    assert tell("run é\udcff → x") == ""
+    assert written.buffer.getvalue() == b"run \\xe9\\udcff \\u2192 x\n"  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("error", "sentence"),
+    [
+        (MemoryError(), "there is not enough memory for it"),
+        (ImportError("libblas.so: failed to map segment"), "cannot be imported: libblas.so: failed to map segment"),
+        (ImportError("\nREAD THIS\n\nlast: why\n"), "cannot be imported: last: why"),
+        (PermissionError(13, "Permission denied", "run.json"), "refuses it for run.json: Permission denied"),
+        (OSError("strange"), "refuses it: strange"),
+    ],
+    ids=str,
+)
+def test_what_no_command_can_help_is_one_sentence(
+    error: Exception, sentence: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr("leakscope.record.reading.read_run", fail)
+    with pytest.raises(SystemExit) as end:
+        main(["report", str(tmp_path)], prog_name="leakscope")
+    told = capsys.readouterr().err
+    assert end.value.code == 2 and sentence in told and told.count("\n") == 1
