@@ -17,7 +17,7 @@ import click
 from leakscope_cli.progress import progress
 from leakscope_cli.run_options import offered_options, options_of
 from leakscope_cli.script_words import RunCommand
-from leakscope_cli.shared import fingerprints_of, read_and_judge, suppressions_of
+from leakscope_cli.shared import Impossible, check_room, fingerprints_of, read_and_judge, suppressions_of
 from leakscope_cli.targets import check_module, check_script, join_folder
 from leakscope_cli.telling import note, tell
 
@@ -25,12 +25,17 @@ from leakscope.errors import LeakscopeError
 from leakscope.options import Options
 
 if TYPE_CHECKING:
+    from leakscope.findings.model import Findings
     from leakscope.launch import Outcome, Outside
+    from leakscope.record.model import Run
 
 _CTRL_C = 128 + signal.SIGINT
 """Exit status of a script that Ctrl-C ended."""
 _TERMINATED = 128 + signal.SIGTERM
 """Exit status of a script that SIGTERM ended."""
+
+
+_KEPT = "the verdict is as above, but not all of it is kept there"
 
 
 @click.command(cls=RunCommand, params=offered_options(), context_settings={"help_option_names": ["-h", "--help"]})
@@ -71,7 +76,7 @@ def record_and_report(options: Options, outside: Outside | None = None) -> int:
 
     Raises LeakscopeError where that cannot be done.
     """
-    from leakscope.launch import launch, launch_inside
+    from leakscope.launch import forget, launch, launch_inside
     from leakscope.record.folder import prepare_folder
 
     apart = _ListedApart(fingerprints_of(options.baseline), suppressions_of(options.suppress))
@@ -81,19 +86,23 @@ def record_and_report(options: Options, outside: Outside | None = None) -> int:
         join_folder(options)
     if outside is not None:
         outcome = launch_inside(options, outside)
-        if outside.rank == 0:
-            _report(options, apart)
-        return outcome.status
-    with progress(options), redirect_stdout(sys.stderr if options.as_json else sys.stdout):
-        outcome = launch(options, meanwhile=_import_what_judges)
-    if outcome.status and not options.quiet:
-        note(_failure_text(options, outcome))
-    if options.node_rank > 0:
-        return outcome.status
-    return _report(options, apart, outcome.status)
+    else:
+        with progress(options), redirect_stdout(sys.stderr if options.as_json else sys.stdout):
+            outcome = launch(options, meanwhile=_import_what_judges)
+        if outcome.status and not options.quiet:
+            note(_failure_text(options, outcome))
+    try:
+        if outside is not None and outside.rank == 0:
+            _report(options, apart, outcome)
+        if outside is not None or options.node_rank > 0:
+            return outcome.status
+        return _report(options, apart, outcome)
+    finally:
+        forget(outcome.elsewhere)
 
 
 def _import_what_judges() -> None:
+    check_room()
     collecting = gc.isenabled()
     gc.disable()  # what is imported stays, and would be gone through again and again
     try:
@@ -117,23 +126,51 @@ def _failure_text(options: Options, outcome: Outcome) -> str:
     return f"{who} failed with status {outcome.status}{': ' + outcome.error if outcome.error else ''}{log}"
 
 
-def _report(options: Options, apart: _ListedApart, status: int = 0) -> int:
-    """Judge, write findings.json and report.html, print; returns the exit status, a failed script's own first."""
-    from leakscope.report import FORMATS, write
+def _report(options: Options, apart: _ListedApart, outcome: Outcome) -> int:
+    """Judge, write findings.json and report.html, print; returns the exit status, a failed script's own first.
 
-    recorded, findings = read_and_judge(
-        options.folder,
-        apart.suppress,
-        apart.baseline,
-        options.leak_exit_code,
-        options.ignore_library,
-        options.fail_on_avoidable,
-    )
-    findings = replace(findings, exit_status=status or findings.exit_status)
-    write(recorded, findings, options.folder)
-    untold = tell(FORMATS["json" if options.as_json else "text"](recorded, findings))
+    Whatever keeps us from it, a failed script's own status it is; else one that says that it could not be done.
+    """
+    from leakscope.report import FORMATS
+
+    try:
+        recorded, findings = read_and_judge(
+            outcome.folder,
+            apart.suppress,
+            apart.baseline,
+            options.leak_exit_code,
+            options.ignore_library,
+            options.fail_on_avoidable,
+        )
+        recorded = replace(recorded, folder=str(options.folder))
+        findings = replace(findings, exit_status=outcome.status or findings.exit_status)
+        told = FORMATS["json" if options.as_json else "text"](recorded, findings)
+    except (MemoryError, ImportError, OSError, LeakscopeError) as error:
+        note(f"the run could not be judged: {outcome.unwritable or _reason(error)}")
+        return outcome.status or Impossible.exit_code
+    unwritable = _write(recorded, findings, options.folder) or outcome.unwritable
+    untold = tell(told)
     if untold:
         note(untold)
-    if not options.quiet:
+    if unwritable:
+        note(f"{options.folder} could not be written ({unwritable}): {_KEPT}")
+    elif not options.quiet:
         note(f"report: {options.folder / 'report.html'}")
     return int(findings.exit_status)
+
+
+def _write(recorded: Run, findings: Findings, folder: Path) -> str:
+    """Write what is kept of it; why that cannot be done, or "" where it can."""
+    from leakscope.report import write
+
+    try:
+        write(recorded, findings, folder)
+    except (OSError, MemoryError, ImportError) as error:
+        return _reason(error)
+    return ""
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, MemoryError):
+        return "there is no memory for it"
+    return (isinstance(error, OSError) and error.strerror) or str(error).partition("\n")[0] or type(error).__name__

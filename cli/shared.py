@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import errno
+import resource
+import sys
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,11 +16,15 @@ from leakscope_cli.telling import note
 from leakscope.errors import LeakscopeError, Unreadable
 from leakscope.files import read_json, read_regular
 from leakscope.options import Options
-from leakscope.units import parse_bytes
+from leakscope.units import bytes_text, parse_bytes
 
 if TYPE_CHECKING:
     from leakscope.findings.model import Findings
     from leakscope.record.model import Run
+
+
+_ROOM = 512 << 20
+"""Bytes of address space, chosen: numpy, scipy and matplotlib were loaded within 200 MB on two cores."""
 
 
 class Impossible(click.ClickException):
@@ -64,7 +70,11 @@ def read_and_judge(
     ignore_library: bool = False,
     fail_on_avoidable: int | None = None,
 ) -> tuple[Run, Findings]:
-    """The run recorded in a folder, and what is wrong with it; what is not asked for here is as the run was told."""
+    """The run recorded in a folder, and what is wrong with it; what is not asked for here is as the run was told.
+
+    Raises LeakscopeError where it is no run, or where there is no room to judge it.
+    """
+    check_room()
     from leakscope.findings import judge
     from leakscope.record.reading import read_run
 
@@ -78,6 +88,22 @@ def read_and_judge(
         ignore_library=ignore_library or run.options.get("ignore_library") is True,
         fail_on_avoidable=told if fail_on_avoidable is None and type(told) is int else fail_on_avoidable,
     )
+
+
+def check_room() -> None:
+    """Raises LeakscopeError where numpy and scipy cannot be loaded; OpenBLAS would end the process."""
+    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+    if limit == resource.RLIM_INFINITY or "scipy.sparse" in sys.modules:
+        return
+    try:
+        used = int(Path("/proc/self/statm").read_bytes().split()[0]) * resource.getpagesize()
+    except (OSError, ValueError):
+        used = 0
+    if limit - used < _ROOM:
+        raise LeakscopeError(
+            f"judging a run takes {bytes_text(_ROOM)} of address space, and the limit (ulimit -v) leaves "
+            f"{bytes_text(max(limit - used, 0))}; judge it with `leakscope report` where there is more"
+        )
 
 
 def fingerprints_of(path: Path | None) -> tuple[str, ...]:

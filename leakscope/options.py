@@ -159,6 +159,8 @@ class Options:
     """Path of the script to run, where it is no module."""
     arguments: tuple[str, ...] = ()
     """The script's or the module's own."""
+    elsewhere: tuple[str, ...] = ()
+    """Folders, made when they are needed, that take what cannot be written into the run's; the launcher says them."""
     rank: int = 0
     """Number of this process among all; the launcher says it."""
     world: int = 1

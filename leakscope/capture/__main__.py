@@ -126,7 +126,7 @@ class _Rank:
         from leakscope.record.folder import RankFolder
         from leakscope.record.rows.clock import RecordingEnded
 
-        folder = RankFolder(self.options.folder, self.options.rank)
+        folder = RankFolder(self.options.folder, self.options.rank, self.options.elsewhere)
         if self.guard.lost:
             folder.append(RecordingEnded(0, self.guard.why))
         else:

@@ -54,7 +54,7 @@ class Recorder:
         self._guard = guard = self.patches.guard
         guard.steps = lambda: self.steps
         self._step_over = guard.entry("end of a step", self._step)
-        self._folder = RankFolder(options.folder, options.rank)
+        self._folder = RankFolder(options.folder, options.rank, options.elsewhere)
         self._rank_state = RankStateFile(options.rank_state, options.rank, options.world)
         self._counter = Counter()
         self._collections = CollectionWatch(lambda: self._counter.read().bytes)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from leakscope.launch.gathering import forget
 from leakscope.launch.outcome import Outcome
 from leakscope.launch.outside import Outside, outside_launcher
 from leakscope.launch.start import launch, launch_inside
 
-__all__ = ["Outcome", "Outside", "launch", "launch_inside", "outside_launcher"]
+__all__ = ["Outcome", "Outside", "forget", "launch", "launch_inside", "outside_launcher"]

@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import logging
 import os
-import shutil
+import sys
 import uuid
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from leakscope.errors import LaunchFailed
 from leakscope.launch.loopback import loopback_rendezvous
 from leakscope.launch.outcome import LAUNCHER
+from leakscope.launch.output import Stream, passed_on
 from leakscope.launch.signals import signals_kept
 from leakscope.options import Options
 from leakscope.record.folder import make_private
 
 _LOGGER = "torch.distributed.elastic"
+_ERROR = "error_"
+"""How the names of the files begin into which torch writes what a rank raised."""
 
 
 def run_under_elastic(options: Options, command: Sequence[str]) -> dict[int, int]:
@@ -25,12 +28,35 @@ def run_under_elastic(options: Options, command: Sequence[str]) -> dict[int, int
 
     Under LAUNCHER stands the signal that ended the launcher itself. Raises LaunchFailed when no rank could be started.
     """
-    from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalException, Std
-    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
-    from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+    try:
+        from torch.distributed.elastic.multiprocessing import LogsDest, LogsSpecs, SignalException
+        from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+        from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+    except (ImportError, MemoryError, OSError) as error:
+        raise LaunchFailed(f"torch's launcher cannot be loaded: {error or 'there is no memory for it'}") from None
 
     logs = options.folder / "logs"
-    make_private(logs)
+    with suppress(OSError):
+        make_private(logs)
+    streams = _streams(options, logs)
+
+    class Pipes(LogsSpecs):
+        """Where the ranks write to; torch shows none of it."""
+
+        @property
+        def root_log_dir(self) -> str:
+            return str(logs)
+
+        def reify(self, envs: dict[int, dict[str, str]]) -> LogsDest:
+            """Where each stream of each local rank goes; `record` of torch writes what a rank raised into a file."""
+            errors = {local: str(logs / f"{_ERROR}{local}.json") for local in envs}
+            for local, environment in envs.items():
+                environment["TORCHELASTIC_ERROR_FILE"] = errors[local]
+                for name in ("stdout", "stderr"):
+                    streams[local, name].prefix = f"[rank {environment['RANK']}]: "
+            outs, errs = ({local: streams[local, name].path for local in envs} for name in ("stdout", "stderr"))
+            return LogsDest(outs, errs, {}, {}, errors)
+
     config = LaunchConfig(
         min_nodes=options.nnodes,
         max_nodes=options.nnodes,
@@ -40,15 +66,14 @@ def run_under_elastic(options: Options, command: Sequence[str]) -> dict[int, int
         rdzv_endpoint=options.rdzv_endpoint,
         rdzv_configs={"is_host": str(options.node_rank == 0)} if options.nnodes > 1 else {},
         max_restarts=0,
-        logs_specs=DefaultLogsSpecs(log_dir=str(logs), tee=Std.ALL),
-        log_line_prefix_template="[rank ${rank}]: ",
+        logs_specs=Pipes(),
     )
     # as torchrun does it; without it every rank would take all cores
     threads = {} if "OMP_NUM_THREADS" in os.environ else {"OMP_NUM_THREADS": "1"}
     os.environ.update(threads)
     python, *arguments = command
     try:
-        with signals_kept(), _launcher_log(logs / "launcher.log"):
+        with signals_kept(), _launcher_log(logs / "launcher.log"), passed_on(streams.values()):
             elastic_launch(config, python)(*arguments)
         return {}
     except ChildFailedError as error:
@@ -60,7 +85,23 @@ def run_under_elastic(options: Options, command: Sequence[str]) -> dict[int, int
     finally:
         for name in threads:
             del os.environ[name]
-        _gather_logs(logs, "rank_{:04d}" if options.nnodes == 1 else f"node_{options.node_rank}_local_{{}}")
+        for path in logs.glob(f"{_ERROR}*"):
+            path.unlink(missing_ok=True)
+
+
+def _streams(options: Options, logs: Path) -> dict[tuple[int, str], Stream]:
+    """The streams of this machine's ranks, by local rank and name."""
+    streams = {}
+    for local in range(options.ranks):
+        log = f"rank_{local:04d}" if options.nnodes == 1 else f"node_{options.node_rank}_local_{local}"
+        for name, terminal in (("stdout", sys.stdout), ("stderr", sys.stderr)):
+            streams[local, name] = Stream(terminal, logs / f"{log}.{name}.log")
+    return streams
+
+
+class _Log(logging.FileHandler):
+    def handleError(self, record: logging.LogRecord) -> None:
+        """Say nothing: the disk is full, and each record would give a traceback on stderr."""
 
 
 @contextmanager
@@ -73,7 +114,10 @@ def _launcher_log(path: Path) -> Iterator[None]:
         if name.startswith(f"{_LOGGER}.") and isinstance(child, logging.Logger) and child.handlers
     ]
     before = [(log, log.handlers[:], log.propagate) for log in (*children, logger)]
-    file = logging.FileHandler(path)
+    try:
+        file: logging.Handler = _Log(path)
+    except OSError:
+        file = logging.NullHandler()
     logger.handlers[:], logger.propagate = [file], False
     for child in children:
         child.handlers[:], child.propagate = [], True
@@ -82,13 +126,5 @@ def _launcher_log(path: Path) -> Iterator[None]:
     finally:
         for log, handlers, propagate in before:
             log.handlers[:], log.propagate = handlers, propagate
-        file.close()
-
-
-def _gather_logs(logs: Path, name: str) -> None:
-    """From the launcher's `<id>/attempt_0/<local rank>/stdout.log` to `rank_0000.stdout.log`."""
-    for path in sorted(logs.glob("*/attempt_*/*/std*.log")):
-        path.replace(logs / f"{name.format(int(path.parent.name))}.{path.name}")
-    for path in logs.iterdir():
-        if path.is_dir():
-            shutil.rmtree(path)
+        with suppress(OSError):  # what could not be written is flushed again
+            file.close()

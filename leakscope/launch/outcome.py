@@ -46,13 +46,23 @@ class Outcome:
     error: str = ""
     log: str = ""
     """Its log, relative to the run's folder."""
+    folder: Path = Path()
+    """Where all is that was recorded: the run's folder, or a copy of it where that can hold no more."""
+    unwritable: str = ""
+    """Why it is a copy, or why not all of it is there: `No space left on device`."""
+    elsewhere: tuple[str, ...] = ()
+    """Folders to be removed when everything is told."""
 
 
-def collect_outcome(folder: Path, codes: Mapping[int, int], only: int | None = None, oom_kills: int = 0) -> Outcome:
+def collect_outcome(
+    folder: Path, codes: Mapping[int, int], only: int | None = None, oom_kills: int = 0, read_only: bool = False
+) -> Outcome:
     """Complete what the ranks wrote: how the silent ones ended, where the logs are, what is common to all of them.
 
     `codes` holds what the operating system says of a rank: its status, negative for a signal. With `only` no other rank
     counts as failed. `oom_kills` is how many processes the system ended meanwhile for want of memory.
+
+    Raises OSError where the folder cannot be written; it is not with `read_only`.
     """
     interrupted = codes.get(LAUNCHER)
     expected = int(read_header(folder)["ranks"])
@@ -66,18 +76,28 @@ def collect_outcome(folder: Path, codes: Mapping[int, int], only: int | None = N
         stack = ended.stack or (read_stack(path / "stack.txt") if ended.status else ())
         kills = oom_kills if (ended.how, ended.status) == (EndKind.KILLED, _SIGNALLED + signal.SIGKILL) else 0
         ended = replace(ended, log=log if (folder / log).exists() else "", stack=stack, out_of_memory_kills=kills)
-        if ended != written:
+        if ended != written and not read_only:
             make_private(path)
             write_json(ended_file(path), ended_to_json(ended))
         if ended.status and ended.how != EndKind.LOST and only in (None, rank):
             failures.append((is_secondary_failure(ended), times[rank] or time.time(), rank, ended))
-    merge_run_metadata(folder)
+    if not read_only:
+        merge_run_metadata(folder)
     if interrupted is not None:
         return Outcome(_SIGNALLED - interrupted, error=f"interrupted by {signal.Signals(-interrupted).name}")
     if not failures:
         return Outcome(0)
     *_, number, ended = min(failures, key=lambda failure: failure[:3])
     return Outcome(ended.status, number, as_written(ended).error, ended.log)
+
+
+def outcome_of(codes: Mapping[int, int]) -> Outcome:
+    """What the operating system says alone."""
+    failed = {rank: code for rank, code in codes.items() if code}
+    if not failed:
+        return Outcome(0)
+    rank, code = next(iter(failed.items()))
+    return Outcome(_SIGNALLED - code if code < 0 else code, None if rank == LAUNCHER else rank)
 
 
 def _true_end(ended: Ended, code: int | None, steps: int) -> Ended:

@@ -7,20 +7,22 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
+from typing import Any
 
 from leakscope._version import __version__
-from leakscope.errors import LaunchFailed
+from leakscope.errors import LaunchFailed, Unreadable
 from leakscope.launch.as_started import interpreter_flags
 from leakscope.launch.elastic import run_under_elastic
+from leakscope.launch.gathering import folders_to_read, forget, gather, places_elsewhere
 from leakscope.launch.oom_killer import processes_ended
-from leakscope.launch.outcome import Outcome, collect_outcome
+from leakscope.launch.outcome import Outcome, collect_outcome, outcome_of
 from leakscope.launch.outside import Outside
 from leakscope.launch.signals import signals_kept
 from leakscope.options import Options
-from leakscope.record.folder import write_run
+from leakscope.record.folder import rank_name, write_run
 from leakscope.record.secrets import masked
 
 _PEERS_TIMEOUT_S = 10.0
@@ -30,39 +32,70 @@ _POLL_S = 0.1
 
 
 def launch(options: Options, meanwhile: Callable[[], object] | None = None) -> Outcome:
-    """Run the ranks to their end; the folder then says how each of them ended.
+    """Run the ranks to their end; the outcome's folder then says how each of them ended.
 
     `meanwhile` is called once a rank that is alone on its machine has started, and nobody is waited for.
 
     Raises LaunchFailed when the ranks could not be started.
     """
-    options = replace(options, world=options.ranks * options.nnodes)
-    _write_run(options)
+    options = replace(options, world=options.ranks * options.nnodes, elsewhere=places_elsewhere())
+    _begin(options)
     ended_before = processes_ended()
+    try:
+        if options.nnodes == 1:
+            options.rank_state.unlink(missing_ok=True)
+        if options.world == 1:
+            codes = {0: _run_alone(options, meanwhile)}
+        else:
+            codes = run_under_elastic(options, rank_command(replace(options, under_elastic=True)))
+        outcome = _outcome(options, codes, oom_kills=processes_ended() - ended_before)
+    except BaseException:
+        forget(options.elsewhere)
+        raise
     if options.nnodes == 1:
-        options.rank_state.unlink(missing_ok=True)
-    if options.world == 1:
-        codes = {0: _run_alone(options, meanwhile)}
-    else:
-        codes = run_under_elastic(options, rank_command(replace(options, under_elastic=True)))
-    outcome = collect_outcome(options.folder, codes, oom_kills=processes_ended() - ended_before)
-    if options.nnodes == 1:
-        options.rank_state.unlink(missing_ok=True)
+        with suppress(OSError):
+            options.rank_state.unlink(missing_ok=True)
         shutil.rmtree(options.turns, ignore_errors=True)
     return outcome
 
 
 def launch_inside(options: Options, outside: Outside) -> Outcome:
     """Run the one rank of another launcher's job that this process is; only its own folder is replaced."""
-    options = replace(options, rank=outside.rank, world=outside.world)
-    own = options.folder / f"rank_{options.rank:04d}"
+    options = replace(options, rank=outside.rank, world=outside.world, elsewhere=places_elsewhere())
+    own = options.folder / rank_name(options.rank)
     if own.exists():
         shutil.rmtree(own)
-    _write_run(options)
-    code = _run_alone(options)
-    if options.rank == 0:
-        _wait_for_peers(options)
-    return collect_outcome(options.folder, {options.rank: code}, only=options.rank)
+    _begin(options)
+    try:
+        code = _run_alone(options)
+        if options.rank == 0:
+            _wait_for_peers(options)
+        return _outcome(options, {options.rank: code}, only=options.rank)
+    except BaseException:
+        forget(options.elsewhere)
+        raise
+
+
+def _outcome(options: Options, codes: Mapping[int, int], only: int | None = None, oom_kills: int = 0) -> Outcome:
+    """How it ended, told by the first folder in which all that was recorded can be brought together."""
+    failed: OSError | None = None
+    for folder in folders_to_read(options.folder, options.elsewhere):
+        try:
+            gather(options.folder, options.elsewhere, folder, _about_run(options))
+            outcome = collect_outcome(folder, codes, only, oom_kills)
+        except OSError as error:
+            failed = failed or error
+            continue
+        return replace(outcome, folder=folder, elsewhere=options.elsewhere, unwritable=_told(failed))
+    try:
+        outcome = collect_outcome(options.folder, codes, only, oom_kills, read_only=True)
+    except Unreadable:  # the script's own end is told all the same
+        outcome = outcome_of(codes)
+    return replace(outcome, folder=options.folder, elsewhere=options.elsewhere, unwritable=_told(failed))
+
+
+def _told(error: OSError | None) -> str:
+    return "" if error is None else error.strerror or str(error)
 
 
 def _wait_for_peers(options: Options) -> None:
@@ -73,25 +106,30 @@ def _wait_for_peers(options: Options) -> None:
         time.sleep(_POLL_S)
 
 
-def _write_run(options: Options) -> None:
-    write_run(
-        options.folder,
-        {
-            "command": list(masked(options.command)),
-            "ranks": options.world,
-            "leakscope": __version__,
-            "warmup": options.warmup,
-            "min_bytes": options.min_bytes,
-            "options": {
-                "steps": options.steps,
-                "budget": options.budget,
-                "gc_diff": options.gc_diff,
-                "step_function": options.step_function,
-                "fail_on_avoidable": options.fail_on_avoidable,
-                "ignore_library": options.ignore_library,
-            },
+def _begin(options: Options) -> None:
+    """Write `run.json` ahead of all the rest: a launcher that dies leaves a readable run."""
+    try:
+        write_run(options.folder, _about_run(options))
+    except OSError as error:
+        raise LaunchFailed(f"cannot write to {options.folder}: {error.strerror}; give another --output") from None
+
+
+def _about_run(options: Options) -> dict[str, Any]:
+    return {
+        "command": list(masked(options.command)),
+        "ranks": options.world,
+        "leakscope": __version__,
+        "warmup": options.warmup,
+        "min_bytes": options.min_bytes,
+        "options": {
+            "steps": options.steps,
+            "budget": options.budget,
+            "gc_diff": options.gc_diff,
+            "step_function": options.step_function,
+            "fail_on_avoidable": options.fail_on_avoidable,
+            "ignore_library": options.ignore_library,
         },
-    )
+    }
 
 
 def rank_command(options: Options) -> list[str]:

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-import json
-import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
+from json import dumps  # taken now: a script may put a function of its own in its place, as tests do
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 from leakscope.errors import LeakscopeError
-from leakscope.record.ends import ended_file, ended_to_json
+from leakscope.record.descriptors import write_whole
+from leakscope.record.ends import NAME as ENDED
+from leakscope.record.ends import ended_to_json
 from leakscope.record.header import FORMAT
 from leakscope.record.model import Ended, GcDiff, Look, Step
+from leakscope.record.places import Places
 from leakscope.record.rows.row import Row, to_line
 from leakscope.record.rows.row import to_json as row_to_json
 
@@ -23,25 +25,40 @@ _OWNERS = 0o700
 
 
 class RankFolder:
-    """Writes one rank's files; every line is flushed, every whole file appears at once."""
+    """Writes one rank's files; every line is written at once, every whole file appears at once.
 
-    def __init__(self, folder: Path, rank: int) -> None:
-        self.path = folder / f"rank_{rank:04d}"
-        make_private(folder)
-        make_private(self.path)
-        self._open: dict[str, TextIO] = {}
+    What cannot be written into the run's folder goes into the first of `elsewhere` that takes it, which a note tells.
+    Whatever is asked for raises OSError where it cannot be written anywhere.
+    """
+
+    def __init__(self, folder: Path, rank: int, elsewhere: Sequence[str] = ()) -> None:
+        name = rank_name(rank)
+        self.path = folder / name
+        with suppress(OSError):  # then all goes elsewhere
+            make_private(folder)
+            make_private(self.path)
+        self._places = Places(self.path, [Path(place) / name for place in elsewhere])
+        self._told = False
 
     def append(self, row: Row) -> None:
         """Add a row to the file of its kind."""
         self.append_line(row.FILE, to_line(row))
 
     def append_line(self, stem: str, line: Mapping[str, Any]) -> None:
-        """Add one line to `<stem>.jsonl` and flush it."""
-        stream = self._open.get(stem)
-        if stream is None:
-            stream = self._open[stem] = open(self.path / f"{stem}.jsonl", "a", encoding="utf-8")  # noqa: SIM115 - kept open to append
-        stream.write(json.dumps(line) + "\n")
-        stream.flush()
+        """Add one line to `<stem>.jsonl`."""
+        self._places.add_line(f"{stem}.jsonl", dumps(line).encode() + b"\n")
+        if self._places.why and not self._told:
+            self._tell()
+
+    def write(self, name: str, data: Any) -> None:
+        """Write a whole file of JSON."""
+        self._places.write(name, dumps(data).encode())
+        if self._places.why and not self._told:
+            self._tell()
+
+    def _tell(self) -> None:
+        self._told = True
+        self.note(f"the run's folder could not be written any more: {self._places.why}")
 
     def step(self, step: Step) -> None:
         """Add the counters of a step that has ended."""
@@ -50,19 +67,19 @@ class RankFolder:
 
     def look(self, look: Look) -> None:
         """Write a look, named after its step and occasion."""
-        write_json(self.path / look_name(look), _look_to_json(look))
+        self.write(look_name(look), _look_to_json(look))
 
     def ended(self, ended: Ended) -> None:
         """Write how the rank ended, over what was written of that before."""
-        write_json(ended_file(self.path), ended_to_json(ended))
+        self.write(ENDED, ended_to_json(ended))
 
     def gc_diff(self, diff: GcDiff) -> None:
         """Write what collecting freed."""
-        write_json(self.path / "gc_diff.json", asdict(diff))
+        self.write("gc_diff.json", asdict(diff))
 
     def proved(self, proved: Mapping[str, int | str]) -> None:
         """Write what the cuts that were made in a forked copy freed, by fingerprint."""
-        write_json(self.path / "proved.json", dict(proved))
+        self.write("proved.json", dict(proved))
 
     def note(self, text: str) -> None:
         """Add a sentence that the reader should know."""
@@ -70,9 +87,12 @@ class RankFolder:
 
     def close(self) -> None:
         """Close the files that lines were added to."""
-        for stream in self._open.values():
-            stream.close()
-        self._open.clear()
+        self._places.close()
+
+
+def rank_name(rank: int) -> str:
+    """Name of a rank's folder: `rank_0000`."""
+    return f"rank_{rank:04d}"
 
 
 def look_name(look: Look) -> str:
@@ -86,11 +106,8 @@ def snapshot_name(kind: str, step: int, occasion: str) -> str:
 
 
 def write_json(path: Path, data: Any) -> None:
-    """Write a whole file under a temporary name, then rename: a reader never sees half of it."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    with open(temporary, "w", encoding="utf-8", opener=_for_owner) as stream:
-        stream.write(json.dumps(data))
-    os.replace(temporary, path)
+    """Write a whole file of JSON under a temporary name, then rename: a reader never sees half of it."""
+    write_whole(path, dumps(data).encode())
 
 
 def make_private(folder: Path) -> None:
@@ -107,10 +124,6 @@ def make_private(folder: Path) -> None:
 def _keep_to_owner(folder: Path) -> None:
     with suppress(PermissionError):  # a file system without modes, or somebody else's folder
         folder.chmod(_OWNERS)
-
-
-def _for_owner(path: str, flags: int) -> int:
-    return os.open(path, flags, 0o644)
 
 
 def write_run(folder: Path, data: Mapping[str, Any]) -> None:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Mapping
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from leakscope.record.descriptors import write_whole
 from leakscope.record.folder import write_json
 from leakscope.report.formats import format_named, format_names
 
@@ -50,6 +50,4 @@ def write(run: Run, findings: Findings, folder: Path) -> None:
 
     write_json(folder / "findings.json", as_data(run, findings))
     page = FORMATS["html"](run, findings)
-    temporary = folder / f".report.html.{os.getpid()}"
-    temporary.write_text(page, encoding="utf-8")
-    os.replace(temporary, folder / "report.html")
+    write_whole(folder / "report.html", page.encode())

@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from leakscope.errors import Unreadable
 from leakscope.launch import Outcome, launch
 from leakscope.options import Options
 from leakscope.record.model import Rank
@@ -110,14 +109,3 @@ def test_ctrl_c_reaches_the_script_and_the_report_is_still_written(script: Write
     assert "KeyboardInterrupt" in err and "leakscope/" not in err.partition("leakscope:")[0]
     assert (tmp_path / "run" / "report.html").exists() and "You stopped it (Ctrl-C) after 1 step." in out
     assert read_run(tmp_path / "run").ranks[0].ended.error == "KeyboardInterrupt"
-
-
-def test_a_script_whose_records_cannot_be_written_goes_on(script: Write, tmp_path: Path) -> None:
-    path = script(TRAIN + "import shutil\nstep()\nshutil.rmtree('run')\nfor _ in range(4): step()\nopen('done', 'w')\n")
-    folder = tmp_path / "run"
-    folder.mkdir()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(tmp_path)
-        with pytest.raises(Unreadable):
-            launch(Options(script=str(path), folder=folder))
-    assert (tmp_path / "done").exists()

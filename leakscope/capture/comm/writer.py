@@ -31,12 +31,11 @@ class LastOperationFile:
     """A small mapped file that says which comm operation a rank was at; it is right even after SIGKILL."""
 
     def __init__(self, path: Path, zero: float) -> None:
-        path.write_bytes(bytes(SIZE))
-        file = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        self.map: mmap.mmap | bytearray
         try:
-            self.map: mmap.mmap | bytearray = mmap.mmap(file, SIZE)
-        finally:
-            os.close(file)
+            self.map = _mapped(path)
+        except OSError:  # the disk is full, or all files are open that may be: then only this process knows
+            self.map = bytearray(SIZE)
         self.zero = zero
         self.shown = 0
         """Number of the operation that it is about."""
@@ -65,6 +64,15 @@ class LastOperationFile:
         mapped, self.map = self.map, bytearray(self.map)
         if isinstance(mapped, mmap.mmap):
             mapped.close()
+
+
+def _mapped(path: Path) -> mmap.mmap:
+    path.write_bytes(bytes(SIZE))  # all of it is there before it is mapped: a page that the disk refuses is a SIGBUS
+    file = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    try:
+        return mmap.mmap(file, SIZE)
+    finally:
+        os.close(file)
 
 
 def text_of(channel: Channel, issued_at: str, size: int) -> tuple[Callable[..., None], bytes]:

@@ -49,9 +49,13 @@ class SnapshotFiles:
         """One file, whole or not at all; older ones go where there are too many."""
         path = self._folder / snapshot_name(self._kind, step, occasion)
         temporary = path.with_name(f".{path.name}.{os.getpid()}")
-        with open(temporary, "wb") as stream:
-            pickle.dump(snapshot, stream, protocol=4)
-        os.replace(temporary, path)
+        try:
+            with open(temporary, "wb") as stream:
+                pickle.dump(snapshot, stream, protocol=4)
+            os.replace(temporary, path)
+        except BaseException:  # a full disk, or no memory for it
+            temporary.unlink(missing_ok=True)
+            raise
         self._written = [entry for entry in self._written if entry[0] != path]
         self._written.append((path, path.stat().st_size))
         for gone in surplus([size for _, size in self._written], MAX_FILES.get(self._wanted, 0), MAX_BYTES):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import _thread
 import faulthandler
+import os
 import signal
 import sys
 import traceback
@@ -14,6 +15,7 @@ from typing import Protocol
 from leakscope.capture.process.clock import CLOCK
 from leakscope.capture.process.patches import Patches
 from leakscope.capture.process.watchdog import leave_now
+from leakscope.record.descriptors import Descriptor
 
 STACKS = "stack.txt"
 _MAX_TICK_S = 0.5
@@ -25,18 +27,45 @@ _TERMINATION_TIMEOUT_S = 3.0
 _FRAMES_LEFT_OUT = ("/leakscope/capture/", "<frozen ")
 
 
-def write_stacks_on_signals(path: Path, patches: Patches) -> None:
+class StacksOnSignals:
     """SIGTERM and SIGINT also write all Python stacks into a file: a rank stuck in native code runs no Python handler.
 
     The dump is made in C and then hands over to whatever handled the signal before; a handler of the script's own
     that is already there is left alone, and one that it sets later takes the signal from us.
     """
-    file = open(path, "w", encoding="utf-8")  # noqa: SIM115 - faulthandler keeps its descriptor until it is taken out
-    patches.add("file for stacks", file.close)
-    for number, plain in ((signal.SIGTERM, signal.SIG_DFL), (signal.SIGINT, signal.default_int_handler)):
-        if signal.getsignal(number) == plain:
-            faulthandler.register(number, file=file, all_threads=True, chain=True)
+
+    def __init__(self, path: Path, patches: Patches) -> None:
+        self._path = path
+        self._file: Descriptor | None = None
+        patches.add("file for stacks", self._close)
+        self._signals = [
+            (number, plain)
+            for number, plain in ((signal.SIGTERM, signal.SIG_DFL), (signal.SIGINT, signal.default_int_handler))
+            if signal.getsignal(number) == plain
+        ]
+        for number, plain in self._signals:
             patches.add(f"stack on {number.name}", lambda number=number, plain=plain: _unregister(number, plain))  # type: ignore[misc]
+        self._register()
+
+    def keep(self) -> None:
+        """To be called at every tick: the script may have closed our file, and opened one of its own by that number."""
+        if self._file is not None and self._file.status() is None:
+            self._register()
+
+    def _close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+
+    def _register(self) -> None:
+        try:
+            self._file = Descriptor(self._path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        except OSError:  # the disk is full, all files are open that may be, or the folder is gone
+            self._file = None
+        for number, plain in self._signals:
+            if self._file is None:
+                _unregister(number, plain)
+            elif signal.getsignal(number) == plain:
+                faulthandler.register(number, file=self._file.number, all_threads=True, chain=True)
 
 
 def _unregister(number: signal.Signals, plain: object) -> None:
@@ -117,12 +146,13 @@ class Stuck:
 
     def __init__(self, stacks: Path, patches: Patches, timeout_s: float | None, comm: Heard) -> None:
         """`timeout_s` is that of `--hang-timeout`."""
-        write_stacks_on_signals(stacks, patches)
+        self._stacks = StacksOnSignals(stacks, patches)
         self._termination = TerminationClock(stacks, _thread.get_ident(), comm.last_call)
         self._hang = None if timeout_s is None else HangClock(timeout_s, comm.last_event)
 
     def is_hung(self, excused: bool) -> bool:
         """To be asked at every tick, as `HangClock.is_over`; a rank that was told to end and cannot leaves at once."""
+        self._stacks.keep()
         if self._termination.is_over():
             leave_now(128 + signal.SIGINT)
         return self._hang is not None and self._hang.is_over(excused)

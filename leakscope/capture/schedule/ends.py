@@ -14,7 +14,7 @@ from leakscope.capture.process.watchdog import leave_now
 from leakscope.capture.schedule.rank_state import Activity, RankStateFile
 from leakscope.capture.source.source_files import users_sources, without_source
 from leakscope.native import heap_reader
-from leakscope.record.folder import RankFolder, write_json
+from leakscope.record.folder import RankFolder
 from leakscope.record.kinds import EndKind
 from leakscope.record.model import Ended
 from leakscope.record.rows.clock import RecordingEnded
@@ -81,4 +81,4 @@ class Ends:
             "heap_reader": heap_reader(),
             "sources": users_sources() if self.keep_source else {},
         }
-        write_json(self.folder.path / "about.json", about)
+        self.folder.write("about.json", about)

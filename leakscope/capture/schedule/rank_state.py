@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import os
 import struct
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path
+
+from leakscope.record.descriptors import Descriptor
 
 
 class Activity(IntEnum):
@@ -22,6 +25,8 @@ class Activity(IntEnum):
 
 _RECORD = struct.Struct("<qqdqqqqd")
 """The fields of `RankState`, in their order."""
+_MARK = b"ranks at"
+"""The file begins with it: what does not is another file."""
 
 
 @dataclass(frozen=True)
@@ -50,10 +55,11 @@ class RankStateFile:
     """Reads and writes the records; needs no store, port or process group, and outlives a rank that is killed."""
 
     def __init__(self, path: Path, rank: int, world: int) -> None:
-        self._rank, self._world = rank, world
-        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        self._path, self._rank, self._world = path, rank, world
         self._mine = RankState(0, Activity.RUNNING, 0.0)
         self._read: tuple[bytes, tuple[RankState, ...]] = (b"", ())
+        self._is_open = True
+        self._file = self._opened()
         self._write()
 
     @property
@@ -81,32 +87,62 @@ class RankStateFile:
         self._write()
 
     def _write(self) -> None:
-        if self._file >= 0:
-            os.pwrite(self._file, _RECORD.pack(*vars(self._mine).values()), self._rank * _RECORD.size)
+        if not self._is_open:
+            return
+        if self._file is None or self._file.status() is None:
+            self._file = self._opened()
+        if self._file is not None:
+            with suppress(OSError):  # the disk is full: the peers know no better than before
+                os.pwrite(self._file.number, _RECORD.pack(*vars(self._mine).values()), _place(self._rank))
 
     def states(self) -> tuple[RankState, ...]:
-        """One for each rank; this rank's own for all once the file is closed.
+        """One for each rank; this rank's own for all once the file is closed, and where it is gone.
 
         The same tuple as long as nobody writes anything new: it is asked for ahead of every comm operation.
         """
-        if self._file < 0:
+        if not self._is_open:
             return (self._mine,) * self._world
-        data = os.pread(self._file, self._world * _RECORD.size, 0)
+        data = self._bytes()
         before, states = self._read
         if data != before:
+            if not data.startswith(_MARK):  # the script has closed it, and the number is another file's
+                self._file = self._opened()
+                data = self._bytes()
+                if not data.startswith(_MARK):
+                    return (self._mine,) * self._world
             states = _unpack(data, self._world)
             self._read = data, states
         return states
 
+    def _bytes(self) -> bytes:
+        try:
+            return b"" if self._file is None else os.pread(self._file.number, _place(self._world), 0)
+        except OSError:
+            return b""
+
+    def _opened(self) -> Descriptor | None:
+        try:
+            file = Descriptor(self._path, os.O_RDWR | os.O_CREAT)
+            os.pwrite(file.number, _MARK, 0)
+        except OSError:
+            return None
+        return file
+
     def close(self) -> None:
         """Neither read nor write any more; the watchdog's thread may still ask."""
-        file, self._file = self._file, -1
-        os.close(file)
+        self._is_open = False
+        if self._file is not None:
+            self._file.close()
+
+
+def _place(rank: int) -> int:
+    """Where the record of this rank begins."""
+    return len(_MARK) + rank * _RECORD.size
 
 
 def _unpack(data: bytes, world: int) -> tuple[RankState, ...]:
-    data = data.ljust(world * _RECORD.size, b"\0")[: world * _RECORD.size]
-    return tuple(RankState(*fields) for fields in _RECORD.iter_unpack(data))
+    size = _place(world)
+    return tuple(RankState(*fields) for fields in _RECORD.iter_unpack(data.ljust(size, b"\0")[len(_MARK) : size]))
 
 
 def all_there(states: tuple[RankState, ...], steps: int) -> bool:

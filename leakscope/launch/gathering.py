@@ -1,0 +1,78 @@
+"""Where is all that was recorded? In the run's folder, or in a copy made whole where that can hold no more."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+import uuid
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from leakscope.record.descriptors import write_whole
+from leakscope.record.folder import write_run
+
+_MEMORY = Path("/dev/shm")
+"""Where Linux keeps files in memory (tmpfs)."""
+_LEFT_OUT = ".pickle"
+"""Snapshots of the allocator, which may be as large as all the rest many times over."""
+
+
+def places_elsewhere() -> tuple[str, ...]:
+    """Names of folders that nobody has, where files can be expected to go when the run's folder takes none any more."""
+    name = f"leakscope_{uuid.uuid4().hex}"
+    memory = (_MEMORY,) if os.access(_MEMORY, os.W_OK) else ()
+    return tuple(str(place / name) for place in (Path(tempfile.gettempdir()), *memory))
+
+
+def forget(elsewhere: Sequence[str]) -> None:
+    """Remove what was made of them."""
+    for place in elsewhere:
+        shutil.rmtree(place, ignore_errors=True)
+
+
+def folders_to_read(folder: Path, elsewhere: Sequence[str]) -> tuple[Path, ...]:
+    """The run's folder, and where a copy of it can be made; to be tried one after the other."""
+    return (folder, *(Path(place) / "run" for place in elsewhere))
+
+
+def gather(folder: Path, elsewhere: Sequence[str], into: Path, run: Mapping[str, Any]) -> None:
+    """Bring all that the ranks have written elsewhere into one folder: the run's own, or a copy of what is in that.
+
+    `run` is for `run.json`, where that is gone. Raises OSError where it cannot be done; it can be tried again then.
+    """
+    if into == folder and not folder.is_dir():
+        raise FileNotFoundError(f"{folder} was removed")  # by the script, and so not to be made again
+    if into != folder:
+        _copy(folder, into)
+    if not (into / "run.json").is_file():
+        write_run(into, run)
+    for place in elsewhere:
+        for rank in sorted(Path(place).glob("rank_*")):
+            (into / rank.name).mkdir(exist_ok=True)
+            for path in sorted(rank.iterdir()):
+                _move(path, into / rank.name / path.name)
+
+
+def _move(path: Path, target: Path) -> None:
+    """To where it should have been written: lines go on where those before them end."""
+    before = b""
+    if path.suffix == ".jsonl" and target.is_file():
+        before = target.read_bytes()
+        if before and not before.endswith(b"\n"):  # a line that was cut off
+            before = before[: before.rfind(b"\n") + 1]
+    write_whole(target, before + path.read_bytes())
+    path.unlink()
+
+
+def _copy(folder: Path, into: Path) -> None:
+    for made in (into.parent, into):
+        with suppress(FileExistsError):
+            made.mkdir(mode=0o700)
+    for path in sorted((*folder.glob("run.json"), *folder.glob("rank_*/*"))):
+        target = into / path.relative_to(folder)
+        if path.is_file() and path.suffix != _LEFT_OUT and not target.exists():
+            target.parent.mkdir(exist_ok=True)
+            write_whole(target, path.read_bytes())

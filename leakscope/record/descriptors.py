@@ -1,0 +1,144 @@
+"""Is an open file still ours? A script may close every descriptor, fill the disk, or use all that it may open."""
+
+from __future__ import annotations
+
+import errno
+from contextlib import suppress
+
+# taken now: a script may put functions of its own in their place, as tests do
+from os import (
+    O_APPEND,
+    O_CLOEXEC,
+    O_CREAT,
+    O_DIRECTORY,
+    O_RDONLY,
+    O_TRUNC,
+    O_WRONLY,
+    close,
+    fstat,
+    ftruncate,
+    getpid,
+    replace,
+    stat_result,
+    unlink,
+    write,
+)
+from os import open as open_number
+from pathlib import Path
+
+_NO_MORE = (errno.EMFILE, errno.ENFILE)
+"""The process, or the system, has all files open that it may have."""
+
+
+class Descriptor:
+    """One that is asked for what it is before it is used: after `os.closerange` its number may be the script's."""
+
+    def __init__(self, path: Path, flags: int) -> None:
+        """Raises OSError where the path cannot be opened."""
+        self.number = open_number(path, flags | O_CLOEXEC, 0o644)
+        """To be used right after `status`."""
+        there = fstat(self.number)
+        self._device, self._inode = there.st_dev, there.st_ino
+
+    def status(self) -> stat_result | None:
+        """What the system says of the file; None where the descriptor is ours no more."""
+        try:
+            there = fstat(self.number)
+        except OSError:
+            return None
+        return there if there.st_ino == self._inode and there.st_dev == self._device else None
+
+    def close(self) -> None:
+        """Close the file, where it is still ours; what the system says of it is of no use to anybody."""
+        if self.status() is not None:
+            with suppress(OSError):
+                close(self.number)
+
+
+class Reserve:
+    """A descriptor kept back for a process that has opened all that it may; a folder stands for it."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._kept: Descriptor | None = None
+        self.keep()
+
+    def keep(self) -> None:
+        """Take one back, where there is one to have."""
+        if self._kept is None:
+            with suppress(OSError):
+                self._kept = Descriptor(self._folder, O_RDONLY | O_DIRECTORY)
+
+    def let_go(self) -> None:
+        """Make room for one file."""
+        if self._kept is not None:
+            self._kept.close()
+            self._kept = None
+
+
+class GrowingFile:
+    """A file that whole lines are added to; a line that could not be written whole is taken back."""
+
+    def __init__(self, path: Path, reserve: Reserve) -> None:
+        self._path, self._reserve = path, reserve
+        self._file: Descriptor | None = None
+
+    def add(self, line: bytes) -> None:
+        """Add a line. Raises OSError where it cannot be written, or where the file was deleted."""
+        file = self._file
+        there = None if file is None else file.status()
+        if file is None or there is None or not there.st_nlink:
+            self.close()
+            file = self._file = _opened(self._path, O_WRONLY | O_CREAT | O_APPEND, self._reserve)
+            there = fstat(file.number)
+        try:
+            written = write(file.number, line)
+            if written < len(line):
+                _write_all(file.number, line[written:])
+        except OSError:
+            with suppress(OSError):
+                ftruncate(file.number, there.st_size)
+            raise
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._file is not None:
+            self._file.close()
+
+
+def write_whole(path: Path, data: bytes, reserve: Reserve | None = None) -> None:
+    """Write a file under a temporary name, then rename it: a reader never sees half of it, and of none a part stays.
+
+    Raises OSError where it cannot be written.
+    """
+    temporary = path.with_name(f".{path.name}.{getpid()}")
+    try:
+        file = _opened(temporary, O_WRONLY | O_CREAT | O_TRUNC, reserve)
+        try:
+            _write_all(file.number, data)
+        finally:
+            file.close()
+        replace(temporary, path)
+    except BaseException:
+        with suppress(OSError):
+            unlink(temporary)
+        raise
+    finally:
+        if reserve is not None:
+            reserve.keep()
+
+
+def _opened(path: Path, flags: int, reserve: Reserve | None) -> Descriptor:
+    try:
+        return Descriptor(path, flags)
+    except OSError as error:
+        if error.errno not in _NO_MORE or reserve is None:
+            raise
+    reserve.let_go()
+    return Descriptor(path, flags)
+
+
+def _write_all(number: int, data: bytes) -> None:
+    left = memoryview(data)
+    while left:
+        left = left[write(number, left) :]
