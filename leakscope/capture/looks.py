@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
+import leakscope.graph.as_json  # noqa: F401 - the folder's: at the first look the script may have all files open
 from leakscope.capture.comm.monitor import CommMonitor
 from leakscope.capture.device.counters import Counter
 from leakscope.capture.device.monitor import DeviceMemory
