@@ -39,7 +39,7 @@ def launch(options: Options, meanwhile: Callable[[], object] | None = None) -> O
     Raises LaunchFailed when the ranks could not be started.
     """
     options = replace(options, world=options.ranks * options.nnodes, elsewhere=places_elsewhere())
-    _begin(options)
+    _write_run(options)
     ended_before = processes_ended()
     try:
         if options.nnodes == 1:
@@ -65,7 +65,7 @@ def launch_inside(options: Options, outside: Outside) -> Outcome:
     own = options.folder / rank_name(options.rank)
     if own.exists():
         shutil.rmtree(own)
-    _begin(options)
+    _write_run(options)
     try:
         code = _run_alone(options)
         if options.rank == 0:
@@ -106,7 +106,7 @@ def _wait_for_peers(options: Options) -> None:
         time.sleep(_POLL_S)
 
 
-def _begin(options: Options) -> None:
+def _write_run(options: Options) -> None:
     """Write `run.json` ahead of all the rest: a launcher that dies leaves a readable run."""
     try:
         write_run(options.folder, _about_run(options))
