@@ -6,7 +6,7 @@
  * - An object's tp_traverse calls the visitor it is given with each object it refers to, as often as it refers to it
  *   (Doc/c-api/gcsupport.rst). It is what gc.get_referents and gc itself call: it runs no Python code. The visitors here
  *   allocate no Python object, write no object and take no reference, so nothing moves or dies while they run.
- * - The GIL is held from the first object to the last, and gc is off: the heap stands still.
+ * - The GIL is held from when the objects are listed to the last reference, and gc is off: the heap stands still.
  * - A visitor that has run out of memory notes it and is deaf from then on: some tp_traverse ignore what it returns.
  * - Objects are compared by address only; types are asked for nothing but their fields.
  * - A count of 2**31 and more says that the object is immortal (PEP 683, CPython 3.12).
@@ -27,11 +27,11 @@
 
 enum {
     ADDRESSES, TYPE_INDEX, TYPE_LIST, TYPE_FIRST, COUNTS, LENGTHS, FIRSTS, STARTS, HOLDER, HELD, ARRAYS,
-    DICT_HOLDER, DICT_ADDRESS, DICT_LENGTH, DICT_FIRST, COLUMNS
+    DICT_HOLDER, DICT_ADDRESS, DICT_LENGTH, DICT_FIRST, LET_GO, LET_GO_AT, COLUMNS
 };
 static const char *const names[COLUMNS] = {
     "addresses", "type_index", "type_list", "type_first", "counts", "lengths", "firsts", "starts", "holder", "held",
-    "arrays", "dict_holder", "dict_address", "dict_length", "dict_first"};
+    "arrays", "dict_holder", "dict_address", "dict_length", "dict_first", "let_go", "let_go_at"};
 
 typedef enum { NOTHING, PLAIN, ASKED_DICT, ASKED_TUPLE, SIZED, HOLDS, ARRAY } Verdict;
 
@@ -441,6 +441,46 @@ join_others(Sweep *sweep)
     return COUNT(sweep->column[HOLDER], int32_t) > MOST_INDEX ? -1 : 0;
 }
 
+/* A tuple with the same items; where nothing stands yet, None. */
+static PyObject *
+stand_in(PyObject *tuple)
+{
+    PyObject *made = PyTuple_New(PyTuple_GET_SIZE(tuple));
+    for (Py_ssize_t k = 0; made != NULL && k < PyTuple_GET_SIZE(tuple); k++) {
+        PyObject *item = PyTuple_GET_ITEM(tuple, k);
+        PyTuple_SET_ITEM(made, k, Py_NewRef(item == NULL ? Py_None : item));
+    }
+    return made;
+}
+
+/* Hold no tuple that no object of the heap holds, but another in its place. C of another thread's may be filling it, and
+ * CPython refuses to resize a tuple that somebody else holds as well (Objects/tupleobject.c, _PyTuple_Resize). */
+static int
+let_go(Sweep *sweep, PyObject *objects)
+{
+    size_t held_count = COUNT(sweep->column[HELD], int32_t);
+    sweep->leads.used = 0;
+    if (memory_reserve(&sweep->leads, sweep->count) < 0)
+        return -1;
+    uint8_t *is_held = AT(&sweep->leads, uint8_t);
+    memset(is_held, 0, sweep->count);
+    for (size_t k = 0; k < held_count; k++)
+        if ((size_t)AT(sweep->column[HELD], int32_t)[k] < sweep->count)
+            is_held[AT(sweep->column[HELD], int32_t)[k]] = 1;
+    for (size_t k = 0; k < sweep->count; k++) {
+        PyObject *tuple = PyList_GET_ITEM(objects, k), *made;
+        if (!PyTuple_CheckExact(tuple) || AT(sweep->column[COUNTS], int32_t)[k] > 1 || is_held[k])
+            continue;
+        if (memory_add_address(sweep->column[LET_GO], (uintptr_t)tuple) < 0 ||
+            memory_add_index(sweep->column[LET_GO_AT], (int32_t)k) < 0 || (made = stand_in(tuple)) == NULL)
+            return -1;
+        AT(sweep->column[ADDRESSES], uintptr_t)[k] = (uintptr_t)made; /* what the address belongs to next is another */
+        PyList_SET_ITEM(objects, k, made);
+        Py_DECREF(tuple);
+    }
+    return 0;
+}
+
 static PyObject *
 list_of(const Memory *objects)
 {
@@ -452,11 +492,12 @@ list_of(const Memory *objects)
 }
 
 static PyObject *
-give(Column *const *columns, Book *book, const Sweep *sweep)
+give(Column *const *columns, Book *book, PyObject *objects, const Sweep *sweep)
 {
     PyObject *untracked = list_of(&sweep->untracked_objects), *result = PyDict_New();
     if (untracked == NULL || result == NULL || PyDict_SetItemString(result, "untracked", untracked) < 0 ||
-        PyDict_SetItemString(result, "book", (PyObject *)book) < 0)
+        PyDict_SetItemString(result, "book", (PyObject *)book) < 0 ||
+        PyDict_SetItemString(result, "objects", objects) < 0)
         Py_CLEAR(result);
     for (int k = 0; k < COLUMNS && result != NULL; k++)
         if (PyDict_SetItemString(result, names[k], (PyObject *)columns[k]) < 0)
@@ -468,16 +509,23 @@ give(Column *const *columns, Book *book, const Sweep *sweep)
 static PyObject *
 read_heap(PyObject *Py_UNUSED(module), PyObject *args)
 {
-    PyObject *objects, *result = NULL;
+    PyObject *listing, *objects, *result = NULL;
     Sweep sweep = {0};
-    if (!PyArg_ParseTuple(args, "O!O!O!nipp:read", &PyList_Type, &objects, &PyType_Type, &sweep.array, &PyTuple_Type,
-                          &sweep.handles, &sweep.large, &sweep.most_counted, &sweep.freezing, &sweep.growing))
+    int alone;
+    if (!PyArg_ParseTuple(args, "OO!O!nippp:read", &listing, &PyType_Type, &sweep.array, &PyTuple_Type, &sweep.handles,
+                          &sweep.large, &sweep.most_counted, &sweep.freezing, &sweep.growing, &alone))
         return NULL;
     for (Py_ssize_t k = 0; k < PyTuple_GET_SIZE(sweep.handles); k++)
         if (PyUnicode_AsUTF8(PyTuple_GET_ITEM(sweep.handles, k)) == NULL)
             return NULL;
-    if (PyList_GET_SIZE(objects) >= MOST_INDEX)
-        return PyErr_Format(PyExc_OverflowError, "more objects than int32 counts");
+    /* from here on no other thread runs: the heap stands still */
+    objects = PyCallable_Check(listing) ? PyObject_CallNoArgs(listing) : Py_NewRef(listing);
+    if (objects == NULL || !PyList_Check(objects) || PyList_GET_SIZE(objects) >= MOST_INDEX) {
+        if (!PyErr_Occurred())
+            PyErr_SetString(PyExc_OverflowError, "no list, or one of more objects than int32 counts");
+        Py_XDECREF(objects);
+        return NULL;
+    }
     int collecting = PyGC_Disable(), failed = 0; /* the lists and dicts made at the end would start a collection */
     Column *columns[COLUMNS] = {NULL};
     Book *book = (Book *)BookType.tp_alloc(&BookType, 0);
@@ -497,13 +545,13 @@ read_heap(PyObject *Py_UNUSED(module), PyObject *args)
             read_references(&sweep, objects);
         if (!sweep.failed)
             read_untracked(&sweep);
-        if (sweep.failed || join_others(&sweep) < 0)
+        if (sweep.failed || join_others(&sweep) < 0 || (!alone && let_go(&sweep, objects) < 0))
             PyErr_NoMemory();
         else {
             book->addresses = (Column *)Py_NewRef((PyObject *)columns[ADDRESSES]);
             book->table = sweep.tracked;
             memset(&sweep.tracked, 0, sizeof sweep.tracked);
-            result = give(columns, book, &sweep);
+            result = give(columns, book, objects, &sweep);
         }
     }
     Memory *const own[] = {
@@ -515,6 +563,7 @@ read_heap(PyObject *Py_UNUSED(module), PyObject *args)
     for (int k = 0; k < COLUMNS; k++)
         Py_XDECREF(columns[k]);
     Py_XDECREF(book);
+    Py_DECREF(objects);
     if (collecting)
         PyGC_Enable();
     return result;
@@ -522,7 +571,8 @@ read_heap(PyObject *Py_UNUSED(module), PyObject *args)
 
 static PyMethodDef functions[] = {
     {"read", read_heap, METH_VARARGS,
-     "read(objects, ndarray, handles, large, most_counted, freezing, growing) -> {name: Column}, untracked, book"},
+     "read(objects or what lists them, ndarray, handles, large, most_counted, freezing, growing, alone) -> "
+     "{name: Column}, objects, untracked, book"},
     {NULL},
 };
 

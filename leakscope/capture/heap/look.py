@@ -35,7 +35,7 @@ from leakscope.capture.heap.to_graph import StorageFacts, to_heap_graph
 from leakscope.capture.process.clock import CLOCK
 from leakscope.capture.process.pause import paused
 from leakscope.capture.source import user_source as source
-from leakscope.capture.source.user_frames import running_frames
+from leakscope.capture.source.user_frames import is_alone, running_frames
 from leakscope.capture.torch_private import without_functions
 from leakscope.graph.model import CommUse, ReferenceKind
 from leakscope.graph.reach import load_for_large_graphs
@@ -120,7 +120,7 @@ def inspect(step: int, occasion: Occasion, context: LookContext = _NOTHING_KNOWN
     started = CLOCK.perf_counter()
     frames = running_frames()
     with paused(), without_functions():
-        native = NativeReferences(sweep(_growing(context)))
+        native = NativeReferences(sweep(_growing(context), alone=is_alone()))
         live: Live | None = None
         try:
             live = _inspect(native, frames, step, occasion, context, started)

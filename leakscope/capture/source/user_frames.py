@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import _thread
 import sys
 from types import FrameType, TracebackType
 
+from leakscope.capture.heap.raw_types import is_of_leakscope
 from leakscope.capture.source.user_source import at, is_users
 
 
@@ -21,6 +23,21 @@ def running_frames() -> list[FrameType]:
             frame = frame.f_back
     del own, frame, innermost  # a frame that holds itself would outlive this call
     return frames
+
+
+def is_alone() -> bool:
+    """Whether no thread but this one and those of leakscope's runs Python."""
+    mine = _thread.get_ident()
+    return all(
+        ident == mine or is_of_leakscope(_outermost(frame).f_globals.get("__name__"))
+        for ident, frame in sys._current_frames().items()
+    )
+
+
+def _outermost(frame: FrameType) -> FrameType:
+    while frame.f_back is not None:
+        frame = frame.f_back
+    return frame
 
 
 def waiting(home: int) -> FrameType | None:

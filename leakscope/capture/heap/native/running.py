@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from types import CellType, FrameType
 
 import numpy as np
@@ -22,17 +23,21 @@ def read_frames(native: NativeReferences, frames: list[FrameType], growing: Grow
     """
     with own_memory() as words:
         operands = [operands_of(frame, words) for frame in frames]
-    cells = _loose_cells(native)
+    cells, let_go = _loose_cells(native), native.sweep.let_go
     first = len(native.new)
     running: dict[int, str] = {}
     for frame, addresses in zip(frames, operands, strict=True):
         index = native.index_of(frame)
         running[index] = frame.f_code.co_qualname
-        for at in filter(lambda at: at >= 0, map(native.find, addresses)):
+        for at in filter(lambda at: at >= 0, (let_go.get(at, native.find(at)) for at in addresses)):
             native.extra.add(index, at, ReferenceKind.OPERAND, "an operand", 1)
         closed = {*frame.f_code.co_cellvars, *frame.f_code.co_freevars}
         for name, value in frame_locals(frame).items():
             at = native.find(id(value))
+            if at < 0 and type(value) is tuple and not native.sweep.alone:
+                at = let_go.get(id(value), -1)
+                if at < 0 and gc.is_tracked(value):  # held by the frame: nobody is filling it
+                    at = native.index_of(value)
             if at < 0 and growing is not None and type(value) is dict and value and len(growing(dicts_of([value]))):
                 at = native.index_of(value)
             if at < 0:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
@@ -38,6 +38,8 @@ class UntrackedDicts:
     """Address of the key that each has had for longest."""
 
 
+Listing = Callable[[], list[Any]]
+"""`gc.get_objects`."""
 Growing = Callable[[UntrackedDicts], Ints]
 """Of these dicts, the places of those that have grown."""
 
@@ -64,6 +66,8 @@ class HeapColumns:
     holder: Places
     held: Places
     """References to and from untracked objects follow those between tracked ones."""
+    objects: list[Any]
+    """The tracked ones."""
     untracked: list[Any]
     """Objects that gc does not track and that stand between those that it does; their indexes follow the others'."""
     arrays: Places
@@ -71,6 +75,8 @@ class HeapColumns:
     dicts: UntrackedDicts
     """Empty unless asked for."""
     book: Book
+    let_go: dict[int, int] = field(default_factory=dict)
+    """Address of each tuple that is not held, to the index of the one that stands for it."""
 
 
 def counts_of(objects: list[Any]) -> Places:

@@ -17,6 +17,7 @@ from leakscope.capture.heap.python.untracked import leads_on, untracked_referent
 from leakscope.capture.heap.raw_types import qualified_name
 from leakscope.native import gc_heap
 
+_list_all = gc.get_objects  # the script may replace it
 _MAX_TYPES = 40
 """Types that a look counts by name, the most frequent ones, chosen: a look's file stays small."""
 
@@ -49,16 +50,21 @@ class Sweep:
     """The first so many objects are gc-tracked; the others are untracked ones met on the way (arrays, pybind)."""
     address_book: Book
     """Finds the tracked ones."""
+    let_go: dict[int, int]
+    """Address of each tuple that is not held, to the index of the one that stands for it."""
+    alone: bool
+    """No other thread may have run meanwhile."""
 
 
-def sweep(growing: Growing | None = None) -> Sweep:
+def sweep(growing: Growing | None = None, *, alone: bool = True) -> Sweep:
     """Read the whole heap. Call it with gc off (see `paused`).
 
     `growing` says which dicts are wanted of those that hold only what gc does not track, and are not tracked either.
+    `alone` is False where another thread may run meanwhile.
     """
-    objects = gc.get_objects()
     read = pure_reader.read if gc_heap() is None else native_reader.read
-    columns = read(objects, growing is not None)
+    columns = read(_list_all, growing is not None, alone=alone)
+    objects = columns.objects
     tracked = len(objects)
     heap = Sweep(
         objects=objects,
@@ -74,6 +80,8 @@ def sweep(growing: Growing | None = None) -> Sweep:
         starts=columns.starts,
         tracked=tracked,
         address_book=columns.book,
+        let_go=columns.let_go,
+        alone=alone,
     )
     objects.extend(columns.untracked)
     _append_held_by_arrays(heap, columns)

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from leakscope.capture.heap.python.address_book import Ints, Places
-from leakscope.capture.heap.python.columns import MOST_COUNTED, HeapColumns, UntrackedDicts
+from leakscope.capture.heap.python.columns import MOST_COUNTED, HeapColumns, Listing, UntrackedDicts
 from leakscope.capture.heap.python.untracked import HANDLES, LARGE
 from leakscope.native import gc_heap
 
@@ -35,21 +35,30 @@ class NativeBook:
         return place
 
 
-def read(objects: list[Any], with_dicts: bool) -> HeapColumns:
-    """All that a sweep asks of these objects, as `pure_reader.read` gives it.
+def read(objects: list[Any] | Listing, with_dicts: bool, *, alone: bool = True) -> HeapColumns:
+    """All that a sweep asks of these objects, or of what `gc.get_objects` lists, as `pure_reader.read` gives it.
 
+    Where this thread is not `alone`, a tuple that no other object holds is not held either, but a copy of it.
     `MemoryError` where there is too little of it; nothing is kept then.
     """
     freezing = gc.get_freeze_count() > 0
-    columns = gc_heap().read(objects, np.ndarray, HANDLES, LARGE, MOST_COUNTED, freezing, with_dicts)
+    columns = gc_heap().read(objects, np.ndarray, HANDLES, LARGE, MOST_COUNTED, freezing, with_dicts, alone)
     holders = _array(columns["dict_holder"], np.int32).astype(np.int64)
     of_dicts = (_array(columns[f"dict_{name}"], np.int64) for name in ("address", "length", "first"))
     return HeapColumns(
         **{name: _array(columns[name], np.int32) for name in _PLACES},
         **{name: _array(columns[name], np.int64) for name in _ADDRESSES},
+        objects=columns["objects"],
         untracked=columns["untracked"],
         dicts=UntrackedDicts(holders, *of_dicts),
         book=NativeBook(columns["book"]),
+        let_go=dict(
+            zip(
+                _array(columns["let_go"], np.int64).tolist(),
+                _array(columns["let_go_at"], np.int32).tolist(),
+                strict=True,
+            )
+        ),
     )
 
 

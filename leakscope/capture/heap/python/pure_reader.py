@@ -3,21 +3,29 @@
 from __future__ import annotations
 
 import gc
-from itertools import chain
+from collections.abc import Iterator
+from functools import partial
+from itertools import chain, compress, filterfalse, repeat
+from operator import call, gt, is_, not_
 from typing import Any
 
 import numpy as np
 
 from leakscope.capture.heap.python.address_book import AddressBook, Ints, Places, addresses_in, addresses_of
-from leakscope.capture.heap.python.columns import HeapColumns, UntrackedDicts, counts_of
+from leakscope.capture.heap.python.columns import HeapColumns, Listing, UntrackedDicts, counts_of
 from leakscope.capture.heap.python.untracked import UntrackedContainers, read_further
 
 _CHUNK = 20_000
 """Objects whose referents are listed at once, chosen: the lists of a large heap are never all there together."""
 
 
-def read(objects: list[Any], with_dicts: bool) -> HeapColumns:
-    """All that a sweep asks of these objects, as `native_reader.read` gives it."""
+def read(objects: list[Any] | Listing, with_dicts: bool, *, alone: bool = True) -> HeapColumns:
+    """All that a sweep asks of these objects, or of what `gc.get_objects` lists, as `native_reader.read` gives it.
+
+    Where this thread is not `alone`, a tuple that no other object holds is left out.
+    """
+    if not isinstance(objects, list):
+        objects = objects() if alone else _but_unheld_tuples(objects)
     n = len(objects)
     counts = counts_of(objects)
     addresses = addresses_of(objects, n)
@@ -60,11 +68,44 @@ def read(objects: list[Any], with_dicts: bool) -> HeapColumns:
         starts=np.cumsum(np.concatenate([[0], *inside]), dtype=np.int32),
         holder=_joined([*holders, others.holder], np.int32),
         held=_joined([*helds, others.held], np.int32),
+        objects=objects,
         untracked=others.objects,
         arrays=others.arrays,
         dicts=UntrackedDicts(*(_joined(column, np.int64) for column in untracked.dicts)),
         book=book,
     )
+
+
+def _but_unheld_tuples(listing: Listing) -> list[Any]:
+    """What is listed without the tuples that nothing of it holds.
+
+    C of another thread's may be filling one, and CPython refuses to resize a tuple that somebody else holds as well
+    (Objects/tupleobject.c, _PyTuple_Resize). No thread runs while all are held: they are gone over in one call of C.
+    """
+    every: list[Any] = []
+    kept: list[Any] = []
+    held: set[int] = set()
+
+    def others() -> Iterator[Any]:
+        return filterfalse(partial(is_, kept), filterfalse(partial(is_, every), every))
+
+    def are_tuples(objects: Iterator[Any]) -> Iterator[bool]:
+        return map(is_, map(type, objects), repeat(tuple))
+
+    held_tuples = compress(_referents(others()), are_tuples(_referents(others())))
+    unheld = map(gt, are_tuples(others()), map(held.__contains__, map(id, others())))
+    work = chain(
+        map(every.extend, map(call, (listing,))),
+        map(held.update, (map(id, held_tuples),)),
+        compress(others(), map(not_, unheld)),
+        map(call, (every.clear,)),
+    )
+    kept += filterfalse(partial(is_, None), work)  # what the methods answer
+    return kept
+
+
+def _referents(objects: Iterator[Any]) -> Iterator[Any]:
+    return chain.from_iterable(map(gc.get_referents, objects))
 
 
 def _joined(parts: list[Any], dtype: type) -> Any:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Iterator
+
 import pytest
 import torch
 
@@ -27,3 +30,34 @@ def test_a_look_in_the_middle_of_a_tuple_that_is_being_made(pure: str, monkeypat
     assert {4 * 700, 4 * 701, 4 * 702} <= set(graph.bytes.tolist())
     names = {graph.reference(k).name for k in range(len(graph.holder))}
     assert {"[0]", "[1]", "[2]"} <= names
+
+
+@READERS
+def test_another_thread_may_go_on_filling_a_tuple(pure: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LEAKSCOPE_PURE", pure)
+    going, failed = [True], []
+
+    def numbers() -> Iterator[int]:
+        yield from range(100)
+
+    def fill() -> None:
+        while going:
+            try:
+                tuple(numbers())
+            except SystemError as error:
+                failed.append(error)
+
+    thread = threading.Thread(target=fill)
+    thread.start()
+    kept = (torch.ones(431), torch.ones(432))
+    try:
+        graphs = [heap.look(number, "step").heap for number in range(4)]
+    finally:
+        going.clear()
+        thread.join()
+    assert not failed
+    for graph in graphs:
+        named = {(graph.reference(k).name, int(graph.bytes[graph.held[k]])) for k in range(len(graph.holder))}
+        assert "local kept" in {name for name, _ in named}, "a frame's tuple is told as ever"
+        assert {4 * 431, 4 * 432} <= set(graph.bytes.tolist())
+    assert len(kept) == 2
