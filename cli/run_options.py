@@ -38,7 +38,7 @@ def options_of(words: Sequence[str], typed: Mapping[str, Any]) -> Options:
 
     Raises LeakscopeError where no script is named, or where the options make no sense.
     """
-    if not typed["module"] and not words:
+    if not typed["module"] and not any(words[:1]):
         raise LeakscopeError("no script was given; write `leakscope run train.py`, or `leakscope run -m package.train`")
     target = {} if typed["module"] else {"script": words[0]}
     arguments = list(words) if typed["module"] else list(words[1:])

@@ -18,6 +18,8 @@ class RunCommand(click.Command):
         start = self._script_at(args)
         if start < len(args):
             has_module = args[start] == _MODULE
+            if has_module and start + 1 == len(args):
+                raise click.UsageError("-m needs the name of a module")
             first = start + 2 if has_module else start + 1  # `-m MODULE` or `SCRIPT`
             target = args[start:first]
             ours, theirs = self._split(args[first:])

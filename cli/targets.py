@@ -71,9 +71,10 @@ def check_module(name: str) -> None:
     for part in range(1, name.count(".") + 2):
         spec = PathFinder.find_spec(".".join(name.split(".")[:part]), places)
         if spec is None:
-            raise LeakscopeError(f"there is no module {name}")
-        places = spec.submodule_search_locations
-    if places is not None and PathFinder.find_spec(f"{name}.__main__", places) is None:
+            instead = f"; write -m {name[: -len('.py')]}" if name.endswith(".py") else ""
+            raise LeakscopeError(f"there is no module {name}{instead}")
+        places = spec.submodule_search_locations or ()
+    if places and PathFinder.find_spec(f"{name}.__main__", places) is None:
         raise LeakscopeError(f"{name} is a package without __main__; name the module to run")
 
 

@@ -144,14 +144,17 @@ def main(arguments: list[str]) -> int:
         for stream in (sys.stdout, sys.stderr):
             stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     rank = _Rank(options)
-    code, module = rank.prepare()
     try:
-        end, error = script.execute(code, module)
+        prepared, end, error = script.ending(rank.prepare)
+        if prepared is not None:
+            code, module = prepared
+            _, end, error = script.ending(exec, code, module.__dict__)
         end = rank.end(end, error)
     finally:
         if not rank.in_forked_child:
             rank.patches.take_out()
-    _keep(module)
+    if prepared is not None:
+        _keep(prepared[1])
     sys.excepthook = script.trimmed_excepthook()
     if error is not None and end.how != EndKind.STOPPED:
         raise error

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -52,6 +54,18 @@ BAD = {
     "run train.bin": "train.bin is not a Python script",
     "run .": "there is no __main__.py in .",
     "run": "no script was given",
+    "run -": "there is no script -; write what comes on stdin to a file",
+    "run pipe": "pipe is no file that each rank can read for itself",
+    "run /dev/null": "/dev/null is no file that each rank can read",
+    "run empty": "there is no __main__.py in empty",
+    "run empty.zip": "there is no __main__.py in empty.zip",
+    "run old.pyc": "old.pyc is no bytecode of this Python; compile it anew, or name the source",
+    "run odd.py": "odd.py is not a Python script",
+    "run nul.py": "nul.py is not a Python script: source code string cannot contain null bytes",
+    "run deep.py": "deep.py is not a Python script",
+    "run -m": "-m needs the name of a module",
+    "run -m train.py": "there is no module train.py; write -m train",
+    "run -m a..b": "there is no module a..b",
     "run -m no_such_module": "there is no module no_such_module",
     "run --ranks 0 train.py": "--ranks 0 makes no sense",
     "run --steps 0 train.py": "--steps 0 makes no sense",
@@ -88,6 +102,13 @@ def test_bad_input_gets_one_sentence_and_status_2(leakscope_process: Command, sc
     script("print('hello')\n")
     script("this is no python\n", "notes.txt")
     (tmp_path / "train.bin").write_bytes(b"\x00\xff\xfe")
+    (tmp_path / "old.pyc").write_bytes(b"\x00" * 16)
+    (tmp_path / "odd.py").write_bytes(b"# coding: nonsense")
+    (tmp_path / "nul.py").write_bytes(b"print()\0")
+    (tmp_path / "deep.py").write_text("-" * 200_000 + "1")
+    (tmp_path / "empty").mkdir()
+    zipfile.ZipFile(tmp_path / "empty.zip", "w").close()
+    os.mkfifo(tmp_path / "pipe")
     for folder, text in (("taken", "{}"), ("newer", '{"format": 99}')):
         (tmp_path / folder).mkdir()
         (tmp_path / folder / ("run.json" if folder == "newer" else "other.json")).write_text(text)

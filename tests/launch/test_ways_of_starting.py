@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from leakscope_cli.targets import check_module, check_script
 
+from leakscope.launch.as_started import interpreter_flags
 from leakscope.launch.start import rank_command
 from leakscope.options import Options
 
@@ -81,14 +82,73 @@ def test_a_script_is_started_as_python_starts_it(
 ) -> None:
     flags, words = WAYS[way].split(), way.format(folder=scripts).split()
     monkeypatch.chdir(scripts)
-    monkeypatch.setattr(sys, "orig_argv", [sys.executable, *flags, "-m", "leakscope", "run"])
-    monkeypatch.setattr(sys, "argv", ["leakscope", "run"])
+    started(monkeypatch, flags)
     module = words[1] if words[0] == "-m" else None
     check_module(module) if module else check_script(words[0] if words[0] != "/dev/stdin" else "a.py")
     options = Options(module=module, script="" if module else words[0], arguments=("x", "two\nlines"), folder=tmp_path)
     plain = told([sys.executable, *flags, *options.command], scripts)
     assert told(rank_command(options), scripts) == plain
     assert plain["argv"][1:] == ["x", "two\nlines"]
+
+
+@pytest.mark.parametrize(
+    ("text", "status"), [("raise ValueError('no')", 1), ("import sys; sys.exit(7)", 7), ("import sys; sys.exit()", 0)]
+)
+def test_what_a_package_raises_before_its_module_runs_is_the_scripts_end(
+    text: str, status: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "pack").mkdir()
+    (tmp_path / "pack" / "__init__.py").write_text(text)
+    (tmp_path / "pack" / "train.py").write_text("")
+    monkeypatch.chdir(tmp_path)
+    command = rank_command(Options(module="pack.train", folder=tmp_path / "run"))
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    plain = subprocess.run([sys.executable, "-m", "pack.train"], capture_output=True, text=True, check=False)
+    assert done.returncode == plain.returncode == status
+    assert done.stderr.splitlines()[-2:] == plain.stderr.splitlines()[-2:] and "leakscope" not in done.stderr
+    end = json.loads((tmp_path / "run" / "rank_0000" / "ended.json").read_text())
+    assert (end["how"], end["status"]) == ({0: "finished", 1: "raised", 7: "exited"}[status], status)
+
+
+@pytest.mark.parametrize(
+    ("started_with", "flags"),
+    [
+        (["python", "-O", "-X", "dev", "-m", "leakscope", "run", "a.py"], ["-O", "-X", "dev"]),
+        (["/venv/bin/python", "-I", "/venv/bin/leakscope", "run", "a.py"], ["-I"]),
+        (["python", "-m", "leakscope", "run", "a.py"], []),
+        (["python", "-Om", "leakscope", "run", "a.py"], None),
+        (["python", "other.py"], None),
+    ],
+)
+def test_the_flags_of_python_are_known(
+    started_with: list[str], flags: list[str] | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = "/venv/bin/leakscope" if "/venv/bin/leakscope" in started_with else "/somewhere/leakscope/__main__.py"
+    monkeypatch.setattr(sys, "orig_argv", started_with)
+    monkeypatch.setattr(sys, "argv", [own, "run", "a.py"])
+    assert interpreter_flags() == (subprocess._args_from_interpreter_flags() if flags is None else flags)  # type: ignore[attr-defined]
+
+
+def test_a_script_runs_in_a_folder_that_is_gone(scripts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    started(monkeypatch, [])
+    (tmp_path / "gone").mkdir()
+    text = (scripts / "a.py").read_text().replace("os.getcwd()", "''")
+    (tmp_path / "a.py").write_text(text)
+    options = Options(script=str(tmp_path / "a.py"), folder=tmp_path / "run")
+    both = []
+    for command in ([sys.executable, *options.command], rank_command(options)):
+        start = ["sh", "-c", f'cd {tmp_path}/gone && rmdir ../gone && exec "$@"', "sh", *command]
+        done = subprocess.run(start, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        both.append(json.loads(done.stdout))
+        (tmp_path / "gone").mkdir()
+    assert both[0] == both[1]
+
+
+def started(monkeypatch: pytest.MonkeyPatch, flags: list[str]) -> None:
+    """As if this were `python FLAGS -m leakscope run`."""
+    monkeypatch.setattr(sys, "orig_argv", [sys.executable, *flags, "-m", "leakscope", "run"])
+    monkeypatch.setattr(sys, "argv", ["leakscope", "run"])
 
 
 def told(command: list[str], folder: Path) -> dict[str, object]:

@@ -16,10 +16,11 @@ from dataclasses import dataclass
 from importlib.machinery import ModuleSpec, SourceFileLoader, SourcelessFileLoader
 from importlib.util import MAGIC_NUMBER
 from types import CodeType, ModuleType, TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
 from leakscope.record.kinds import EndKind
 
+T = TypeVar("T")
 Compiled = Callable[[str | bytes, str, str], CodeType]
 """As `StepFunction.compiled`."""
 _OURS = "leakscope.capture"
@@ -84,11 +85,19 @@ def hide_us(words: int) -> None:
 
 
 def _be_first(path: str, safe: bool) -> None:
-    """Put it where sys.path has the folder that this process was started in; `safe` where `python -P` leaves it out."""
-    if not getattr(sys.flags, "safe_path", False):  # since 3.11
+    """Let it stand where sys.path has the folder that we were started in; `safe` where `python -P` leaves it out."""
+    safely = getattr(sys.flags, "safe_path", False)  # since 3.11
+    if not safely and _has_working_directory():
         sys.path[0] = path
-    elif not safe:
+    elif not (safely and safe):  # python puts no such folder there: it was told so, or the folder is gone
         sys.path.insert(0, path)
+
+
+def _has_working_directory() -> bool:
+    try:
+        return bool(os.getcwd())
+    except OSError:
+        return False
 
 
 def _of_file(path: str, compiled: Compiled | None) -> tuple[CodeType, object]:
@@ -139,22 +148,22 @@ def _module_spec(name: str) -> ModuleSpec:
     return spec
 
 
-def execute(code: CodeType, main: ModuleType) -> tuple[End, BaseException | None]:
-    """Run the main code to its end, whatever end that is.
+def ending(call: Callable[..., T], *arguments: Any) -> tuple[T | None, End, BaseException | None]:
+    """Prepare the main code, or run it, to its end, whatever end that is; what was returned, where it was.
 
-    Beside it stands what has to be raised again for the process to end as it would have under python. No object of
+    Last stands what has to be raised again for the process to end as it would have under python. No object of
     leakscope's holds it: a look would take that for a holder of all that the error's frames hold.
     """
     try:
-        exec(code, main.__dict__)
+        result = call(*arguments)
     except SystemExit as error:
         status = _status(error.code)
-        return End(EndKind.EXITED if status else EndKind.FINISHED, status), error
+        return None, End(EndKind.EXITED if status else EndKind.FINISHED, status), error
     except KeyboardInterrupt as error:
-        return End(EndKind.RAISED, 130), error
+        return None, End(EndKind.RAISED, 130), error
     except BaseException as error:  # noqa: BLE001 - raised again at the very end
-        return End(EndKind.RAISED, 1), error
-    return End(EndKind.FINISHED, 0), None
+        return None, End(EndKind.RAISED, 1), error
+    return result, End(EndKind.FINISHED, 0), None
 
 
 def _status(code: object) -> int:
