@@ -20,7 +20,7 @@ from leakscope.capture.heap.look import look as look_at_heap
 from leakscope.capture.heap.objects.gains import Gains
 from leakscope.capture.host.limits import HostLimits
 from leakscope.capture.lifetimes.allocation_sites import AllocationSites
-from leakscope.capture.private_names import sentences
+from leakscope.capture.private_names import Part, lacks, sentences
 from leakscope.capture.process.clock import CLOCK
 from leakscope.capture.process.gc_callbacks import freezing
 from leakscope.capture.schedule.turns import Turns
@@ -62,6 +62,9 @@ class Looks:
 
     def take(self, step: int, occasion: Occasion, collect: bool) -> float:
         """One look, and the real gc diff after it where asked; gives the seconds. What fails becomes a note."""
+        if lacks(Part.LOOKS):  # told when recording began
+            return 0.0
+        collect = collect and not lacks(Part.COLLECTED)
         began, at_work, self.work = CLOCK.perf_counter(), CLOCK.thread_time(), 0.0
         if not self.limits.room_for_a_look():
             self._folder.note(f"the look at step {step} was left out: {NO_ROOM}")
@@ -94,7 +97,7 @@ class Looks:
             least = self.limits.least()
             if least is not None:
                 self._folder.append(MemoryThere(least.limit, least.limit_bytes))
-        if occasion == Occasion.LAST and self._options.prove:
+        if occasion == Occasion.LAST and self._options.prove and not lacks(Part.COLLECTED):
             self._prove(step)
         if collect:
             predicted = int(look.heap.bytes[look.heap.freed > 0].sum())

@@ -27,7 +27,7 @@ class Part(StrEnum):
     FUNCTIONAL = "what functional collectives send and reduce is not told"
     CONTEXTS = "distributed-autograd contexts are not told"
     COMPILED = "what torch.compile makes of calls that leakscope listens to is not told"
-    DEVICE = "memory on an accelerator is not told"
+    DEVICE = "memory on another vendor's accelerator is not told"
     BLOCKS = "which of the allocator's blocks is whose is not told"
 
 

@@ -16,6 +16,7 @@ from leakscope.capture.heap.look import Live
 from leakscope.capture.lifetimes.allocation_sites import AllocationSites
 from leakscope.capture.lifetimes.tracker import LifetimeTracker
 from leakscope.capture.looks import Looks
+from leakscope.capture.private_names import Part, lacks
 from leakscope.capture.process.child_processes import OwnProcesses
 from leakscope.capture.process.clock import CLOCK
 from leakscope.capture.process.dynamo import leave_us_out
@@ -103,7 +104,7 @@ class Recorder:
             processes.install(self.patches)
             if options.rank == 0 and not options.quiet:
                 self._no_step = NoStepYet(options.step_function, processes)
-            if options.world > 1 and torch.distributed.is_available():
+            if options.world > 1 and torch.distributed.is_available() and not lacks(Part.COMM):
                 self._comm = self._looks.comm = CommMonitor(self._folder, self.patches)
                 call_ahead_of_comm(self._before_comm, self.patches)
                 self._stuck = Stuck(self._folder.path / STACKS, self.patches, options.hang_timeout, self._comm)

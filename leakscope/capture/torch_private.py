@@ -245,6 +245,9 @@ current_agent = bind(f"{_RPC}._get_current_rpc_agent", Part.CONTEXTS, optional=T
 
 # torch.compile, whose modules a script may import later
 
+compiling = bind("torch._C._dynamo.eval_frame.set_eval_frame", Part.COMPILED)
+"""Sets what dynamo does with each frame, None for nothing; gives what it did."""
+
 DYNAMO_RULES = "torch._dynamo.trace_rules"
 LOADER_WORKERS = "torch.utils.data._utils.worker"
 """Module of what runs in the workers of a DataLoader."""
@@ -269,11 +272,6 @@ def frames_compiled() -> Mapping[str, int]:
 def inductor_options() -> Any:
     """How Inductor is set; None where it was not used."""
     return sys.modules.get("torch._inductor.config")
-
-
-def set_compiling(callback: Any) -> Any:
-    """Set what dynamo does with each frame, None for nothing; gives what it did."""
-    return torch._C._dynamo.eval_frame.set_eval_frame(callback)
 
 
 # accelerators; which of these there are depends on the kind

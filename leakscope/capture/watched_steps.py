@@ -9,6 +9,7 @@ import torch
 from leakscope.capture.device.monitor import DeviceMemory
 from leakscope.capture.lifetimes.allocation_sites import AllocationSites
 from leakscope.capture.lifetimes.tracker import LifetimeTracker
+from leakscope.capture.private_names import Part, lacks
 from leakscope.capture.process.patches import Patches
 from leakscope.options import Options
 from leakscope.record.folder import RankFolder
@@ -31,6 +32,8 @@ class WatchedSteps:
 
     def install(self, patches: Patches, comm: bool) -> None:
         """Put in what must stand before the first step; `comm` where comm operations are followed."""
+        if lacks(Part.WATCHED):
+            return
         if self._options.lifetimes:
             self._lifetimes.install(patches, comm=comm)
         patches.call_before(torch, "compile", self._before_compile)
@@ -44,6 +47,8 @@ class WatchedSteps:
 
     def step_ended(self, step: int) -> None:
         """Begin or end watching at the end of this step, and write what was seen."""
+        if lacks(Part.WATCHED):
+            return
         if self._sites.watching:
             self._sites.leave()
         elif step == self._since + self._options.warmup - 1:

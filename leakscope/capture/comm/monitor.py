@@ -13,6 +13,7 @@ from leakscope.capture.comm.operation_log import OperationLog
 from leakscope.capture.comm.process_group import Calls
 from leakscope.capture.comm.rpc import ContextMonitor
 from leakscope.capture.comm.writer import CommFile
+from leakscope.capture.private_names import Part, lacks
 from leakscope.capture.process.dynamo import leave_us_out
 from leakscope.capture.process.import_hook import AfterImport
 from leakscope.capture.process.patches import Patches
@@ -55,8 +56,9 @@ class CommMonitor:
         self._contexts: ContextMonitor | None = None
         leave_us_out(self.patches)
         self._calls.install()
-        functional_collectives.install(self._log, self._calls, self.patches)
-        if torch.distributed.rpc.is_available():
+        if not lacks(Part.FUNCTIONAL):
+            functional_collectives.install(self._log, self._calls, self.patches)
+        if torch.distributed.rpc.is_available() and not lacks(Part.CONTEXTS):
             AfterImport("torch.distributed.autograd", self._watch_contexts).install(self.patches)
         patches.add("records of comm operations", self.remove)
         patches.guard.at_end.append(self._lost)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from leakscope.capture.private_names import Part, lacks
 from leakscope.capture.torch_private import ACCELERATOR, BUILT_FOR, modules_of_c, name_of_backend
 from leakscope.record.rows.device import DeviceFigures
 
@@ -80,7 +81,7 @@ def _kind(torch: Any) -> str | None:
     A torch built for CUDA is not asked for its accelerator: in older ones that initialises the device (pytorch#145752),
     and a fork of the process can then use none.
     """
-    if hasattr(torch, backend := name_of_backend()):
+    if not lacks(Part.DEVICE) and hasattr(torch, backend := name_of_backend()):
         return str(backend)
     if BUILT_FOR:
         return BUILT_FOR[0]

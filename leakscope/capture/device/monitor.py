@@ -17,6 +17,7 @@ from leakscope.capture.device.history import History
 from leakscope.capture.device.oom_observer import Failures
 from leakscope.capture.device.snapshot_files import SnapshotFiles
 from leakscope.capture.heap.look import Blocks
+from leakscope.capture.private_names import Part, lacks
 from leakscope.capture.process.patches import Patches
 from leakscope.capture.process.pause import paused
 from leakscope.errors import LeakscopeError
@@ -108,6 +109,8 @@ class DeviceMemory:
         """What the next look asks; None where there is nothing to ask, or the script records by itself."""
         device, history = self._accelerator, self._history
         if device is None or history is None or device.snapshot is None or not device.in_use() or not history.is_ours():
+            return None
+        if lacks(Part.BLOCKS):
             return None
         seen = _Snapshots(device)
 

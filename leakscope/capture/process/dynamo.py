@@ -35,10 +35,14 @@ def leave_us_out(patches: Patches) -> None:
 
 def without_compiling(call: Callable[[], object]) -> None:
     """Call it with dynamo off: inside a compiled function that breaks its graph, dynamo compiles whatever is called."""
-    from leakscope.capture.torch_private import set_compiling
+    from leakscope.capture.private_names import Part, lacks
+    from leakscope.capture.torch_private import compiling
 
-    before = set_compiling(None)
+    if lacks(Part.COMPILED):
+        call()
+        return
+    before = compiling(None)
     try:
         call()
     finally:
-        set_compiling(before)
+        compiling(before)

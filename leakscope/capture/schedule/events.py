@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from leakscope.capture.private_names import Part, lacks
 from leakscope.capture.process.patches import Patches
 from leakscope.capture.schedule.modules import is_outermost
 from leakscope.capture.schedule.steps import StepClock, Tick
@@ -37,10 +38,13 @@ class StepEvents:
             patches.call_before(Optimizer, name, self._before_optimizer_is_made)
         begins = patches.guard.guarded("beginning of a backward", self._before_backward)
         ended = patches.guard.guarded("end of a backward", self._clock.backward_ended, self._step_ended)
+        if lacks(Part.BACKWARDS):  # a module's call ends a step only where no backward does
+            return
         owner, name = ENGINE
         patches.replace(owner, name, _Engine(getattr(owner, name), begins, ended))
         self._calls = patches.part()
-        self._calls.hook("module call hook", register_module_forward_hook, self._after_call, self._step_ended)
+        if not lacks(Part.CALLS):
+            self._calls.hook("module call hook", register_module_forward_hook, self._after_call, self._step_ended)
         patches.guard.at_end.append(lambda _: patches.guard.later.append(self._calls.take_out))
         patches.call_before(torch, "compile", self._no_calls_any_more)
 

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from leakscope.capture.heap.raw_types import mro
+from leakscope.capture.private_names import Part, lacks
 from leakscope.capture.schedule.optimizers import OptimizerClock, parameters
 from leakscope.capture.torch_private import grad_of, version_of, without_functions
 
@@ -26,6 +27,8 @@ class Gradients:
     def backward_ended(self) -> None:
         """Note a gradient that is there now."""
         self._seen = None
+        if lacks(Part.BY_HAND):
+            return
         with without_functions():
             self._seen = self._first_gradient()
 
