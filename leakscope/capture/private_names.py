@@ -61,12 +61,11 @@ class Private:
 
     def is_there(self) -> bool:
         """Whether this torch has it and it works."""
-        holder, _, name = self.path.rpartition(".")
-        owner = at(holder)
-        if owner is None and self.optional:
+        if self.optional and at(self.path.rpartition(".")[0]) is None:
             return True
+        found = at(self.path)
         try:
-            return hasattr(owner, name) and (self.works is None or self.works(getattr(owner, name)) is not False)
+            return found is not None and (self.works is None or self.works(found) is not False)
         except Exception:  # noqa: BLE001 - whatever another torch does there, it is not what is used here
             return False
 

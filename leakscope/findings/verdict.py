@@ -97,8 +97,10 @@ def _why_not_judged(run: Run, unjudged: Sequence[Unjudged], ledgers: Ledgers) ->
     stepped = {rank.number for rank in ranks if rank.steps}
     if short and stepped <= {u.rank for u in short}:
         steps = run.warmup + _STEPS_TO_JUDGE
+        seen = any(judged_looks(rank, run.warmup_of(rank)) for rank in ranks)
+        enough = all(len(rank.steps) >= steps for rank in ranks if rank.steps)
         return Why(
-            reason=Reason.TOO_FEW_STEPS,
+            reason=Reason.NO_LOOKS if enough and not seen else Reason.TOO_FEW_STEPS,
             unjudged=short[0].why,
             steps=steps,
             count=max(len(rank.steps) for rank in ranks),

@@ -33,6 +33,8 @@ class Reason(StrEnum):
     TOO_FEW_STEPS = "too few steps"
     TOO_FEW_LOOKS = "too few looks"
     """Too few looks saw something grow."""
+    NO_LOOKS = "no looks"
+    """There were steps enough, and nothing was looked at after any of them."""
     UNBALANCED = "unbalanced"
     """Growth that nothing explains, and of which it cannot be told whether it goes on."""
     NEW_SHAPES = "new shapes"
