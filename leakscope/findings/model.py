@@ -100,11 +100,15 @@ class Cut:
     """What the try leaves open; a `str` is what capture says, why it was not tried."""
     after_gc: bool = False
     """What was held are cycles: they go free at the next full collection after the cut, not at once."""
+    is_told: bool = True
+    """False where more may go free than the graph says, which does not have all that C++ holds."""
 
     @property
-    def told_bytes(self) -> int:
-        """What is told: the proved figure where there is one."""
-        return self.frees_bytes if self.proved_bytes is None else self.proved_bytes
+    def told_bytes(self) -> int | None:
+        """What is told: the proved figure where there is one; None where it is not known."""
+        if self.proved_bytes is not None:
+            return self.proved_bytes
+        return self.frees_bytes if self.is_told else None
 
     @property
     def reference(self) -> str:

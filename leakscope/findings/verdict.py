@@ -64,10 +64,13 @@ def verdict_of(
         unknown = _unbalanced(run, shown, ledgers)
     if unknown is not None:
         return Verdict.INCONCLUSIVE, unknown
-    notes = sum(f.severity == Severity.NOTE for f in shown)
-    if grown is not None and grown.bytes >= NO_GROWTH * grown.steps:
-        return Verdict.CLEAN, Why(reason=Reason.BALANCED, count=notes, grown=grown)
     grew = any(f.bytes_per_step > 0 for f in shown)
+    rose = grown is not None and grown.bytes >= NO_GROWTH * grown.steps
+    if (grew or rose) and any(look.hides for rank in ranks for look in rank.looks):
+        return Verdict.INCONCLUSIVE, Why(reason=Reason.HIDDEN, grown=grown)
+    notes = sum(f.severity == Severity.NOTE for f in shown)
+    if rose:
+        return Verdict.CLEAN, Why(reason=Reason.BALANCED, count=notes, grown=grown)
     return Verdict.CLEAN, Why(reason=Reason.LITTLE_GREW if grew else Reason.NOTHING_GREW, count=notes, grown=grown)
 
 

@@ -30,6 +30,8 @@ class Reason(StrEnum):
     HUNG = "hung"
     DAMAGED = "damaged"
     """Files that a leak could have been seen in are damaged."""
+    HIDDEN = "hidden"
+    """What grew may be held by what torch does not show."""
     TOO_FEW_STEPS = "too few steps"
     TOO_FEW_LOOKS = "too few looks"
     """Too few looks saw something grow."""

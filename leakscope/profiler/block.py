@@ -27,6 +27,9 @@ _IN_FLIGHT = (RuleName.DIST_AUTOGRAD_CONTEXT, RuleName.P2P_BUFFER)
 """Rules that a block answers for although something alive holds the memory."""
 
 
+HIDDEN = "this torch does not show all that C++ holds, so garbage may have been left behind"
+
+
 class watch:
     """A block that must leave no tensor memory unreachable and unfreed.
 
@@ -130,4 +133,6 @@ def _left_behind(before: Mapping[str, int], after: Look) -> Findings:
     left = replace(judged, findings=tuple(replace(finding, bytes_per_step=0.0) for finding in kept), gc_advice=())
     if leaks_of(left):
         return replace(left, why=left_behind(left))
+    if after.hides:
+        return replace(left, verdict=Verdict.INCONCLUSIVE, why=HIDDEN, exit_status=0)
     return replace(left, verdict=Verdict.CLEAN, why=Why(reason=Reason.CLEAN_BLOCK), exit_status=0)

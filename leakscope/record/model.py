@@ -76,6 +76,8 @@ class Look:
     """Kind of the device that the counted bytes are of: `cuda`, ..."""
     containers: tuple[GainingContainer, ...] = ()
     """Those that have gained most of what is no tensor's, over the looks of one process."""
+    hides: bool = False
+    """Not all that C++ holds could be read: a cut frees more than the graph says, and what is held may be garbage."""
 
 
 @dataclass(frozen=True)

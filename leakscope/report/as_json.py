@@ -111,7 +111,7 @@ def _cut(cut: Cut) -> dict[str, Any]:
             }
             for reference in cut.references
         ],
-        "frees_bytes": cut.frees_bytes,
+        "frees_bytes": cut.frees_bytes if cut.is_told else None,
         "proved_bytes": cut.proved_bytes,
         "after_gc": cut.after_gc,
     }

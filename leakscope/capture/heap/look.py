@@ -173,6 +173,7 @@ def _inspect(
         seconds=CLOCK.perf_counter() - started,
         unjudged=tuple(dict.fromkeys(native.problems)),
         containers=rows_of(gained, places, graph),
+        hides=native.hides,
     )
     if context.blocks is not None:
         context.blocks.seen(seen, _places(native, order))

@@ -15,14 +15,16 @@ from leakscope.findings.peak.drag import drag
 from leakscope.findings.stages.case import Case
 from leakscope.findings.stages.ledger import is_apart
 from leakscope.findings.verdict import verdict_of
+from leakscope.record.model import Run
 from leakscope.verdict import Verdict
 
 
 def give_verdict(case: Case) -> Case:
     """Verdict: what is shown, what is listed apart, and whether it is a leak."""
     run = case.run
-    apart = [f for f in case.findings if is_apart(case, f)]
-    shown = tuple(f for f in case.findings if not is_apart(case, f))
+    findings = [as_known(f, run) for f in case.findings]
+    apart = [f for f in findings if is_apart(case, f)]
+    shown = tuple(f for f in findings if not is_apart(case, f))
     written = {found.fingerprint: found.written for rank in case.ranks for found in rank.open_cases}
     open_cases = [written[f.fingerprint] for f in shown if f.fingerprint in written]
     verdict, why = verdict_of(run, shown, case.unjudged, open_cases, case.ledgers)
@@ -43,6 +45,14 @@ def give_verdict(case: Case) -> Case:
         drag=drag(run),
     )
     return replace(case, judged=judged)
+
+
+def as_known(finding: Finding, run: Run) -> Finding:
+    """A finding without the bytes that cuts would free, where a look did not show all that C++ holds."""
+    if not any(look.hides for rank in run.ranks if rank.number in finding.ranks for look in rank.looks):
+        return finding
+    cut = finding.cut and replace(finding.cut, is_told=False)
+    return replace(finding, cut=cut, trace=tuple(replace(hop, frees_bytes=None) for hop in finding.trace))
 
 
 def avoidable_over(shown: Sequence[Finding], limit: int | None) -> int | None:

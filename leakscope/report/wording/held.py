@@ -168,6 +168,8 @@ def would_be_freed(finding: Finding) -> str:
 
 def cut_frees_text(cut: Cut) -> str:
     """`72.00 MiB would be freed`, and when, where that is not at once."""
+    if cut.told_bytes is None:
+        return "what it would free is not known, as this torch does not show all that C++ holds"
     return f"{bytes_text(cut.told_bytes)} would be freed{' when gc runs next' if cut.after_gc else ''}"
 
 

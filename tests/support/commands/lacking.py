@@ -14,7 +14,14 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
-IMPORTED = ("torch", "torch._dynamo", "scipy.sparse.csgraph", "numpy.ma", "leakscope.record.folder", "leakscope.record.reading")
+IMPORTED = (
+    "torch",
+    "torch._dynamo",
+    "scipy.sparse.csgraph",
+    "numpy.ma",
+    "leakscope.record.folder",
+    "leakscope.record.reading",
+)
 """What a rank imports before the names are hidden; nothing of capture, which binds them."""
 
 

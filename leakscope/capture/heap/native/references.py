@@ -32,6 +32,7 @@ from leakscope.capture.heap.native.storages import (
 from leakscope.capture.heap.python.address_book import Ints
 from leakscope.capture.heap.python.columns import counts_of
 from leakscope.capture.heap.python.gc_heap import Sweep, append
+from leakscope.capture.private_names import Part, lacks
 from leakscope.capture.torch_private import (
     SAVED_TENSOR,
     StorageBase,
@@ -99,6 +100,8 @@ class NativeReferences:
         self._views: dict[int, list[tuple[int, bool]]] = {}
         """Base to its views, each with whether C++ keeps functions with it."""
         self.problems: list[str] = []
+        self.hides = lacks(Part.NATIVE)
+        """Not all that C++ holds can be read."""
         self._hollow: set[int] = set()
         """Storages of wrapper subclasses and fake tensors: a shape's worth of bytes that nobody owns."""
         self.new: list[Any] = []
@@ -187,6 +190,8 @@ class NativeReferences:
         at = self.index_of(held.target) if held.target is not None else self.find(held.at)
         if at >= 0:
             self.extra.add(holder, at, held.kind, held.name, held.python)
+        elif held.target is None and not held.at:
+            self.hides = True
 
     def _note_storage(self, index: int, tensor: Any) -> None:
         address = storage_of(tensor)

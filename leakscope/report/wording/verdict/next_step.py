@@ -71,6 +71,8 @@ def _to_judge(run: Run, findings: Findings) -> str:
         return "Run it with fixed shapes, or with ONEDNN_PRIMITIVE_CACHE_CAPACITY=1: does it still grow?"
     if reason == Reason.DAMAGED:
         return "Record it again, in a folder that nothing else writes to."
+    if reason == Reason.HIDDEN:
+        return "Run it with a torch that leakscope knows better; the notes say what this one lacks."
     if reason == Reason.NO_LOOKS:
         return "Mend what kept leakscope from looking, in the notes below; the counters of the steps are all there is."
     if reason in (Reason.UNBALANCED, Reason.TOO_FEW_LOOKS):

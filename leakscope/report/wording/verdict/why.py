@@ -35,6 +35,7 @@ def _why(why: Why) -> str:
         Reason.DAMAGED: f"{_damaged(why)}, so a leak may have been missed; {_so_far(why)}",
         Reason.TOO_FEW_STEPS: f"too few steps to judge, {plural(why.count, 'step')} seen: {_unjudged(why.unjudged)}; "
         f"{_so_far(why)}; run at least {why.steps} steps",
+        Reason.HIDDEN: f"{_so_far(why)}, and this torch does not show all that C++ holds, so it may be a leak",
         Reason.NO_LOOKS: f"no look was taken, and the notes say why; {_so_far(why)}",
         Reason.TOO_FEW_LOOKS: f"too few looks saw {why.detail} grow to tell a leak from a start that came to rest: run "
         f"more steps; {_so_far(why)}",
