@@ -78,7 +78,7 @@ class _Header:
     """What `run.json` says of the run, each with what is taken where it does not."""
 
     command: tuple[str, ...] = ()
-    ranks: int = 0
+    ranks: int | None = None
     device: str = "cpu"
     torch: str = ""
     leakscope: str = ""
@@ -90,11 +90,13 @@ class _Header:
 def _header(data: Mapping[str, Any], damage: Damage) -> _Header:
     told = _Header()
     for name in (field.name for field in fields(_Header)):
-        if name in data:
-            try:
+        try:
+            if name in data:
                 told = replace(told, **{name: getattr(from_json(_Header, {name: data[name]}), name)})
-            except ValueError as error:
-                damage.of_part(_RUN, name, error)
+            elif name in ("command", "ranks"):
+                raise ValueError("it is missing")
+        except ValueError as error:
+            damage.of_part(_RUN, name, error)
     return told
 
 
@@ -130,13 +132,13 @@ def _numbers(folder: Path) -> list[int]:
         raise Unreadable(f"{folder} cannot be read ({error.strerror})") from None
 
 
-def _expected(told: int, numbers: Sequence[int], damage: Damage) -> int:
-    """Ranks of the run; as many as have a folder where `run.json` says what cannot be."""
-    if 1 <= told <= MOST_RANKS:
+def _expected(told: int | None, numbers: Sequence[int], damage: Damage) -> int:
+    """Ranks of the run; as many as have a folder where `run.json` says none, or what cannot be."""
+    if told is not None and 1 <= told <= MOST_RANKS:
         return told
-    count = max(len(numbers), 1)
-    damage.of_part(_RUN, "ranks", f"{told} cannot be; {count} {'has' if count == 1 else 'have'} a folder")
-    return count
+    if told is not None:
+        damage.of_part(_RUN, "ranks", f"{told} cannot be, {len(numbers)} left a folder")
+    return max(len(numbers), 1)
 
 
 def _lost(expected: int, numbers: Sequence[int], damage: Damage) -> list[Rank]:

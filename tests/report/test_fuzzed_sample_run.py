@@ -1,0 +1,18 @@
+"""Is there damage to a run as it was really recorded that gives a traceback, takes long, or is told as clean?"""
+
+from __future__ import annotations
+
+import pytest
+from support import SAMPLES
+from support.damage.fuzzing import fuzz_apart
+
+SECONDS = 20.0
+"""With the fuzzing of the small run it is a minute."""
+
+
+@pytest.mark.process
+def test_nothing_but_a_sentence_comes_of_a_damaged_sample(with_support: dict[str, str]) -> None:
+    """As `tests/record/test_fuzzed_small_run.py` does it."""
+    told = fuzz_apart(str(SAMPLES / "p2p_pipeline" / "stage-backward-cycle"), SECONDS, with_support)
+    assert told.failures == []
+    assert told.told > told.refused and told.damaged

@@ -1,0 +1,160 @@
+"""Reads, judges and tells one damaged run after the other, in a process that may be ended.
+
+    python -m support.damage.fuzzing RUN --seed 1 --seconds 30 [--count 1000] [--only 17]
+
+`RUN` is a run's folder, or `small`. The same seed damages the same things in the same order; `--only` takes one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import resource
+import signal
+import subprocess
+import sys
+import time
+import traceback
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from random import Random
+from shutil import copytree
+from tempfile import TemporaryDirectory
+from types import FrameType
+
+from leakscope.errors import LeakscopeError
+from leakscope.findings import judge
+from leakscope.record.reading import read_run
+from leakscope.report.formats import OWN
+from leakscope.verdict import Verdict
+from support.damage.mutations import damage, put_back
+from support.damage.small_run import write_small_run
+
+MOST_S = 20.0
+"""Seconds for one run; the whole one takes a tenth of one."""
+MOST_BYTES = 4 << 30
+"""Address space of the process: numpy's and matplotlib's threads reserve one of them."""
+PAGES = 12
+"""One run in so many is told as a page too, which takes longest."""
+
+
+@dataclass
+class Told:
+    """What came of it."""
+
+    runs: int = 0
+    told: int = 0
+    refused: int = 0
+    damaged: int = 0
+    """Runs of which something was left out."""
+    slowest_s: float = 0.0
+    peak_bytes: int = 0
+    failures: list[str] = field(default_factory=list)
+
+
+class TooLong(BaseException):
+    """It took longer than `MOST_S`."""
+
+
+@contextmanager
+def _limited() -> Iterator[None]:
+    def stop(number: int, frame: FrameType | None) -> None:
+        raise TooLong
+
+    before = signal.signal(signal.SIGALRM, stop)
+    signal.setitimer(signal.ITIMER_REAL, MOST_S)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def fuzz(run: Path | None, seed: int, seconds: float, count: int, only: int | None = None) -> Told:
+    """Damage a run again and again, in so many ways or for so long."""
+    told = Told()
+    end = time.monotonic() + seconds
+    with TemporaryDirectory() as name:
+        folder = Path(name, "run")
+        if run is None:
+            write_small_run(folder)
+        else:
+            copytree(run, folder)
+        kinds = (".json", ".jsonl", ".bin", ".pickle")
+        files = [p for p in folder.rglob("*") if p.suffix in kinds and p.name not in ("findings.json", "about.json")]
+        whole = {str(p.relative_to(folder)): p.read_bytes() for p in files}
+        verdict = judge(read_run(folder, snapshots=True)).verdict
+        for number in range(count) if only is None else (only,):
+            if time.monotonic() > end:
+                break
+            done = damage(folder, whole, Random(f"{seed}:{number}"))
+            _try(folder, f"{seed}:{number} {done}", verdict, number % PAGES == 0, told)
+            put_back(folder, whole, [text.partition(":")[0] for text in done])
+    told.peak_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    return told
+
+
+def _try(folder: Path, done: str, verdict: Verdict, with_page: bool, told: Told) -> None:
+    """Read, judge and tell one run: nothing but a sentence may come of it."""
+    began = time.process_time()
+    told.runs += 1
+    try:
+        with _limited():
+            found = _tell(folder, with_page, told)
+        if found is not None and verdict == Verdict.LEAKS and found == Verdict.CLEAN:
+            told.failures.append(f"falsely clean: {done}")
+        if found is not None and verdict == Verdict.CLEAN and found == Verdict.LEAKS:
+            told.failures.append(f"false alarm: {done}")
+    except LeakscopeError as error:
+        told.refused += 1
+        if "\n" in str(error) or len(str(error)) > 2000:
+            told.failures.append(f"no sentence: {done}: {error!r:.300}")
+    except BaseException as error:
+        if isinstance(error, KeyboardInterrupt):
+            raise
+        frames = [f for f in traceback.extract_tb(error.__traceback__) if "/leakscope/" in f.filename]
+        at = f"{frames[-1].filename.rpartition('/leakscope/')[2]}:{frames[-1].lineno}" if frames else "nowhere"
+        told.failures.append(f"{type(error).__name__} at {at}: {done}: {error!s:.200}")
+    told.slowest_s = max(told.slowest_s, time.process_time() - began)
+
+
+def _tell(folder: Path, with_page: bool, told: Told) -> Verdict | None:
+    """The verdict, where something was left out and it is known what was."""
+    run = read_run(folder, snapshots=True)
+    findings = judge(run)
+    for form in OWN:
+        if with_page or form.name != "html":
+            form.render(run, findings).encode()
+    told.told += 1
+    left_out = bool(run.notes) or any(rank.damaged for rank in run.ranks)
+    told.damaged += left_out
+    return findings.verdict if left_out else None
+
+
+def fuzz_apart(run: str, seconds: float, environment: Mapping[str, str]) -> Told:
+    """The same in a process of its own, whose memory is bounded and which may be ended."""
+    command = [sys.executable, "-m", "support.damage.fuzzing", run, "--seconds", str(seconds)]
+    limit = seconds + 3 * MOST_S
+    answer = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=limit, check=True)
+    return Told(**json.loads(answer.stdout))
+
+
+def main() -> None:
+    """The command line."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("run")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--seconds", type=float, default=60.0)
+    parser.add_argument("--count", type=int, default=1_000_000)
+    parser.add_argument("--only", type=int)
+    asked = parser.parse_args()
+    resource.setrlimit(resource.RLIMIT_AS, (MOST_BYTES, MOST_BYTES))
+    run = None if asked.run == "small" else Path(asked.run)
+    told = fuzz(run, asked.seed, asked.seconds, asked.count, asked.only)
+    json.dump(asdict(told), sys.stdout)
+
+
+if __name__ == "__main__":
+    main()
