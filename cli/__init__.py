@@ -33,8 +33,9 @@ class _Commands(click.Group):
 
     def main(self, *args: Any, **extra: Any) -> Any:
         """As click's, with an end of its own kind: what could not be written is not tried again by Python."""
-        from leakscope_cli.telling import note, settle
+        from leakscope_cli.telling import have_streams, note, settle
 
+        have_streams()
         try:
             return super().main(*args, **extra)
         except OSError as error:  # click's own --help, on a full disk

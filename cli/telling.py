@@ -15,6 +15,19 @@ from leakscope.errors import LeakscopeError
 _STDOUT, _STDERR = 1, 2
 
 
+def have_streams() -> None:
+    """Open those that were closed before we began, on nothing: else they would be None, and the next file that is
+    opened would have the number at which C code writes its warnings. What we start finds them closed, as we did.
+    """
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest number that is free
+            if getattr(sys, name) is None:
+                setattr(sys, name, os.fdopen(number, "r" if number == 0 else "w", closefd=False))
+
+
 def tell(text: str) -> str:
     """Write to stdout, in its encoding; why that could not be done, "" where it was or where nobody reads on.
 

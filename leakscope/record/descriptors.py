@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 from contextlib import suppress
+from fcntl import F_DUPFD_CLOEXEC, fcntl
 
 # taken now: a script may put functions of its own in their place, as tests do
 from os import (
@@ -26,6 +27,7 @@ from os import (
 from os import open as open_number
 from pathlib import Path
 
+_STDERR = 2
 _NO_MORE = (errno.EMFILE, errno.ENFILE)
 """The process, or the system, has all files open that it may have."""
 
@@ -35,7 +37,7 @@ class Descriptor:
 
     def __init__(self, path: Path, flags: int) -> None:
         """Raises OSError where the path cannot be opened."""
-        self.number = open_number(path, flags | O_CLOEXEC, 0o644)
+        self.number = _above_streams(open_number(path, flags | O_CLOEXEC, 0o644))
         """To be used right after `status`."""
         there = fstat(self.number)
         self._device, self._inode = there.st_dev, there.st_ino
@@ -53,6 +55,16 @@ class Descriptor:
         if self.status() is not None:
             with suppress(OSError):
                 close(self.number)
+
+
+def _above_streams(number: int) -> int:
+    """The same file under a number of no stream: C code writes its warnings to 2, whatever has been opened there."""
+    if number > _STDERR:
+        return number
+    try:
+        return fcntl(number, F_DUPFD_CLOEXEC, _STDERR + 1)
+    finally:
+        close(number)
 
 
 class Reserve:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 import io
+import json
+import subprocess
 import sys
 from pathlib import Path
 
@@ -108,3 +110,12 @@ def test_what_no_command_can_help_is_one_sentence(
         main(["report", str(tmp_path)], prog_name="leakscope")
     told = capsys.readouterr().err
     assert end.value.code == 2 and sentence in told and told.count("\n") == 1
+
+
+@pytest.mark.process
+def test_what_was_closed_before_it_began_is_opened_on_nothing(tmp_path: Path) -> None:
+    with open(tmp_path / "out", "wb") as out:
+        closed = 'exec "$@" <&- 2>&-'
+        command = ["sh", "-c", closed, "sh", sys.executable, "-m", "leakscope", "report", "--as", "json", RUN]
+        assert subprocess.run(command, stdout=out, check=False).returncode == 0
+    assert json.loads((tmp_path / "out").read_text())["verdict"] == "leaks"
