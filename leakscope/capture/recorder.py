@@ -24,6 +24,7 @@ from leakscope.capture.process.forks import in_forked_child
 from leakscope.capture.process.gc_callbacks import CollectionWatch
 from leakscope.capture.process.hang import STACKS, Stuck
 from leakscope.capture.process.patches import Patches
+from leakscope.capture.process.unheard import unheard
 from leakscope.capture.process.watchdog import Stop, Watchdog
 from leakscope.capture.schedule.ends import Ends
 from leakscope.capture.schedule.events import StepEvents
@@ -128,6 +129,7 @@ class Recorder:
         if not self._guard.deaf:
             self._handover.expect(self.options.step_function or "", missing=True)
 
+    @unheard
     def boundary(self, tick: Tick = MARK) -> None:
         """The end of a step: read the counters, look if one is due, and stop if the run is over.
 
@@ -256,6 +258,7 @@ class Recorder:
 
     # the end
 
+    @unheard
     def failed(self, error: BaseException | None) -> None:
         """The script's main code raised: an allocation that failed is looked at while its traceback's frames live."""
         if self._guard.deaf:
@@ -265,6 +268,7 @@ class Recorder:
         except Exception as ours:  # noqa: BLE001 - whatever it is, it must not become the script's
             self._guard.fault("error of the script", ours)
 
+    @unheard
     def finish(self, ended: Callable[[int], Ended], look: bool) -> None:
         """Take a last look if asked to, take everything out, and write how it ended; no error of ours comes through."""
         if self._in_forked_child:

@@ -34,6 +34,7 @@ from leakscope.capture.heap.python.gc_heap import sweep, type_counts
 from leakscope.capture.heap.to_graph import StorageFacts, to_heap_graph
 from leakscope.capture.process.clock import CLOCK
 from leakscope.capture.process.pause import paused
+from leakscope.capture.process.unheard import unheard
 from leakscope.capture.source import user_source as source
 from leakscope.capture.source.user_frames import is_alone, running_frames
 from leakscope.capture.torch_private import without_functions
@@ -98,6 +99,7 @@ class Live:
     """Every list through which the look itself holds live objects; clear them to let go early."""
 
 
+@unheard
 def look(
     step: int, occasion: Occasion, context: LookContext = _NOTHING_KNOWN, *, watched: Watched | None = None
 ) -> Look:

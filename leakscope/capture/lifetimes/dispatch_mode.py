@@ -12,6 +12,7 @@ import torch
 from leakscope.capture.heap.raw_types import mro, type_dict
 from leakscope.capture.process.guard import Guard
 from leakscope.capture.process.patches import Patches
+from leakscope.capture.process.unheard import call_heard, unheard
 from leakscope.capture.torch_private import (
     Overload,
     called_by,
@@ -40,6 +41,7 @@ def watching_mode(dispatched: Dispatched, guard: Guard) -> Any:
     base: Any = watching_base()
 
     class Watching(base):  # type: ignore[misc]
+        @unheard
         def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             for kind in types:  # usually none, but `.data` inside a custom Function names torch.Tensor itself
                 if kind not in plain:
@@ -53,7 +55,7 @@ def watching_mode(dispatched: Dispatched, guard: Guard) -> Any:
                 ]:  # a subclass with a dispatch of its own runs it with this mode on: what it does inside is seen
                     return NotImplemented
             try:
-                out = (called_by(func) if type(func) is Overload else func)(*args, **(kwargs or {}))
+                out = call_heard(called_by(func) if type(func) is Overload else func, *args, **(kwargs or {}))
             except BaseException as error:
                 # A bare `raise` adds no entry for this frame (ceval.c, RAISE_VARARGS): the script sees the traceback it
                 # would have seen without the mode.

@@ -13,13 +13,14 @@ from contextlib import suppress
 from functools import partial
 from os import write
 from types import CodeType, FunctionType, MethodType
-from typing import Any, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 from leakscope.capture.process.clock import CLOCK
 from leakscope.capture.process.forks import also_in_forked_child
+from leakscope.capture.process.unheard import unheard
 
 T = TypeVar("T")
-Call = TypeVar("Call", bound=Callable[..., Any])
+P = ParamSpec("P")
 _MAX_LETTERS = 300
 """Letters of an error's text that are told."""
 _SOON_S = 0.001
@@ -56,10 +57,10 @@ class Guard:
 
     # what the script calls
 
-    def entry(self, name: str, function: Call) -> Call:
-        """The same function, known as what the script can call; to be called inside of `try` alone."""
+    def entry(self, name: str, function: Callable[P, T]) -> Callable[P, T]:
+        """The same function, known as what the script can call, and unheard; to be called inside of `try` alone."""
         self.entries.add(name)
-        return function
+        return unheard(function)
 
     def guarded(
         self, name: str, function: Callable[..., Any], then: Callable[[Any], object] | None = None
@@ -69,7 +70,8 @@ class Guard:
         `then` is a guarded function itself: it gets what is answered, if that is not None, once the arguments are let
         go of, which a look must not find here.
         """
-        function, deaf = self.entry(name, function), self.deaf
+        deaf = self.deaf
+        self.entries.add(name)
 
         def entered(*args: Any, **kwargs: Any) -> Any:
             if deaf:
@@ -86,7 +88,7 @@ class Guard:
             del args, kwargs
             return then(answer)
 
-        return entered
+        return unheard(entered)
 
     def call(self, name: str, function: Callable[..., T], *args: Any, even_lost: bool = False) -> T | None:
         """What `function` gives; None where it raised an error of ours, or nobody listens any more."""
@@ -100,7 +102,8 @@ class Guard:
 
     def callback(self, name: str, function: Callable[..., object]) -> Callable[..., None]:
         """As `guarded`, for what Python calls where it prints and drops what is raised, as from a weak reference."""
-        function, deaf = self.entry(name, function), self.deaf
+        deaf = self.deaf
+        self.entries.add(name)
 
         def called(*args: Any) -> None:
             if deaf:
@@ -112,11 +115,11 @@ class Guard:
             except Exception as error:  # noqa: BLE001 - whatever it is, it must not become the script's
                 self.fault(name, error)
 
-        return called
+        return unheard(called)
 
     def thread(self, name: str, run: Callable[[], object]) -> None:
         """Start a thread below `threading`, so that the script does not find it among its own."""
-        _thread.start_new_thread(self.guarded(name, run), ())
+        _thread.start_new_thread(unheard(self.guarded(name, run), lasting=True), ())
 
     # when something of ours is wrong
 

@@ -7,6 +7,8 @@ traces, as for what they call themselves; PyThreadState_EnterTracing says that i
 from __future__ import annotations
 
 import ctypes
+import operator
+import sys
 from collections.abc import Callable
 from functools import wraps
 from typing import Any, ParamSpec, TypeVar, cast
@@ -17,13 +19,16 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-def unheard(function: Callable[P, T]) -> Callable[P, T]:
+def unheard(function: Callable[P, T], *, lasting: bool = False) -> Callable[P, T]:
     """The same function, to be called where nobody is to hear of it and of what it calls; in the calling thread.
 
-    Where the part in C was not built they hear of one call more, of a function of this file.
+    Where the part in C was not built they hear of functions of this file; and of the rest too if none of them is there
+    when it is called, unless it is `lasting`.
     """
     in_c = built()
-    return cast("Callable[P, T]", in_c.Call(function)) if in_c is not None else _between(function, _enter, _leave)
+    if in_c is not None:
+        return cast("Callable[P, T]", in_c.Call(function))
+    return _between(function, _enter, _leave, lasting)
 
 
 def heard(function: Callable[P, T]) -> Callable[P, T]:
@@ -34,9 +39,13 @@ def heard(function: Callable[P, T]) -> Callable[P, T]:
     return _between(function, _leave, _enter)
 
 
-def _between(function: Callable[P, T], before: Callable[[], object], after: Callable[[], object]) -> Callable[P, T]:
+def _between(
+    function: Callable[P, T], before: Callable[[], object], after: Callable[[], object], lasting: bool = False
+) -> Callable[P, T]:
     @wraps(function, updated=())
     def call(*args: P.args, **kwargs: P.kwargs) -> T:
+        if not lasting and not _somebody_listens():
+            return function(*args, **kwargs)
         before()
         try:
             return function(*args, **kwargs)
@@ -46,6 +55,15 @@ def _between(function: Callable[P, T], before: Callable[[], object], after: Call
     return call
 
 
+def _somebody_listens() -> bool:
+    return sys.getprofile() is not None or sys.gettrace() is not None or any(map(_tool, _TOOLS))
+
+
+_TOOLS = range(6)
+"""Numbers of sys.monitoring's tools (CPython 3.12)."""
+_tool: Callable[[int], object] = getattr(getattr(sys, "monitoring", None), "get_tool", lambda _: None)
+if sys.version_info < (3, 12):
+    _TOOLS = range(0)
 _api: Any = ctypes.PyDLL(None)  # one of our own: the script may set other types on ctypes.pythonapi's functions
 _this_thread = _api.PyThreadState_Get
 _this_thread.restype, _this_thread.argtypes = ctypes.c_void_p, []
@@ -60,3 +78,7 @@ def _enter() -> None:
 
 def _leave() -> None:
     _leave_tracing(_this_thread())
+
+
+call_heard = heard(operator.call)
+"""Calls the function that it is given first: one of the script's, or of torch's, which may call the script's."""

@@ -10,6 +10,7 @@ import torch
 
 from leakscope.capture.private_names import Part, lacks
 from leakscope.capture.process.patches import Patches
+from leakscope.capture.process.unheard import call_heard, unheard
 from leakscope.capture.schedule.modules import is_outermost
 from leakscope.capture.schedule.steps import StepClock, Tick
 from leakscope.capture.torch_private import ENGINE
@@ -84,14 +85,15 @@ class _Engine:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._engine, name)
 
+    @unheard
     def run_backward(self, *args: Any, **kwargs: Any) -> Any:
-        """As the engine's own."""
+        """As the engine's own, which calls the script's hooks."""
         if self._runs:
-            return self._engine.run_backward(*args, **kwargs)
+            return call_heard(self._engine.run_backward, *args, **kwargs)
         self._runs = True
         self._begins()
         try:
-            result = self._engine.run_backward(*args, **kwargs)
+            result = call_heard(self._engine.run_backward, *args, **kwargs)
         finally:
             self._runs = False
         del args, kwargs

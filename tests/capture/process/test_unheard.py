@@ -139,3 +139,37 @@ def test_it_is_called_as_the_function_is() -> None:
     assert owner.method(1, named=2) == (owner, 1, 2)
     assert Owner.method.__name__ == "method" and unheard(_ours).__wrapped__ is _ours  # type: ignore[attr-defined]
     assert heard(len)([1, 2]) == 2, "outside of an unheard one it changes nothing"
+
+
+SCRIPT = """
+import cProfile, pstats, sys
+import torch
+model = torch.nn.Linear(8, 8)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+heard = set()
+def hear(frame, event, of):
+    heard.add(frame.f_code.co_filename)
+def steps():
+    for _ in range(9):
+        optimizer.zero_grad()
+        model(torch.randn(2, 8)).sum().backward()
+        optimizer.step()
+sys.settrace(hear)
+sys.setprofile(hear)
+steps()
+sys.settrace(None)
+sys.setprofile(None)
+with cProfile.Profile() as profile:
+    steps()
+heard |= {name for name, _, _ in pstats.Stats(profile).stats}
+print([name for name in heard if "leakscope/" in name and "site-packages" not in name], __file__ in heard)
+"""
+
+
+@pytest.mark.process
+def test_a_recorded_script_hears_of_nothing_but_itself_and_torch(
+    leakscope: Callable[..., Any], script: Callable[[str], Any]
+) -> None:
+    ran = leakscope("run", script(SCRIPT))
+    assert ran.stdout.startswith("[] True\n"), ran.stdout + ran.stderr
+    assert "18 steps" in ran.stdout + ran.stderr
