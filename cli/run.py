@@ -44,8 +44,8 @@ _KEPT = "the verdict is as above, but not all of it is kept there"
 def run(ctx: click.Context, /, words: Sequence[str], **typed: Any) -> None:
     """Run SCRIPT on one or more ranks and say which references keep tensor memory alive.
 
-    SCRIPT is whatever python runs: a file, a folder or zip file with a __main__.py, or with -m a module. Python's own
-    flags go ahead, as in `python -O -X dev -m leakscope run train.py`.
+    SCRIPT is whatever python runs: a file, a folder or zip file with a __main__.py, or with -m a module. Flags of
+    python itself go before that: `python -O -m leakscope run train.py`.
 
     Exit status: the script's own where it fails; else 0, or 23 when leaks were found; 2 when leakscope could not do it.
     """
