@@ -81,6 +81,16 @@ def _why_not_judged(run: Run, unjudged: Sequence[Unjudged], ledgers: Ledgers) ->
         return Why(reason=Reason.NOTHING_RECORDED)
     garbage = sum(_garbage(rank) for rank in ranks)
     grown = _most(_grown(rank, run, ledgers) for rank in ranks)
+    lost = next((rank for rank in ranks if rank.recording_ended and not _looked_to_the_end(rank)), None)
+    if lost is not None:
+        return Why(
+            reason=Reason.RECORDING_ENDED,
+            rank=lost.number,
+            is_only_rank=len(run.ranks) == 1,
+            detail=lost.recording_ended[0].why,
+            grown=_grown(lost, run, ledgers) or grown,
+            garbage=garbage,
+        )
     if not any(rank.steps for rank in ranks):
         return replace(_no_step(ranks), garbage=garbage)
     for rank in run.ranks:
@@ -130,6 +140,11 @@ def _damaged(run: Run) -> Why | None:
             more = len(run.ranks) > 1
             return Why(reason=Reason.DAMAGED, rank=rank.number, is_only_rank=not more, detail=", ".join(files[:3]))
     return None
+
+
+def _looked_to_the_end(rank: Rank) -> bool:
+    """Whether all was seen of it that would have been: only its last words are missing."""
+    return any(look.occasion in (Occasion.LAST, Occasion.END) for look in rank.looks)
 
 
 def _no_step(ranks: Sequence[Rank]) -> Why:

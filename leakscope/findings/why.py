@@ -25,6 +25,8 @@ class Reason(StrEnum):
     """The script neither defined nor imported it."""
     SPAWNED = "spawned"
     """No step was seen in the script's own process, and it started others."""
+    RECORDING_ENDED = "recording ended"
+    """A rank's recording ended before its script did."""
     KILLED = "killed"
     """A rank was killed before growth could be judged."""
     HUNG = "hung"
@@ -114,7 +116,7 @@ class Why:
     """What the leaks hold."""
     bytes_per_step: float = 0.0
     rank: int = 0
-    """The rank that was killed or hung, or whose files are damaged."""
+    """The rank that was killed or hung, whose recording ended, or whose files are damaged."""
     ended: Ended | None = None
     """How that rank ended."""
     is_only_rank: bool = False
@@ -122,7 +124,9 @@ class Why:
     steps: int = 0
     """Steps that would be enough."""
     detail: str = ""
-    """What grew, as the user would write it; the function whose returns should have ended steps; damaged files."""
+    """What grew, as the user would write it; the function whose returns should have ended steps; what ended the
+    recording; damaged files.
+    """
     processes: tuple[StartedProcess, ...] = ()
     """Those that the script started, where no step was seen."""
     unjudged: WhyUnjudged | str = ""

@@ -97,7 +97,7 @@ def _story(rank: Rank, run: Run, findings: Findings, state: CommState | None) ->
         looking=_looking(rank),
         summary=summary,
         categories=summary.categories,
-        notes=(*rank.notes, *_processes(rank), *of_comm),
+        notes=(*(each.why for each in rank.recording_ended), *rank.notes, *_processes(rank), *of_comm),
         not_read=tuple(text for look in rank.looks for text in look.unjudged),
     )
 

@@ -15,7 +15,8 @@ from leakscope.findings.model import Sighting
 from leakscope.findings.stages.proof import with_proof
 from leakscope.record.kinds import EndKind
 from leakscope.record.model import Collection, Ended, Look, Rank, Run, Step
-from leakscope.report.wording import advice, held_text, proved_text, title, why_text, would_be_freed
+from leakscope.record.rows.clock import RecordingEnded
+from leakscope.report.wording import advice, held_text, next_text, proved_text, title, why_text, would_be_freed
 
 STEPS = (3, 5, 9, 10)
 TENSOR = 1 << 20
@@ -444,3 +445,18 @@ def test_what_an_accelerators_run_keeps_in_host_memory_is_said(every: int, said:
         looks.append(replace(look, heap=replace(heap, device=there)))
     (finding,) = judge(run(replace(ranks, looks=tuple(looks)))).findings
     assert held_text(finding) == f"10.00 MiB held in 10 storages at the last look{said}, growing 1.00 MiB a step"
+
+
+def test_a_recording_that_ended_before_its_script_is_not_judged_clean() -> None:
+    why = "recording ended at step 10: RuntimeError: no such thing (in Work.wait)"
+    whole = rank(0, [losses(2)] * 4)
+    lost = replace(whole, recording_ended=(RecordingEnded(10, why),))
+    assert judge(run(whole)).verdict == "clean"
+    findings = judge(run(lost))
+    assert findings.verdict == "inconclusive" and why_text(findings).startswith(f"{why}; ")
+    assert "run the same command again" in next_text(run(lost), findings)
+    assert " on rank 1; " in why_text(judge(run(whole, replace(lost, number=1))))
+    growing = replace(lost, looks=rank(0, [losses(k) for k in (1, 2, 3, 4)]).looks)
+    assert judge(run(growing)).verdict == "leaks"
+    seen_to_the_end = replace(lost, looks=(*lost.looks, replace(lost.looks[-1], occasion="end")))
+    assert judge(run(seen_to_the_end)).verdict == "clean"

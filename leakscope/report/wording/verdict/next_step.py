@@ -38,7 +38,8 @@ def next_text(run: Run, findings: Findings) -> str:
         return first + "What is told below was recorded before that."
     if culprit is not None and not ended_from_outside(culprit):
         return "Mend what ended the script first, then run the same command again."
-    if steps_of(run) == 0:
+    reason = findings.why.reason if isinstance(findings.why, Why) else None
+    if steps_of(run) == 0 and reason != Reason.RECORDING_ENDED:
         return no_step_next(findings.why)
     if findings.verdict == Verdict.INCONCLUSIVE:
         return _to_judge(run, findings)
@@ -67,6 +68,11 @@ def _to_judge(run: Run, findings: Findings) -> str:
     """What would tell a leak from what is none."""
     reason = findings.why.reason if isinstance(findings.why, Why) else None
     longer = max(10, 2 * steps_of(run))
+    if reason == Reason.RECORDING_ENDED:
+        return (
+            "Mend what ended the recording, then run the same command again; if it was nothing of yours, it is a fault "
+            "of leakscope's to be reported. The script was not touched by it."
+        )
     if reason == Reason.NEW_SHAPES:
         return "Run it with fixed shapes, or with ONEDNN_PRIMITIVE_CACHE_CAPACITY=1: does it still grow?"
     if reason == Reason.DAMAGED:

@@ -28,7 +28,9 @@ def _why(why: Why) -> str:
     if why.reason in NO_STEP_REASONS:
         return no_step_text(why) + _garbage(why)
     notes = f"; {plural(why.count, 'note')} below" if why.count else ""
+    on = "" if why.is_only_rank else f" on rank {why.rank}"
     return {
+        Reason.RECORDING_ENDED: f"{why.detail}{on}; {_so_far(why)}",
         Reason.LEFT_BEHIND: f"{plural(why.count, 'tensor leak')}, {bytes_text(why.bytes)} left behind",
         Reason.NOTHING_RECORDED: "nothing was recorded",
         Reason.CLEAN_BLOCK: "the block left no tensor memory behind",

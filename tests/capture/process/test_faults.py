@@ -1,0 +1,80 @@
+"""An error of leakscope's own, wherever it is raised: does the script go on as if nothing had been there?"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support import ROOT
+from support.faults import scripts
+
+from leakscope.findings import judge
+from leakscope.findings.why import Reason, Why
+from leakscope.record.folder import write_run
+from leakscope.record.kinds import EndKind, Occasion
+from leakscope.record.reading import read_run
+from leakscope.verdict import Verdict
+
+pytestmark = pytest.mark.process
+
+STATUS = 3
+OWN_WORD = "the script's own word"
+SCRIPTS: tuple[tuple[str, dict[str, Any]], ...] = (
+    (scripts.TRAINING, {"rank": 0, "world": 2, "warmup": 1}),
+    (scripts.STEP_FUNCTION, {"step_function": "train_step"}),
+)
+
+
+def test_an_error_of_ours_anywhere_ends_the_recording_and_not_the_script(tmp_path: Path) -> None:
+    plain, asked = {}, []
+    for place, (text, options) in enumerate(SCRIPTS):
+        script = tmp_path / f"script_{place}.py"
+        script.write_text(text)
+        asked.append((str(script), options))
+        ran = subprocess.run([sys.executable, script], capture_output=True, text=True, cwd=tmp_path, check=False)
+        assert ran.returncode == STATUS, ran.stderr
+        plain[str(script)] = ran.stdout
+    command = [sys.executable, "-m", "support.faults.planted", str(tmp_path), json.dumps(asked)]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "tests"), "OMP_NUM_THREADS": "1"}
+    subprocess.run(command, env=environment, check=True, timeout=280)
+    told = json.loads((tmp_path / "told.json").read_text())
+    assert len(told) > 50
+    wrong = {each.get("name", ""): list(what_is_wrong(plain[each["script"]], **each)) for each in told}
+    assert {name: problems for name, problems in wrong.items() if problems} == {}
+
+
+def what_is_wrong(plain: str, script: str, folder: str, status: int, name: str = "", error: str = "") -> Iterator[Any]:
+    """What the run of a script shows of the error that was planted in it, besides one sentence."""
+    run = Path(folder)
+    if (status, (run / "stdout").read_text()) != (STATUS, plain):
+        yield status, (run / "stdout").read_text()
+    said = (run / "stderr").read_text().splitlines()
+    ours = [line for line in said if line.startswith("leakscope: ")]
+    if [line for line in said if line not in ours] != [OWN_WORD]:
+        yield said
+    write_run(run / "run", {"command": ["train.py"], "ranks": 1, "warmup": 1})
+    recorded = read_run(run / "run")
+    (rank,) = recorded.ranks
+    if (rank.ended.how, rank.ended.status) != (EndKind.EXITED, STATUS):
+        yield rank.ended
+    if [f"leakscope: {each.why}; the script runs on" for each in rank.recording_ended] != ours:
+        yield rank.recording_ended, ours
+    if not name:
+        if ours or not rank.steps:
+            yield ours, rank.steps
+        return
+    # what is called around a function goes by the function's own name
+    words = [f"{error}: planted (in {place}); the script runs on" for place in (name, name.partition(" of ")[2])]
+    if len(ours) != 1 or not ours[0].endswith(tuple(words)):
+        yield ours
+    findings = judge(recorded)
+    looked = any(look.occasion == Occasion.END for look in rank.looks)
+    reason = findings.why.reason if isinstance(findings.why, Why) else None
+    if not looked and (findings.verdict, reason) != (Verdict.INCONCLUSIVE, Reason.RECORDING_ENDED):
+        yield findings.why

@@ -1,0 +1,161 @@
+"""What becomes of an error of leakscope's own, of the script's own, and of an interrupt?"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from types import FrameType
+
+import pytest
+
+from leakscope.capture.process.guard import Guard
+from leakscope.capture.process.import_hook import AfterImport
+from leakscope.capture.process.patches import Patches
+
+
+class Owner:
+    """Something of the program's."""
+
+    def call(self, number: int) -> int:
+        if number < 0:
+            raise LookupError("the script's own")
+        return number + 1
+
+
+class Told:
+    """What a guard has said, and the calls that came to us."""
+
+    def __init__(self) -> None:
+        self.said: list[str] = []
+        self.heard: list[object] = []
+        self.guard = Guard(self.said.append)
+        self.patches = Patches(self.guard)
+
+    def fails(self, *about: object) -> None:
+        self.heard.append(about)
+        raise MemoryError("ours")
+
+
+@pytest.fixture
+def told() -> Iterator[Told]:
+    told, own = Told(), Owner.call
+    yield told
+    told.patches.take_out()
+    assert Owner.call is own
+
+
+@pytest.mark.parametrize("put", [Patches.call_before, Patches.call_after])
+def test_the_call_is_made_once_and_we_are_deaf_from_then_on(told: Told, put: Callable[..., None]) -> None:
+    put(told.patches, Owner, "call", told.fails)
+    assert [Owner().call(1), Owner().call(2)] == [2, 3] and len(told.heard) == 1
+    with pytest.raises(LookupError):
+        Owner().call(-1)
+    assert told.said == ["recording ended at step 0: MemoryError: ours (in Owner.call); the script runs on"]
+    assert told.guard.lost and told.guard.why in told.said[0]
+
+
+def test_one_fault_is_told_and_everything_is_deaf(told: Told) -> None:
+    told.guard.steps = lambda: 5
+    ends: list[str] = []
+    told.guard.at_end += [told.fails, ends.append]
+    first, other = (told.guard.guarded(name, told.fails) for name in ("first", "other"))
+    first("a")
+    other("b")
+    told.guard.call("third", told.fails)
+    assert ends == ["recording ended at step 5: MemoryError: ours (in first)"] and len(told.said) == 1
+    assert ("b",) not in told.heard
+
+
+def test_what_is_taken_out_badly_keeps_nothing_else_in(told: Told) -> None:
+    told.patches.call_before(Owner, "call", told.fails)
+    told.patches.add("bad", told.fails)
+    assert told.patches.take_out() and told.patches.names == ()
+    assert told.said == ["recording ended at step 0: MemoryError: ours (in taking out bad); the script runs on"]
+
+
+def test_what_could_not_be_done_at_once_is_tried_again(told: Told) -> None:
+    ready: list[bool] = []
+    hook = told.guard.guarded("hook", told.fails)
+    told.guard.at_end.append(lambda _: told.guard.later.append(lambda: bool(ready)))
+    hook()
+    hook()
+    assert told.guard.later
+    ready.append(True)
+    hook()
+    assert not told.guard.later
+
+
+@pytest.mark.process
+def test_a_forked_child_is_deaf_and_says_nothing(told: Told) -> None:
+    told.patches.call_before(Owner, "call", told.fails)
+    child = os.fork()
+    if child == 0:
+        os._exit(Owner().call(40) + len(told.heard) + len(told.said))
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 41 and not told.guard.deaf
+
+
+class TooSlow(Exception):
+    """Raised by the script's own handler."""
+
+
+@contextmanager
+def handled(number: int, handler: Callable[..., object]) -> Iterator[None]:
+    before = signal.signal(number, handler)
+    try:
+        yield
+    finally:
+        signal.signal(number, before)
+
+
+def too_slow(_: int, __: FrameType | None) -> None:
+    raise TooSlow
+
+
+class Timer:
+    """Another way to write a handler."""
+
+    def ring(self, _: int, __: FrameType | None) -> None:
+        raise TooSlow
+
+
+@pytest.mark.parametrize("handler", [too_slow, Timer().ring, partial(too_slow)], ids=["function", "method", "partial"])
+def test_what_a_signal_handler_of_the_scripts_raises_in_us_is_the_scripts(
+    told: Told, handler: Callable[..., object]
+) -> None:
+    told.patches.call_before(Owner, "call", lambda *_: signal.raise_signal(signal.SIGALRM))
+    with handled(signal.SIGALRM, handler), pytest.raises(TooSlow):
+        Owner().call(1)
+    assert not told.said and not told.guard.lost
+
+
+def test_an_interrupt_in_us_is_the_scripts(told: Told) -> None:
+    told.patches.call_before(Owner, "call", lambda *_: signal.raise_signal(signal.SIGINT))
+    with handled(signal.SIGINT, signal.default_int_handler), pytest.raises(KeyboardInterrupt):
+        Owner().call(1)
+    assert not told.said
+
+
+def test_an_interrupt_that_python_would_drop_comes_again(told: Told) -> None:
+    def interrupted(_: object) -> None:
+        raise KeyboardInterrupt
+
+    owner = Owner()
+    reference = weakref.ref(owner, told.guard.callback("death", interrupted))
+    with handled(signal.SIGINT, signal.default_int_handler), pytest.raises(KeyboardInterrupt):
+        del owner
+        time.sleep(5)
+    assert reference() is None and not told.said
+
+
+def test_an_import_ends_as_it_would_without_us(told: Told) -> None:
+    sys.modules.pop("colorsys", None)
+    AfterImport("colorsys", lambda: told.fails("imported")).install(told.patches)
+    import colorsys
+
+    assert told.heard == [("imported",)] and colorsys.rgb_to_hsv(0, 0, 0) == (0, 0, 0) and len(told.said) == 1

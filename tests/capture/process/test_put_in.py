@@ -1,0 +1,85 @@
+"""Is everything that the script can call of leakscope's put where it is through the guard?"""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+from support import ROOT
+
+CAPTURE = ROOT / "leakscope" / "capture"
+WAYS_PAST = {
+    r"setattr": "Patches.replace",
+    r"start_new_thread|Thread": "Guard.thread",
+    r"finalize": "Guard.callback",
+    r"callbacks\.append|meta_path\.(insert|append)": "Patches.listen",
+    r"register_(optimizer|module)_\w*hook": "Patches.hook",
+    r"register_at_fork|atexit\.register|signal\.signal|settrace|setprofile": "Guard and Patches",
+}
+"""Calls that put something of ours where the script, torch or Python calls it, and what to take instead."""
+MAY = {
+    "process/patches.py": "is the way",
+    "process/guard.py": "is the way",
+    "process/forks.py": "lines that run in a forked child",
+    "process/import_hook.py": "sees to what finders and loaders raise",
+    "prove/cut.py": "makes a cut, in a process that ends with it",
+}
+SEE_TO_THEMSELVES = {"comm/process_group.py", "comm/work.py", "lifetimes/raw_access.py"}
+"""What they wrap is called so often that they see to errors by themselves; `Patches.wrap` is for them alone."""
+REPLACE = {"schedule/events.py", "schedule/step_function.py", "comm/functional_collectives.py"}
+"""What they put in another's place calls what is guarded; `Patches.replace` is for them alone."""
+CALLED_AT_DEATH = {"self._died", "self._note", "note"}
+"""What a weak reference may call: what `Guard.callback` gave, and functions of C."""
+
+
+def files() -> list[str]:
+    return sorted(path.relative_to(CAPTURE).as_posix() for path in CAPTURE.rglob("*.py"))
+
+
+def ways_past(tree: ast.AST, name: str) -> list[str]:
+    """The calls in a file's tree that put something in past the guard."""
+    found = []
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Call):
+            continue
+        called = ast.unparse(node.func)
+        found += [f"{called}: take {way}" for call, way in WAYS_PAST.items() if re.search(rf"(^|\.)({call})$", called)]
+        if called.endswith("atches.wrap") and name not in SEE_TO_THEMSELVES:
+            found.append(f"{called}: take Patches.call_before or call_after")
+        if called.endswith("atches.replace") and name not in REPLACE:
+            found.append(f"{called}: take Patches.call_before or call_after")
+        if re.search(r"(^|\.)(ref|\w+Ref|_Met)$", called) and len(node.args) > 1:
+            at_death = ast.unparse(node.args[1])
+            if at_death not in CALLED_AT_DEATH:
+                found.append(f"{called}(..., {at_death}): take Guard.callback")
+    return found
+
+
+@pytest.mark.parametrize("name", [name for name in files() if name not in MAY])
+def test_nothing_is_put_into_the_process_past_the_guard(name: str) -> None:
+    assert ways_past(ast.parse((CAPTURE / name).read_text(encoding="utf-8")), name) == []
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "setattr(owner, name, value)",
+        "_thread.start_new_thread(run, ())",
+        "threading.Thread(target=run)",
+        "weakref.finalize(obj, gone)",
+        "gc.callbacks.append(self)",
+        "hooks.register_module_forward_hook(self._after)",
+        "patches.wrap(owner, name, make)",
+        "self._patches.replace(owner, name, value)",
+        "weakref.ref(storage, gone)",
+        "StorageRef(storage, self._gone)",
+    ],
+)
+def test_a_way_past_it_is_seen(line: str) -> None:
+    assert ways_past(ast.parse(line), "schedule/new.py")
+
+
+def test_the_exceptions_are_there() -> None:
+    assert all(Path(CAPTURE, name).is_file() for name in {*MAY, *SEE_TO_THEMSELVES, *REPLACE})
