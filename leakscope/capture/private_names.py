@@ -122,9 +122,10 @@ def nothing(*_: object) -> None:
 @cache
 def lacking() -> tuple[Private, ...]:
     """What of the table this torch lacks; found when first asked, in less than a millisecond."""
-    import leakscope.capture.torch_private  # noqa: F401 - fills the table
+    from leakscope.capture.torch_private import unheard  # fills the table
 
-    return tuple(private for private in TABLE if not private.is_there())
+    with unheard():
+        return tuple(private for private in TABLE if not private.is_there())
 
 
 def lacks(part: Part) -> bool:

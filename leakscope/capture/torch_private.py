@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
-from contextlib import nullcontext
+from contextlib import ExitStack
 from functools import cache
 from operator import attrgetter, methodcaller
 from typing import Any
@@ -31,13 +31,18 @@ OUTSIDE_OF_MODES = (
 """How torch dispatches outside of any mode, for `with_keys`; empty where that is not known."""
 
 
+def unheard() -> ExitStack:
+    """A block in which no mode of the script's hears what is done."""
+    guards = (guard for guard in (without_functions, without_dispatch) if not isinstance(guard, Lacked))
+    with ExitStack() as entered:
+        for guard in guards:
+            entered.enter_context(guard())
+        return entered.pop_all()
+
+
 def _probe() -> Any:
-    """A tensor of no bytes, of which no mode of the script's hears."""
-    functions, dispatch = (
-        nullcontext() if isinstance(guard, Lacked) else guard() for guard in (without_functions, without_dispatch)
-    )
-    with functions, dispatch:
-        return torch.empty(0, device="cpu")
+    """A tensor of no bytes."""
+    return torch.empty(0, device="cpu")
 
 
 # tensors and storages

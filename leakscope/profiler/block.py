@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import gc
 import sys
+import warnings
 from dataclasses import replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from leakscope.findings.kinds import FreedBy, RuleName
 from leakscope.findings.why import Reason, Why
-from leakscope.profiler.in_memory import look_now, run_of_rank
+from leakscope.profiler.in_memory import look_now, run_of_rank, why_no_look
 from leakscope.profiler.leaks import LeaksFound, leaks_of, leaks_text, left_behind
 from leakscope.record.kinds import EndKind, Occasion
 from leakscope.units import parse_bytes
@@ -36,7 +37,8 @@ class watch:
     What a live variable holds is no leak here, and neither is what was there before. Automatic gc waits until the block
     is over, so that what it would have freed is seen every time; before the block gc collects what is young. A look is
     taken only where something may be held by nothing alive, and before the block a full collection comes first. Where
-    torch is not imported, nothing is looked at.
+    torch is not imported, nothing is looked at. A torch that lacks what a look needs is warned of, and the verdict is
+    inconclusive.
 
     Args:
         fail: raise at the end of a block that leaves more than `allowance` behind.
@@ -72,7 +74,8 @@ class watch:
         gc.disable()
         self._left: dict[str, int] = {}
         self._mark: Mark | None = None
-        if "torch" in sys.modules:
+        self._unseen = why_no_look() if "torch" in sys.modules else ""
+        if "torch" in sys.modules and not self._unseen:
             from leakscope.capture.held.question import QUESTION
 
             if not (QUESTION.held_before() or QUESTION.held_before(full=True)):
@@ -87,7 +90,8 @@ class watch:
         from leakscope.findings.model import Findings
 
         try:
-            asked = "torch" in sys.modules and kind is None
+            self._unseen = self._unseen or (why_no_look() if "torch" in sys.modules else "")
+            asked = "torch" in sys.modules and kind is None and not self._unseen
             after = _look_where_doubtful(self._mark) if asked else None
         finally:
             if self._collecting:
@@ -95,6 +99,9 @@ class watch:
         self.run = _run_of_block(after)
         why = Why(reason=Reason.CLEAN_BLOCK) if asked else "torch was not used, or the block raised"
         self.findings = Findings(Verdict.CLEAN, why, 0) if after is None else _left_behind(self._left, after)
+        if self._unseen:
+            self.findings = Findings(Verdict.INCONCLUSIVE, self._unseen, 0)
+            warnings.warn(f"the block was not looked at: {self._unseen}", stacklevel=2)
         leaked = sum(finding.retained_bytes for finding in leaks_of(self.findings))
         if self._fail and leaked > self._allowance:
             raise LeaksFound(leaks_text(self.run, self.findings, self._allowance), self.findings)

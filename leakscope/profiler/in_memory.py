@@ -36,6 +36,13 @@ def look_now(
         return look(step, occasion, LookContext(counted, counter.device, gains=gains, explained=explained))
 
 
+def why_no_look() -> str:
+    """The sentence that says why this process cannot be looked at; "" where it can."""
+    from leakscope.capture.private_names import Part, lacks, sentences
+
+    return "; ".join(sentences()) if lacks(Part.LOOKS) else ""
+
+
 def run_of_rank(rank: Rank, warmup: int = 0, min_bytes: int = 0) -> Run:
     """A run of this process, its one rank."""
     from leakscope._version import __version__

@@ -9,8 +9,9 @@ from contextlib import ExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from leakscope.errors import LeakscopeError
 from leakscope.options import Options
-from leakscope.profiler.in_memory import look_now, run_of_rank
+from leakscope.profiler.in_memory import look_now, run_of_rank, why_no_look
 from leakscope.record.kinds import EndKind, Occasion
 from leakscope.units import parse_bytes
 
@@ -42,6 +43,7 @@ def check(
 
     Raises:
         ValueError: fewer than three repeats, which are too few to tell growth; a size that is none.
+        LeakscopeError: this torch lacks what a look needs.
         TypeError: repeats that are no whole number; a coroutine or generator function, a call of which runs nothing.
         What `train_step` raises passes through.
 
@@ -71,6 +73,8 @@ def run_and_judge(
     from leakscope.record.model import Ended, Rank, Step
 
     require_repeats(repeats)
+    if why := why_no_look():
+        raise LeakscopeError(why)
     if inspect.iscoroutinefunction(train_step) or inspect.isgeneratorfunction(train_step):
         raise TypeError(
             "the train step is a coroutine or generator function: calling it runs nothing; "

@@ -1,0 +1,152 @@
+"""Does what is private to torch stand in one file, and is all of it there in this torch?"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import re
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+import torch
+from support import ROOT
+
+from leakscope.capture import private_names, torch_private
+from leakscope.capture.private_names import NEEDS, TABLE, Part, Private, lacking, lacks, sentences
+
+OF_OTHERS = {"_result", "_exception", "_callbacks", "_loop", "_target", "_fields", "_code", "_out"}
+"""Not torch's: names of `asyncio`, `multiprocessing`, generators and named tuples, and the end of many a name."""
+MODULES_OF_PYTHON = {"sys", "os", "threading", "ctypes", "_thread"}
+AT_MOST_MS = 20
+"""Milliseconds that finding out may take here: it takes less than one on a machine with nothing else to do."""
+
+
+def test_capture_names_what_is_private_to_torch_in_one_file() -> None:
+    """Private is what begins with one underscore: as an attribute of whatever it is, as a string that is such a name,
+    in an import. What capture's own classes define, and what Python has, is no name of torch's.
+    """
+    trees = {
+        path.relative_to(ROOT).as_posix(): ast.parse(path.read_text(encoding="utf-8"))
+        for path in (ROOT / "leakscope" / "capture").rglob("*.py")
+    }
+    own = OF_OTHERS | {name for tree in trees.values() for name in defined(tree)}
+    own -= {part for private in TABLE for part in private.path.split(".")}
+    del trees["leakscope/capture/torch_private.py"]
+    assert [f"{path}:{line} {name}" for path, tree in trees.items() for name, line in private_in(tree, own)] == []
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "torch._C._has_storage(tensor)",
+        "tensor._use_count()",
+        'getattr(tensor, "_base")',
+        "from torch._ops import OpOverload",
+        "from torch.utils import _python_dispatch",
+        "storage._cdata",
+    ],
+)
+def test_a_private_name_is_noticed(line: str) -> None:
+    assert list(private_in(ast.parse(line), set()))
+
+
+def defined(tree: ast.Module) -> Iterator[str]:
+    """What the functions of a module are called, and the attributes that it sets."""
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            yield node.name
+        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+            yield node.attr
+        elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+            yield node.target.id
+
+
+def private_in(tree: ast.Module, own: set[str]) -> Iterator[tuple[str, int]]:
+    """(name, line) of every private name that is none of one's own."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute):
+            owner = node.value.id if isinstance(node.value, ast.Name) else ""
+            names = [node.attr] if owner not in MODULES_OF_PYTHON | {"self"} else []
+        elif isinstance(node, ast.Constant):
+            names = [node.value] if isinstance(node.value, str) else []
+        elif isinstance(node, (ast.Import, ast.ImportFrom)):
+            of = (getattr(node, "module", None) or "", *(alias.name for alias in node.names))
+            names = ".".join(of).split(".") if any(name.split(".")[0] == "torch" for name in of) else []
+        else:
+            continue
+        yield from ((name, node.lineno) for name in names if re.fullmatch("_[A-Za-z]\\w*", name) and name not in own)
+
+
+def test_this_torch_has_all_of_it() -> None:
+    known = {private.path for private in TABLE if private.versions}
+    assert {private.path for private in lacking()} <= known
+    assert lacking() or sentences() == ()
+
+
+def test_finding_out_is_quick_and_leaves_nothing_behind() -> None:
+    random, grad = torch.get_rng_state(), torch.is_grad_enabled()
+    modes = torch_private.modes_running()
+    began = time.thread_time()
+    missing = lacking.__wrapped__()
+    spent = time.thread_time() - began
+    assert missing == lacking()
+    assert spent * 1000 < AT_MOST_MS
+    assert torch.equal(random, torch.get_rng_state())
+    assert (torch.is_grad_enabled(), torch_private.modes_running()) == (grad, modes)
+
+
+def test_no_mode_of_the_scripts_hears_of_it() -> None:
+    heard: list[object] = []
+
+    class Functions(torch.overrides.TorchFunctionMode):
+        def __torch_function__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+            heard.append(func)
+            return func(*args, **(kwargs or {}))
+
+    class Operations(torch_private.DispatchMode):  # type: ignore[misc, valid-type]
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+            heard.append(func)
+            return func(*args, **(kwargs or {}))
+
+    with Functions(), Operations():
+        assert lacking.__wrapped__() == lacking()
+    assert heard == []
+
+
+@pytest.fixture
+def no_answers_kept() -> Iterator[None]:
+    """`lacking` finds out anew, and again after the test."""
+    lacking.cache_clear()
+    yield
+    lacking.cache_clear()
+
+
+@pytest.mark.usefixtures("no_answers_kept")
+@pytest.mark.parametrize("part", list(NEEDS))
+def test_what_builds_on_a_part_goes_with_it(part: Part, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(private_names, "TABLE", [Private("torch._nothing_there", NEEDS[part])])
+    assert lacks(part)
+    assert len(sentences()) == 1
+
+
+@pytest.mark.usefixtures("no_answers_kept")
+def test_a_name_that_does_something_else_is_lacking(monkeypatch: pytest.MonkeyPatch) -> None:
+    uses = next(private for private in TABLE if private.path.endswith("._use_count"))
+    assert uses.is_there()
+    assert not replace(uses, path="torch._C.TensorBase.numel").is_there()
+    assert not replace(uses, path="torch.Tensor.no_such_method").is_there()
+
+
+def test_what_a_torch_was_built_without_is_not_lacking() -> None:
+    optional = Private("torch._C._no_such_module.Work", Part.COMM, optional=True)
+    assert optional.is_there()
+    assert not replace(optional, path="torch._C._no_such_function").is_there()
+
+
+def test_a_stand_in_is_named_further_and_raises_when_it_is_called() -> None:
+    stand_in = private_names.Lacked("torch._C._gone")
+    with pytest.raises(RuntimeError, match=r"this torch has no torch\._C\._gone"):
+        stand_in.inner.__get__(torch)
+    assert functools.reduce(getattr, ["a", "b"], stand_in) is stand_in
