@@ -9,6 +9,7 @@ import torch
 from torch.autograd.graph import GradientEdge, Node
 
 from .edges import flatten, gradient_edge
+from .payloads import payload_of
 
 
 class Roots(NamedTuple):
@@ -132,7 +133,7 @@ def _emptied(node: Node, names: tuple[str, ...]) -> bool:
         except RuntimeError:  # a custom Function's freed buffers refuse to be listed
             return True
         for variable in entry if isinstance(entry, tuple) else (entry,):
-            if variable.data is not None:
+            if payload_of(variable) is not None:
                 return False
             empty += 1
     if not empty:

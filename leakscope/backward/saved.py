@@ -18,6 +18,7 @@ from torch.autograd.graph import Node, saved_tensors_hooks
 
 from .boxed import drop_boxed
 from .check import saved_names
+from .payloads import TENSOR, UNKNOWN, payload_of
 
 
 class SavedHandle:
@@ -134,18 +135,22 @@ def drop_saved(nodes: Iterable[Node]) -> None:
         for name in saved_names(type(node)):
             saved = getattr(node, name)
             for variable in saved if isinstance(saved, tuple) else (saved,):
-                handle = variable.data
+                handle = payload_of(variable)
                 if isinstance(handle, SavedHandle):
                     handle.drop()
 
 
 def packed_by(node: Node) -> str:
-    """The module of the payload that saved-tensor hooks put into a node, '' where none did."""
+    """The module of the payload that saved-tensor hooks put into a node, '' where none did; checkpointing's, whose
+    nodes need most care, where this torch does not tell.
+    """
     for name in saved_names(type(node)):
         saved = getattr(node, name)
         for variable in saved if isinstance(saved, tuple) else (saved,):
-            payload = variable.data
+            payload = payload_of(variable)
             if payload is None:
                 continue
-            return "" if isinstance(payload, torch.Tensor) else type(payload).__module__
+            if payload is UNKNOWN:
+                return "torch.utils.checkpoint"
+            return "" if payload is TENSOR or isinstance(payload, torch.Tensor) else type(payload).__module__
     return ""

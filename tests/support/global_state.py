@@ -47,7 +47,7 @@ def global_state() -> dict[str, Any]:
             "torch's gradients": (torch.is_grad_enabled(), torch.is_inference_mode_enabled()),
             "torch's dispatch modes": torch._C._len_torch_dispatch_stack(),
             "torch's function modes": torch._C._len_torch_function_stack(),
-            "saved-tensor hooks": torch._C._autograd._top_saved_tensors_default_hooks(True) is not None,
+            "saved-tensor hooks": _saved_tensor_hooks(torch),
         }
     return state
 
@@ -67,3 +67,9 @@ def _handler(number: int) -> Any:
         return signal.getsignal(number)
     except ValueError:  # of the C library's own
         return None
+
+
+def _saved_tensor_hooks(torch: Any) -> bool:
+    """Whether any would be called; torch 2.6 cannot tell."""
+    top = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", None)
+    return top is not None and top(True) is not None

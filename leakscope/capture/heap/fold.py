@@ -115,12 +115,15 @@ class Folds:
             self._fold_mro(holder, obj, helds)
         if kind is types.FunctionType:
             self._fold_closure(holder, obj, helds)
-        own = self._own_dict(obj, kind, helds)
-        if own is not None and own not in self._pruned.modules:
+        values = self._own_dict(obj, kind, helds)
+        own = helds.get(id(values))
+        if own in self._pruned.modules:
+            return
+        if own is not None:
             self._put(holder, own, holder, Style.ATTRIBUTE)
             self.with_dict.add(holder)
-            if torch.nn.Module in mro(kind):
-                self._fold_module_dicts(holder, own)
+        if values is not None and torch.nn.Module in mro(kind):
+            self._fold_module_dicts(holder, values, own)
 
     def _put(self, holder: int, folded: int, target: int, style: Style | None = None) -> None:
         """Let one object stand for another; what `holder` holds of it is inside then."""
@@ -147,22 +150,24 @@ class Folds:
         if owner is not None and not self._refcounts.unexplained[holder]:
             self._put(holder, holder, owner)
 
-    def _fold_module_dicts(self, holder: int, own: int) -> None:
-        values = self._objects[own]
+    def _fold_module_dicts(self, holder: int, values: dict[str, Any], own: int | None) -> None:
+        """Since Python 3.13 gc shows them as the module's, whether it has a dict of its own or not; before, as that
+        dict's.
+        """
         for key in MODULE_DICTS:
             child = dict.get(values, key)
             index = self._index.get(id(child))
             if type(child) is dict and index is not None:
                 self._into[index] = holder
-                self.inner.add((own, index))
+                self.inner.update((above, index) for above in (holder, own) if above is not None)
                 self.style[index] = Style.BUFFER if key == BUFFERS else Style.CHILD
 
-    def _own_dict(self, obj: Any, kind: type, helds: dict[int, int]) -> int | None:
-        """Index of an object's own dict, where that is among what it holds."""
+    def _own_dict(self, obj: Any, kind: type, helds: dict[int, int]) -> dict[str, Any] | None:
+        """An object's own dict, where any dict is among what it holds."""
         if not any(type(self._objects[h]) is dict for h in helds.values()):
             return None
-        own = _dict_of_class(obj) if self.is_class(kind) else instance_dict(obj, kind)
-        return helds.get(id(own))
+        own: dict[str, Any] | None = _dict_of_class(obj) if self.is_class(kind) else instance_dict(obj, kind)
+        return own
 
 
 def _dict_of_class(kind: type) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -30,17 +31,26 @@ def find_hook_owners(native: NativeReferences, refcounts: RefcountTable, pruned:
     for index in np.flatnonzero(native.role == Role.GRAD_NODE).tolist():
         if not missing:
             break
-        node = objects[index]
-        asked = [("metadata", metadata_of(node))] if any(_is_metadata(objects[k]) for k in missing.values()) else []
-        if any(_is_hook_dict(objects[k]) for k in missing.values()):
-            asked += list(hook_dicts_of(node))
-        for name, held in asked:
+        for name, held in _dicts_of(objects[index], [objects[k] for k in missing.values()]):
             at = missing.pop(id(held), None)
             if at is not None:
                 native.extra.add(index, at, ReferenceKind.HOOK, name, 1)
                 answered = True
     hooks = {address: k for address, k in missing.items() if _is_hook_dict(objects[k])}
     return _read_tensor_hooks(native, hooks) or answered
+
+
+def _dicts_of(node: Any, missing: Sequence[Any]) -> list[tuple[str, Any]]:
+    """What a node has of the sort that is missing, with its name."""
+    found: list[tuple[str, Any]] = []
+    try:
+        if any(map(_is_metadata, missing)):
+            found.append(("metadata", metadata_of(node)))
+        if any(map(_is_hook_dict, missing)):
+            found += hook_dicts_of(node)
+    except RuntimeError:  # up to torch 2.9 a custom Function's node may be gone while Python has its object
+        return []
+    return found
 
 
 def _read_tensor_hooks(native: NativeReferences, missing: dict[int, int]) -> bool:

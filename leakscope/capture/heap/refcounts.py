@@ -13,6 +13,7 @@ from leakscope.capture.heap.native.autograd import Role
 from leakscope.capture.heap.native.references import NativeReferences
 from leakscope.capture.heap.native.storages import storage_uses
 from leakscope.capture.heap.python.address_book import Ints, Places
+from leakscope.capture.torch_older import COUNTS_IN_PYTHON
 from leakscope.capture.torch_private import uses_of_tensor
 from leakscope.graph.held_by import HeldBy, in_rows, occurrences
 
@@ -82,8 +83,9 @@ def explain_refcounts(native: NativeReferences) -> RefcountTable:
     """Compare every count with the references found.
 
     A tensor, a grad node and a storage keep one Python reference for all their C++ owners together
-    (c10/util/intrusive_ptr.h: the Python object is increfed when the use count goes from 1 to 2), so their
-    C++ owners are counted apart: `_use_count` of tensors and storages less one for the Python object.
+    (c10/util/intrusive_ptr.h: the Python object is increfed when the use count goes from 1 to 2; `native/preserved.py`
+    for older torch), so their C++ owners are counted apart: `_use_count` of tensors and storages less one for the
+    Python object.
     """
     sweep, role, swept = native.sweep, native.role, native.held_by
     n = len(sweep.objects)
@@ -155,7 +157,8 @@ def _explain_tensors_and_nodes(native: NativeReferences, owned: Places, unexplai
     unseen = np.maximum(uses - 1 - occurrences(owned, tensors), 0)
     if native.replayed:
         unseen[(unseen <= _OF_A_REPLAY) & np.isin(tensors, list(native.replayed))] = 0
-    unexplained[tensors] = np.maximum(unexplained[tensors] - (uses > 1), 0) + unseen
+    of_cpp = native.taken_over.python_references(tensors, uses)
+    unexplained[tensors] = np.maximum(unexplained[tensors] - of_cpp, 0) + unseen
     nodes = np.flatnonzero(native.role == Role.GRAD_NODE)
     unexplained[nodes] -= occurrences(owned, nodes) > 0
 
@@ -172,9 +175,12 @@ def _explain_storages(native: NativeReferences, unexplained: Places) -> tuple[Pl
     storage = np.repeat(np.arange(many), lengths)
     uses = np.fromiter(map(storage_uses, native.storages), np.int64, many)
     wrapper = native.role[holder] == Role.STORAGE
-    np.subtract.at(unexplained, holder[wrapper], (uses[storage[wrapper]] > 1).astype(np.int32))
+    of_cpp = native.taken_over.python_references(holder[wrapper], uses[storage[wrapper]])
+    np.subtract.at(unexplained, holder[wrapper], of_cpp.astype(np.int32))
     tensors = np.bincount(storage[~wrapper], minlength=many)
-    unseen = np.maximum(uses - tensors - 1, 0)  # one for the Python object, which the count always has
+    # one for the Python object, which the count of newer torch always has
+    python = 1 if COUNTS_IN_PYTHON else np.bincount(storage[wrapper], minlength=many) > 0
+    unseen = np.maximum(uses - tensors - python, 0)
     if native.replayed:
         of_replays = np.bincount(storage[np.isin(holder, list(native.replayed))], minlength=many) > 0
         unseen[of_replays & (unseen <= _OF_A_REPLAY)] = 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import gc
+import sys
 import types
 from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
@@ -32,6 +33,9 @@ from leakscope.graph.model import ReferenceKind
 _MEMORY = ReferenceKind.MEMORY, "storage"
 _NO_NAME = [(ReferenceKind.UNNAMED, "(unnamed)")]
 _BUFFER = ReferenceKind.BUFFER
+_INLINE_BESIDE_DICT = sys.version_info >= (3, 13)
+"""Whether values may stand inline in an instance that has a dict of its own (CPython Objects/dictobject.c,
+PyObject_VisitManagedDict)."""
 
 
 class NamedReference(NamedTuple):
@@ -243,6 +247,6 @@ def _referents(obj: Any, kind: type, has_folded_dict: bool) -> Iterator[Named]:
             if (type(held) is dict or type(held) is collections.OrderedDict) and all(type(key) is int for key in held):
                 yield ReferenceKind.HOOK, "hooks", held
     yield from slots(obj, kind)
-    if not has_folded_dict:  # no dict object of its own was folded: values stand inline
+    if not has_folded_dict or _INLINE_BESIDE_DICT:  # else no value stands inline
         for key, value in dict.items(instance_dict(obj, kind) or {}):
             yield *_attribute(key), value

@@ -6,6 +6,7 @@ import gc
 from collections.abc import Collection, Sequence
 from typing import Any
 
+from leakscope.capture.heap.native.preserved import is_gone
 from leakscope.capture.heap.native.raw_memory import own_memory
 from leakscope.capture.held.kinds import KINDS, Kind
 from leakscope.capture.torch_private import TensorBase
@@ -73,7 +74,11 @@ class Tensors:
         if not wanted:
             return set()
         self._kinds |= wanted.keys()
-        found = {id(obj): id(type(obj)) for obj in objects if id(type(obj)) in wanted}
+        found = {
+            id(obj): id(type(obj))
+            for obj in objects
+            if id(type(obj)) in wanted and not (wanted[id(type(obj))] is Kind.STORAGE and is_gone(obj))
+        }
         self.known |= found.keys()
         self.storages |= {at for at, kind in found.items() if wanted[kind] is Kind.STORAGE}
         return set(found)

@@ -19,6 +19,7 @@ from leakscope.capture.heap.native.storages import sparse_parts, storage_object
 from leakscope.capture.heap.python.code_referents import frame_locals
 from leakscope.capture.heap.python.untracked import untracked_referents
 from leakscope.capture.held.kinds import KINDS, Kind
+from leakscope.capture.torch_older import SAVED_TENSORS_TELL
 from leakscope.capture.torch_private import has_storage
 
 _SEARCHED = 4_000
@@ -130,8 +131,8 @@ class Walk:
             yield from (held.target for held in tensor_holds(obj, []))
         elif kind is Kind.GRAD_NODE:
             yield from (held.target for held in node_holds(obj, self._types, words))
-        elif kind is Kind.SAVED:
-            yield from (held.target for held in saved_holds(obj, "", words))
+        elif kind is Kind.SAVED and SAVED_TENSORS_TELL:
+            yield from (held.target for held in saved_holds(obj, "", self._types, words))
 
     def _reach(self, obj: Any, above: int) -> None:
         address = id(obj)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import io
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -37,6 +38,8 @@ def _grow() -> None:
     _state["all"] = np.concatenate([_state.get("all", _array()[:0]), _array()])
 
 
+_FILES = "bytes" if sys.version_info >= (3, 12) else "BytesIO"
+"""What a BytesIO's memory belongs to: since Python 3.12 gc shows the bytes object in it."""
 CASES: dict[str, tuple[Callable[[], object], str, str]] = {
     "arrays": (lambda: _rows.append(_array()), "_rows", "gains numpy arrays each step and lets none go"),
     "views": (lambda: _rows.append(_array()[8:]), "_rows", "gains numpy arrays each step and lets none go"),
@@ -57,7 +60,7 @@ CASES: dict[str, tuple[Callable[[], object], str, str]] = {
     "files": (
         lambda: _rows.append(io.BytesIO(bytes(SIZE))),
         "_rows",
-        "gains BytesIO objects each step and lets none go",
+        f"gains {_FILES} objects each step and lets none go",
     ),
     "tensors of arrays": (
         lambda: _rows.append(torch.from_numpy(_array())),

@@ -9,9 +9,10 @@ from types import GetSetDescriptorType
 from typing import Any
 
 from leakscope.capture import torch_private
-from leakscope.capture.heap.native.raw_memory import Words, pack_hook_at
+from leakscope.capture.heap.native.raw_memory import Words
+from leakscope.capture.heap.native.saved_tensors import contents_of
 from leakscope.capture.heap.raw_types import mro, type_dict
-from leakscope.capture.torch_private import RAW_SAVED, SAVED_TENSOR, TensorBase, saved_data, saved_unpack_hook
+from leakscope.capture.torch_private import RAW_SAVED, SAVED_TENSOR, TensorBase
 from leakscope.graph.model import ReferenceKind
 
 _grad_fn = TensorBase.grad_fn.__get__
@@ -60,6 +61,8 @@ class Types:
     def __init__(self) -> None:
         self.told: dict[Any, Any] = {}
         """What was said of objects of which many are alike, by what that depends on."""
+        self.gaps: dict[str, None] = {}
+        """What could not be read of what they hold, in words."""
         self._known: dict[int, Role] = {}
         self._saved: dict[int, tuple[str, ...]] = {}
 
@@ -137,7 +140,11 @@ def replays(view: Any, base: Any) -> bool:
 def node_holds(node: Any, types: Types, words: Words) -> Iterator[Held]:
     """What a grad node holds in C++: next functions, its variable, saved tensors without unpacking them."""
     kind = type(node)
-    for k, (function, _) in enumerate(node.next_functions):
+    try:
+        below = node.next_functions
+    except RuntimeError:  # up to torch 2.9 a custom Function's node may be gone while Python has its object
+        return
+    for k, (function, _) in enumerate(below):
         if function is not None:
             yield Held(_GRAD_GRAPH, f".next_functions[{k}]", function, 0)
     if kind.__name__ == "AccumulateGrad":
@@ -152,30 +159,26 @@ def node_holds(node: Any, types: Types, words: Words) -> Iterator[Held]:
         short = name[len(RAW_SAVED) :]
         for k, item in enumerate(several):
             label = f"saved {short}" if several is not saved else f"saved {short}[{k}]"
-            yield from _saved(item, label, words)
+            if type(item) is SAVED_TENSOR:
+                yield from saved_holds(item, label, types, words)
 
 
-def _saved(saved: Any, label: str, words: Words) -> Iterator[Held]:
-    if type(saved) is SAVED_TENSOR:
-        yield from saved_holds(saved, label, words)
-
-
-def saved_holds(saved: Any, label: str, words: Words) -> Iterator[Held]:
+def saved_holds(saved: Any, label: str, types: Types, words: Words) -> Iterator[Held]:
     """What a saved tensor holds; checkpointing keeps such objects in Python (torch/utils/checkpoint.py, saved_args)."""
-    payload = saved_data(saved)
-    if payload is None:
+    contents = contents_of(saved, words, types.gaps)
+    if contents is None:
         return
-    hook = saved_unpack_hook(saved)
+    payload, hook, pack_hook = contents
     if hook is None:
         yield Held(_SAVED, label, payload, 0)
     else:  # SafePyObject: the packed object and the unpack hook are Python references owned by C++
         yield Held(_SAVED, label, payload, 1)
         yield Held(_HOOK, f"unpack hook of {label}", hook, 1)
-        yield Held(_HOOK, f"pack hook of {label}", None, 1, at=pack_hook_at(saved, payload, hook, words))
+        yield Held(_HOOK, f"pack hook of {label}", None, 1, at=pack_hook)
 
 
 def metadata_of(node: Any) -> dict[str, Any]:
-    """A node's metadata; asking leaves an empty dict on a node that had none."""
+    """A node's metadata; asking leaves an empty dict on a node that had none. Raises RuntimeError where it is gone."""
     metadata: dict[str, Any] = node.metadata
     return metadata
 

@@ -19,8 +19,8 @@ from leakscope.capture import torch_private
 
 Words = Callable[[int, int], tuple[int, ...]]
 """(address, count) to so many machine words, () where nothing can be read: a wrong address is no crash."""
-_WORD = struct.calcsize("P")
-_OBJECT_HEAD = 2
+WORD = struct.calcsize("P")
+OBJECT_HEAD = 2
 """Words of a Python object before its own fields: the reference count and the type."""
 _BEFORE_LOCALS = 9
 """Words of a frame before its locals (CPython Include/internal/pycore_frame.h)."""
@@ -28,6 +28,11 @@ _GENERATORS = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GEN
 _SAVED_VARIABLE = 24
 _NODE = 64
 """Words read of a torch::autograd::SavedVariable and Node; their fields of interest lie well within."""
+_HOOKS = 8
+"""Words of a PySavedVariableHooks up to its packed object, at most."""
+_UNPACK_HOOK = 2, 4
+"""Words before the unpack hook in it, one more than between its fields: up to torch 2.14 each is a pointer, in 2.15
+{pointer, interpreter, whether it is there} (std::optional of c10::SafePyObject)."""
 
 
 _FIRST_PAGE = 4096
@@ -46,10 +51,10 @@ def own_memory() -> Iterator[Words]:
         return
 
     def words(address: int, count: int) -> tuple[int, ...]:
-        if address < _FIRST_PAGE or address % _WORD:
+        if address < _FIRST_PAGE or address % WORD:
             return ()
         try:
-            return struct.unpack(f"{count}P", os.pread(opened, count * _WORD, address))
+            return struct.unpack(f"{count}P", os.pread(opened, count * WORD, address))
         except (OSError, OverflowError, struct.error):  # unmapped, no address, only partly mapped
             return ()
 
@@ -63,12 +68,12 @@ def pack_hook_at(saved: Any, payload: object, unpack_hook: object, words: Words)
     """Address of the pack hook that a saved tensor goes on holding after it has packed; 0 where it is not found.
 
     PySavedVariableHooks is {vtable, pack hook, unpack hook, packed object} (python_saved_variable_hooks.h): the last
-    two are known, and found side by side they prove the place.
+    two are known, and found where a layout has them they prove the place.
     """
-    for variable in words(id(saved) + _OBJECT_HEAD * _WORD, 1):
+    for variable in words(id(saved) + OBJECT_HEAD * WORD, 1):
         for hooks in words(variable, _SAVED_VARIABLE):
-            fields = words(hooks, 4)
-            if fields[2:] == (id(unpack_hook), id(payload)):
+            fields = words(hooks, _HOOKS)
+            if any(fields[place :: place - 1][:2] == (id(unpack_hook), id(payload)) for place in _UNPACK_HOOK):
                 return fields[1]
     return 0
 
@@ -78,7 +83,7 @@ def pre_hooks_word(words: Words) -> int:
     probe: Any = torch_private.node_without_tensors("", 1)  # a node that needs no tensor
     handle = probe.register_prehook(lambda *_: None)
     hooks = torch_private.hooks_behind(handle)
-    for node in words(id(probe) + _OBJECT_HEAD * _WORD, 1):
+    for node in words(id(probe) + OBJECT_HEAD * WORD, 1):
         fields = words(node, _NODE)
         for place in range(len(fields) - 1):
             if id(hooks) in _dicts_in(fields[place : place + 2], words):
@@ -110,19 +115,19 @@ def operands_of(frame: FrameType, words: Words) -> tuple[int, ...]:
     if code.co_flags & _GENERATORS:  # gc shows what their frames hold
         return ()
     first = len({*code.co_varnames, *code.co_cellvars}) + len(code.co_freevars)
-    for inner in words(id(frame) + (_OBJECT_HEAD + 1) * _WORD, 1):
+    for inner in words(id(frame) + (OBJECT_HEAD + 1) * WORD, 1):
         fields = words(inner, _BEFORE_LOCALS)
         if id(frame) in fields and id(code) in fields:
             height = ctypes.c_int32(fields[-1] & 0xFFFFFFFF).value
             if first < height <= first + code.co_stacksize:
-                return words(inner + (_BEFORE_LOCALS + first) * _WORD, height - first)
+                return words(inner + (_BEFORE_LOCALS + first) * WORD, height - first)
     return ()
 
 
 def _node_of(node: Any, within: int, words: Words) -> int:
     """Address of the C++ node behind a Python one: it points back to the Python object (`pyobj_slot_`)."""
     size = int(type.__dict__["__basicsize__"].__get__(type(node)))
-    for address in words(id(node), size // _WORD)[_OBJECT_HEAD:]:
+    for address in words(id(node), size // WORD)[OBJECT_HEAD:]:
         if id(node) in words(address, within):
             return address
     return 0
@@ -130,7 +135,7 @@ def _node_of(node: Any, within: int, words: Words) -> int:
 
 def _dicts_in(vector: tuple[int, ...], words: Words) -> list[int]:
     """The dicts of a vector of hooks, given as its begin and end: each hook is {vtable, dict, ...} (python_hook.h)."""
-    if len(vector) < _PAIR or not 0 < vector[1] - vector[0] <= _NODE * _WORD:
+    if len(vector) < _PAIR or not 0 < vector[1] - vector[0] <= _NODE * WORD:
         return []
-    hooks = words(vector[0], (vector[1] - vector[0]) // _WORD)
+    hooks = words(vector[0], (vector[1] - vector[0]) // WORD)
     return [dict_at for hook in hooks for dict_at in words(hook, 2)[1:]]

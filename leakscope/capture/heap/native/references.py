@@ -22,6 +22,7 @@ from leakscope.capture.heap.native.autograd import (
     tensor_holds,
 )
 from leakscope.capture.heap.native.known_types import ROLE, verdicts_on
+from leakscope.capture.heap.native.preserved import TakenOver, is_gone, taken_over
 from leakscope.capture.heap.native.raw_memory import Words, own_memory
 from leakscope.capture.heap.native.storages import (
     is_meta,
@@ -33,6 +34,7 @@ from leakscope.capture.heap.python.address_book import Ints
 from leakscope.capture.heap.python.columns import counts_of
 from leakscope.capture.heap.python.gc_heap import Sweep, append
 from leakscope.capture.private_names import Part, lacks
+from leakscope.capture.torch_older import SAVED_TENSORS_TELL
 from leakscope.capture.torch_private import (
     SAVED_TENSOR,
     StorageBase,
@@ -117,12 +119,15 @@ class NativeReferences:
         """For each type of the sweep what `known_types` knows of it."""
         self.role: NDArray[np.int8] = (self.verdicts & ROLE)[heap.type_index]
         """Of each object."""
+        self.taken_over: TakenOver
+        """Found when the walk begins."""
 
     def walk(self) -> None:
         """Walk from every tensor and grad node through what they hold, without recursion."""
         with without_functions(), own_memory() as words:
             special = np.flatnonzero(self._is_walked()[self.sweep.type_index])
             self._known.update(zip(self.sweep.addresses[special].tolist(), special.tolist(), strict=True))
+            self.taken_over = self._taken_over(words)
             waiting = special.tolist() + [self._first_new + k for k in range(len(self.new))]
             deepest = deepest_walk()
             for _ in range(deepest):
@@ -138,10 +143,17 @@ class NativeReferences:
             for address in self._hollow:  # their Python storage objects, met by the sweep, own nothing either
                 self.storages.pop(address, None)
             self.read_new(0)
+            self.problems += self.types.gaps
+
+    def _taken_over(self, words: Words) -> TakenOver:
+        kept = np.flatnonzero((self.role == _TENSOR) | (self.role == _STORAGE))
+        return taken_over(kept, map(self.sweep.objects.__getitem__, kept.tolist()), words)
 
     def _is_walked(self) -> NDArray[np.bool_]:
         """For each type whether C++ holds something for its objects."""
-        walked: NDArray[np.bool_] = (self.verdicts & ROLE > 0) | (self.sweep.type_list == id(SAVED_TENSOR))
+        walked: NDArray[np.bool_] = (self.verdicts & ROLE > 0) | (
+            SAVED_TENSORS_TELL & (self.sweep.type_list == id(SAVED_TENSOR))
+        )
         return walked
 
     def _visit(self, indexes: list[int], words: Words) -> list[int]:
@@ -160,10 +172,10 @@ class NativeReferences:
             elif role is _GRAD_NODE:
                 for held in node_holds(obj, self.types, words):
                     self._note(index, held)
-            elif type(obj) is SAVED_TENSOR:
-                for held in saved_holds(obj, "saved tensor", words):
+            elif SAVED_TENSORS_TELL and type(obj) is SAVED_TENSOR:
+                for held in saved_holds(obj, "saved tensor", self.types, words):
                     self._note(index, held)
-            elif role is _STORAGE and not is_meta(obj):
+            elif role is _STORAGE and not is_meta(obj) and not is_gone(obj):
                 self._add_holder(index, int(address_of_storage(obj)), obj, _nbytes)
         return [self._first_new + k for k in range(start, len(self.new))]
 

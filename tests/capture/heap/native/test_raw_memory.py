@@ -14,6 +14,7 @@ from torch.autograd.graph import saved_tensors_hooks
 
 from leakscope.capture.heap import look as heap
 from leakscope.capture.heap.native.raw_memory import own_memory, pack_hook_at, pre_hooks_word, tensor_hooks_of
+from leakscope.capture.heap.native.saved_tensors import contents_of
 from leakscope.graph.model import HeapGraph
 
 
@@ -78,8 +79,10 @@ def test_a_pack_hook_is_found_and_no_other() -> None:
     assert built_in is not None
     with own_memory() as words:
         for saved in (built_in._raw_saved_result, custom._raw_saved_tensors[0]):
-            assert pack_hook_at(saved, saved.data, unpack, words) == id(pack)
-            assert pack_hook_at(saved, saved.data, pack, words) == 0
+            found = contents_of(saved, words, {})
+            assert found is not None and found.payload[0] == "kept"
+            assert (found.unpack_hook, found.pack_hook_at) == (unpack, id(pack))
+            assert pack_hook_at(saved, found.payload, pack, words) == 0
         assert pack_hook_at(plain._raw_saved_result, None, None, words) == 0
 
 

@@ -1,0 +1,87 @@
+"""What newer torch tells of itself, how is it had from an older one? Learned from objects made for it."""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+
+_HEAD = 2
+"""Words of a Python object before its own fields; a SavedTensor's first is the address of a SavedVariable."""
+DATA, HOOKS = 0, 7
+"""Words of a SavedVariable at which its tensor and its hooks stand (torch/csrc/autograd/saved_variable.h, 2.6 to 2.9)."""
+_WRAP = "_Z16THPVariable_WrapRKN2at10TensorBaseE"
+"""`THPVariable_Wrap(const at::TensorBase&)` of libtorch_python: the Python object of a tensor."""
+
+
+@dataclass(frozen=True)
+class SavedLayout:
+    """The tables of virtual functions by which objects of C++ are known, and what gives a Python object for a tensor."""
+
+    tensor: int
+    """TensorImpl."""
+    undefined: int
+    """UndefinedTensorImpl."""
+    hooks: int
+    """PySavedVariableHooks: {table, pack hook, unpack hook, packed object} (python_saved_variable_hooks.h)."""
+    wrap: Callable[[int], Any]
+    """Of the address of a word that points to a TensorImpl."""
+
+
+@cache
+def saved_layout() -> SavedLayout | None:
+    """How memory tells what a saved tensor holds, where it does not say so itself; None where that is not as known."""
+    try:
+        wrap = getattr(ctypes.PyDLL(str(Path(torch.__file__).parent / "lib" / "libtorch_python.so")), _WRAP)
+    except (OSError, AttributeError):
+        return None
+    wrap.restype, wrap.argtypes = ctypes.py_object, [ctypes.c_void_p]
+    packed: list[None] = []
+
+    def pack(_: Any) -> list[None]:
+        return packed
+
+    def unpack(_: Any) -> Any:
+        raise AssertionError("nobody asks for it")
+
+    with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch(), torch.inference_mode(False):
+        with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(pack, unpack):
+            tensor = torch.empty(0, requires_grad=True, device="cpu", dtype=torch.float32)
+            node: Any = tensor.exp().grad_fn
+    saved = node._raw_saved_result
+    variable = _word(id(saved), _HEAD)
+    hooks = _word(variable, HOOKS)
+    if not hooks or [_word(hooks, place) for place in (1, 2, 3)] != [id(pack), id(unpack), id(packed)]:
+        return None
+    return SavedLayout(_word(int(tensor._cdata)), _word(_word(variable, DATA)), _word(hooks), wrap)
+
+
+def _word(address: int, place: int = 0) -> int:
+    return ctypes.c_size_t.from_address(address + place * ctypes.sizeof(ctypes.c_size_t)).value
+
+
+def _counts_in_python() -> bool:
+    with torch.inference_mode(False), torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
+        parameter, gradient = (torch.empty(0, device="cpu", dtype=torch.float32) for _ in range(2))
+        before = sys.getrefcount(gradient)
+        parameter.grad = gradient
+        return sys.getrefcount(gradient) > before
+
+
+COUNTS_IN_PYTHON = _counts_in_python()
+"""Whether C++ keeps one Python reference to a tensor while it has owners beside the Python object (since torch 2.10:
+c10/util/intrusive_ptr.h, "PyObject preservation").
+
+Before, the Python object owns the C++ one until Python lets it go; then C++ takes it over and has the only reference to
+it, until Python is handed it again (c10/core/impl/PyObjectSlot.h, `owns_pyobj`).
+"""
+SAVED_TENSORS_TELL = hasattr(torch._C._autograd.SavedTensor, "data")
+"""Whether a saved tensor says itself what it holds; in torch 2.9 and older memory does."""
+if not SAVED_TENSORS_TELL:
+    saved_layout()  # now, as the script has no mode yet that would hear of it
