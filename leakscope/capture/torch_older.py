@@ -15,14 +15,14 @@ import torch
 _HEAD = 2
 """Words of a Python object before its own fields; a SavedTensor's first is the address of a SavedVariable."""
 DATA, HOOKS = 0, 7
-"""Words of a SavedVariable at which its tensor and its hooks stand (torch/csrc/autograd/saved_variable.h, 2.6 to 2.9)."""
+"""Words of a SavedVariable at which its tensor and its hooks stand (torch/csrc/autograd/saved_variable.h, 2.6, 2.9)."""
 _WRAP = "_Z16THPVariable_WrapRKN2at10TensorBaseE"
 """`THPVariable_Wrap(const at::TensorBase&)` of libtorch_python: the Python object of a tensor."""
 
 
 @dataclass(frozen=True)
 class SavedLayout:
-    """The tables of virtual functions by which objects of C++ are known, and what gives a Python object for a tensor."""
+    """The tables of virtual functions by which objects of C++ are known, and what gives a tensor's Python object."""
 
     tensor: int
     """TensorImpl."""
@@ -50,10 +50,15 @@ def saved_layout() -> SavedLayout | None:
     def unpack(_: Any) -> Any:
         raise AssertionError("nobody asks for it")
 
-    with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch(), torch.inference_mode(False):
-        with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(pack, unpack):
-            tensor = torch.empty(0, requires_grad=True, device="cpu", dtype=torch.float32)
-            node: Any = tensor.exp().grad_fn
+    with (
+        torch._C.DisableTorchFunction(),
+        torch._C._DisableTorchDispatch(),
+        torch.inference_mode(False),
+        torch.enable_grad(),
+        torch.autograd.graph.saved_tensors_hooks(pack, unpack),
+    ):
+        tensor = torch.empty(0, requires_grad=True, device="cpu", dtype=torch.float32)
+        node: Any = tensor.exp().grad_fn
     saved = node._raw_saved_result
     variable = _word(id(saved), _HEAD)
     hooks = _word(variable, HOOKS)
