@@ -12,6 +12,8 @@ from typing import Any
 
 import torch
 
+from leakscope.capture.private_names import Part, bind, getter, nothing
+
 _HEAD = 2
 """Words of a Python object before its own fields; a SavedTensor's first is the address of a SavedVariable."""
 DATA, HOOKS = 0, 7
@@ -86,7 +88,19 @@ c10/util/intrusive_ptr.h, "PyObject preservation").
 Before, the Python object owns the C++ one until Python lets it go; then C++ takes it over and has the only reference to
 it, until Python is handed it again (c10/core/impl/PyObjectSlot.h, `owns_pyobj`).
 """
+give_back_tensor, give_back_storage = (
+    nothing if COUNTS_IN_PYTHON else bind(f"torch._C.{base}._fix_weakref", Part.LOOKS)
+    for base in ("TensorBase", "StorageBase")
+)
+"""Make a Python object that C++ has taken over Python's again."""
 SAVED_TENSORS_TELL = hasattr(torch._C._autograd.SavedTensor, "data")
 """Whether a saved tensor says itself what it holds; in torch 2.9 and older memory does."""
-if not SAVED_TENSORS_TELL:
+SAVED_TENSOR = bind(
+    "torch._C._autograd.SavedTensor", Part.NATIVE, works=lambda _: SAVED_TENSORS_TELL or saved_layout() is not None
+)
+if SAVED_TENSORS_TELL:
+    saved_data = getter("torch._C._autograd.SavedTensor.data", Part.NATIVE)
+    saved_unpack_hook = getter("torch._C._autograd.SavedTensor.unpack_hook", Part.NATIVE)
+else:
+    saved_data = saved_unpack_hook = nothing
     saved_layout()  # now, as the script has no mode yet that would hear of it

@@ -15,8 +15,8 @@ from typing import Any
 
 import torch
 
+import leakscope.capture.torch_older  # noqa: F401 - its part of the table
 from leakscope.capture.private_names import Lacked, Part, bind, getter, nothing
-from leakscope.capture.torch_older import COUNTS_IN_PYTHON, SAVED_TENSORS_TELL, saved_layout
 
 # how to ask without anybody's hearing of it
 
@@ -60,11 +60,6 @@ uses_of_tensor = bind("torch._C.TensorBase._use_count", Part.LOOKS, works=lambda
 """Owners of a tensor in C++, its Python object counted as one."""
 uses_of_storage = bind("torch._C._storage_Use_Count", Part.LOOKS, works=lambda uses: _uses_are_told(uses, _probe()))
 """Owners of a storage by its address, its Python object counted as one."""
-give_back_tensor, give_back_storage = (
-    nothing if COUNTS_IN_PYTHON else bind(f"torch._C.{base}._fix_weakref", Part.LOOKS)
-    for base in ("TensorBase", "StorageBase")
-)
-"""Make a Python object that C++ has taken over Python's again."""
 PYTHON = bind("torch._C.DispatchKey.Python", Part.LOOKS)
 FUNCTIONALIZE = bind("torch._C.DispatchKey.Functionalize", Part.LOOKS)
 LAZY = bind("torch._C.DispatchKey.Lazy", Part.LOOKS)
@@ -112,14 +107,6 @@ HOOKS_OF_TENSOR = {"._backward_hooks": hooks_of_tensor, "._post_accumulate_grad_
 RAW_SAVED = "_raw_saved_"
 """How a grad node's getters of saved tensors begin that run no unpack hook."""
 bind("torch._C._functions.ExpBackward0._raw_saved_result", Part.NATIVE)  # one for all
-SAVED_TENSOR = bind(
-    "torch._C._autograd.SavedTensor", Part.NATIVE, works=lambda _: SAVED_TENSORS_TELL or saved_layout() is not None
-)
-if SAVED_TENSORS_TELL:
-    saved_data = getter("torch._C._autograd.SavedTensor.data", Part.NATIVE)
-    saved_unpack_hook = getter("torch._C._autograd.SavedTensor.unpack_hook", Part.NATIVE)
-else:
-    saved_data = saved_unpack_hook = nothing
 
 
 def _hooks_are_told(make: Any) -> bool:

@@ -10,7 +10,7 @@ import numpy as np
 
 from leakscope.capture.heap.native.autograd import Role, role_of
 from leakscope.capture.heap.raw_types import mro
-from leakscope.capture.torch_private import SAVED_TENSOR
+from leakscope.capture.torch_older import SAVED_TENSOR
 
 _LEAVES = (str, int, float, complex, bool, bytes, type(None), CodeType)
 

@@ -12,7 +12,8 @@ from leakscope.capture import torch_private
 from leakscope.capture.heap.native.raw_memory import Words
 from leakscope.capture.heap.native.saved_tensors import contents_of
 from leakscope.capture.heap.raw_types import mro, type_dict
-from leakscope.capture.torch_private import RAW_SAVED, SAVED_TENSOR, TensorBase
+from leakscope.capture.torch_older import SAVED_TENSOR
+from leakscope.capture.torch_private import RAW_SAVED, TensorBase
 from leakscope.graph.model import ReferenceKind
 
 _grad_fn = TensorBase.grad_fn.__get__

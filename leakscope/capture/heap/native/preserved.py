@@ -12,14 +12,8 @@ from numpy.typing import NDArray
 from leakscope.capture.heap.native.raw_memory import Words
 from leakscope.capture.heap.python.address_book import Ints
 from leakscope.capture.heap.raw_types import mro
-from leakscope.capture.torch_older import COUNTS_IN_PYTHON
-from leakscope.capture.torch_private import (
-    TensorBase,
-    address_of_storage,
-    give_back_storage,
-    give_back_tensor,
-    uses_of_storage,
-)
+from leakscope.capture.torch_older import COUNTS_IN_PYTHON, give_back_storage, give_back_tensor
+from leakscope.capture.torch_private import TensorBase, address_of_storage, uses_of_storage
 
 _IMPL = 24
 """Words read of a TensorImpl or StorageImpl; the pointer to the Python object lies well within."""

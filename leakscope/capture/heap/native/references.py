@@ -34,9 +34,8 @@ from leakscope.capture.heap.python.address_book import Ints
 from leakscope.capture.heap.python.columns import counts_of
 from leakscope.capture.heap.python.gc_heap import Sweep, append
 from leakscope.capture.private_names import Part, lacks
-from leakscope.capture.torch_older import SAVED_TENSORS_TELL
+from leakscope.capture.torch_older import SAVED_TENSOR, SAVED_TENSORS_TELL
 from leakscope.capture.torch_private import (
-    SAVED_TENSOR,
     StorageBase,
     address_of_storage,
     has_storage,

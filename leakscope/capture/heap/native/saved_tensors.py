@@ -6,8 +6,14 @@ import ctypes
 from typing import Any, NamedTuple
 
 from leakscope.capture.heap.native.raw_memory import OBJECT_HEAD, WORD, Words, pack_hook_at
-from leakscope.capture.torch_older import DATA, HOOKS, SAVED_TENSORS_TELL, saved_layout
-from leakscope.capture.torch_private import saved_data, saved_unpack_hook
+from leakscope.capture.torch_older import (
+    DATA,
+    HOOKS,
+    SAVED_TENSORS_TELL,
+    saved_data,
+    saved_layout,
+    saved_unpack_hook,
+)
 
 _HOOKS = 4
 """Words of a PySavedVariableHooks."""
