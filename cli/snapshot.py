@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import click
+from leakscope_cli.shared import check_room
 from leakscope_cli.telling import note, tell_or_fail
 
 
@@ -33,6 +34,7 @@ def snapshot(files: tuple[Path, ...], form: str, output: Path | None, comparing:
     folder of a run, whose ranks' newest ones are then read. Nothing in it is executed. Several files are taken as
     ranks, numbered by their names.
     """
+    check_room()
     from leakscope.allocator import examine
     from leakscope.errors import LeakscopeError
     from leakscope.report.snapshot.as_html import snapshot_html

@@ -59,9 +59,10 @@ def settle() -> None:
 
 
 def note(text: str) -> None:
-    """A note on stderr, where somebody can read it."""
+    """A note on stderr, one line, where somebody can read it; a path in it may hold what moves a cursor."""
     try:
-        click.echo(f"leakscope: {_encodable(text, sys.stderr)}", err=True)
+        line = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+        click.echo(f"leakscope: {_encodable(line, sys.stderr)}", err=True)
     except OSError:
         _forget(_STDERR)
 

@@ -78,6 +78,8 @@ class Profiler:
         from leakscope.record.secrets import masked
 
         rank, world = (launchers_number(os.environ, *said) for said in (("RANK", 0), ("WORLD_SIZE", 1)))
+        if not 0 <= rank < world:
+            rank, world = 0, 1
         options = replace(self._options, folder=self._folder(), rank=rank, world=world)
         if self._output is not None and world == 1:
             prepare_folder(options.folder, force=False)

@@ -81,6 +81,11 @@ def test_a_note_that_cannot_be_written_changes_nothing(monkeypatch: pytest.Monke
     note("nothing")
 
 
+def test_a_note_is_one_line_that_moves_no_cursor(capsys: pytest.CaptureFixture[str]) -> None:
+    note("run é \x1b[2J\n\udcff\u202e")
+    assert capsys.readouterr().err == "leakscope: run é \\x1b[2J\\n\\udcff\\u202e\n"
+
+
 def test_what_an_encoding_lacks_is_written_as_an_escape(monkeypatch: pytest.MonkeyPatch) -> None:
     written = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
     monkeypatch.setattr(sys, "stdout", written)
