@@ -59,8 +59,12 @@ class Guard:
 
     def entry(self, name: str, function: Callable[P, T]) -> Callable[P, T]:
         """The same function, known as what the script can call, and unheard; to be called inside of `try` alone."""
+        return unheard(self.known(name, function))
+
+    def known(self, name: str, function: Callable[P, T]) -> Callable[P, T]:
+        """The same function, by the name by which a fault in it is told."""
         self.entries.add(name)
-        return unheard(function)
+        return function
 
     def guarded(
         self, name: str, function: Callable[..., Any], then: Callable[[Any], object] | None = None
@@ -70,8 +74,7 @@ class Guard:
         `then` is a guarded function itself: it gets what is answered, if that is not None, once the arguments are let
         go of, which a look must not find here.
         """
-        deaf = self.deaf
-        self.entries.add(name)
+        function, deaf = self.known(name, function), self.deaf
 
         def entered(*args: Any, **kwargs: Any) -> Any:
             if deaf:
@@ -102,8 +105,7 @@ class Guard:
 
     def callback(self, name: str, function: Callable[..., object]) -> Callable[..., None]:
         """As `guarded`, for what Python calls where it prints and drops what is raised, as from a weak reference."""
-        deaf = self.deaf
-        self.entries.add(name)
+        function, deaf = self.known(name, function), self.deaf
 
         def called(*args: Any) -> None:
             if deaf:
@@ -144,7 +146,8 @@ class Guard:
             return
 
     def let_go(self) -> None:
-        """Recording is over: nothing of it is known here any more, for what cannot be taken out holds its guard."""
+        """Recording is over: nobody listens, nor is anything of it known here: what cannot be taken out holds this."""
+        self.deaf.append(True)
         self.steps = lambda: 0
         self.at_end.clear()
         self.later.clear()

@@ -42,9 +42,11 @@ def heard(function: Callable[P, T]) -> Callable[P, T]:
 def _between(
     function: Callable[P, T], before: Callable[[], object], after: Callable[[], object], lasting: bool = False
 ) -> Callable[P, T]:
+    listens = _somebody_listens  # a global of this module is None when the interpreter ends, and weak references call
+
     @wraps(function, updated=())
     def call(*args: P.args, **kwargs: P.kwargs) -> T:
-        if not lasting and not _somebody_listens():
+        if not lasting and not listens():
             return function(*args, **kwargs)
         before()
         try:
@@ -55,15 +57,19 @@ def _between(
     return call
 
 
-def _somebody_listens() -> bool:
-    return sys.getprofile() is not None or sys.gettrace() is not None or any(map(_tool, _TOOLS))
+def _asking() -> Callable[[], bool]:
+    tools = range(6 if sys.version_info >= (3, 12) else 0)  # the numbers of sys.monitoring's
+    tool: Callable[[int], object] = getattr(getattr(sys, "monitoring", None), "get_tool", lambda _: None)
+    profile, trace = sys.getprofile, sys.gettrace
+
+    def asked() -> bool:
+        return profile() is not None or trace() is not None or any(map(tool, tools))
+
+    return asked
 
 
-_TOOLS = range(6)
-"""Numbers of sys.monitoring's tools (CPython 3.12)."""
-_tool: Callable[[int], object] = getattr(getattr(sys, "monitoring", None), "get_tool", lambda _: None)
-if sys.version_info < (3, 12):
-    _TOOLS = range(0)
+_somebody_listens = _asking()
+"""Whether the script has set a function that hears of calls, or a tool of sys.monitoring's (CPython 3.12) has."""
 _api: Any = ctypes.PyDLL(None)  # one of our own: the script may set other types on ctypes.pythonapi's functions
 _this_thread = _api.PyThreadState_Get
 _this_thread.restype, _this_thread.argtypes = ctypes.c_void_p, []
