@@ -159,6 +159,8 @@ class Options:
     """Path of the script to run, where it is no module."""
     arguments: tuple[str, ...] = ()
     """The script's or the module's own."""
+    launcher: int = 0
+    """Number of leakscope's own process, with which a rank ends; 0 where it has none."""
     elsewhere: tuple[str, ...] = ()
     """Folders, made when they are needed, that take what cannot be written into the run's; the launcher says them."""
     rank: int = 0

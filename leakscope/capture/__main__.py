@@ -22,6 +22,7 @@ from leakscope.capture.process.guard import Guard
 from leakscope.capture.process.import_hook import AfterImport
 from leakscope.capture.process.patches import Patches
 from leakscope.capture.process.pause import no_automatic_gc
+from leakscope.capture.process.watchdog import end_with_launcher, known_launcher, launcher_is_gone
 from leakscope.capture.schedule.step_function import StepFunction
 from leakscope.capture.source.source_files import without_source
 from leakscope.capture.source.user_frames import raised_at
@@ -84,6 +85,7 @@ class _Rank:
 
         self.recorder = Recorder(self.options, self.patches)
         self.recorder.attach()
+        end_with_launcher(self.options.launcher, by=None)  # from here on the watchdog asks
 
     def end(self, end: script.End, error: BaseException | None) -> script.End:
         """Write how the script ended; a rank that was stopped has not failed, whatever it raised afterwards."""
@@ -98,8 +100,11 @@ class _Rank:
         message, at, stack = self._call_last("words of the error", self._words, end, error) or ("", "", ())
 
         def ended(steps: int) -> Ended:
+            from leakscope.record.ends import orphaned_after
             from leakscope.record.model import Ended
 
+            if launcher_is_gone(self.options.launcher):  # and what it raised comes of that
+                return orphaned_after(steps)
             return Ended(end.how, end.status, steps, message, stack, at=at)
 
         if recorder is not None:
@@ -143,6 +148,8 @@ def main(arguments: list[str]) -> int:
         options = replace(options, rank=int(os.environ["RANK"]), world=int(os.environ["WORLD_SIZE"]))
         for stream in (sys.stdout, sys.stderr):
             stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+    options = replace(options, launcher=known_launcher(options.launcher))
+    end_with_launcher(options.launcher)
     rank = _Rank(options)
     try:
         prepared, end, error = script.ending(rank.prepare)
@@ -153,6 +160,7 @@ def main(arguments: list[str]) -> int:
     finally:
         if not rank.in_forked_child:
             rank.patches.take_out()
+            end_with_launcher(options.launcher)
     if prepared is not None:
         _keep(prepared[1])
     sys.excepthook = script.trimmed_excepthook()

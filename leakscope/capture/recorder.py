@@ -74,6 +74,7 @@ class Recorder:
         self._stuck: Stuck | None = None
         self._no_step: NoStepYet | None = None
         self._watchdog = Watchdog(self.is_over, self._tick, self._leave, options.grace)
+        self._watchdog.ends_with(options.launcher, self._orphaned)
         self._in_forked_child = in_forked_child()
         self._ends = Ends(self._folder, self._rank_state, self._counter, options.source)
         guard.at_end += [lambda why: self._ends.recording_ended(self.steps, why), lambda _: self._ends.lost()]
@@ -255,6 +256,13 @@ class Recorder:
     def _leave(self) -> None:
         self._looks.lock.acquire()
         self._ends.leave(self.steps, written=self.stopped)
+
+    def _orphaned(self) -> None:
+        if self._looks.lock.acquire(timeout=self.options.grace):
+            self._looks.lock.release()
+        if self._comm is not None:
+            self._comm.write_all()
+        self._ends.orphaned(lambda: self.steps)
 
     # the end
 

@@ -22,7 +22,7 @@ from leakscope.verdict import Verdict
 
 Ledgers = Mapping[int, tuple[LedgerInterval, ...]]
 
-_CUT_SHORT = {EndKind.KILLED: Reason.KILLED, EndKind.HUNG: Reason.HUNG}
+_CUT_SHORT = {EndKind.KILLED: Reason.KILLED, EndKind.HUNG: Reason.HUNG, EndKind.LOST: Reason.KILLED}
 _STEPS_TO_JUDGE = 8
 """Steps after warm-up that are enough for a verdict; chosen."""
 _EVIDENCE = tuple(f"{kind.FILE}.jsonl" for kind in (CommOperation, ContextsAtStep, DeviceBlocks, StepsBy))
@@ -95,7 +95,7 @@ def _why_not_judged(run: Run, unjudged: Sequence[Unjudged], ledgers: Ledgers) ->
         return replace(_no_step(ranks), garbage=garbage)
     for rank in run.ranks:
         reason = _CUT_SHORT.get(rank.ended.how)
-        if reason is not None:
+        if reason is not None and _left_something(rank):
             own = _grown(rank, run, ledgers) or grown
             return Why(
                 reason=reason,

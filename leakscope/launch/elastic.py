@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import sys
 import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
 from leakscope.errors import LaunchFailed
 from leakscope.launch.loopback import loopback_rendezvous
 from leakscope.launch.outcome import LAUNCHER
 from leakscope.launch.output import Stream, passed_on
-from leakscope.launch.signals import signals_kept
+from leakscope.launch.signals import CHANGED, signals_kept
 from leakscope.options import Options
 from leakscope.record.folder import make_private
 
@@ -67,6 +70,7 @@ def run_under_elastic(options: Options, command: Sequence[str]) -> dict[int, int
         rdzv_configs={"is_host": str(options.node_rank == 0)} if options.nnodes > 1 else {},
         max_restarts=0,
         logs_specs=Pipes(),
+        **_signals(LaunchConfig),
     )
     # as torchrun does it; without it every rank would take all cores
     threads = {} if "OMP_NUM_THREADS" in os.environ else {"OMP_NUM_THREADS": "1"}
@@ -87,6 +91,14 @@ def run_under_elastic(options: Options, command: Sequence[str]) -> dict[int, int
             del os.environ[name]
         for path in logs.glob(f"{_ERROR}*"):
             path.unlink(missing_ok=True)
+
+
+def _signals(config: type) -> dict[str, Any]:
+    """What torch's launcher answers: none that is ignored, as nohup leaves SIGHUP; an older torch cannot be told."""
+    if "signals_to_handle" not in {field.name for field in fields(config)}:
+        return {}
+    answered = [number.name for number in CHANGED if signal.getsignal(number) != signal.SIG_IGN]
+    return {"signals_to_handle": ",".join(answered)}
 
 
 def _streams(options: Options, logs: Path) -> dict[tuple[int, str], Stream]:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import signal
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
+from leakscope.record.about import with_what_ranks_know
 from leakscope.record.ends import as_written, ended_file, ended_to_json, read_ends
 from leakscope.record.folder import make_private, write_json, write_run
 from leakscope.record.header import read_header
@@ -135,13 +134,4 @@ def _end_times(folder: Path, world: int) -> list[float]:
 
 def merge_run_metadata(folder: Path) -> None:
     """Put what the ranks know of device, torch, heap reader and source files into `run.json`."""
-    data: dict[str, Any] = json.loads((folder / "run.json").read_text(encoding="utf-8"))
-    sources: dict[str, list[str]] = {}
-    readers: set[str] = set()
-    for path in sorted(folder.glob("rank_*/about.json")):
-        about = json.loads(path.read_text(encoding="utf-8"))
-        sources.update(about.pop("sources"))
-        data.setdefault("device", about["device"])
-        data.setdefault("torch", about["torch"])
-        readers.add(about["heap_reader"])
-    write_run(folder, {**data, "heap_reader": " and ".join(sorted(readers)), "sources": sources})
+    write_run(folder, with_what_ranks_know(folder, read_header(folder)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import signal
 import subprocess
@@ -22,7 +23,8 @@ from leakscope.launch.outcome import Outcome, collect_outcome, outcome_of
 from leakscope.launch.outside import Outside
 from leakscope.launch.signals import signals_kept
 from leakscope.options import Options
-from leakscope.record.folder import rank_name, write_run
+from leakscope.record.ends import rank_name
+from leakscope.record.folder import write_run
 from leakscope.record.secrets import masked
 
 _PEERS_TIMEOUT_S = 10.0
@@ -101,7 +103,7 @@ def _told(error: OSError | None) -> str:
 def _wait_for_peers(options: Options) -> None:
     deadline = time.monotonic() + _PEERS_TIMEOUT_S
     while time.monotonic() < deadline:
-        if all((options.folder / f"rank_{rank:04d}" / "ended.json").exists() for rank in range(options.world)):
+        if all((options.folder / rank_name(rank) / "ended.json").exists() for rank in range(options.world)):
             return
         time.sleep(_POLL_S)
 
@@ -134,12 +136,14 @@ def _about_run(options: Options) -> dict[str, Any]:
 
 def rank_command(options: Options) -> list[str]:
     """What starts the process of a rank; the folder is made absolute, for the script may change its directory."""
-    options = replace(options, folder=options.folder.resolve())
+    options = replace(options, folder=options.folder.resolve(), launcher=os.getpid())
     return [sys.executable, *interpreter_flags(), "-m", "leakscope.capture", *options.to_words()]
 
 
 def _run_alone(options: Options, meanwhile: Callable[[], object] | None = None) -> int:
-    """The status of a plain child, negative for a signal; Ctrl-C is the child's to answer, SIGTERM is passed on."""
+    """The status of a plain child, negative for a signal; what the terminal sends is the child's to answer as well, and
+    what ends us from outside is passed on.
+    """
     stdout = sys.stderr.fileno() if options.as_json else None
     command = rank_command(options)
     try:
@@ -148,7 +152,9 @@ def _run_alone(options: Options, meanwhile: Callable[[], object] | None = None) 
         raise LaunchFailed(f"cannot start {command[0]}: {error.strerror}") from None
     with signals_kept():
         signal.signal(signal.SIGINT, lambda *_: None)
-        signal.signal(signal.SIGTERM, lambda *_: child.send_signal(signal.SIGTERM))
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            if signal.getsignal(number) != signal.SIG_IGN:  # as nohup leaves it
+                signal.signal(number, lambda signalled, _: child.send_signal(signalled))
         if meanwhile is not None:
             with suppress(Exception):  # the child is waited for whatever happens; what fails now fails again
                 meanwhile()

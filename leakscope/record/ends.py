@@ -11,7 +11,7 @@ from typing import Any
 
 from leakscope.errors import Unreadable
 from leakscope.files import parse_json, read_json, read_regular
-from leakscope.record.kinds import EndKind
+from leakscope.record.kinds import ORPHAN_STATUS, EndKind
 from leakscope.record.model import Ended
 from leakscope.record.rows.row import from_json, to_json
 
@@ -59,6 +59,11 @@ def rank_name(number: int) -> str:
 def lost() -> Ended:
     """The end of a rank that has no folder."""
     return Ended(EndKind.LOST, 1, 0)
+
+
+def orphaned_after(steps: int) -> Ended:
+    """The end of a rank that was ended because leakscope's own process was gone."""
+    return Ended(EndKind.KILLED, ORPHAN_STATUS, steps, is_orphan=True)
 
 
 def no_word(rank: Path, steps: int) -> Ended:

@@ -13,7 +13,7 @@ from typing import Any
 from leakscope.errors import LeakscopeError
 from leakscope.record.descriptors import write_whole
 from leakscope.record.ends import NAME as ENDED
-from leakscope.record.ends import ended_to_json
+from leakscope.record.ends import ended_to_json, rank_name
 from leakscope.record.header import FORMAT
 from leakscope.record.model import Ended, GcDiff, Look, Step
 from leakscope.record.places import Places
@@ -88,11 +88,6 @@ class RankFolder:
     def close(self) -> None:
         """Close the files that lines were added to."""
         self._places.close()
-
-
-def rank_name(rank: int) -> str:
-    """Name of a rank's folder: `rank_0000`."""
-    return f"rank_{rank:04d}"
 
 
 def look_name(look: Look) -> str:

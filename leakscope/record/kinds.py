@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import signal
 from enum import StrEnum
+
+ORPHAN_STATUS = 128 + signal.SIGTERM
+"""Exit status of a rank that is ended because leakscope's own process is gone."""
 
 
 class Occasion(StrEnum):

@@ -108,6 +108,8 @@ class Ended:
     """Path of the rank's log, relative to the run's folder."""
     at: str = rare("")
     """`train.py:12 main`: the user's line at which the error that ended it was raised, "" where that is not known."""
+    is_orphan: bool = rare(False)
+    """Leakscope's own process was gone, and the rank ended with it."""
     out_of_memory_kills: int = rare(0)
     """Processes that the system's out-of-memory killer ended on this machine during the run, where SIGKILL ended it."""
 

@@ -10,8 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from leakscope.errors import Unreadable
+from leakscope.record.about import is_told, with_what_ranks_know
 from leakscope.record.ends import lost, rank_name, ranks_in
 from leakscope.record.header import MOST_RANKS, read_header
+from leakscope.record.kinds import EndKind
 from leakscope.record.model import Rank, Run
 from leakscope.record.read.damage import Damage
 from leakscope.record.read.rank import read_rank
@@ -47,6 +49,9 @@ def read_run(folder: Path, snapshots: bool = False) -> Run:
 
     """
     data = read_header(folder)
+    launcher_ended = is_told(data)
+    if not launcher_ended:
+        data = with_what_ranks_know(folder, data)
     damage = Damage()
     told = _header(data, damage)
     numbers = _numbers(folder)
@@ -56,6 +61,8 @@ def read_run(folder: Path, snapshots: bool = False) -> Run:
         for place, number in enumerate(numbers)
     ]
     ranks += _lost(expected, numbers, damage)
+    if not launcher_ended:
+        ranks = [_orphan(rank) if rank.ended.how == EndKind.LOST else rank for rank in ranks]
     return Run(
         command=told.command,
         ranks=tuple(sorted(ranks, key=lambda rank: rank.number)),
@@ -139,6 +146,11 @@ def _expected(told: int | None, numbers: Sequence[int], damage: Damage) -> int:
     if told is not None:
         damage.of_part(_RUN, "ranks", f"{told} cannot be, {len(numbers)} left a folder")
     return max(len(numbers), 1)
+
+
+def _orphan(rank: Rank) -> Rank:
+    """A rank that left no word of its end, where leakscope's own process did not come to its end either."""
+    return replace(rank, ended=replace(rank.ended, is_orphan=True))
 
 
 def _lost(expected: int, numbers: Sequence[int], damage: Damage) -> list[Rank]:

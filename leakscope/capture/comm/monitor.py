@@ -103,6 +103,11 @@ class CommMonitor:
         self._log.settle()
         self._file.tick(time.perf_counter())
 
+    def write_all(self) -> None:
+        """What has not been written yet is, as it is now."""
+        self._log.settle()
+        self._file.write_all()
+
     def last_event(self) -> float:
         """Reading of the clock when something was last issued, waited for or completed."""
         return self._log.last_event

@@ -141,6 +141,11 @@ class CommFile:
             self._writing.release()
 
     def close(self) -> None:
+        """Write everything that has not been written, and nothing more."""
+        self.write_all()
+        self.last.close()
+
+    def write_all(self) -> None:
         """Write everything that has not been written."""
         with self._writing:
             for operation in sorted([*self._recent, *self.pending], key=lambda o: o.id):
@@ -148,7 +153,6 @@ class CommFile:
             self._write_amended()
             self.pending.clear()
             self._recent.clear()
-        self.last.close()
 
     def _write(self, operation: Operation) -> None:
         if not operation.written:

@@ -1,16 +1,24 @@
-"""How does a run end after N steps on every rank, where only some own an optimizer and some swallow the stop?"""
+"""How does a rank end that swallows the stop after N steps, is stuck, or outlives the process that started it?"""
 
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
 
 from leakscope.capture.process.clock import CLOCK
 from leakscope.capture.process.guard import Guard
+from leakscope.record.kinds import ORPHAN_STATUS
 
 _TICK_INTERVAL_S = 0.1
 """Seconds between two ticks."""
+_GRACE_S = 30.0
+"""Seconds that a script which answers SIGTERM has then: as many as torch's launcher gives a rank that it ends."""
+_PR_SET_PDEATHSIG = 1
+"""Of prctl(2), in Linux's linux/prctl.h."""
 
 
 class Stop(BaseException):
@@ -30,10 +38,17 @@ class Watchdog:
         self._over, self._tick, self._leave = over, tick, leave
         self._grace_s = grace_s
         self._ended = False
+        self._launcher = 0
+        self._orphaned: Callable[[], object] = lambda: None
+
+    def ends_with(self, launcher: int, orphaned: Callable[[], None]) -> None:
+        """End this process once the one of that number is its parent no more; `orphaned` writes its last words."""
+        self._launcher, self._orphaned = launcher, orphaned
 
     def start(self, guard: Guard) -> None:
         """Start the thread; an error of ours ends it."""
         self._tick = guard.guarded("tick of the watchdog", self._tick)
+        self._orphaned = partial(guard.call, "last words of an orphan", self._orphaned, even_lost=True)
         guard.thread("watchdog thread", self._run)
 
     def end(self) -> None:
@@ -48,11 +63,58 @@ class Watchdog:
         since: float | None = None
         while not self._ended:
             CLOCK.sleep(_TICK_INTERVAL_S)
+            if launcher_is_gone(self._launcher):
+                self._orphaned()
+                leave_as_terminated()
             self._tick()
             if since is None and self._over():
                 since = CLOCK.monotonic()
             if since is not None and CLOCK.monotonic() - since > self._grace_s and not self._ended:
                 self._leave()
+
+
+def launcher_is_gone(launcher: int) -> bool:
+    """Whether the process of this number is no longer this one's parent; False for 0, which is nobody's."""
+    return launcher != 0 and os.getppid() != launcher
+
+
+def known_launcher(launcher: int) -> int:
+    """The launcher's number if it is this process's parent; 0 where something stands between them, as a wrapper does.
+
+    Ends this process where the launcher is gone already.
+    """
+    if launcher_is_gone(launcher):
+        try:
+            os.kill(launcher, 0)
+        except ProcessLookupError:
+            leave_now(ORPHAN_STATUS)
+        except OSError:
+            return 0
+        return 0
+    return launcher
+
+
+def end_with_launcher(launcher: int, by: signal.Signals | None = signal.SIGTERM) -> None:
+    """Have the kernel send this signal to this process when its launcher ends; None takes that back.
+
+    For when no thread of ours asks: ahead of `import torch`, and after the script's end. To be called on the main
+    thread, whose the setting is (kernel/exit.c, reparent_leader); children that are forked do not inherit it.
+    """
+    if launcher:
+        with suppress(Exception):  # no Linux, no ctypes: then nobody is told
+            import ctypes
+
+            ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(by or 0), 0, 0, 0)
+            if by is not None and launcher_is_gone(launcher):  # it went before that was set
+                leave_now(ORPHAN_STATUS)
+
+
+def leave_as_terminated() -> None:
+    """End this process as SIGTERM does, which a handler of the script's own may answer first."""
+    if callable(signal.getsignal(signal.SIGTERM)):
+        os.kill(os.getpid(), signal.SIGTERM)
+        CLOCK.sleep(_GRACE_S)
+    leave_now(ORPHAN_STATUS)
 
 
 def leave_now(status: int) -> None:

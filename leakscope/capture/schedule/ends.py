@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -14,6 +15,7 @@ from leakscope.capture.process.watchdog import leave_now
 from leakscope.capture.schedule.rank_state import Activity, RankStateFile
 from leakscope.capture.source.source_files import users_sources, without_source
 from leakscope.native import heap_reader
+from leakscope.record.ends import orphaned_after
 from leakscope.record.folder import RankFolder
 from leakscope.record.kinds import EndKind
 from leakscope.record.model import Ended
@@ -63,6 +65,12 @@ class Ends:
             self.rank_state.update(activity=Activity.ENDED, ended=CLOCK.wall_time())
         finally:
             leave_now(0)
+
+    def orphaned(self, steps: Callable[[], int]) -> None:
+        """Leakscope's own process is gone, and nobody else will tell; the script may go on until this process ends."""
+        self._write_about()
+        self.folder.ended(orphaned_after(steps()))
+        self.rank_state.update(activity=Activity.ENDED, ended=CLOCK.wall_time())
 
     def leave_hung(self, steps: int, timeout_s: float, last_words: str, thread: int) -> None:
         """End the process of a rank whose comm operations have stood still; `thread` is the one whose stack is told."""

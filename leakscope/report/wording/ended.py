@@ -16,6 +16,7 @@ _CTRL_C = _SIGNALLED + signal.SIGINT
 _TERMINATED = _SIGNALLED + signal.SIGTERM
 _ERROR_SHOWN = 240
 """Characters of an error's first line that a sentence quotes; the rest stands below it."""
+_NO_WORD = "left no word of how it ended, nor did leakscope's own process,"
 _PASSIVE = ("killed", "stopped", "ended")
 """First words that follow `it was`."""
 
@@ -46,6 +47,9 @@ def _after(ended: Ended) -> str:
 def _how(ended: Ended) -> str:
     if is_users_stop(ended):
         return "stopped by you (Ctrl-C)"
+    if ended.is_orphan:
+        lost = ended.how == EndKind.LOST
+        return _NO_WORD if lost else "ended because leakscope's own process was killed,"
     if ended.how == EndKind.KILLED and ended.status == _TERMINATED:
         return "ended from outside (SIGTERM)"
     if ended.how == EndKind.RAISED:

@@ -1,0 +1,122 @@
+"""The launcher is killed: its ranks end with it, and what they recorded is read and told."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+
+from leakscope.record.reading import read_run
+
+pytestmark = pytest.mark.process
+
+Write = Callable[..., Path]
+
+LOOP = """
+import itertools, os, time
+import torch
+torch.set_num_threads(1)
+net = torch.nn.Linear(8, 8)
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+rank = os.environ.get("RANK", "0")
+for number in itertools.count(1):
+    net(torch.ones(4, 8)).sum().backward()
+    optimizer.step()
+    if number == 50:
+        open(f"pid_{rank}", "w").write(f"{os.getpid()} ")
+    print("step", number, flush=True)
+    time.sleep(0.01)
+"""
+
+
+def kill_the_launcher(folder: Path, script: Path, ranks: int, number: signal.Signals) -> tuple[int, Sequence[int]]:
+    """Once all ranks have taken 50 steps; gives its status, and the numbers of the ranks' processes."""
+    command = ["env", "--default-signal=INT,HUP", sys.executable, "-m", "leakscope", "run", "-q"]
+    command += ["--ranks", str(ranks), "-o", "run", str(script)]
+    with open(folder / "out", "wb") as out:
+        launcher = subprocess.Popen(command, cwd=folder, stdout=out, stderr=out, start_new_session=True)
+    files = [folder / f"pid_{rank}" for rank in range(ranks)]
+    until(lambda: all(file.exists() and file.read_text().endswith(" ") for file in files), 60)
+    launcher.send_signal(number)
+    return launcher.wait(60), [int(file.read_text()) for file in files]
+
+
+def until(happens: Callable[[], bool], seconds: float) -> None:
+    deadline = time.monotonic() + seconds
+    while not happens():
+        assert time.monotonic() < deadline, "it did not happen"
+        time.sleep(0.05)
+
+
+def is_there(process: int) -> bool:
+    try:
+        with open(f"/proc/{process}/stat") as stat:
+            return stat.read().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_ranks_end_with_a_launcher_that_is_killed(
+    script: Write, tmp_path: Path, ranks: int, capfd: pytest.CaptureFixture[str]
+) -> None:
+    from leakscope.__main__ import main  # the command, told in this process
+
+    status, processes = kill_the_launcher(tmp_path, script(LOOP), ranks, signal.SIGKILL)
+    assert status == -signal.SIGKILL
+    until(lambda: not any(is_there(process) for process in processes), 10)
+    run = read_run(tmp_path / "run")
+    assert [(rank.ended.how, rank.ended.status, rank.ended.is_orphan) for rank in run.ranks] == [
+        ("killed", 143, True)
+    ] * ranks
+    assert all(len(rank.steps) >= 50 and abs(rank.ended.steps - len(rank.steps)) <= 5 for rank in run.ranks)
+    assert run.torch and run.sources, "what the ranks knew is told for the launcher"
+    with pytest.raises(SystemExit):
+        main(["report", str(tmp_path / "run")])
+    told = " ".join(capfd.readouterr().out.split())
+    assert "was ended because leakscope's own process was killed, after" in told
+    assert "INCONCLUSIVE" in told and "nothing was recorded" not in told
+
+
+@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGTERM])
+def test_what_ends_the_launcher_ends_its_rank_and_is_told(
+    script: Write, tmp_path: Path, number: signal.Signals
+) -> None:
+    status, processes = kill_the_launcher(tmp_path, script(LOOP), 1, number)
+    assert status == 128 + number and not is_there(processes[0])
+    rank = read_run(tmp_path / "run").ranks[0]
+    assert (rank.ended.how, rank.ended.status) == ("killed", 128 + number) and len(rank.steps) >= 50
+    assert (tmp_path / "run" / "report.html").exists() and "Verdict" in (tmp_path / "out").read_text()
+
+
+ANSWERS = """
+import os, signal, sys, time
+def answer(*_):
+    open("answered", "w").close()
+    sys.exit(5)
+signal.signal(signal.SIGTERM, answer)
+open("pid_0", "w").write(f"{os.getpid()} ")
+while True: time.sleep(0.01)
+"""
+
+
+@pytest.mark.parametrize("torch", ["", "import torch\n"])
+def test_a_script_may_answer_first(script: Write, tmp_path: Path, torch: str) -> None:
+    _, (process,) = kill_the_launcher(tmp_path, script(torch + ANSWERS), 1, signal.SIGKILL)
+    until(lambda: not is_there(process), 10)
+    assert (tmp_path / "answered").exists()
+
+
+def test_a_daemon_of_the_script_goes_on(script: Write, tmp_path: Path) -> None:
+    daemon = "import os, time\nopen('pid_0', 'w').write(f'{os.getpid()} ')\ntime.sleep(60)\n"
+    path = script(f"import os, time\nif os.fork() == 0:\n    os.setsid()\n    exec({daemon!r})\ntime.sleep(60)\n")
+    _, (process,) = kill_the_launcher(tmp_path, path, 1, signal.SIGKILL)
+    time.sleep(1)
+    assert is_there(process)
+    os.kill(process, signal.SIGKILL)
