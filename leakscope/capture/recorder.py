@@ -258,11 +258,7 @@ class Recorder:
         self._ends.leave(self.steps, written=self.stopped)
 
     def _orphaned(self) -> None:
-        if self._looks.lock.acquire(timeout=self.options.grace):
-            self._looks.lock.release()
-        if self._comm is not None:
-            self._comm.write_all()
-        self._ends.orphaned(lambda: self.steps)
+        self._ends.orphaned(lambda: self.steps, self._looks.lock, self._comm)
 
     # the end
 

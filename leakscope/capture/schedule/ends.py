@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from _thread import LockType
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 
 import torch
 
+from leakscope.capture.comm.monitor import CommMonitor
 from leakscope.capture.device.counters import Counter
 from leakscope.capture.process.clock import CLOCK
 from leakscope.capture.process.hang import stack_of_thread
@@ -21,6 +23,8 @@ from leakscope.record.kinds import EndKind
 from leakscope.record.model import Ended
 from leakscope.record.rows.clock import RecordingEnded
 
+_LOOK_TIMEOUT_S = 10.0
+"""Seconds, chosen, that a look may go on once leakscope's own process is gone."""
 HANG_STATUS = 124
 """Exit status of a rank that `--hang-timeout` has ended, as of `timeout`."""
 
@@ -66,8 +70,15 @@ class Ends:
         finally:
             leave_now(0)
 
-    def orphaned(self, steps: Callable[[], int]) -> None:
-        """Leakscope's own process is gone, and nobody else will tell; the script may go on until this process ends."""
+    def orphaned(self, steps: Callable[[], int], looking: LockType, comm: CommMonitor | None) -> None:
+        """Leakscope's own process is gone, and nobody else will tell; the script may go on until this process ends.
+
+        A look that is under way, and holds `looking`, is written first.
+        """
+        if looking.acquire(timeout=_LOOK_TIMEOUT_S):
+            looking.release()
+        if comm is not None:
+            comm.write_all()
         self._write_about()
         self.folder.ended(orphaned_after(steps()))
         self.rank_state.update(activity=Activity.ENDED, ended=CLOCK.wall_time())
