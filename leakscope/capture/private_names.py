@@ -36,12 +36,13 @@ NEEDS = {
     Part.WATCHED: Part.LOOKS,
     Part.BLOCKS: Part.LOOKS,
     Part.COMM: Part.LOOKS,
+    Part.BY_HAND: Part.LOOKS,
     Part.CALLS: Part.BACKWARDS,
     Part.FUNCTIONAL: Part.COMM,
     Part.CONTEXTS: Part.COMM,
 }
-"""Parts that are left out with another one: what is watched and sent is followed as looks follow it, and a module's
-call ends a step only where no backward does."""
+"""Parts that are left out with another one: what is watched, sent and accumulated is followed as looks follow it, and a
+module's call ends a step only where no backward does."""
 
 
 @dataclass(frozen=True)

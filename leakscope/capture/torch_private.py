@@ -145,15 +145,15 @@ node_running = bind("torch._C._current_autograd_node", Part.WATCHED, works=lambd
 
 
 def _overloads_are_as_known(overload: Any) -> bool:
-    number = sequence_of(node_without_tensors("", 1))
     # read of its code, as torch makes an overload when it is first asked for
-    return type(number) is int and {"_op", "_schema"} <= set(overload.__init__.__code__.co_names)
+    return {"_op", "_schema"} <= set(overload.__init__.__code__.co_names)
 
 
 Overload = bind("torch._ops.OpOverload", Part.WATCHED, works=_overloads_are_as_known)
 CALLED = "_op"
 called_by = attrgetter(CALLED)
 """What an overload or a packet of overloads calls."""
+bind("torch._C._functions.ExpBackward0._sequence_nr", Part.WATCHED)  # one for all
 sequence_of = methodcaller("_sequence_nr")
 """The number of a grad node."""
 name_of_packet = attrgetter("_qualified_op_name")

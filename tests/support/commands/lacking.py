@@ -10,6 +10,7 @@ import gc
 import importlib
 import json
 import os
+import runpy
 import sys
 from collections.abc import Sequence
 from typing import NoReturn
@@ -26,27 +27,28 @@ IMPORTED = (
 
 
 def hide(paths: Sequence[str]) -> None:
-    """Let leakscope find nothing at these paths, nor below them."""
+    """Let leakscope find nothing at these paths."""
     names = importlib.import_module("leakscope.capture.private_names")
     really = names.at
 
     def at(path: str) -> object:
-        hidden = any(path == name or path.startswith(f"{name}.") for name in paths)
-        return None if hidden else really(path)
+        return None if path in paths else really(path)
 
     names.at = at  # type: ignore[attr-defined]
 
 
 def be_the_rank(ask: dict[str, object]) -> NoReturn:
-    """In the copy: what `python -m leakscope.capture` does."""
+    """In the copy: what `python -m leakscope.capture` does; or Python alone, where no words are given."""
     os.chdir(str(ask["folder"]))
     for number, name in ((1, "stdout"), (2, "stderr")):
         os.dup2(os.open(f"{name}.txt", os.O_WRONLY | os.O_CREAT | os.O_TRUNC), number)
     status = 1
     try:
-        hide(ask["hidden"])  # type: ignore[arg-type]
-        main = importlib.import_module("leakscope.capture.__main__").main
-        status = main(ask["words"])
+        if not ask["words"]:
+            runpy.run_path(str(ask["script"]), run_name="__main__")
+        else:
+            hide(ask["hidden"])  # type: ignore[arg-type]
+            status = importlib.import_module("leakscope.capture.__main__").main(ask["words"])
     except SystemExit as end:
         status = int(end.code or 0)
     except BaseException:  # noqa: BLE001 - as at the end of any main

@@ -1,0 +1,173 @@
+"""Does a run go on as it would, whatever its torch lacks, and is no verdict false for want of it?
+
+Each private name is taken away in turn, from leakscope alone.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from itertools import zip_longest
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+from support import ROOT
+
+import leakscope.capture.torch_private
+from leakscope._version import __version__
+from leakscope.capture.private_names import TABLE, Part
+from leakscope.findings import judge
+from leakscope.findings.model import Findings
+from leakscope.options import Options
+from leakscope.record.folder import write_run
+from leakscope.record.model import Run
+from leakscope.record.reading import read_run
+from leakscope.verdict import Verdict
+
+pytestmark = pytest.mark.process
+
+assert leakscope.capture.torch_private  # fills the table
+
+LEAKING = """
+import sys, torch
+torch.manual_seed(0)
+net, losses = torch.nn.Linear(64, 64), []
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+for step in range(8):
+    loss = net(torch.ones(256, 64)).relu().sum()
+    optimizer.zero_grad()
+    loss.backward(retain_graph=True)
+    optimizer.step()
+    losses.append(loss)
+    print(loss.item())
+raise ValueError("the end")
+"""
+CLEAN = LEAKING.replace("losses.append(loss)", "losses.append(loss.item())")
+LOOKED_AT = {"budget": 1.0, "lifetimes": False}
+"""As many looks as there can be."""
+UNSEEN = {"budget": 0.0, "warmup": 8}
+"""None, as each takes half a second: all steps are of the warm-up."""
+ONE_OF_EACH = [
+    [private for private in privates if private is not None]
+    for privates in zip_longest(*([p for p in TABLE if p.part is part] for part in Part if part is not Part.LOOKS))
+]
+"""What is hidden together: one name of each part, but of looks, without which most else is left out too."""
+HIDDEN = [*([private] for private in TABLE if private.part is Part.LOOKS), *ONE_OF_EACH]
+
+
+class Recorded(NamedTuple):
+    status: int
+    stdout: str
+    stderr: str
+    run: Run
+    findings: Findings
+
+
+class Ranks:
+    """One process, copied for each rank that is run."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder, self._calls = folder, 0
+        command = [sys.executable, str(ROOT / "tests" / "support" / "commands" / "lacking.py")]
+        self.process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+        )
+
+    def _ask(self, script: str, hidden: Sequence[str] = (), **options: object) -> tuple[int, Path]:
+        self._calls += 1
+        folder = self._folder / str(self._calls)
+        folder.mkdir()
+        path = folder / "script.py"
+        path.write_text(script)
+        words: list[str] = []
+        if options:
+            asked = Options.of({"script": str(path), "folder": folder, "warmup": 1, **options})
+            words = asked.to_words()
+            about = {"command": ["script.py"], "ranks": 1, "leakscope": __version__, "warmup": 1, "min_bytes": 65536}
+            write_run(folder, about)
+        ask = {"folder": str(folder), "script": str(path), "hidden": list(hidden), "words": words}
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.process.stdin.write(json.dumps(ask) + "\n")
+        self.process.stdin.flush()
+        return int(self.process.stdout.readline()), folder
+
+    def plainly(self, script: str) -> tuple[int, str]:
+        """(status, stdout) of Python alone."""
+        status, folder = self._ask(script)
+        return status, (folder / "stdout.txt").read_text()
+
+    def run(self, script: str, hidden: Sequence[str], **options: object) -> Recorded:
+        """A rank whose torch lacks what is hidden."""
+        status, folder = self._ask(script, hidden, **options)
+        run = read_run(folder)
+        told = [(folder / name).read_text() for name in ("stdout.txt", "stderr.txt")]
+        return Recorded(status, *told, run, judge(run))
+
+
+@pytest.fixture(scope="module")
+def ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ranks]:
+    ranks = Ranks(tmp_path_factory.mktemp("lacking"))
+    yield ranks
+    assert ranks.process.stdin is not None
+    ranks.process.stdin.close()
+    assert ranks.process.wait(60) == 0
+
+
+@pytest.fixture(scope="module")
+def plain(ranks: Ranks) -> tuple[int, str]:
+    return ranks.plainly(LEAKING)
+
+
+@pytest.mark.parametrize("number", range(len(HIDDEN)), ids=lambda n: HIDDEN[n][0].path.removeprefix("torch."))
+def test_the_script_runs_as_it_would_and_a_sentence_tells_what_is_lacking(
+    ranks: Ranks, plain: tuple[int, str], number: int
+) -> None:
+    hidden = HIDDEN[number]
+    recorded = ranks.run(LEAKING, [private.path for private in hidden], world=2, **UNSEEN)
+    assert (recorded.status, recorded.stdout) == plain
+    assert recorded.stderr.endswith("ValueError: the end\n")
+    assert "leakscope: " not in recorded.stderr
+    rank = recorded.run.ranks[0]
+    notes = [note for note in rank.notes if note.startswith("this torch has no ")]
+    assert len(rank.steps) == 8
+    for private in hidden:
+        told = [note for note in notes if f"no {private.path}" in note]
+        assert [note.endswith(f": {private.part.value}") for note in told] == [True]
+    assert len(notes) == len({private.part for private in hidden})
+    assert recorded.findings.verdict == Verdict.INCONCLUSIVE
+
+
+def test_with_all_that_is_private_a_leak_is_told_with_its_bytes(ranks: Ranks) -> None:
+    leaking = ranks.run(LEAKING, [], **LOOKED_AT)
+    assert leaking.findings.verdict == Verdict.LEAKS
+    cut = leaking.findings.findings[0].cut
+    assert cut is not None
+    assert cut.told_bytes
+    assert not any(look.hides for look in leaking.run.ranks[0].looks)
+
+
+@pytest.mark.parametrize("script", [LEAKING, CLEAN], ids=["leaking", "clean"])
+def test_what_only_cpp_holds_is_no_wrong_figure_where_it_is_not_seen(ranks: Ranks, script: str) -> None:
+    hidden = [private.path for private in TABLE if private.part in (Part.NATIVE, Part.SPARSE)]
+    recorded = ranks.run(script, hidden, **LOOKED_AT)
+    assert recorded.findings.verdict in (Verdict.INCONCLUSIVE, Verdict.LEAKS if script is LEAKING else Verdict.CLEAN)
+    assert all(look.hides for look in recorded.run.ranks[0].looks)
+    cuts = [finding.cut for finding in recorded.findings.findings if finding.cut is not None]
+    assert [cut.told_bytes for cut in cuts] == [None] * len(cuts)
+
+
+@pytest.mark.parametrize("path", ["torch._C.TensorBase._use_count", "torch._C._storage_Use_Count"])
+def test_without_counts_of_owners_nothing_is_looked_at(ranks: Ranks, path: str) -> None:
+    recorded = ranks.run(LEAKING.replace("range(8)", "range(20)"), [path], **LOOKED_AT)
+    assert recorded.run.ranks[0].looks == ()
+    assert recorded.findings.verdict == Verdict.INCONCLUSIVE
+    assert recorded.findings.findings == ()
