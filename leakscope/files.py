@@ -21,8 +21,6 @@ _KINDS = (
     (stat.S_ISCHR, "a device"),
     (stat.S_ISBLK, "a device"),
 )
-
-
 _HALF = re.compile(rb"\\u[dD][89abAB]..(?!\\u[dD][c-fC-F])|(?<!\\u[dD][89abAB]..)\\u[dD][c-fC-F]")
 """Half of a pair of surrogates as JSON escapes it, which no encoding takes; or what looks like one."""
 
@@ -66,8 +64,9 @@ def read_json(path: Path, most: int = MOST_BYTES) -> Any:
 def parse_json(data: bytes) -> Any:
     """What some text says, in UTF-8; raises Unreadable."""
     try:
-        value = json.loads(data.decode(), parse_constant=_refuse)
-        return _whole(value) if _HALF.search(data) else value
+        value = _JSON.decode(data.decode())
+        some = b"\\ud" in data or b"\\uD" in data  # which is found a hundred times faster than a half of one
+        return _whole(value) if some and _HALF.search(data) else value
     except RecursionError:
         raise Unreadable("it is nested too deeply") from None
     except MemoryError:
@@ -78,6 +77,9 @@ def parse_json(data: bytes) -> Any:
 
 def _refuse(constant: str) -> None:
     raise ValueError(f"{constant} is no number")
+
+
+_JSON = json.JSONDecoder(parse_constant=_refuse)
 
 
 def _whole(value: Any) -> Any:

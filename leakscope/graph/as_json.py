@@ -25,6 +25,7 @@ from leakscope.graph.model import (
 _WORDS = {"kind": KINDS, "root": ROOTS, "reference_kind": REFERENCE_KINDS}
 _TEXTS = ("type", "label", "name", "where", "reference_name", "reference_where")
 """Columns of indexes into the strings."""
+_STORAGE, _ARRAY = KINDS.index(ObjectKind.STORAGE), KINDS.index(ObjectKind.ARRAY)
 _LONGEST = 1 << 16
 """Characters of a string, chosen; what is longer is cut off there."""
 _MOST_BYTES = 1 << 60
@@ -71,8 +72,10 @@ def from_json(data: Any) -> HeapGraph:
     _between("unexplained", columns["unexplained"], 0, _MOST_BYTES)
     _summable("bytes", columns["bytes"], 0)
     _summable("size", columns["size"], -1)
-    if columns["bytes"][columns["kind"] != KINDS.index(ObjectKind.STORAGE)].any():
+    if columns["bytes"][columns["kind"] != _STORAGE].any():
         raise ValueError("bytes are said to be of what is no storage")
+    if (columns["size"][columns["kind"] == _ARRAY] < 0).any():
+        raise ValueError("an array is said to have no size")
     return HeapGraph(
         strings=strings,
         made_at=_by_index("made_at", data.get("made_at"), count, _text),

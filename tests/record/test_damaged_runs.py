@@ -20,7 +20,7 @@ from leakscope.report.wording import why_text
 from leakscope.verdict import Verdict
 
 FOUND = [json.loads(line) for line in Path(__file__).with_name("damage_found.jsonl").read_text().splitlines()]
-"""What fuzzing has found in earlier versions, each kind once."""
+"""What fuzzing has found, each kind once, and what an earlier version did with it."""
 Damage = Callable[[str, Callable[[Path], object]], Run]
 
 
