@@ -22,29 +22,28 @@ _MAYBE = r"token|pwd|key"
 """Ends of names whose value is one where it looks like one: `--pad-token <pad>` and `--image-key camera` are none."""
 _KEYS_OF = r"(?:wandb|hf|openai|hub|comet|neptune|aws|azure|encryption|license)[-_.]key"
 """Names ending in `key` whose value is a secret, whatever it is."""
-_SECRET_NAME = re.compile(rf"(?i)(?:^|[-_.])(?:{_SECRET}|{_KEYS_OF})\Z")
-_MAYBE_NAME = re.compile(rf"(?i)(?:^|[-_.])({_MAYBE})\Z")
-_NAMED = re.compile(r"([-+~]*[A-Za-z_][\w.\-]*)=(.*)", re.DOTALL)
-_OPTION = re.compile(r"--?[A-Za-z_][\w.\-]*")
+_SECRET_NAME = rf"(?i)(?:(?:^|[-_.])(?:{_SECRET}|{_KEYS_OF})|password)\Z"
+_MAYBE_NAME = rf"(?i)(?:^|[-_.])({_MAYBE})\Z"
+_NAMED = r"(?s)([-+~]*[A-Za-z_][\w.\-]*)=(.*)"
+_OPTION = r"--?[A-Za-z_][\w.\-]*"
+_HUMP = r"(?<=[a-z0-9])(?=[A-Z])"
+"""Within `apiKey`."""
 
-_INSIDE = re.compile(
-    rf"""(?ix) (
-        (?<![a-z0-9]) (?:{_SECRET}|(?:auth|access|api|hf|hub|id|refresh|github)[-_]?token)
-        ["']?\s?[:=]\s?["']? (?:bearer\s|basic\s)?
-        | [?&](?:token|key)=
-    ) ([^\s"'&,;}}\]]+)"""
-)
+# not compiled here: every rank would wait for it, and few have anything to hide
+_INSIDE = rf"""(?ix) (
+    (?<![a-z0-9]) (?:{_SECRET}|(?:auth|access|api|hf|hub|id|refresh|github)[-_]?token)
+    ["']?\s?[:=]\s?["']? (?:bearer\s|basic\s)?
+    | [?&](?:token|key)=
+) ([^\s"'&,;}}\]]+)"""
 """A secret with its name inside of a longer word: JSON, a header, a query."""
-_SHAPES = re.compile(
-    r"""(?x)(?<![A-Za-z0-9_]) (?:
-        hf_[A-Za-z0-9]{20,} | sk-(?=[\w\-]{0,200}\d)[\w\-]{16,} | (?:AKIA|ASIA)[0-9A-Z]{16}
-        | gh[pousr]_[A-Za-z0-9]{20,} | github_pat_\w{20,} | glpat-[\w\-]{16,} | xox[abeoprs]-[\w\-]{10,}
-        | AIza[\w\-]{35} | eyJ[\w\-]{10,4000}\.eyJ[\w\-]{10,4000}\.[\w\-]*
-        | -----BEGIN[ ][A-Z ]*PRIVATE[ ]KEY-----[\s\S]*
-    )"""
-)
+_SHAPES = r"""(?x)(?<![A-Za-z0-9_]) (?:
+    hf_[A-Za-z0-9]{20,} | sk-(?=[\w\-]{0,200}\d)[\w\-]{16,} | (?:AKIA|ASIA)[0-9A-Z]{16}
+    | gh[pousr]_[A-Za-z0-9]{20,} | github_pat_\w{20,} | glpat-[\w\-]{16,} | xox[abeoprs]-[\w\-]{10,}
+    | AIza[\w\-]{35} | eyJ[\w\-]{10,4000}\.eyJ[\w\-]{10,4000}\.[\w\-]*
+    | -----BEGIN[ ][A-Z ]*PRIVATE[ ]KEY-----[\s\S]*
+)"""
 """Keys of Hugging Face, OpenAI and alike, AWS, GitHub, GitLab, Slack and Google, JSON web tokens, PEM files."""
-_ADDRESS = re.compile(r"([A-Za-z][A-Za-z0-9+.\-]{0,20}://[^\s/@:]*:)([^\s/@]+)@")
+_ADDRESS = r"([A-Za-z][A-Za-z0-9+.\-]{0,20}://[^\s/@:]*:)([^\s/@]+)@"
 
 
 def masked(words: Sequence[str]) -> tuple[str, ...]:
@@ -56,7 +55,7 @@ def masked(words: Sequence[str]) -> tuple[str, ...]:
             shown.append(MASK)
         else:
             shown.append(_without_secrets(word))
-        name = word if _OPTION.fullmatch(word) else ""
+        name = word if re.fullmatch(_OPTION, word) else ""
     return tuple(shown)
 
 
@@ -78,12 +77,12 @@ def _hidden(word: str, shown: str) -> list[str]:
 
 def _is_secret(name: str, value: str) -> bool:
     """Whether that is the value of an option or variable, and one to hide."""
-    if not value or _OPTION.fullmatch(value):
+    if not value or re.fullmatch(_OPTION, value):
         return False
-    name = name.lstrip("-+~")
-    if _SECRET_NAME.search(name):
+    name = re.sub(_HUMP, "_", name.lstrip("-+~"))
+    if re.search(_SECRET_NAME, name):
         return True
-    maybe = _MAYBE_NAME.search(name)
+    maybe = re.search(_MAYBE_NAME, name)
     if maybe is None or value.lower() in ("true", "false", "none", "null") or re.fullmatch(r"[-+\d.e]+", value):
         return False
     if maybe[1].lower() == "key":  # of a dictionary, most of the time
@@ -94,9 +93,9 @@ def _is_secret(name: str, value: str) -> bool:
 
 
 def _without_secrets(word: str) -> str:
-    named = _NAMED.fullmatch(word)
+    named = re.fullmatch(_NAMED, word)
     if named is not None and _is_secret(named[1], named[2]):
         return f"{named[1]}={MASK}"
-    word = _SHAPES.sub(MASK, word)
-    word = _ADDRESS.sub(rf"\1{MASK}@", word)
-    return _INSIDE.sub(rf"\1{MASK}", word)
+    word = re.sub(_SHAPES, MASK, word)
+    word = re.sub(_ADDRESS, rf"\1{MASK}@", word)
+    return re.sub(_INSIDE, rf"\1{MASK}", word)
