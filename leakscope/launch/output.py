@@ -9,14 +9,17 @@ import os
 import selectors
 import subprocess
 import threading
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from fcntl import F_GETPIPE_SZ, fcntl
 from pathlib import Path
 from typing import TextIO
 
 _READ = 1 << 16
 """Bytes read at a time: what a pipe holds on Linux."""
+_LONGEST = 1 << 26
+"""Bytes of a line, chosen, that are waited for: a longer one is shown in parts."""
 _POLL_S = 0.05
 """Seconds between two questions whether all ranks have ended."""
 
@@ -31,7 +34,9 @@ class Stream:
     """Ahead of each line on the terminal: `[rank 0]: `."""
     why: str = ""
     """What keeps the log from being written; "" where nothing does."""
-    _line: bytes = b""
+    _line: bytearray = field(default_factory=bytearray)
+    _returned: bool = False
+    """What was read ended in the middle of `\\r\\n`, perhaps."""
     _log: int = -1
     _read: int = -1
     _written: int = -1
@@ -56,22 +61,22 @@ class Stream:
         """The descriptor that has what the rank has written."""
         return self._read
 
-    def take(self) -> bool:
-        """Pass on what is there now; False where nothing was."""
+    def take(self) -> int:
+        """Pass on what is there now; gives how many bytes that was."""
         try:
             data = os.read(self._read, _READ)
         except BlockingIOError:
-            return False
+            return 0
         if data:
             self._keep(data)
-            *lines, self._line = (self._line + data).replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n")
-            self._show(lines)
-        return bool(data)
+            self._split(data)
+        return len(data)
 
     def close(self) -> None:
         """Nothing more comes but from processes that outlive the rank: what they print goes into the log."""
-        while self.take():
-            pass
+        left = fcntl(self._read, F_GETPIPE_SZ)  # no more of it can be the rank's, and others may never come to an end
+        while left > 0 and (taken := self.take()):
+            left -= taken
         if self._line:
             self._show([self._line])
         os.close(self._written)
@@ -89,13 +94,30 @@ class Stream:
         except OSError as error:
             self.why = error.strerror or str(error)
 
-    def _show(self, lines: list[bytes]) -> None:
-        if lines and self._is_shown:
-            try:
-                self.terminal.write("".join(f"{self.prefix}{line.decode(errors='replace')}\n" for line in lines))
-                self.terminal.flush()
-            except (OSError, ValueError):  # the terminal was closed; the rank is not to notice
-                self._is_shown = False
+    def _split(self, data: bytes) -> None:
+        if self._returned and data.startswith(b"\n"):
+            data = data[1:]
+        self._returned = data.endswith(b"\r")
+        *lines, rest = data.replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n")
+        if lines:
+            lines[0], self._line = bytes(self._line + lines[0]), bytearray()
+            self._show(lines)
+        self._line += rest
+        if len(self._line) > _LONGEST:
+            self._show([self._line])
+            self._line = bytearray()
+
+    def _show(self, lines: Sequence[bytes | bytearray]) -> None:
+        if not self._is_shown:
+            return
+        try:
+            # the ranks write in the terminal's encoding, having the same environment; what is none can be seen as such
+            encoding = getattr(self.terminal, "encoding", None) or "utf-8"
+            texts = (line.decode(encoding, "backslashreplace") for line in lines)
+            self.terminal.write("".join(f"{self.prefix}{text}\n" for text in texts))
+            self.terminal.flush()
+        except Exception:  # noqa: BLE001 - the terminal was closed, or whatever: the ranks would wait for us for ever
+            self._is_shown = False
 
     def _follow_those_left(self) -> None:
         poll = selectors.PollSelector()
