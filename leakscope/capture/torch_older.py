@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import sys
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -20,6 +21,9 @@ DATA, HOOKS = 0, 7
 """Words of a SavedVariable at which its tensor and its hooks stand (torch/csrc/autograd/saved_variable.h, 2.6, 2.9)."""
 _WRAP = "_Z16THPVariable_WrapRKN2at10TensorBaseE"
 """`THPVariable_Wrap(const at::TensorBase&)` of libtorch_python: the Python object of a tensor."""
+_without_functions, _without_dispatch = (
+    getattr(torch._C, name, nullcontext) for name in ("DisableTorchFunction", "_DisableTorchDispatch")
+)
 
 
 @dataclass(frozen=True)
@@ -53,8 +57,8 @@ def saved_layout() -> SavedLayout | None:
         raise AssertionError("nobody asks for it")
 
     with (
-        torch._C.DisableTorchFunction(),
-        torch._C._DisableTorchDispatch(),
+        _without_functions(),
+        _without_dispatch(),
         torch.inference_mode(False),
         torch.enable_grad(),
         torch.autograd.graph.saved_tensors_hooks(pack, unpack),
@@ -74,7 +78,7 @@ def _word(address: int, place: int = 0) -> int:
 
 
 def _counts_in_python() -> bool:
-    with torch.inference_mode(False), torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
+    with torch.inference_mode(False), _without_functions(), _without_dispatch():
         parameter, gradient = (torch.empty(0, device="cpu", dtype=torch.float32) for _ in range(2))
         before = sys.getrefcount(gradient)
         parameter.grad = gradient

@@ -26,9 +26,8 @@ without_dispatch = bind("torch._C._DisableTorchDispatch", Part.SPARSE)
 with_keys = bind("torch._C._ForceDispatchKeyGuard", Part.SPARSE)
 keys_put_in = bind("torch._C._dispatch_tls_local_include_set", Part.SPARSE)
 keys_left_out = bind("torch._C._dispatch_tls_local_exclude_set", Part.SPARSE)
-OUTSIDE_OF_MODES = (
-    () if isinstance(keys_put_in, Lacked) or isinstance(keys_left_out, Lacked) else (keys_put_in(), keys_left_out())
-)
+_lacked = isinstance(keys_put_in, Lacked) or isinstance(keys_left_out, Lacked)
+OUTSIDE_OF_MODES = () if _lacked else (keys_put_in(), keys_left_out())
 """How torch dispatches outside of any mode, for `with_keys`; empty where that is not known."""
 
 
@@ -51,18 +50,17 @@ def _probe() -> Any:
 TensorBase = bind("torch._C.TensorBase", Part.LOOKS)
 StorageBase = bind("torch._C.StorageBase", Part.LOOKS)
 has_storage = bind("torch._C._has_storage", Part.LOOKS, works=lambda has: has(_probe()) is True)
-storage_address = bind(
-    "torch._C._storage_address", Part.LOOKS, works=lambda address: _address_is_told(address, _probe())
-)
+storage_address = bind("torch._C._storage_address", Part.LOOKS, works=lambda told: _address_is_told(told, _probe()))
+address_of_tensor = getter("torch._C.TensorBase._cdata", Part.LOOKS)
 address_of_storage = attrgetter("_cdata")
 """Of the Python object of a storage; found with the one before."""
 uses_of_tensor = bind("torch._C.TensorBase._use_count", Part.LOOKS, works=lambda uses: uses(_probe()) == 1)
 """Owners of a tensor in C++, its Python object counted as one."""
 uses_of_storage = bind("torch._C._storage_Use_Count", Part.LOOKS, works=lambda uses: _uses_are_told(uses, _probe()))
 """Owners of a storage by its address, its Python object counted as one."""
-PYTHON = bind("torch._C.DispatchKey.Python", Part.LOOKS)
-FUNCTIONALIZE = bind("torch._C.DispatchKey.Functionalize", Part.LOOKS)
-LAZY = bind("torch._C.DispatchKey.Lazy", Part.LOOKS)
+PYTHON, FUNCTIONALIZE, LAZY = (
+    bind(f"torch._C.DispatchKey.{name}", Part.LOOKS) for name in ("Python", "Functionalize", "Lazy")
+)
 dispatch_keys = bind("torch._C._dispatch_keys", Part.LOOKS, works=lambda keys: keys(_probe()).has(PYTHON) is False)
 no_dispatch_of_its_own = bind("torch._C._disabled_torch_dispatch_impl", Part.LOOKS)
 """`__torch_dispatch__` of a type that has none of its own."""
@@ -215,8 +213,8 @@ OTHER_COLLECTIVES = ("_allgather_base", "_reduce_scatter_base")
 """Collectives of a process group that go by private names."""
 COALESCING = ("_start_coalescing", "_end_coalescing")
 bind("torch.distributed.distributed_c10d._world.pg_group_ranks", Part.COMM, optional=True)
-bind("torch.ops._c10d_functional", Part.FUNCTIONAL)
-bind("torch.ops._c10d_functional_autograd", Part.FUNCTIONAL)
+for _name in ("_c10d_functional", "_c10d_functional_autograd"):
+    bind(f"torch.ops.{_name}", Part.FUNCTIONAL)
 register_builtin = bind("torch.jit._builtins._register_builtin", Part.FUNCTIONAL)
 builtins_known = bind("torch.jit._builtins._get_builtin_table", Part.FUNCTIONAL)
 """TorchScript's table of operators, by the id of what they call."""

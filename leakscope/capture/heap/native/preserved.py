@@ -13,7 +13,7 @@ from leakscope.capture.heap.native.raw_memory import Words
 from leakscope.capture.heap.python.address_book import Ints
 from leakscope.capture.heap.raw_types import mro
 from leakscope.capture.torch_older import COUNTS_IN_PYTHON, give_back_storage, give_back_tensor
-from leakscope.capture.torch_private import TensorBase, address_of_storage, uses_of_storage
+from leakscope.capture.torch_private import TensorBase, address_of_storage, address_of_tensor, uses_of_storage
 
 _IMPL = 24
 """Words read of a TensorImpl or StorageImpl; the pointer to the Python object lies well within."""
@@ -46,7 +46,7 @@ def _take_back(obj: Any, words: Words) -> bool:
     tensor = TensorBase in mro(type(obj))
     if not tensor and is_gone(obj):
         return True
-    address = int(address_of_storage(obj) if not tensor else TensorBase._cdata.__get__(obj))
+    address = int(address_of_storage(obj) if not tensor else address_of_tensor(obj))
     taken = id(obj) | _TAKEN_OVER in words(address, _IMPL)
     if taken:
         (give_back_tensor if tensor else give_back_storage)(obj)
