@@ -14,7 +14,6 @@ from importlib import import_module
 from types import CodeType, ModuleType
 from typing import TYPE_CHECKING, Any, TypeVar
 
-import leakscope.capture.process.clock  # noqa: F401 - keeps what the script may replace
 from leakscope.capture.process import script
 from leakscope.capture.process.dynamo import without_compiling
 from leakscope.capture.process.forks import in_forked_child

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import _thread
-import gc
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -20,6 +19,7 @@ from leakscope.capture.heap.look import look as look_at_heap
 from leakscope.capture.heap.objects.gains import Gains
 from leakscope.capture.host.limits import HostLimits
 from leakscope.capture.lifetimes.allocation_sites import AllocationSites
+from leakscope.capture.originals import gc
 from leakscope.capture.private_names import Part, lacks, sentences
 from leakscope.capture.process.clock import CLOCK
 from leakscope.capture.process.gc_callbacks import freezing

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -14,6 +13,7 @@ from leakscope.capture.comm.process_group import Calls
 from leakscope.capture.comm.rpc import ContextMonitor
 from leakscope.capture.comm.writer import CommFile
 from leakscope.capture.private_names import Part, lacks
+from leakscope.capture.process.clock import CLOCK
 from leakscope.capture.process.dynamo import leave_us_out
 from leakscope.capture.process.import_hook import AfterImport
 from leakscope.capture.process.patches import Patches
@@ -47,7 +47,7 @@ class CommMonitor:
     """
 
     def __init__(self, folder: RankFolder, patches: Patches) -> None:
-        now = time.perf_counter()
+        now = CLOCK.perf_counter()
         self.patches = patches.part()
         self._folder = folder
         self._file = CommFile(folder, now)
@@ -91,7 +91,7 @@ class CommMonitor:
         """The step of this number is over; what follows belongs to the next."""
         log = self._log
         if log.used:  # a script that has not sent anything yet is not waiting for it
-            log.last_event = time.perf_counter()
+            log.last_event = CLOCK.perf_counter()
         log.settle()
         self._poll()
         log.step_ended(step)
@@ -101,7 +101,7 @@ class CommMonitor:
     def tick(self) -> None:
         """From the watchdog's thread, ten times a second: what is stuck gets on disk."""
         self._log.settle()
-        self._file.tick(time.perf_counter())
+        self._file.tick(CLOCK.perf_counter())
 
     def write_all(self) -> None:
         """What has not been written yet is, as it is now."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import time
 from collections.abc import Iterator, Sequence
 from types import FrameType
 from typing import Any
@@ -13,12 +12,12 @@ from leakscope.capture.comm.operation import Operation
 from leakscope.capture.comm.weak_tracking import FutureRef, WeakTracker, WorkRef, storage_of
 from leakscope.capture.comm.writer import CommFile, text_of
 from leakscope.capture.heap.native.storages import tensor_bytes
+from leakscope.capture.process.clock import CLOCK
 from leakscope.capture.source.call_sites import users_lines
 from leakscope.capture.torch_private import TensorBase, address_of_storage, source_of, uses_of_tensor
 from leakscope.record.kinds import Direction
 from leakscope.record.last_operation import FAILED, ISSUED, WAITED, WAITING
 
-_clock = time.perf_counter
 _MAX_BUFFERS = 8
 """Buffers of one collective that are followed; its bytes count them all."""
 _MAX_OWNERS = 8
@@ -90,7 +89,7 @@ class OperationLog(WeakTracker):
                     operation.bytes = tensor_bytes(first)
             if self._coalescing and known.name in self._coalescing:
                 self._coalescing[known.name].append(operation)
-            self.last_event = self.last_call = operation.issued = now = _clock()
+            self.last_event = self.last_call = operation.issued = now = CLOCK.perf_counter()
             last = self.last
             pack, text = channel.texts.get((lines[0], operation.bytes)) or text_of(channel, lines[0], operation.bytes)
             pack(
@@ -180,12 +179,12 @@ class OperationLog(WeakTracker):
 
     def waiting(self, operations: Sequence[Operation]) -> None:
         """A wait has begun."""
-        self.last_call = _clock()
+        self.last_call = CLOCK.perf_counter()
         self.last.update(operations[-1], WAITING)
 
     def waited(self, operations: Sequence[Operation]) -> None:
         """A wait has returned."""
-        self.last_event = _clock()
+        self.last_event = CLOCK.perf_counter()
         self.enter_wait(operations, self.last_event)
         self.last.update(operations[-1], WAITED)
 
@@ -217,7 +216,7 @@ class OperationLog(WeakTracker):
         """A Work or a future has been seen completed."""
         for operation in operations:
             if operation.completed is None:
-                operation.completed = self.last_event = _clock()
+                operation.completed = self.last_event = CLOCK.perf_counter()
                 self.changed(operation)
 
     def _came_from(self, operation: Operation, work: Any) -> None:

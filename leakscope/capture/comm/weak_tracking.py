@@ -9,7 +9,6 @@ key, all without a line of Python.
 from __future__ import annotations
 
 import _thread
-import time
 import weakref
 from collections import defaultdict, deque
 from collections.abc import Sequence
@@ -19,6 +18,7 @@ import torch
 
 from leakscope.capture.comm.operation import Operation
 from leakscope.capture.comm.writer import CommFile
+from leakscope.capture.process.clock import CLOCK
 from leakscope.capture.torch_private import TensorBase, address_of_storage
 
 storage_of: Any = TensorBase.untyped_storage
@@ -71,7 +71,7 @@ class FutureRef(DeathRef):
 
 def moments() -> Moments:
     """Its `__getitem__` is the callback of the weak references."""
-    return defaultdict(time.perf_counter)
+    return defaultdict(CLOCK.perf_counter)
 
 
 class WeakTracker:

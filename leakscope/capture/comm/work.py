@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from typing import Any
 
 from leakscope.capture.comm.operation_log import OperationLog
+from leakscope.capture.process.clock import CLOCK
 from leakscope.capture.process.guard import Guard
 from leakscope.record.last_operation import WAITED, WAITING
 
-_clock = time.perf_counter
 Call = Callable[..., Any]
 
 
@@ -24,7 +23,7 @@ class Waits:
         """`wait` and `synchronize` of a Work; takes the method and gives what stands in its place."""
         log, works, last, waits, guard = self._log, self._log.works, self._log.last, self._log.waits, self._guard
         deaf, failed = guard.deaf, guard.entry("failure of Work.wait", log.failed)
-        begins, ended = (guard.entry(f"{moment} of Work.wait", _clock) for moment in ("beginning", "end"))
+        begins, ended = (guard.entry(f"{moment} of Work.wait", CLOCK.perf_counter) for moment in ("beginning", "end"))
 
         # written out, as what follows a wait runs with the caches as cold as they get
         def wrapper(*args: Any, **kwargs: Any) -> Any:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import _thread
-import json
 import mmap
 import os
 from collections import deque
 from collections.abc import Callable
+from json import dumps  # taken now: the script may put a function of its own in its place
 from pathlib import Path
 from typing import Any
 
@@ -90,7 +90,7 @@ def text_of(channel: Channel, issued_at: str, size: int) -> tuple[Callable[..., 
     }
     if len(channel.texts) > _MAX_TEXTS:
         channel.texts.clear()
-    text = json.dumps(values).encode()
+    text = dumps(values).encode()
     what = channel.texts[issued_at, size] = packer(text), text
     return what
 

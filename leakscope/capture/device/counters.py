@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from leakscope.capture.device.accelerator import Accelerator, find, read_figures
+from leakscope.capture.originals import open_file
 
 
 @dataclass(frozen=True)
@@ -60,7 +61,7 @@ def _of_arrow() -> int:
 
 
 def _resident() -> int | None:
-    with open("/proc/self/statm", "rb", buffering=0) as stream:
+    with open_file("/proc/self/statm", "rb", buffering=0) as stream:
         return int(stream.read(128).split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -18,6 +17,7 @@ from leakscope.capture.device.oom_observer import Failures
 from leakscope.capture.device.snapshot_files import SnapshotFiles
 from leakscope.capture.heap.look import Blocks
 from leakscope.capture.private_names import Part, lacks
+from leakscope.capture.process.clock import CLOCK
 from leakscope.capture.process.patches import Patches
 from leakscope.capture.process.pause import paused
 from leakscope.errors import LeakscopeError
@@ -93,13 +93,13 @@ class DeviceMemory:
             self._folder.append(DeviceStep(number, device.kind, tuple(counted), layout))
 
     def _layout(self, segments: Callable[[], Any]) -> tuple[DeviceLayout, ...]:
-        began = time.perf_counter()
+        began = CLOCK.perf_counter()
         try:
             return layouts(read_segments(list(segments())))
         except (LeakscopeError, RuntimeError):  # told at the next look
             return ()
         finally:
-            self._spent += time.perf_counter() - began
+            self._spent += CLOCK.perf_counter() - began
 
     def tells_allocation_sites(self) -> bool:
         """Whether the allocator's own stacks say where memory was made, but for what autograd's threads have made."""

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import sys
 import threading
-import time
 import weakref
 from collections.abc import Callable
 
 from leakscope.capture.device.accelerator import Accelerator, read_figures
+from leakscope.capture.process.clock import CLOCK
 from leakscope.capture.process.forks import in_forked_child
 from leakscope.capture.process.guard import Guard
 from leakscope.capture.source.user_frames import users_line, waiting
@@ -33,7 +33,7 @@ class Failures:
         self.steps: Callable[[], int] = lambda: 0
         self._note, self._folder = note, folder
         self._accelerator: Accelerator | None = None
-        self._in_forked_child, self._began = in_forked_child(), time.perf_counter()
+        self._in_forked_child, self._began = in_forked_child(), CLOCK.perf_counter()
         self._home = threading.get_ident()
         self._busy = self._over = False
         self._looks, self._spent = 0, 0.0
@@ -92,12 +92,12 @@ class Failures:
         )
 
     def _look(self) -> bool:
-        began = time.perf_counter()
+        began = CLOCK.perf_counter()
         if self.look is None or (self._looks >= MAX_FREE_LOOKS and self._spent > _SHARE * (began - self._began)):
             return False
         looked = self.look()
         self._looks += looked
-        self._spent += time.perf_counter() - began
+        self._spent += CLOCK.perf_counter() - began
         return looked
 
     def _place(self) -> str:

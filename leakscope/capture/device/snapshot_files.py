@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from leakscope.capture.originals import open_file
 from leakscope.graph.model import HeapGraph
 from leakscope.options import When
 from leakscope.record.folder import snapshot_name
@@ -50,7 +51,7 @@ class SnapshotFiles:
         path = self._folder / snapshot_name(self._kind, step, occasion)
         temporary = path.with_name(f".{path.name}.{os.getpid()}")
         try:
-            with open(temporary, "wb") as stream:
+            with open_file(temporary, "wb") as stream:
                 pickle.dump(snapshot, stream, protocol=4)
             os.replace(temporary, path)
         except BaseException:  # a full disk, or no memory for it

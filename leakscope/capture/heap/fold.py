@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextvars
-import gc
 import types
 from collections.abc import Sequence
 from enum import Enum, auto
@@ -15,6 +14,7 @@ from leakscope.capture.heap.prune import PrunedHeap
 from leakscope.capture.heap.python.referents import CONTEXT_PARTS
 from leakscope.capture.heap.raw_types import instance_dict, mro, mro_tuple, type_dict, type_name
 from leakscope.capture.heap.refcounts import RefcountTable
+from leakscope.capture.originals import gc
 from leakscope.capture.torch_private import BUFFERS, MODULE_DICTS
 
 _DEEPEST = 100

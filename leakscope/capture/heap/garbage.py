@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import gc
-import time
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +12,8 @@ from leakscope.capture.heap.native.autograd import Role
 from leakscope.capture.heap.native.references import NativeReferences
 from leakscope.capture.heap.prune import MOST_LEVELS, PrunedHeap
 from leakscope.capture.heap.refcounts import RefcountTable, References, together
+from leakscope.capture.originals import gc
+from leakscope.capture.process.clock import CLOCK
 from leakscope.capture.torch_private import StorageWeakRef
 from leakscope.graph.model import IMMORTAL, Ints
 from leakscope.graph.reach import reachable
@@ -188,9 +188,9 @@ def real_diff(predicted_bytes: int, watched: Watched) -> GcDiff:
     seconds: list[float] = []
     full = 0
     for generation in (0, 1, *([_FULL] * MAX_COLLECTIONS)):
-        started = time.perf_counter()
+        started = CLOCK.perf_counter()
         unreachable = gc.collect(generation)
-        seconds.append(time.perf_counter() - started)
+        seconds.append(CLOCK.perf_counter() - started)
         freed.append(sum(size for storage, size in watched if storage.expired()))
         watched = [(storage, size) for storage, size in watched if not storage.expired()]
         if generation == _FULL:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import collections
-import gc
 import sys
 import types
 from collections.abc import Callable, Iterator, Sequence
@@ -27,6 +26,7 @@ from leakscope.capture.heap.reference_lines import (
     line_of_namespace,
     line_of_variable,
 )
+from leakscope.capture.originals import gc
 from leakscope.capture.torch_private import HOOKS_OF_TENSOR, TensorBase
 from leakscope.graph.model import ReferenceKind
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Collection, Sequence
 from typing import Any
 
 from leakscope.capture.heap.native.preserved import is_gone
 from leakscope.capture.heap.native.raw_memory import own_memory
 from leakscope.capture.held.kinds import KINDS, Kind
+from leakscope.capture.originals import gc
 from leakscope.capture.torch_private import TensorBase
 
 Mark = list[None]

@@ -5,7 +5,6 @@ Whatever is reached lives, whichever hint led there; what is not reached may be 
 
 from __future__ import annotations
 
-import gc
 import sys
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Set
@@ -19,6 +18,7 @@ from leakscope.capture.heap.native.storages import sparse_parts, storage_object
 from leakscope.capture.heap.python.code_referents import frame_locals
 from leakscope.capture.heap.python.untracked import untracked_referents
 from leakscope.capture.held.kinds import KINDS, Kind
+from leakscope.capture.originals import gc
 from leakscope.capture.torch_older import SAVED_TENSORS_TELL
 from leakscope.capture.torch_private import has_storage
 

@@ -10,6 +10,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from leakscope.capture.originals import open_file
+
 NEAR = 0.9
 """Share of a limit, chosen, from which a process is near it."""
 _EARLIEST = 0.75
@@ -170,7 +172,7 @@ def _unescaped(field: str) -> str:
 def _text(path: Path) -> str:
     """What a file of the kernel's says, "" where it is not there."""
     try:
-        with open(path, "rb", buffering=0) as stream:
+        with open_file(path, "rb", buffering=0) as stream:
             return stream.read().decode("ascii", "replace")
     except OSError:
         return ""

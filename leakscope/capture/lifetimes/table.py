@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 import weakref
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
@@ -12,6 +11,7 @@ import torch
 
 from leakscope.capture.heap.native.storages import storage_of
 from leakscope.capture.lifetimes.records import Operation, Record, StorageRef
+from leakscope.capture.process.clock import CLOCK
 from leakscope.capture.process.guard import Guard
 from leakscope.capture.torch_private import (
     StorageBase,
@@ -182,7 +182,7 @@ class Table:
     def _add(self, tensor: Any, address: int, born: int) -> Record:
         storage = tensor.untyped_storage()
         record = Record(address, self._bytes(storage), born, self._made if born >= 0 else -1, last=born)
-        record.born_seconds = time.perf_counter()
+        record.born_seconds = CLOCK.perf_counter()
         record.reference = StorageRef(storage, self._died)
         record.reference.record = record
         self.records.append(record)
@@ -207,7 +207,7 @@ class Table:
     def _gone(self, reference: StorageRef) -> None:
         record = reference.record
         record.died = len(self.operations)
-        record.died_seconds = time.perf_counter()
+        record.died_seconds = CLOCK.perf_counter()
         record.reference = None
         self.live -= record.bytes
         if self.alive.get(record.address) is record:

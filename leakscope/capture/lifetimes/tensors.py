@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Callable, Iterator
 from typing import Any
 
 from leakscope.capture.heap.raw_types import mro
+from leakscope.capture.originals import gc
 from leakscope.capture.torch_private import TensorBase
 
 OTHER, TENSOR, SEQUENCE = range(3)

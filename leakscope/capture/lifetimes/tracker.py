@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import sys
 import threading
-import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
@@ -24,6 +23,7 @@ from leakscope.capture.lifetimes.records import Operation, Record
 from leakscope.capture.lifetimes.rows import Lifetimes, rows_of, unjudged
 from leakscope.capture.lifetimes.table import Table
 from leakscope.capture.lifetimes.tensors import TENSOR, Kinds, each_tensor, tensors_alive
+from leakscope.capture.process.clock import CLOCK
 from leakscope.capture.process.forks import in_forked_child
 from leakscope.capture.process.patches import Patches
 from leakscope.capture.source.user_frames import waiting
@@ -221,7 +221,7 @@ class LifetimeTracker:
         phase = Phase.BACKWARD if node is not None else Phase.OPTIMIZER if self._optimizing else Phase.FORWARD
         called, number = ("", -1) if node is None else (node.name(), sequence_of(node))
         code, line = (None, 0) if frame is None else (frame.f_code, frame.f_lineno)
-        module, now = self._modules.path, time.perf_counter()
+        module, now = self._modules.path, CLOCK.perf_counter()
         self._table.operation(Operation(name, code, line, phase, called, module, now, number))
         sums = of_engine and name == _SUM and len(args) == _TERMS and not torch.is_grad_enabled()
         sums = sums and sys.getrefcount(args[0]) <= _ARGUMENT_ALONE  # a hook of the user's may keep it

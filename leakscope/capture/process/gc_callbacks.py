@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import gc
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+from leakscope.capture.originals import gc
+from leakscope.capture.process.clock import CLOCK
 from leakscope.capture.process.patches import Patches
 from leakscope.record.model import Collection
 from leakscope.record.rows.host import GcFreeze
@@ -29,9 +29,9 @@ def freezing() -> GcFreeze | None:
     for frozen in (False, True):
         if frozen:
             gc.freeze()
-        began = time.perf_counter()
+        began = CLOCK.perf_counter()
         gc.collect()
-        seconds.append(time.perf_counter() - began)
+        seconds.append(CLOCK.perf_counter() - began)
     gc.unfreeze()
     return GcFreeze(full_seconds=seconds[0], frozen_seconds=seconds[1])
 
@@ -68,7 +68,7 @@ class CollectionWatch:
             self._weights += [{} for _ in range(_MAX_WEIGHTS - len(self._weights))]
             young = info["generation"] < _OLDEST
             self._attentive -= young
-            self._began = (time.perf_counter(), self._counted() if self._attentive >= 0 or not young else None)
+            self._began = (CLOCK.perf_counter(), self._counted() if self._attentive >= 0 or not young else None)
             return
         if self._began is None:
             return
@@ -80,7 +80,7 @@ class CollectionWatch:
             return
         after = None if before is None else self._counted()
         freed = None if before is None or after is None else max(0, before - after)
-        self._seen.append(Collection(generation, time.perf_counter() - began, collected, freed))
+        self._seen.append(Collection(generation, CLOCK.perf_counter() - began, collected, freed))
 
     @contextmanager
     def not_listening(self) -> Iterator[None]:

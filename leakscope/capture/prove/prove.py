@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import gc
 import json
 import os
 import select
@@ -19,6 +18,7 @@ from leakscope.capture.heap.garbage import watch_storage
 from leakscope.capture.heap.look import Live, LookContext, inspect
 from leakscope.capture.heap.native.storages import storage_object
 from leakscope.capture.heap.raw_types import mro
+from leakscope.capture.originals import gc
 from leakscope.capture.prove.cut import cut
 from leakscope.graph.model import HeapGraph
 from leakscope.graph.retained import freed_without, passing

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import resource
 from collections import Counter
 from collections.abc import Callable
@@ -33,6 +32,7 @@ from leakscope.capture.heap.native.storages import (
 from leakscope.capture.heap.python.address_book import Ints
 from leakscope.capture.heap.python.columns import counts_of
 from leakscope.capture.heap.python.gc_heap import Sweep, append
+from leakscope.capture.originals import gc
 from leakscope.capture.private_names import Part, lacks
 from leakscope.capture.torch_older import SAVED_TENSOR, SAVED_TENSORS_TELL
 from leakscope.capture.torch_private import (

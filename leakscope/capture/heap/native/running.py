@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 from types import CellType, FrameType
 
 import numpy as np
@@ -11,6 +10,7 @@ from leakscope.capture.heap.native.raw_memory import operands_of, own_memory
 from leakscope.capture.heap.native.references import NativeReferences
 from leakscope.capture.heap.python.code_referents import frame_locals
 from leakscope.capture.heap.python.columns import Growing, dicts_of
+from leakscope.capture.originals import gc
 from leakscope.graph.held_by import occurrences
 from leakscope.graph.model import ReferenceKind
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from leakscope.capture.heap.python.address_book import Ints, Places
 from leakscope.capture.heap.python.columns import NAMED_BASELINE, Book, Growing, HeapColumns, in_range
 from leakscope.capture.heap.python.untracked import leads_on, untracked_referents
 from leakscope.capture.heap.raw_types import qualified_name
+from leakscope.capture.originals import gc
 from leakscope.native import gc_heap
 
 _list_all = gc.get_objects  # the script may replace it

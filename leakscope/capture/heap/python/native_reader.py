@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 from typing import Any
 
 import numpy as np
@@ -11,6 +10,7 @@ from numpy.typing import NDArray
 from leakscope.capture.heap.python.address_book import Ints, Places
 from leakscope.capture.heap.python.columns import MOST_COUNTED, HeapColumns, Listing, UntrackedDicts
 from leakscope.capture.heap.python.untracked import HANDLES, LARGE
+from leakscope.capture.originals import gc
 from leakscope.native import gc_heap
 
 _PLACES = ("type_index", "type_first", "counts", "lengths", "starts", "holder", "held", "arrays")

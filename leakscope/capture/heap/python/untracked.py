@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from numpy.typing import NDArray
 from leakscope.capture.heap.python.address_book import Ints, Places, addresses_of
 from leakscope.capture.heap.python.columns import NAMED_BASELINE, Book, dicts_of, in_range
 from leakscope.capture.heap.raw_types import has_gc, mro, type_name
+from leakscope.capture.originals import gc
 
 LARGE = 4096
 """Bytes from which memory that is no tensor's is looked at: a page. Small objects come by the million."""
