@@ -1,13 +1,19 @@
 # Sets up an environment of its own and runs what a newcomer or a CI needs: make demo, make check, make test.
 
-PYTHON ?= python3.11
+# Of python3.11 to 3.13 the first that is there; for 3.11 the pins give torch's small build without CUDA.
+PYTHON ?= $(shell for version in 3.11 3.12 3.13; do python$$version -c pass 2>/dev/null && echo python$$version && break; done)
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/ready
 VARIANTS := none stage-backward-cycle param-group-cycle kept-outputs engine
 PIPELINE := sample_runs/p2p_pipeline
 
-.PHONY: demo test test-fast check bench samples clean
+# PYTHON:TORCH pairs that `make versions` runs the tests with, and where it keeps their environments, 3 to 7 GB each.
+VERSIONS ?= 3.11:2.6.0 3.12:2.9.1 3.13:2.15.0
+VERSIONS_FOLDER ?= .versions
+HERE := $(if $(wildcard $(BIN)/python),$(BIN)/python,$(PYTHON))
+
+.PHONY: demo test test-fast check bench samples versions python-there clean
 
 demo: $(READY)
 	$(BIN)/leakscope demo
@@ -29,6 +35,13 @@ check: $(READY)
 bench: $(READY)
 	$(BIN)/python benchmarks/overhead.py
 
+# The unit lane, the leak corpus, the backward's tests and the sample pipeline on other versions; prints the table.
+versions: python-there
+	$(HERE) benchmarks/versions.py --folder $(VERSIONS_FOLDER) $(VERSIONS)
+
+python-there:
+	@test -n "$(HERE)" || { echo "leakscope needs one of python3.11, python3.12 and python3.13, and none is there" >&2; exit 1; }
+
 # Records every variant of the sample pipeline again; 23 says that leaks were found, as they should be.
 samples: $(READY)
 	cd $(PIPELINE) && for variant in $(VARIANTS); do \
@@ -39,6 +52,7 @@ samples: $(READY)
 
 # Made again only when the pins, the project's own requirements or the parts in C change.
 $(READY): pyproject.toml setup.py constraints.txt $(wildcard leakscope/*/*.[ch] leakscope/*/*/*.[ch])
+	@$(MAKE) --no-print-directory python-there
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt setuptools wheel torch
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --no-build-isolation --editable '.[test]'

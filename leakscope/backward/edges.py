@@ -8,6 +8,7 @@ sent and dropped, and their storage dies as soon as nothing in the graph saved i
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import cache
 from typing import Any, NamedTuple
 
 import torch
@@ -93,6 +94,32 @@ def _edge(tensor: torch.Tensor) -> OutputEdge | None:
         node = tensor.view_as(tensor).grad_fn  # see also: gradient-edges in output_edges
     assert node is not None
     return OutputEdge(node, 0)
+
+
+def owner_of(root: torch.Tensor | GradientEdge) -> Any:
+    """What keeps the graph below a root alive, and not the root."""
+    return _edge(root) if isinstance(root, torch.Tensor) else root
+
+
+class _Same(torch.autograd.Function):
+    @staticmethod
+    def forward(_: Any, given: torch.Tensor) -> torch.Tensor:
+        return given.view_as(given)
+
+    @staticmethod
+    def backward(_: Any, *grads: Any) -> Any:
+        return grads[0]
+
+
+@cache
+def functions_keep_their_graph() -> bool:
+    """Whether the Python node of a custom Function keeps what is below it: up to torch 2.9 it does not."""
+    with torch.inference_mode(False), torch.enable_grad():
+        node = _Same.apply(torch.empty(0, requires_grad=True, device="cpu")).grad_fn
+    try:
+        return bool(node.next_functions)
+    except RuntimeError:
+        return False
 
 
 def gradient_edge(root: torch.Tensor | GradientEdge) -> tuple[Node, int]:

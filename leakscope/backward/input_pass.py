@@ -11,7 +11,7 @@ from torch.autograd.graph import GradientEdge, Node
 
 from .boxed import Delivery, empty, take_roots
 from .check import Roots, gather_roots
-from .edges import flatten
+from .edges import flatten, functions_keep_their_graph, owner_of
 from .full import stage_backward
 from .paths import TO_INPUT, Group, Paths, exits_apart, mask, trace_paths, weight_groups
 from .saved import any_handles, drop_saved, packed_by
@@ -41,7 +41,10 @@ def input_pass(
     if any(node.name() == "CheckpointFunctionBackward" for node in functions):
         return _whole_backward(roots, inputs, park_grad), []
     groups = weight_groups(paths, [node for node, _ in roots.nodes])
+    kept = [owner_of(start) for start in roots.starts] if functions and not functions_keep_their_graph() else []
     dinputs, param_groups = _run(roots, wanted, groups, paths, boxed)
+    for group in param_groups if kept else ():
+        group["graph"] = kept
     del roots
     if functions or any_handles():
         running = {node for group in groups for node in group.intermediates}

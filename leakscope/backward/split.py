@@ -131,7 +131,7 @@ def stage_backward_weight(
 def _weight_pass(weights: list[torch.Tensor], param_groups: list[ParamGroup], retain_graph: bool, boxed: bool) -> Grads:
     before = tuple(weight.grad for weight in weights)
     wanted = {id(weight) for weight in weights}
-    pending = param_groups[::-1]
+    pending, _graphs = param_groups[::-1], [group.pop("graph", None) for group in param_groups]  # kept to the end
     if boxed:
         param_groups.clear()  # see also: boxed-lists in stage_backward_weight
     clamped = [group for group in pending if group.get("clamped", len(group.get("intermediates", ())) > 1)]

@@ -94,9 +94,7 @@ def _uses_are_told(uses: Any, tensor: Any) -> bool:
 # what only C++ holds
 
 base_of = getter("torch._C.TensorBase._base", Part.NATIVE, works=lambda base: base.__get__(_probe()) is None)
-gradient_of = getter(
-    "torch._C.TensorBase._grad", Part.NATIVE, works=lambda gradient: gradient.__get__(_probe()) is None
-)
+gradient_of = getter("torch._C.TensorBase._grad", Part.NATIVE, works=lambda grad: grad.__get__(_probe()) is None)
 """As `.grad`, which warns for some tensors."""
 hooks_of_tensor = getter("torch._C.TensorBase._backward_hooks", Part.NATIVE)
 hooks_after_accumulate = getter("torch._C.TensorBase._post_accumulate_grad_hooks", Part.NATIVE)

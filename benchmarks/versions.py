@@ -1,0 +1,119 @@
+"""On which versions of Python and torch does it hold? The tests run in an environment for each, and a table says so.
+
+    python benchmarks/versions.py --folder .versions 3.11:2.6.0 3.12:2.9.1 3.13:2.15.0
+
+A Python or torch that cannot be had is said and left out. Each environment takes torch's default build, 3 to 7 GB with
+what it needs; what is there already is used again. Nothing is pinned beside torch: the newest of all else is taken.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+VERSIONS = ("3.11:2.6.0", "3.12:2.9.1", "3.13:2.15.0")
+LONGEST_S = 2400
+"""Seconds that one run of the tests may take, chosen."""
+TESTS = {
+    "unit lane": ["-m", "unit", "--ignore", "tests/corpus", "--ignore", "tests/backward", "tests"],
+    "leak corpus": ["tests/corpus"],
+    "backward": ["tests/backward"],
+}
+"""Column of the table to what pytest is asked to run."""
+WORKERS = ["-n", "2", "--dist", "loadfile", "--no-loadscope-reorder"]
+PIPELINE = "sample pipeline"
+COUNT = re.compile(r"(\d+) (passed|failed|skipped|errors?)\b")
+
+
+def interpreter(version: str) -> str | None:
+    """The Python of this version, on the path or among pyenv's."""
+    pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv"))
+    for found in (shutil.which(f"python{version}"), *map(str, sorted(pyenv.glob(f"versions/{version}.*/bin/python")))):
+        if found and subprocess.run([found, "-c", "pass"], capture_output=True, check=False).returncode == 0:
+            return found
+    return None
+
+
+def environment(folder: Path, version: str, torch: str) -> Path | str:
+    """The Python of an environment with this torch and leakscope as it stands here; or why there is none."""
+    place = folder / f"py{version}-torch{torch}"
+    python = place / "bin" / "python"
+    if not python.exists():
+        made_by = interpreter(version)
+        if made_by is None:
+            return f"there is no Python {version} here: left out"
+        subprocess.run([made_by, "-m", "venv", str(place)], check=True)
+    install = [str(python), "-m", "pip", "install", "--quiet"]
+    for wanted in ([f"torch=={torch}"], ["--upgrade", "setuptools>=68", "wheel"]):
+        if subprocess.run([*install, *wanted], check=False).returncode:
+            return f"pip could not install {wanted[-1] if 'torch' not in wanted[0] else wanted[0]}: left out"
+    done = subprocess.run([*install, "--no-build-isolation", "--editable", ".[test]"], cwd=ROOT, check=False)
+    return python if done.returncode == 0 else "leakscope could not be installed: left out"
+
+
+def counted(output: str) -> str:
+    """`2900 passed, 1 failed, 40 skipped`, of pytest's last lines."""
+    last = next((line for line in reversed(output.splitlines()) if COUNT.search(line)), "")
+    counts = {word.rstrip("s") if word.startswith("error") else word: int(n) for n, word in COUNT.findall(last)}
+    return ", ".join(f"{counts[word]:,} {word}" for word in ("passed", "failed", "error", "skipped") if word in counts)
+
+
+def tested(python: Path, arguments: list[str], log: Path) -> str:
+    """What came of one run of the tests; its output goes to a file."""
+    command = [str(python), "-m", "pytest", "-p", "no:cacheprovider", "-rfEs", *WORKERS, *arguments]
+    try:
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=LONGEST_S, check=False)
+    except subprocess.TimeoutExpired:
+        return f"not over after {LONGEST_S} s"
+    log.write_text(done.stdout + done.stderr, encoding="utf-8")
+    return counted(done.stdout) or f"ended with status {done.returncode}"
+
+
+def told(python: Path, folder: Path) -> str:
+    """Whether the demo finds the leak that is planted in the sample pipeline."""
+    done = subprocess.run(
+        [str(python), "-m", "leakscope", "demo"], cwd=folder, capture_output=True, timeout=LONGEST_S, check=False
+    )
+    return "leak found" if done.returncode == 0 else f"ended with status {done.returncode}"
+
+
+def row(folder: Path, version: str, torch: str) -> str:
+    """A line of the table."""
+    python = environment(folder, version, torch)
+    today = datetime.datetime.now(tz=datetime.UTC).date().isoformat()
+    if isinstance(python, str):
+        print(f"Python {version} with torch {torch}: {python}", flush=True)
+        return f"| {version} | {torch} | {python} | | | | {today} |"
+    ran = [tested(python, arguments, python.parents[1] / f"{name}.txt") for name, arguments in TESTS.items()]
+    exact = subprocess.run([str(python), "-V"], capture_output=True, text=True, check=True).stdout.split()[-1]
+    return f"| {exact} | {torch} | {' | '.join(ran)} | {told(python, python.parents[1])} | {today} |"
+
+
+def main() -> None:
+    """Print the table and write it beside the environments."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--folder", type=Path, default=ROOT / ".versions")
+    parser.add_argument("versions", nargs="*", default=list(VERSIONS), metavar="PYTHON:TORCH")
+    options = parser.parse_args()
+    folder = options.folder.resolve()
+    folder.mkdir(parents=True, exist_ok=True)
+    names = ["Python", "torch", *TESTS, PIPELINE, "date"]
+    table = ["| " + " | ".join(names) + " |", "|-" * len(names) + "|"]
+    for pair in options.versions:
+        version, _, torch = pair.partition(":")
+        table.append(row(folder, version, torch))
+        print(table[-1], flush=True)
+        (folder / "table.md").write_text("\n".join(table) + "\n", encoding="utf-8")
+    print("\n".join(table))
+    sys.exit(any(re.search(r"\d failed|\d error|status|not over", line) is not None for line in table))
+
+
+if __name__ == "__main__":
+    main()
