@@ -115,7 +115,8 @@ class _Same(torch.autograd.Function):
 def functions_keep_their_graph() -> bool:
     """Whether the Python node of a custom Function keeps what is below it: up to torch 2.9 it does not."""
     with torch.inference_mode(False), torch.enable_grad():
-        node = _Same.apply(torch.empty(0, requires_grad=True, device="cpu")).grad_fn
+        same: Any = _Same
+        node = same.apply(torch.empty(0, requires_grad=True, device="cpu")).grad_fn
     try:
         return bool(node.next_functions)
     except RuntimeError:
