@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
+import torch.distributed as dist
 
 from leakscope.errors import LaunchFailed
 from leakscope.launch.loopback import loopback_store
@@ -49,8 +50,6 @@ def test_numbers_that_are_no_rank_are_refused_in_a_sentence(environment: Mapping
 
 
 def test_the_store_listens_on_the_loopback_alone() -> None:
-    import torch.distributed as dist
-
     store, port = loopback_store()
     other = dist.TCPStore("127.0.0.1", port, is_master=False)  # type: ignore[attr-defined]
     other.set("seen", "yes")
