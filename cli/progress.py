@@ -57,8 +57,11 @@ def progress(options: Options) -> Iterator[None]:
 def _lines(path: Path, counts: dict[Path, tuple[int, int]]) -> int:
     """Lines of a growing file; only what is new is read."""
     offset, lines = counts.get(path, (0, 0))
-    with path.open("rb") as stream:
-        stream.seek(offset)
-        new = stream.read()
+    try:
+        with path.open("rb") as stream:
+            stream.seek(offset)
+            new = stream.read()
+    except OSError:  # the folder is gone
+        return lines
     counts[path] = (offset + len(new), lines + new.count(b"\n"))
     return counts[path][1]

@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from leakscope.record.descriptors import write_whole
+from leakscope.record.descriptors import UNFINISHED, write_whole
 from leakscope.record.folder import write_run
 
 _MEMORY = Path("/dev/shm")
@@ -54,6 +54,13 @@ def gather(folder: Path, elsewhere: Sequence[str], into: Path, run: Mapping[str,
             (into / rank.name).mkdir(exist_ok=True)
             for path in sorted(rank.iterdir()):
                 _move(path, into / rank.name / path.name)
+
+
+def sweep(folder: Path) -> None:
+    """Remove the halves of files that ranks were writing when they were killed."""
+    for path in folder.glob(f"rank_*/{UNFINISHED}"):
+        with suppress(OSError):
+            path.unlink()
 
 
 def _move(path: Path, target: Path) -> None:

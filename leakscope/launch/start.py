@@ -17,7 +17,7 @@ from leakscope._version import __version__
 from leakscope.errors import LaunchFailed, Unreadable
 from leakscope.launch.as_started import interpreter_flags
 from leakscope.launch.elastic import run_under_elastic
-from leakscope.launch.gathering import folders_to_read, forget, gather, places_elsewhere
+from leakscope.launch.gathering import folders_to_read, forget, gather, places_elsewhere, sweep
 from leakscope.launch.oom_killer import processes_ended
 from leakscope.launch.outcome import Outcome, collect_outcome, outcome_of
 from leakscope.launch.outside import Outside
@@ -29,6 +29,8 @@ from leakscope.record.secrets import masked
 
 _PEERS_TIMEOUT_S = 10.0
 """Seconds that rank 0 of an outside launcher waits for the other ranks to say how they ended; as long as the grace."""
+_AGAIN_S = 1.0
+"""Seconds, chosen, after which a second Ctrl-C is none that a nervous finger sent with the first."""
 _POLL_S = 0.1
 """Seconds between two looks at whether they have."""
 
@@ -55,6 +57,7 @@ def launch(options: Options, meanwhile: Callable[[], object] | None = None) -> O
         forget(options.elsewhere)
         raise
     if options.nnodes == 1:
+        sweep(options.folder)
         with suppress(OSError):
             options.rank_state.unlink(missing_ok=True)
         shutil.rmtree(options.turns, ignore_errors=True)
@@ -140,6 +143,20 @@ def rank_command(options: Options) -> list[str]:
     return [sys.executable, *interpreter_flags(), "-m", "leakscope.capture", *options.to_words()]
 
 
+def _once_more(child: subprocess.Popen[bytes]) -> Callable[..., None]:
+    """What Ctrl-C does here: nothing, for the terminal sends it to the child as well; who repeats it means the child,
+    which has not heard of the first where that was sent to us alone.
+    """
+    first: list[float] = []
+
+    def interrupted(*_: object) -> None:
+        if first and time.monotonic() - first[0] > _AGAIN_S:
+            child.send_signal(signal.SIGINT)
+        first.append(time.monotonic())
+
+    return interrupted
+
+
 def _run_alone(options: Options, meanwhile: Callable[[], object] | None = None) -> int:
     """The status of a plain child, negative for a signal; what the terminal sends is the child's to answer as well, and
     what ends us from outside is passed on.
@@ -151,7 +168,7 @@ def _run_alone(options: Options, meanwhile: Callable[[], object] | None = None) 
     except OSError as error:
         raise LaunchFailed(f"cannot start {command[0]}: {error.strerror}") from None
     with signals_kept():
-        signal.signal(signal.SIGINT, lambda *_: None)
+        signal.signal(signal.SIGINT, _once_more(child))
         for number in (signal.SIGTERM, signal.SIGHUP):
             if signal.getsignal(number) != signal.SIG_IGN:  # as nohup leaves it
                 signal.signal(number, lambda signalled, _: child.send_signal(signalled))

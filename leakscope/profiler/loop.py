@@ -108,6 +108,7 @@ class Profiler:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        from leakscope.capture.process.guard import say_on_stderr
         from leakscope.findings import judge
         from leakscope.record.model import Ended
         from leakscope.record.reading import read_run
@@ -122,7 +123,10 @@ class Profiler:
         self.run = read_run(self._folder(), snapshots=True)
         self.findings = judge(self.run)
         if self._output is not None and self.run.expected_ranks == 1:
-            write(self.run, self.findings, self._output)
+            try:
+                write(self.run, self.findings, self._output)
+            except OSError as problem:  # the training has come to its end, and what was found is here
+                say_on_stderr(f"{self._output} could not be written: {problem.strerror}")
         if self._temporary is not None:
             self._temporary.cleanup()
 

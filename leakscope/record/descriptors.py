@@ -31,6 +31,9 @@ _STDERR = 2
 _NO_MORE = (errno.EMFILE, errno.ENFILE)
 """The process, or the system, has all files open that it may have."""
 
+UNFINISHED = ".*.[0-9]*"
+"""Names of files that are being written, as a pattern: with a dot ahead, and with the number of the process."""
+
 
 class Descriptor:
     """One that is asked for what it is before it is used: after `os.closerange` its number may be the script's."""

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import io
+import os
 import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -74,3 +76,43 @@ def slow(stream: Stream) -> None:
         return taken()
 
     stream.take = take  # type: ignore[method-assign]
+
+
+class Closed(io.StringIO):
+    def write(self, text: str) -> int:
+        raise OSError(5, "Input/output error")
+
+
+def print_into(stream: Stream, data: bytes) -> None:
+    with passed_on([stream]):
+        file = os.open(stream.path, os.O_WRONLY)
+        os.write(file, data)
+        os.close(file)
+
+
+@pytest.mark.parametrize("log", ["/dev/full", "missing/log"])
+def test_a_log_that_cannot_be_written_costs_itself(tmp_path: Path, log: str) -> None:
+    terminal = io.StringIO()
+    stream = Stream(terminal, tmp_path / log)
+    print_into(stream, b"x\n" * 40_000)
+    assert terminal.getvalue() == "x\n" * 40_000
+    assert stream.why in ("No space left on device", "No such file or directory")
+
+
+def test_a_closed_terminal_costs_itself(tmp_path: Path) -> None:
+    print_into(Stream(Closed(), tmp_path / "log"), b"x\n" * 40_000)
+    assert (tmp_path / "log").read_bytes() == b"x\n" * 40_000
+
+
+def test_who_outlives_the_rank_may_go_on_printing(tmp_path: Path) -> None:
+    later = "import time\nfor _ in range(20): time.sleep(0.05); print('later', flush=True)"
+    stream = Stream(io.StringIO(), tmp_path / "log")
+    with passed_on([stream]):
+        file = os.open(stream.path, os.O_WRONLY)
+        child = subprocess.Popen([sys.executable, "-c", later], stdout=file, start_new_session=True)
+        os.close(file)
+    assert child.wait(30) == 0
+    deadline = time.monotonic() + 10
+    while (tmp_path / "log").read_text() != "later\n" * 20 and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert (tmp_path / "log").read_text() == "later\n" * 20

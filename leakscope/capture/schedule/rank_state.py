@@ -57,7 +57,7 @@ class RankStateFile:
     def __init__(self, path: Path, rank: int, world: int) -> None:
         self._path, self._rank, self._world = path, rank, world
         self._mine = RankState(0, Activity.RUNNING, 0.0)
-        self._read: tuple[bytes, tuple[RankState, ...]] = (b"", ())
+        self._read: tuple[bytes | None, tuple[RankState, ...]] = (None, ())
         self._is_open = True
         self._file = self._opened()
         self._write()
