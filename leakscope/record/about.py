@@ -29,8 +29,8 @@ def with_what_ranks_know(folder: Path, header: Mapping[str, Any]) -> dict[str, A
         try:
             about = read_json(path)
             told = {name: str(about[name]) for name in ("device", "torch", "heap_reader")}
-            sources.update(about["sources"])
-        except (Unreadable, KeyError, TypeError, ValueError):
+            sources.update(about["sources"].items())
+        except (Unreadable, AttributeError, KeyError, TypeError):
             continue
         readers.add(told.pop("heap_reader"))
         data = told | data

@@ -23,6 +23,8 @@ MAX_ANALYSED = 16
 """Ranks whose allocator snapshots are analysed for a report; `leakscope snapshot` reads those of all."""
 _MOST_LOST = 64
 """Ranks without a folder that are told one by one; chosen."""
+_RANGES = 8
+"""Ranges of those beyond that are told one by one; chosen."""
 _LONGEST_SOURCE = 1 << 22
 """Characters of a source file that is shown; chosen."""
 _RUN = "run.json"
@@ -158,12 +160,16 @@ def _lost(expected: int, numbers: Sequence[int], damage: Damage) -> list[Rank]:
     there = sorted({*numbers, -1, expected})
     between = [(a + 1, b - 1) for a, b in pairwise(there) if a + 1 < b and a + 1 < expected]
     found: list[Rank] = []
+    others = []
     for first, last in between:
         shown = range(first, last + 1)[: max(_MOST_LOST - len(found), 0)]
         found += [Rank(n, (), (), lost(), notes=("nothing was recorded for this rank",)) for n in shown]
-        rest = range(first, last + 1)[len(shown) :]
-        if rest:
-            damage.note(f"nothing was recorded for ranks {rest[0]} to {rest[-1]}")
+        others += [range(first, last + 1)[len(shown) :]]
+    others = [some for some in others if some]
+    if others:
+        told = ", ".join(f"{some[0]} to {some[-1]}" for some in others[:_RANGES])
+        more = f" and {sum(map(len, others[_RANGES:]))} others" if others[_RANGES:] else ""
+        damage.note(f"nothing was recorded for ranks {told}{more}")
     for number in [number for number in numbers if number >= expected][:1]:
         damage.note(f"there is a folder of rank {number}, and run.json says that the run has {expected}")
     return found

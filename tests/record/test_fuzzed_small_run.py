@@ -5,16 +5,17 @@ from __future__ import annotations
 import pytest
 from support.damage.fuzzing import fuzz_apart
 
-SECONDS = 40.0
+SECONDS = 20.0
 """With the fuzzing of a sample run it is a minute."""
 MOST_BYTES = 512 << 20
 """Memory at most: reading the whole run takes a fifth of it."""
 
 
 @pytest.mark.process
-def test_nothing_but_a_sentence_comes_of_a_damaged_run(with_support: dict[str, str]) -> None:
+@pytest.mark.parametrize("run", ["small", "orphan"])
+def test_nothing_but_a_sentence_comes_of_a_damaged_run(run: str, with_support: dict[str, str]) -> None:
     """The same damage each time, as far as the time goes; `--only` of `support.damage.fuzzing` repeats one."""
-    told = fuzz_apart("small", SECONDS, with_support)
+    told = fuzz_apart(run, SECONDS, with_support)
     assert told.failures == []
     assert told.told > told.refused and told.damaged > 10
     assert told.peak_bytes < MOST_BYTES

@@ -2,7 +2,7 @@
 
     python -m support.damage.fuzzing RUN --seed 1 --seconds 30 [--count 1000] [--only 17]
 
-`RUN` is a run's folder, or `small`. The same seed damages the same things in the same order; `--only` takes one.
+`RUN` is a run's folder, or `small`, or `orphan`, which is that of a launcher that was killed. The same seed damages the same things in the same order; `--only` takes one.
 """
 
 from __future__ import annotations
@@ -72,18 +72,18 @@ def _limited() -> Iterator[None]:
         signal.signal(signal.SIGALRM, before)
 
 
-def fuzz(run: Path | None, seed: int, seconds: float, count: int, only: int | None = None) -> Told:
+def fuzz(run: str, seed: int, seconds: float, count: int, only: int | None = None) -> Told:
     """Damage a run again and again, in so many ways or for so long."""
     told = Told()
     end = time.monotonic() + seconds
     with TemporaryDirectory() as name:
         folder = Path(name, "run")
-        if run is None:
-            write_small_run(folder)
+        if run in ("small", "orphan"):
+            write_small_run(folder, launcher_ended=run == "small")
         else:
             copytree(run, folder)
         kinds = (".json", ".jsonl", ".bin", ".pickle")
-        files = [p for p in folder.rglob("*") if p.suffix in kinds and p.name not in ("findings.json", "about.json")]
+        files = [p for p in folder.rglob("*") if p.suffix in kinds and p.name != "findings.json"]
         whole = {str(p.relative_to(folder)): p.read_bytes() for p in files}
         verdict = judge(read_run(folder, snapshots=True)).verdict
         for number in range(count) if only is None else (only,):
@@ -150,8 +150,7 @@ def main() -> None:
     parser.add_argument("--only", type=int)
     asked = parser.parse_args()
     resource.setrlimit(resource.RLIMIT_AS, (MOST_BYTES, MOST_BYTES))
-    run = None if asked.run == "small" else Path(asked.run)
-    told = fuzz(run, asked.seed, asked.seconds, asked.count, asked.only)
+    told = fuzz(asked.run, asked.seed, asked.seconds, asked.count, asked.only)
     json.dump(asdict(told), sys.stdout)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from leakscope.allocator.joining import DeviceLayout
 from leakscope.graph.model import CommUse, HeapGraph
-from leakscope.record.folder import RankFolder, write_run
+from leakscope.record.folder import RankFolder, write_json, write_run
 from leakscope.record.kinds import ClockKind, EndKind, Occasion, Phase
 from leakscope.record.model import Collection, Ended, GcDiff, Look, Step
 from leakscope.record.rows.clock import StartedProcess, StepsBy
@@ -49,21 +49,19 @@ def train_step(batch, context):
 """
 
 
-def write_small_run(folder: Path) -> None:
-    """A run of two ranks, one on the host and one on a device."""
+def write_small_run(folder: Path, launcher_ended: bool = True) -> None:
+    """A run of two ranks, one on the host and one on a device; its launcher may have been killed."""
+    about = {"device": "cpu", "torch": "2.13.0", "heap_reader": "native", "sources": {"train.py": SOURCE.splitlines()}}
     write_run(
         folder,
         {
+            **(about if launcher_ended else {}),
             "command": ["train.py", "--rate", "0.1"],
             "ranks": 2,
             "leakscope": "0.1.0",
             "warmup": 2,
             "min_bytes": 65536,
             "options": {"steps": STEPS, "budget": 0.02, "gc_diff": "auto", "step_function": None},
-            "device": "cpu",
-            "torch": "2.13.0",
-            "heap_reader": "native",
-            "sources": {"train.py": SOURCE.splitlines()},
         },
     )
     for number in range(2):
@@ -82,7 +80,9 @@ def write_small_run(folder: Path) -> None:
         rank.gc_diff(GcDiff((0, 4096, 65536, 0), 1, (0.001, 0.002, 0.03, 0.03), 69632))
         rank.proved({"b41c07e2": 65536, "00000000": "the cut is none that can be made"})
         rank.note("a sentence of the recorder's")
-        rank.ended(_end(number))
+        if launcher_ended:
+            rank.ended(_end(number))
+        write_json(rank.path / "about.json", about)
         rank.close()
     (folder / "rank_0001" / "cuda_step_000011.pickle").write_bytes(pickle.dumps(training(4, keeps=True)))
 
