@@ -2,7 +2,8 @@
 
     python -m support.damage.fuzzing RUN --seed 1 --seconds 30 [--count 1000] [--only 17]
 
-`RUN` is a run's folder, or `small`, or `orphan`, which is that of a launcher that was killed. The same seed damages the same things in the same order; `--only` takes one.
+`RUN` is a run's folder, or `small`, or `orphan`, which is that of a launcher that was killed. The same
+seed damages the same things in the same order; `--only` takes one.
 """
 
 from __future__ import annotations
