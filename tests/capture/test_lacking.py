@@ -26,6 +26,8 @@ from leakscope.options import Options
 from leakscope.record.folder import write_run
 from leakscope.record.model import Run
 from leakscope.record.reading import read_run
+from leakscope.report.text.page import render
+from leakscope.report.wording import why_text
 from leakscope.verdict import Verdict
 
 pytestmark = pytest.mark.process
@@ -163,6 +165,9 @@ def test_what_only_cpp_holds_is_no_wrong_figure_where_it_is_not_seen(ranks: Rank
     assert all(look.hides for look in recorded.run.ranks[0].looks)
     cuts = [finding.cut for finding in recorded.findings.findings if finding.cut is not None]
     assert [cut.told_bytes for cut in cuts] == [None] * len(cuts)
+    text = render(recorded.run, recorded.findings)
+    assert "would be freed" not in text
+    assert "cutting it would free" not in text
 
 
 @pytest.mark.parametrize("path", ["torch._C.TensorBase._use_count", "torch._C._storage_Use_Count"])
@@ -171,3 +176,4 @@ def test_without_counts_of_owners_nothing_is_looked_at(ranks: Ranks, path: str) 
     assert recorded.run.ranks[0].looks == ()
     assert recorded.findings.verdict == Verdict.INCONCLUSIVE
     assert recorded.findings.findings == ()
+    assert why_text(recorded.findings).startswith("no look was taken, and the notes say why; counted memory rose")

@@ -8,13 +8,18 @@ import re
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from types import ModuleType
 
 import pytest
 import torch
 from support import ROOT
 
+import leakscope
 from leakscope.capture import private_names, torch_private
+from leakscope.capture.device.accelerator import described, untold
 from leakscope.capture.private_names import NEEDS, TABLE, Part, Private, lacking, lacks, sentences
+from leakscope.errors import LeakscopeError
+from leakscope.verdict import Verdict
 
 OF_OTHERS = {"_result", "_exception", "_callbacks", "_loop", "_target", "_fields", "_code", "_out"}
 """Not torch's: names of `asyncio`, `multiprocessing`, generators and named tuples, and the end of many a name."""
@@ -151,3 +156,26 @@ def test_a_stand_in_is_named_further_and_raises_when_it_is_called() -> None:
     with pytest.raises(RuntimeError, match=r"this torch has no torch\._C\._gone"):
         stand_in.inner.__get__(torch)
     assert functools.reduce(getattr, ["a", "b"], stand_in) is stand_in
+
+
+@pytest.mark.usefixtures("no_answers_kept")
+def test_a_block_that_cannot_be_looked_at_is_not_called_clean(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(private_names, "TABLE", [Private("torch._C._no_such_count", Part.LOOKS)])
+    warned = pytest.warns(
+        UserWarning, match=r"not looked at: this torch has no torch\._C\._no_such_count: what is alive"
+    )
+    with warned, leakscope.watch(fail=True) as block:
+        kept = torch.ones(3)
+    assert kept.sum() == 3
+    assert block.findings.verdict == Verdict.INCONCLUSIVE
+    with pytest.raises(LeakscopeError, match="no_such_count"):
+        leakscope.check(lambda: None)
+
+
+def test_what_an_accelerator_does_not_offer_is_told() -> None:
+    bare = untold(described("npu", ModuleType("npu")))
+    assert [sentence.partition(":")[0] for sentence in bare] == [
+        "this torch has no _record_memory_history for npu",
+        "this torch has no _snapshot for npu",
+        "this torch has no _npu_attach_out_of_memory_observer for npu",
+    ]

@@ -60,6 +60,21 @@ class Accelerator:
         )
 
 
+_UNTOLD = {
+    "record": "where its memory was made is not told",
+    "snapshot": Part.BLOCKS.value,
+    "observe_failures": "what is alive when its memory runs out is not told",
+}
+"""Field of an `Accelerator` to what is not told without it."""
+
+
+def untold(accelerator: Accelerator) -> tuple[str, ...]:
+    """A sentence for each private call that this torch lacks for the device."""
+    missing = [field for field in _UNTOLD if getattr(accelerator, field) is None]
+    names = {field: ACCELERATOR[field][0].format(kind=accelerator.kind) for field in missing}
+    return tuple(f"this torch has no {name} for {accelerator.kind}: {_UNTOLD[field]}" for field, name in names.items())
+
+
 def find() -> Accelerator | None:
     """The accelerator that this torch was built for or that a backend has registered; asking initialises nothing."""
     torch = sys.modules.get("torch")

@@ -10,7 +10,7 @@ from typing import Any
 from leakscope.allocator.joining import DeviceLayout, layouts
 from leakscope.allocator.load.snapshot_files import read_segments
 from leakscope.allocator.snapshot import Snapshot
-from leakscope.capture.device.accelerator import Accelerator, find, read_figures
+from leakscope.capture.device.accelerator import Accelerator, find, read_figures, untold
 from leakscope.capture.device.blocks import BlocksAtLook
 from leakscope.capture.device.history import History
 from leakscope.capture.device.oom_observer import Failures
@@ -54,6 +54,7 @@ class DeviceMemory:
         self._files: SnapshotFiles | None = None
         self._patches: Patches | None = None
         self._spent = 0.0
+        self._lacks_told = False
         self.failures = Failures(self._tell, folder)
 
     def attach(self, patches: Patches) -> None:
@@ -75,6 +76,10 @@ class DeviceMemory:
     def _begun(self) -> None:
         if self._accelerator is not None:
             self.failures.observe(self._accelerator)
+            if not self._lacks_told:
+                self._lacks_told = True
+                for sentence in untold(self._accelerator):
+                    self._tell(sentence)
 
     def step(self, number: int, elapsed: float) -> None:
         """One line of counters, and of the allocator's layout where that is cheap enough by now."""
