@@ -97,7 +97,7 @@ def _why_not_judged(run: Run, unjudged: Sequence[Unjudged], ledgers: Ledgers) ->
         return replace(_no_step(ranks), garbage=garbage)
     for rank in run.ranks:
         reason = _CUT_SHORT.get(rank.ended.how)
-        if reason is not None and _left_something(rank):
+        if reason is not None:
             own = _grown(rank, run, ledgers) or grown
             return Why(
                 reason=reason,

@@ -13,7 +13,8 @@ from support.damage.small_run import LOOKS, STEPS, write_small_run
 
 from leakscope.errors import LeakscopeError, Unreadable
 from leakscope.findings import judge
-from leakscope.record.model import Run
+from leakscope.record.ends import lost
+from leakscope.record.model import Rank, Run
 from leakscope.record.reading import read_run
 from leakscope.report.formats import OWN
 from leakscope.report.wording import why_text
@@ -153,7 +154,11 @@ def test_no_verdict_is_clean_for_want_of_what_is_left_out(damaged: Damage) -> No
     findings = judge(replace(run, ranks=(quiet,)))
     assert findings.verdict == Verdict.INCONCLUSIVE
     assert why_text(findings).startswith("wire.jsonl, contexts.jsonl are damaged and left out, in whole or in part")
-    assert judge(replace(run, ranks=(replace(quiet, damaged=()),))).verdict == Verdict.CLEAN
+    whole = replace(quiet, damaged=())
+    assert judge(replace(run, ranks=(whole,))).verdict == Verdict.CLEAN
+    findings = judge(replace(run, ranks=(whole, Rank(1, (), (), lost()))))
+    assert findings.verdict == Verdict.INCONCLUSIVE
+    assert why_text(findings).startswith("rank 1 left no word of how it ended")
 
 
 def test_a_step_that_is_left_out_is_a_gap(damaged: Damage) -> None:
