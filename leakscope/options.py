@@ -32,8 +32,8 @@ class Option:
     """What a number counts; bytes are typed like `64KiB`, a share like `2%`."""
     least: float | None = None
     """Smallest number that makes sense."""
-    most: float | None = None
-    """Largest number that makes sense; none that is not finite does."""
+    most: float = 1 << 60
+    """Largest number that makes sense; one that no run is read back with makes none."""
 
     def refuses(self, value: object) -> str:
         """What is wrong with a number, as it follows the option's name; "" where nothing is, or where it is none."""
@@ -43,7 +43,7 @@ class Option:
             return f"{value} is no number that makes sense"
         if self.least is not None and value < self.least:
             return f"{value} makes no sense; give {self.least} or more"
-        if self.most is not None and value > self.most:
+        if value > self.most:
             return f"{value} makes no sense; give {self.most} or less"
         return ""
 
@@ -59,7 +59,7 @@ class Options:
         str | None,
         Option("Run a module, as `python -m` does; what follows are its arguments.", ("-m",), "MODULE"),
     ] = None
-    ranks: Annotated[int, Option("Ranks on this machine (1).", ("-n", "--ranks"), "N", "ranks", least=1)] = 1
+    ranks: Annotated[int, Option("Ranks on this machine (1).", ("-n", "--ranks"), "N", "ranks", least=1, most=4096)] = 1
     folder: Annotated[
         Path, Option("The run's folder (leakscope_runs/<script>_<UTC time>).", ("-o", "--output"), "DIR")
     ] = Path()
@@ -142,7 +142,9 @@ class Options:
     ] = True
     nnodes: Annotated[
         int,
-        Option("Machines that take part (1), as torchrun takes it.", metavar="N", unit="machines", least=1),
+        Option(
+            "Machines that take part (1), as torchrun takes it.", metavar="N", unit="machines", least=1, most=1 << 20
+        ),
     ] = 1
     node_rank: Annotated[
         int,

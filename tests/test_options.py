@@ -142,6 +142,8 @@ def test_what_a_launcher_says_is_a_number_or_is_not_heard(text: str) -> None:
         {"budget": 20.0},
         {"min_bytes": -1},
         {"warmup": -1},
+        {"warmup": 1 << 61},
+        {"ranks": 1_000_000},
     ],
     ids=str,
 )
