@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
+import stat
 import tempfile
 import uuid
 from collections.abc import Mapping, Sequence
@@ -49,11 +51,24 @@ def gather(folder: Path, elsewhere: Sequence[str], into: Path, run: Mapping[str,
         _copy(folder, into)
     if not (into / "run.json").is_file():
         write_run(into, run)
-    for place in elsewhere:
-        for rank in sorted(Path(place).glob("rank_*")):
+    for place in filter(_is_ours, map(Path, elsewhere)):
+        for rank in sorted(place.glob("rank_*")):
             (into / rank.name).mkdir(exist_ok=True)
             for path in sorted(rank.iterdir()):
-                _move(path, into / rank.name / path.name)
+                if stat.S_ISREG(path.lstat().st_mode):
+                    _move(path, into / rank.name / path.name)
+
+
+def _is_ours(place: Path) -> bool:
+    """Whether a folder is there that no other user has made, who may have read its name in the ranks' words.
+
+    A script that root has started may have become another user.
+    """
+    try:
+        there = place.lstat()
+    except OSError:
+        return False
+    return stat.S_ISDIR(there.st_mode) and os.geteuid() in (there.st_uid, 0)
 
 
 def sweep(folder: Path) -> None:
@@ -78,6 +93,8 @@ def _copy(folder: Path, into: Path) -> None:
     for made in (into.parent, into):
         with suppress(FileExistsError):
             made.mkdir(mode=0o700)
+    if not _is_ours(into.parent):
+        raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
     for path in sorted((*folder.glob("run.json"), *folder.glob("rank_*/*"))):
         target = into / path.relative_to(folder)
         if path.is_file() and path.suffix != _LEFT_OUT and not target.exists():

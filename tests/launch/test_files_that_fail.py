@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import tempfile
@@ -163,3 +164,22 @@ def test_what_was_written_elsewhere_goes_on_where_the_folder_ends(tmp_path: Path
     assert (home / "steps.jsonl").read_text() == '{"number": 1}\n{"number": 2}\n'
     assert sorted(path.name for path in home.iterdir()) == ["ended.json", "steps.jsonl"]
     assert (tmp_path / "run" / "run.json").exists() and not list(other.iterdir())
+
+
+def test_what_somebody_else_put_there_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run, other, secret = tmp_path / "run", tmp_path / "other", tmp_path / "secret"
+    run.mkdir()
+    (other / "rank_0000").mkdir(parents=True)
+    secret.write_text("of mine")
+    (other / "rank_0000" / "ended.json").symlink_to(secret)
+    os.mkfifo(other / "rank_0000" / "steps.jsonl")  # to be read of it would be to wait for ever
+    (tmp_path / "link").symlink_to(other)
+    gather(run, [str(other), str(tmp_path / "link")], run, {"ranks": 1})
+    assert not list((run / "rank_0000").iterdir())
+    (other / "rank_0000" / "notes.jsonl").write_text('{"note": "not mine"}\n')
+    monkeypatch.setattr(os, "geteuid", lambda: 12345)
+    gather(run, [str(other)], run, {"ranks": 1})
+    assert not list((run / "rank_0000").iterdir())
+    with pytest.raises(PermissionError):
+        gather(run, [str(other)], other / "run", {"ranks": 1})
+    assert not (other / "run" / "run.json").exists()
