@@ -13,6 +13,7 @@ from leakscope.findings.ledger import NO_GROWTH, Grown, LedgerInterval, LineKind
 from leakscope.findings.memory.unattributed import GAP, OVERHEAD, UnattributedFacts
 from leakscope.findings.model import Finding, Unjudged
 from leakscope.findings.why import Reason, Why
+from leakscope.record.ends import NAME as ENDED
 from leakscope.record.kinds import ClockKind, EndKind, Occasion
 from leakscope.record.model import Rank, Run, Step
 from leakscope.record.rows.clock import RecordingEnded, StepsBy
@@ -25,9 +26,8 @@ Ledgers = Mapping[int, tuple[LedgerInterval, ...]]
 _CUT_SHORT = {EndKind.KILLED: Reason.KILLED, EndKind.HUNG: Reason.HUNG, EndKind.LOST: Reason.KILLED}
 _STEPS_TO_JUDGE = 8
 """Steps after warm-up that are enough for a verdict; chosen."""
-_EVIDENCE = tuple(
-    f"{kind.FILE}.jsonl" for kind in (CommOperation, ContextsAtStep, DeviceBlocks, StepsBy, RecordingEnded)
-)
+_ROWS = (CommOperation, ContextsAtStep, DeviceBlocks, StepsBy, RecordingEnded)
+_EVIDENCE = (*(f"{kind.FILE}.jsonl" for kind in _ROWS), ENDED)
 """Files in each line of which a leak may be seen, or what is none."""
 _LOOKS = tuple(f"heap_{occasion}_" for occasion in JUDGED)
 """How the files begin that growth is read from: some may be missing."""

@@ -14,7 +14,7 @@ NAME = "about.json"
 
 def is_told(header: Mapping[str, Any]) -> bool:
     """Whether `run.json` has it: a launcher that was killed has not come to that."""
-    return "sources" in header
+    return "sources" in header  # the first versions knew no heap reader
 
 
 def with_what_ranks_know(folder: Path, header: Mapping[str, Any]) -> dict[str, Any]:

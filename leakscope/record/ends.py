@@ -21,7 +21,9 @@ _HUNG = "hung: "
 
 
 def as_written(ended: Ended) -> Ended:
-    """The same end in the words of the file, which are older than `EndKind.HUNG`."""
+    """The same end in the words of the file, which are older than `EndKind.HUNG` and `EndKind.UNKNOWN`."""
+    if ended.how == EndKind.UNKNOWN:
+        return replace(ended, how=EndKind.LOST)
     if ended.how != EndKind.HUNG:
         return ended
     return replace(ended, how=EndKind.RAISED, error=f"{_HUNG}{ended.error}")
@@ -68,9 +70,9 @@ def orphaned_after(steps: int) -> Ended:
 
 def no_word(rank: Path, steps: int) -> Ended:
     """The end of a rank that has written down so many steps, and whose folder does not say how it ended."""
-    damaged = os.path.lexists(ended_file(rank))
-    why = "what the rank left of how it ended is damaged" if damaged else "the rank left no word of how it ended"
-    return Ended(EndKind.LOST, 1, steps, error=why)
+    if os.path.lexists(ended_file(rank)):
+        return Ended(EndKind.UNKNOWN, 0, steps)
+    return Ended(EndKind.LOST, 1, steps, error="the rank left no word of how it ended")
 
 
 def read_ends(folder: Path, expected: int) -> Iterator[tuple[int, Ended, int]]:
@@ -88,7 +90,7 @@ def read_ends(folder: Path, expected: int) -> Iterator[tuple[int, Ended, int]]:
         try:
             yield number, ended_from_json(read_json(ended_file(path))), steps
         except (Unreadable, ValueError):
-            yield number, no_word(path, steps), steps
+            yield number, as_written(no_word(path, steps)), steps
 
 
 def _whole_lines(path: Path) -> int:

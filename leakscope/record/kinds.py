@@ -43,6 +43,8 @@ class EndKind(StrEnum):
     """By a signal."""
     LOST = "lost"
     """It left no word."""
+    UNKNOWN = "unknown"
+    """What it left of that is damaged; in files it is lost."""
 
 
 class ClockKind(StrEnum):

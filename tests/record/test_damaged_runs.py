@@ -13,9 +13,10 @@ from support.damage.small_run import LOOKS, STEPS, write_small_run
 
 from leakscope.errors import LeakscopeError, Unreadable
 from leakscope.findings import judge
-from leakscope.record.ends import lost
+from leakscope.record.ends import as_written, lost
 from leakscope.record.model import Rank, Run
 from leakscope.record.reading import read_run
+from leakscope.report import FORMATS
 from leakscope.report.formats import OWN
 from leakscope.report.wording import why_text
 from leakscope.verdict import Verdict
@@ -176,10 +177,11 @@ def test_many_damaged_lines_take_few_sentences(damaged: Damage) -> None:
     assert len(told) == 4 and told[-1] == "997 more damaged parts of wire.jsonl are left out"
 
 
-def test_an_end_that_cannot_be_read_is_that_of_a_rank_that_left_no_word(damaged: Damage) -> None:
+def test_an_end_that_cannot_be_read_is_no_failure(damaged: Damage) -> None:
     run = damaged("rank_0000/ended.json", in_its_place("zeros"))
-    assert run.ranks[0].ended.how == "lost" and run.ranks[0].ended.steps == STEPS
-    assert run.ranks[0].ended.error == "what the rank left of how it ended is damaged"
+    assert run.ranks[0].ended.how == "unknown" and run.ranks[0].ended.steps == STEPS
+    assert as_written(run.ranks[0].ended).how == "lost"
+    assert "ended in an unknown way after 12 steps" in FORMATS["text"](run, judge(run))
 
 
 @pytest.mark.parametrize("ranks", [3, 70, 100_000])

@@ -9,7 +9,7 @@ from types import NoneType, UnionType
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from leakscope.capture.comm.operation import Channel, Operation
@@ -96,6 +96,7 @@ def recorded(folder: Path, stem: str, *lines: Any) -> Rank:
 
 @pytest.mark.parametrize("kind", [kind for _, kind in KINDS] + [FinalOperation])
 def test_a_row_is_read_as_it_was_written(kind: type[Any]) -> None:
+    @settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])  # a busy machine is no failure
     @given(row=rows_of(kind))
     def there_and_back(row: Any) -> None:
         if isinstance(row, Row):

@@ -16,7 +16,7 @@ from leakscope.record.rows.comm import FinalOperation, IssuedOperation
 
 Channel = tuple[str, str, int | None, int | None]
 """(group, direction, peer, tag)."""
-_WELL = (EndKind.FINISHED, EndKind.STOPPED)
+_WELL = (EndKind.FINISHED, EndKind.STOPPED, EndKind.UNKNOWN)
 _ANSWERED_BY: Mapping[str, Direction] = {Direction.SEND: Direction.RECV, Direction.RECV: Direction.SEND}
 """P2P operations, each with what the other side does."""
 _ENDED_FOR_ALL = (124, 130)

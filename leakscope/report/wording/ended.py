@@ -61,6 +61,7 @@ def _how(ended: Ended) -> str:
         EndKind.EXITED: f"exited with {status_text(ended.status)}",
         EndKind.KILLED: f"killed by {status_text(ended.status)}",
         EndKind.LOST: "left no word of how it ended,",
+        EndKind.UNKNOWN: "ended in an unknown way",
     }[ended.how]
 
 
