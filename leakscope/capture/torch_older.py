@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ctypes
+import os
+import struct
 import sys
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -13,7 +15,7 @@ from typing import Any
 
 import torch
 
-from leakscope.capture.private_names import Part, bind, getter, nothing
+from leakscope.capture.private_names import Part, at, bind, getter, nothing
 
 _HEAD = 2
 """Words of a Python object before its own fields; a SavedTensor's first is the address of a SavedVariable."""
@@ -74,7 +76,18 @@ def saved_layout() -> SavedLayout | None:
 
 
 def _word(address: int, place: int = 0) -> int:
-    return ctypes.c_size_t.from_address(address + place * ctypes.sizeof(ctypes.c_size_t)).value
+    """A word of memory; 0 where there is none: in another torch it may stand elsewhere, and this be no address."""
+    size = struct.calcsize("P")
+    try:
+        memory = os.open("/proc/self/mem", os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return 0
+    try:
+        return int(struct.unpack("P", os.pread(memory, size, address + place * size))[0])
+    except (OSError, OverflowError, struct.error):
+        return 0
+    finally:
+        os.close(memory)
 
 
 def _counts_in_python() -> bool:
@@ -97,7 +110,7 @@ give_back_tensor, give_back_storage = (
     for base in ("TensorBase", "StorageBase")
 )
 """Make a Python object that C++ has taken over Python's again."""
-SAVED_TENSORS_TELL = hasattr(torch._C._autograd.SavedTensor, "data")
+SAVED_TENSORS_TELL = hasattr(at("torch._C._autograd.SavedTensor"), "data")
 """Whether a saved tensor says itself what it holds; in torch 2.9 and older memory does."""
 SAVED_TENSOR = bind(
     "torch._C._autograd.SavedTensor", Part.NATIVE, works=lambda _: SAVED_TENSORS_TELL or saved_layout() is not None
