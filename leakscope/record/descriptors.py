@@ -28,7 +28,7 @@ from os import open as open_number
 from pathlib import Path
 
 _STDERR = 2
-_NO_MORE = (errno.EMFILE, errno.ENFILE)
+NO_MORE = (errno.EMFILE, errno.ENFILE)
 """The process, or the system, has all files open that it may have."""
 
 UNFINISHED = ".*.[0-9]*"
@@ -147,7 +147,7 @@ def _opened(path: Path, flags: int, reserve: Reserve | None) -> Descriptor:
     try:
         return Descriptor(path, flags)
     except OSError as error:
-        if error.errno not in _NO_MORE or reserve is None:
+        if error.errno not in NO_MORE or reserve is None:
             raise
     reserve.let_go()
     return Descriptor(path, flags)

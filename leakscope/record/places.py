@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from leakscope.record.descriptors import GrowingFile, Reserve, write_whole
+from leakscope.record.descriptors import NO_MORE, GrowingFile, Reserve, write_whole
 
 MAX_ELSEWHERE = 64 << 20
 """Bytes, chosen, that one rank writes outside of the run's folder: it may be memory that they take."""
@@ -32,6 +32,13 @@ class Places:
 
     def add_line(self, name: str, line: bytes) -> None:
         """Add a line to a file of this name. Raises OSError where it cannot be written anywhere."""
+        file = self._growing.get(name)
+        if file is not None and not self._at:  # as nearly always; where it fails, again below
+            with self._one_at_a_time:
+                try:
+                    return file.add(line)
+                except OSError:
+                    pass
 
         def add(folder: Path) -> None:
             file = self._growing.get(name)
@@ -62,7 +69,7 @@ class Places:
             try:
                 if at:
                     self._enter(self._all[at], size)
-                write(self._all[at])
+                self._write_into(self._all[at], write)
             except OSError as error:
                 failed = failed or error
                 continue
@@ -73,6 +80,15 @@ class Places:
         if failed is not None:
             self._forget()
             raise failed
+
+    def _write_into(self, folder: Path, write: Callable[[Path], None]) -> None:
+        try:
+            write(folder)
+        except OSError as error:
+            if error.errno not in NO_MORE or not self._growing:
+                raise
+            self._forget()  # each is opened again for its next line
+            write(folder)
 
     def _enter(self, folder: Path, size: int) -> None:
         if self._elsewhere + size > MAX_ELSEWHERE:

@@ -101,13 +101,16 @@ def test_one_descriptor_is_kept_back(tmp_path: Path) -> None:
             while True:
                 theirs.append(os.open(os.devnull, os.O_RDONLY))
         folder.write("whole.json", {})
+        folder.note("one file stays open")
         folder.write("another.json", {})
+        folder.note("and is opened again")
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, before)
         for number in theirs:
             os.close(number)
         folder.close()
-    assert sorted(path.name for path in folder.path.iterdir()) == ["another.json", "whole.json"]
+    assert sorted(path.name for path in folder.path.iterdir()) == ["another.json", "notes.jsonl", "whole.json"]
+    assert len((folder.path / "notes.jsonl").read_text().splitlines()) == 2
 
 
 def test_what_goes_elsewhere_is_told_once_and_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
