@@ -49,7 +49,7 @@ def ended_file(rank: Path) -> Path:
 
 def ranks_in(folder: Path) -> list[int]:
     """Numbers of the ranks that have a folder, rising."""
-    names = (path.name for path in folder.iterdir() if re.fullmatch(r"rank_[0-9]{4,9}", path.name))
+    names = (path.name for path in folder.iterdir() if re.fullmatch(r"rank_[0-9]{4,9}", path.name) and path.is_dir())
     return sorted(int(name[5:]) for name in names if name == rank_name(int(name[5:])))
 
 

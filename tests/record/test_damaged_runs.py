@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -190,6 +191,15 @@ def test_ranks_that_left_nothing_are_named_in_a_line(damaged: Damage, ranks: int
     assert run.expected_ranks == ranks
     assert [rank.number for rank in run.ranks] == list(range(min(ranks, 66)))
     assert run.notes == (() if ranks < 66 else (f"nothing was recorded for ranks 66 to {ranks - 1}",))
+
+
+@pytest.mark.parametrize("kind", ["an empty file", "a pipe", "a link to itself", "a link to nowhere"])
+def test_a_rank_whose_folder_is_none_left_nothing(kind: str, tmp_path: Path) -> None:
+    write_small_run(tmp_path / "run")
+    shutil.rmtree(tmp_path / "run" / "rank_0001")
+    IN_ITS_PLACE[kind](tmp_path / "run" / "rank_0001")
+    run = read_run(tmp_path / "run")
+    assert run.ranks[1].ended == lost() and run.ranks[1].notes == ("nothing was recorded for this rank",)
 
 
 def test_more_ranks_than_can_be_are_those_that_have_a_folder(damaged: Damage) -> None:
