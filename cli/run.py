@@ -52,7 +52,7 @@ def run(ctx: click.Context, /, words: Sequence[str], **typed: Any) -> None:
     from leakscope.launch import outside_launcher
 
     options = options_of(words, typed)
-    check_module(options.module) if options.module else check_script(options.script)
+    check_module(options.module) if options.module else check_script(options.script, options.step_function is not None)
     outside = None if typed["ranks"] is not None else outside_launcher(os.environ)
     if typed["folder"] is None:
         options = replace(options, folder=_new_folder(options, outside))

@@ -17,8 +17,11 @@ from leakscope.options import Options
 from leakscope.record.folder import make_private
 
 
-def check_script(path: str) -> None:
-    """Raises LeakscopeError unless python could run it: source, bytecode, or a folder or zip file with a __main__."""
+def check_script(path: str, needs_source: bool = False) -> None:
+    """Raises LeakscopeError unless python could run it: source, bytecode, or a folder or zip file with a __main__.
+
+    `needs_source` where the steps are ended by a function, which is found in the source.
+    """
     try:
         kind = os.stat(path).st_mode
         if stat.S_ISDIR(kind) or get_importer(path) is not None:
@@ -29,6 +32,8 @@ def check_script(path: str) -> None:
             )
         elif not _is_bytecode(path):
             _check_source(path)
+        elif needs_source:
+            raise LeakscopeError(f"--step-function is looked for in source, and {path} is bytecode; name the source")
     except FileNotFoundError:
         stdin = "; write what comes on stdin to a file and name that" if path == "-" else ""
         raise LeakscopeError(f"there is no script {path}{stdin}") from None

@@ -7,6 +7,7 @@ import os
 import subprocess
 import zipfile
 from collections.abc import Callable
+from importlib.util import MAGIC_NUMBER
 from pathlib import Path
 
 import click
@@ -60,6 +61,7 @@ BAD = {
     "run empty": "there is no __main__.py in empty",
     "run empty.zip": "there is no __main__.py in empty.zip",
     "run old.pyc": "old.pyc is no bytecode of this Python; compile it anew, or name the source",
+    "run --step-function train_step compiled.pyc": "--step-function is looked for in source, and compiled.pyc is byte",
     "run odd.py": "odd.py is not a Python script",
     "run nul.py": "nul.py is not a Python script: source code string cannot contain null bytes",
     "run deep.py": "deep.py is not a Python script",
@@ -103,6 +105,7 @@ def test_bad_input_gets_one_sentence_and_status_2(leakscope_process: Command, sc
     script("this is no python\n", "notes.txt")
     (tmp_path / "train.bin").write_bytes(b"\x00\xff\xfe")
     (tmp_path / "old.pyc").write_bytes(b"\x00" * 16)
+    (tmp_path / "compiled.pyc").write_bytes(MAGIC_NUMBER)
     (tmp_path / "odd.py").write_bytes(b"# coding: nonsense")
     (tmp_path / "nul.py").write_bytes(b"print()\0")
     (tmp_path / "deep.py").write_text("-" * 200_000 + "1")
