@@ -304,3 +304,27 @@ def test_a_profiled_loop_that_runs_out_of_memory_tells_what_was_alive() -> None:
     told = "\n".join(run_text(profiler.findings.out_of_memory))
     assert "Rank 0: out of memory in step 1" in told
     assert kept and "kept in test_a_profiled_loop_that_runs_out_of_memory_tells_what_was_alive()" in told
+
+
+class Unspeakable(Exception):
+    """An error of the program's whose text cannot be had."""
+
+    def __str__(self) -> str:
+        raise ValueError("no words")
+
+
+def test_the_profiler_never_takes_the_place_of_an_error_under_way(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def fails(*_: object, **__: object) -> None:
+        raise RuntimeError("ours")
+
+    monkeypatch.setattr("leakscope.record.reading.read_run", fails)
+    with pytest.raises(Unspeakable), leakscope.Profiler():
+        raise Unspeakable
+    with pytest.raises(RuntimeError, match="ours"), leakscope.Profiler():
+        pass
+    said = capfd.readouterr().err.splitlines()
+    assert any("recording ended" in line for line in said) and any(
+        "not judged: RuntimeError: ours" in line for line in said
+    )

@@ -23,6 +23,7 @@ from leakscope.capture.originals import gc
 from leakscope.capture.private_names import Part, lacks, sentences
 from leakscope.capture.process.clock import CLOCK
 from leakscope.capture.process.gc_callbacks import freezing
+from leakscope.capture.process.guard import is_the_scripts
 from leakscope.capture.schedule.turns import Turns
 from leakscope.options import Options, launchers_number
 from leakscope.record.folder import RankFolder
@@ -81,7 +82,9 @@ class Looks:
         ):  # outside of the `try`: what an error's frames hold is gone when it is left
             try:
                 self._take(step, occasion, collect)
-            except Exception as error:  # noqa: BLE001 - told as a note: the user's script must not fail of our looking
+            except Exception as error:  # told as a note: the user's script must not fail of our looking
+                if is_the_scripts(error):
+                    raise
                 self._folder.note(f"the look at step {step} failed: {type(error).__name__}: {error}")
         self.work = CLOCK.thread_time() - at_work
         return CLOCK.perf_counter() - began

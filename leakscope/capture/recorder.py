@@ -192,7 +192,11 @@ class Recorder:
     def _look(self, step: int, occasion: Occasion, collect: bool = False) -> None:
         with self._looks.lock:
             self._rank_state.update(activity=Activity.LOOKING)
-            seconds = self._looks.take(step, occasion, collect)
+            try:
+                seconds = self._looks.take(step, occasion, collect)
+            except BaseException:  # the peers wait for one that is looked at
+                self._rank_state.update(activity=Activity.RUNNING)
+                raise
             self._watchdog.extend(seconds)
             self._schedule.taken(step, seconds, self._looks.work, judged=occasion in (Occasion.STEP, Occasion.PEER))
             self._rank_state.update(activity=Activity.RUNNING, spent=self._schedule.with_one_more)

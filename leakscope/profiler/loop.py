@@ -109,17 +109,32 @@ class Profiler:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         from leakscope.capture.process.guard import say_on_stderr
-        from leakscope.findings import judge
         from leakscope.record.model import Ended
-        from leakscope.record.reading import read_run
-        from leakscope.report import write
 
         assert self._recorder is not None
         how, status = (EndKind.FINISHED, 0) if kind is None else (EndKind.RAISED, 1)
-        text = "" if kind is None else f"{kind.__name__}: {error}"
         self._recorder.failed(error)
-        self._recorder.finish(lambda steps: Ended(how, status, steps, text), look=False)
+        self._recorder.finish(
+            # an error's own text may raise, too
+            lambda steps: Ended(how, status, steps, "" if kind is None else f"{kind.__name__}: {error}"),
+            look=False,
+        )
         self._recorder = None
+        try:
+            self._judge()
+        except Exception as problem:
+            if error is None:
+                raise
+            say_on_stderr(f"what was recorded was not judged: {type(problem).__name__}: {problem}")
+        if self._temporary is not None:
+            self._temporary.cleanup()
+
+    def _judge(self) -> None:
+        from leakscope.capture.process.guard import say_on_stderr
+        from leakscope.findings import judge
+        from leakscope.record.reading import read_run
+        from leakscope.report import write
+
         self.run = read_run(self._folder(), snapshots=True)
         self.findings = judge(self.run)
         if self._output is not None and self.run.expected_ranks == 1:
@@ -127,8 +142,6 @@ class Profiler:
                 write(self.run, self.findings, self._output)
             except OSError as problem:  # the training has come to its end, and what was found is here
                 say_on_stderr(f"{self._output} could not be written: {problem.strerror}")
-        if self._temporary is not None:
-            self._temporary.cleanup()
 
     @contextmanager
     def step(self) -> Iterator[None]:

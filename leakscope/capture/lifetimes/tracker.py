@@ -25,6 +25,7 @@ from leakscope.capture.lifetimes.table import Table
 from leakscope.capture.lifetimes.tensors import TENSOR, Kinds, each_tensor, tensors_alive
 from leakscope.capture.process.clock import CLOCK
 from leakscope.capture.process.forks import in_forked_child
+from leakscope.capture.process.guard import is_the_scripts
 from leakscope.capture.process.patches import Patches
 from leakscope.capture.source.user_frames import waiting
 from leakscope.capture.torch_private import c10d, node_running, sequence_of, without_functions
@@ -251,7 +252,9 @@ class LifetimeTracker:
             with self._inspect(self._step + 1, Occasion.PEAK) as live:
                 self._look = live.look
                 match_live(live, peak, self._table)
-        except Exception as error:  # noqa: BLE001 - told as a note: the user's script must not fail of our looking
+        except Exception as error:  # told as a note: the user's script must not fail of our looking
+            if is_the_scripts(error):
+                raise
             self._look, self._deaf = None, True
             self._failure = f"the look at the peak failed: {type(error).__name__}: {error}"
 

@@ -130,7 +130,7 @@ class Guard:
 
         Raises it again where it is the script's: raised by a signal handler of its own that ran in the middle of us.
         """
-        if _is_of_a_signal_handler(error):
+        if is_the_scripts(error):
             raise error
         if self.deaf or not self._once.acquire(blocking=False):
             return
@@ -172,7 +172,7 @@ def _interrupt() -> None:
     _thread.interrupt_main()
 
 
-def _is_of_a_signal_handler(error: BaseException) -> bool:
+def is_the_scripts(error: BaseException) -> bool:
     """Whether a handler that the script has set was running when this was raised, as one that ends what takes long."""
     handlers = {code for number in signal.valid_signals() if (code := _code(signal.getsignal(number))) is not None}
     trace = error.__traceback__ if handlers else None

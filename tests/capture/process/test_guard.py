@@ -10,6 +10,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from pathlib import Path
 from types import FrameType
 
 import pytest
@@ -17,6 +18,11 @@ import pytest
 from leakscope.capture.process.guard import Guard
 from leakscope.capture.process.import_hook import AfterImport
 from leakscope.capture.process.patches import Patches
+from leakscope.capture.recorder import Recorder
+from leakscope.capture.schedule.rank_state import Activity, RankState, all_there
+from leakscope.options import Options
+from leakscope.record.kinds import EndKind
+from leakscope.record.model import Ended
 
 
 class Owner:
@@ -132,6 +138,31 @@ def test_what_a_signal_handler_of_the_scripts_raises_in_us_is_the_scripts(
     with handled(signal.SIGALRM, handler), pytest.raises(TooSlow):
         Owner().call(1)
     assert not told.said and not told.guard.lost
+
+
+@pytest.mark.look
+@pytest.mark.parametrize("number", [signal.SIGALRM, signal.SIGINT])
+def test_a_look_passes_on_what_a_signal_handler_raises(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals
+) -> None:
+    def interrupted(*_: object, **__: object) -> None:
+        signal.raise_signal(number)
+
+    recorder = Recorder(Options(folder=tmp_path, by_hand=True, warmup=0, budget=1.0))
+    monkeypatch.setattr("leakscope.capture.looks.look_at_heap", interrupted)
+    with handled(number, too_slow), pytest.raises(TooSlow):
+        for _ in range(3):
+            recorder.boundary()
+    assert not recorder.patches.guard.lost
+    assert recorder._rank_state.mine.activity == Activity.RUNNING
+    recorder.finish(lambda steps: Ended(EndKind.FINISHED, 0, steps), look=False)
+    assert list(tmp_path.rglob("notes.jsonl")) == []
+
+
+def test_ranks_do_not_wait_for_one_whose_recording_has_ended() -> None:
+    lost, there, behind = (RankState(steps, activity, 0.0) for steps, activity in ((4, Activity.LOST), (9, 0), (8, 0)))
+    assert all_there((lost, there), 9) and not all_there((lost, behind), 9)
+    assert not all_there((lost, lost), 9), "the script of a rank alone goes on to its own end"
 
 
 def test_an_interrupt_in_us_is_the_scripts(told: Told) -> None:
