@@ -99,7 +99,9 @@ class Recorder:
         if not options.by_hand:
             if options.step_function is not None:
                 self._handover.expect(options.step_function)
-                leave_us_out(self.patches)  # the script may compile it, with what makes it end steps around it
+                leave_us_out(
+                    self.patches, self._folder.note
+                )  # the script may compile it, with what makes it end steps around it
             else:
                 StepEvents(StepClock(self._peers.step_alone, self._guard), self.step_ended).install(self.patches)
             processes = OwnProcesses(self._folder.append)

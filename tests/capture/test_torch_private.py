@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import functools
 import re
+import sys
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -18,6 +19,8 @@ import leakscope
 from leakscope.capture import private_names, torch_private
 from leakscope.capture.device.accelerator import described, untold
 from leakscope.capture.private_names import NEEDS, TABLE, Part, Private, lacking, lacks, sentences
+from leakscope.capture.process.dynamo import leave_us_out
+from leakscope.capture.process.patches import Patches
 from leakscope.errors import LeakscopeError
 from leakscope.verdict import Verdict
 
@@ -179,3 +182,14 @@ def test_what_an_accelerator_does_not_offer_is_told() -> None:
         "this torch has no _snapshot for npu",
         "this torch has no _npu_attach_out_of_memory_observer for npu",
     ]
+
+
+def test_a_dynamo_that_skips_folders_in_another_way_is_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, torch_private.DYNAMO_RULES, ModuleType("rules"))
+    told: list[str] = []
+    patches = Patches()
+    leave_us_out(patches, told.append)
+    assert [sentence.partition(": ")[0] for sentence in told] == [
+        "this torch has no torch._dynamo.trace_rules.SKIP_DIRS"
+    ]
+    assert patches.names == ()

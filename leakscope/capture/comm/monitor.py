@@ -54,7 +54,7 @@ class CommMonitor:
         self._log = OperationLog(self._file, now)
         self._calls = Calls(self._log, self.patches)
         self._contexts: ContextMonitor | None = None
-        leave_us_out(self.patches)
+        leave_us_out(self.patches, folder.note)
         self._calls.install()
         if not lacks(Part.FUNCTIONAL):
             functional_collectives.install(self._log, self._calls, self.patches)

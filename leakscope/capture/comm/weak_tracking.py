@@ -21,6 +21,7 @@ from leakscope.capture.comm.writer import CommFile
 from leakscope.capture.process.clock import CLOCK
 from leakscope.capture.torch_private import TensorBase, address_of_storage
 
+Tensor = torch.Tensor
 storage_of: Any = TensorBase.untyped_storage
 
 
@@ -108,7 +109,7 @@ class WeakTracker:
         """Hear of the deaths of tensors and of their storages; a storage is followed for its latest operation."""
         note = self._note
         for tensor in tensors:
-            if type(tensor) is torch.Tensor:
+            if type(tensor) is Tensor:
                 mark = TensorRef(tensor, note)
                 mark.operation = operation
                 operation.marks.append(mark)

@@ -11,17 +11,20 @@ from leakscope.capture.process.patches import Patches
 _CAPTURE = str(Path(__file__).resolve().parent.parent) + "/"
 
 
-def leave_us_out(patches: Patches) -> None:
-    """Put this folder among those that dynamo skips, once the script has dynamo loaded."""
+def leave_us_out(patches: Patches, tell: Callable[[str], object]) -> None:
+    """Put this folder among those that dynamo skips, once the script has dynamo loaded; `tell` why it cannot be."""
+    from leakscope.capture.private_names import Part
     from leakscope.capture.torch_private import DYNAMO_RULES, skipped_folders
 
     def skip() -> None:
         known = skipped_folders()
-        if known is not None:
-            folders, read_again = known
-            folders.append(_CAPTURE)
-            read_again()
-            patches.add("skipped folder of dynamo", unskip)
+        if known is None:
+            tell(f"this torch has no {DYNAMO_RULES}.SKIP_DIRS: {Part.COMPILED.value}")
+            return
+        folders, read_again = known
+        folders.append(_CAPTURE)
+        read_again()
+        patches.add("skipped folder of dynamo", unskip)
 
     def unskip() -> None:
         known = skipped_folders()
