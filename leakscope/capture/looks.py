@@ -19,10 +19,9 @@ from leakscope.capture.heap.look import look as look_at_heap
 from leakscope.capture.heap.objects.gains import Gains
 from leakscope.capture.host.limits import HostLimits
 from leakscope.capture.lifetimes.allocation_sites import AllocationSites
-from leakscope.capture.originals import gc
 from leakscope.capture.private_names import Part, lacks, sentences
 from leakscope.capture.process.clock import CLOCK
-from leakscope.capture.process.gc_callbacks import freezing
+from leakscope.capture.process.gc_callbacks import freezing, script_freezes
 from leakscope.capture.process.guard import is_the_scripts
 from leakscope.capture.schedule.turns import Turns
 from leakscope.options import Options, launchers_number
@@ -70,7 +69,7 @@ class Looks:
         if not self.limits.room_for_a_look():
             self._folder.note(f"the look at step {step} was left out: {NO_ROOM}")
             return 0.0
-        if gc.get_freeze_count() and not self._frozen:
+        if script_freezes() and not self._frozen:
             self._frozen = True
             self._folder.note(
                 f"the script had called gc.freeze() when step {step} was looked at: what was frozen is never "
