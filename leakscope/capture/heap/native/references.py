@@ -240,9 +240,7 @@ class NativeReferences:
     def index_of(self, obj: Any) -> int:
         """Index of an object, which joins the graph if it is new."""
         index = self.find(id(obj))
-        if (
-            index < 0 and type(obj) is tuple
-        ):  # what a pack hook gave: only C++ holds it, so the sweep may have let it go
+        if index < 0 and type(obj) is tuple:  # a pack hook's: only C++ holds it, so the sweep may have let it go
             index = self.sweep.let_go.get(id(obj), -1)
         if index < 0:
             index = self._first_new + len(self.new)
