@@ -123,9 +123,9 @@ def nothing(*_: object) -> None:
 @cache
 def lacking() -> tuple[Private, ...]:
     """What of the table this torch lacks; found when first asked, in less than a millisecond."""
-    from leakscope.capture.torch_private import unheard  # fills the table
+    from leakscope.capture.torch_private import past_modes  # fills the table
 
-    with unheard():
+    with past_modes():
         return tuple(private for private in TABLE if not private.is_there())
 
 

@@ -7,16 +7,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import torch
-
-from leakscope.capture.comm.monitor import CommMonitor
+from leakscope.capture.comm.monitor import CommMonitor, is_there
 from leakscope.capture.device.counters import Counter
 from leakscope.capture.device.monitor import DeviceMemory
 from leakscope.capture.heap.look import Live
 from leakscope.capture.lifetimes.allocation_sites import AllocationSites
 from leakscope.capture.lifetimes.tracker import LifetimeTracker
 from leakscope.capture.looks import Looks
-from leakscope.capture.private_names import Part, lacks
 from leakscope.capture.process.child_processes import OwnProcesses
 from leakscope.capture.process.clock import CLOCK
 from leakscope.capture.process.dynamo import leave_us_out
@@ -87,8 +84,6 @@ class Recorder:
         self._began = self._attached = CLOCK.perf_counter()
         self._peak: int | None = None
 
-    # what is put into the process
-
     def attach(self) -> None:
         """Start listening."""
         options = self.options
@@ -99,16 +94,14 @@ class Recorder:
         if not options.by_hand:
             if options.step_function is not None:
                 self._handover.expect(options.step_function)
-                leave_us_out(
-                    self.patches, self._folder.note
-                )  # the script may compile it, with what makes it end steps around it
+                leave_us_out(self.patches, self._folder.note)  # the script may compile what ends its steps
             else:
                 StepEvents(StepClock(self._peers.step_alone, self._guard), self.step_ended).install(self.patches)
             processes = OwnProcesses(self._folder.append)
             processes.install(self.patches)
             if options.rank == 0 and not options.quiet:
                 self._no_step = NoStepYet(options.step_function, processes)
-            if options.world > 1 and torch.distributed.is_available() and not lacks(Part.COMM):
+            if options.world > 1 and is_there():
                 self._comm = self._looks.comm = CommMonitor(self._folder, self.patches)
                 call_ahead_of_comm(self._before_comm, self.patches)
                 self._stuck = Stuck(self._folder.path / STACKS, self.patches, options.hang_timeout, self._comm)

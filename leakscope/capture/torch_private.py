@@ -31,7 +31,7 @@ OUTSIDE_OF_MODES = () if _lacked else (keys_put_in(), keys_left_out())
 """How torch dispatches outside of any mode, for `with_keys`; empty where that is not known."""
 
 
-def unheard() -> ExitStack:
+def past_modes() -> ExitStack:
     """A block in which no mode of the script's hears what is done."""
     guards = (guard for guard in (without_functions, without_dispatch) if not isinstance(guard, Lacked))
     with ExitStack() as entered:

@@ -158,6 +158,11 @@ class CommMonitor:
         return (*parts, *(part.__dict__ for part in parts))
 
 
+def is_there() -> bool:
+    """Whether this torch can communicate, and can be followed there."""
+    return torch.distributed.is_available() and not lacks(Part.COMM)
+
+
 def _is_pending(operations: tuple[Any, ...]) -> bool:
     return any(operation.waited is None and operation.completed is None for operation in operations)
 
