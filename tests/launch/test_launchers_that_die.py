@@ -44,6 +44,9 @@ def kill_the_launcher(folder: Path, script: Path, ranks: int, number: signal.Sig
     files = [folder / f"pid_{rank}" for rank in range(ranks)]
     until(lambda: all(file.exists() and file.read_text().endswith(" ") for file in files), 60)
     launcher.send_signal(number)
+    if number == signal.SIGINT:  # the first is taken for the terminal's, which sends it to the rank as well
+        time.sleep(1.5)
+        launcher.send_signal(number)
     return launcher.wait(60), [int(file.read_text()) for file in files]
 
 
@@ -84,15 +87,29 @@ def test_ranks_end_with_a_launcher_that_is_killed(
     assert "INCONCLUSIVE" in told and "nothing was recorded" not in told
 
 
-@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGINT])
 def test_what_ends_the_launcher_ends_its_rank_and_is_told(
     script: Write, tmp_path: Path, number: signal.Signals
 ) -> None:
     status, processes = kill_the_launcher(tmp_path, script(LOOP), 1, number)
     assert status == 128 + number and not is_there(processes[0])
     rank = read_run(tmp_path / "run").ranks[0]
-    assert (rank.ended.how, rank.ended.status) == ("killed", 128 + number) and len(rank.steps) >= 50
+    how = "raised" if number == signal.SIGINT else "killed"
+    assert (rank.ended.how, rank.ended.status) == (how, 128 + number) and len(rank.steps) >= 50
     assert (tmp_path / "run" / "report.html").exists() and "Verdict" in (tmp_path / "out").read_text()
+
+
+def test_what_is_ignored_stays_so() -> None:
+    from torch.distributed.launcher.api import LaunchConfig
+
+    from leakscope.launch.elastic import _signals
+
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        answered = _signals(LaunchConfig).get("signals_to_handle", "")
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    assert "SIGHUP" not in answered, "as nohup leaves it"
 
 
 ANSWERS = """
