@@ -139,7 +139,7 @@ def counted(stages: list[PipelineStage]) -> Iterator[str]:
             for name, rows in infos.items()
         }
         parts["args_recv_info.buffer.grad"] = [b.grad for b in parts["args_recv_info.buffer"] if b.grad is not None]
-        parts["fwd_cache"] = [t for outputs, values in stage.fwd_cache.values() for t in (*outputs, *values)]
+        parts["fwd_cache"] = [t for outputs, values in microbatches(stage) for t in (*outputs, *values) if t is not None]
         parts["bwd_cache"] = [t for grads in stage.bwd_cache.values() for t in grads if t is not None]
         parts["output_chunks"] = list(stage.output_chunks)
         for name, tensors in parts.items():
@@ -152,6 +152,13 @@ def counted(stages: list[PipelineStage]) -> Iterator[str]:
         yield f"stage {stage.stage_index} most outputs alive {block.most_alive}"
         block.hook_calls, block.most_alive = 0, 0
         block.outputs.clear()
+
+
+def microbatches(stage: Any) -> list[tuple[Any, Any]]:
+    """(outputs, inputs) that a stage keeps of each microbatch until its backward; torch 2.15 calls them otherwise."""
+    if hasattr(stage, "fwd_cache"):
+        return list(stage.fwd_cache.values())
+    return [(state.live_outputs, state.input_values) for state in stage._forward_chunk_states.values()]
 
 
 def main() -> None:

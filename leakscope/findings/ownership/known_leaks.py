@@ -88,6 +88,20 @@ KNOWN = (
         "pytorch/pytorch#128910",
         "a stage keeps the outputs it has sent, and its inputs, until their backward",
     ),
+    # torch 2.15 starts backward from gradient edges, and lets go of the outputs that it has sent where it can
+    KnownLeak(
+        "PipelineStage._forward_chunk_states[i].live_outputs",
+        r"PipelineStage\._forward_chunk_states\S* _ForwardChunkState\.live_outputs",
+        "pytorch/pytorch#128910",
+        "the last stage keeps its outputs until their backward, and any stage those that are no plain tensors, those "
+        "under DistributedDataParallel and those of a dw_builder",
+    ),
+    KnownLeak(
+        "PipelineStage._forward_chunk_states",
+        r"PipelineStage\._forward_chunk_states",
+        "pytorch/pytorch#128910",
+        "a stage keeps its inputs until their backward",
+    ),
     KnownLeak(
         "PipelineStage.backward_state[i][i][i]['intermediates']",
         r"PipelineStage\.backward_state\S*\['intermediates'\]",
