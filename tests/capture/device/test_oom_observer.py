@@ -15,6 +15,7 @@ import pytest
 from support.devices.fake_device_memory import FakeDeviceMemory
 
 from leakscope.capture.device.oom_observer import MAX_FREE_LOOKS
+from leakscope.capture.process.guard import Guard
 
 Make = Callable[..., FakeDeviceMemory]
 
@@ -134,3 +135,22 @@ def test_a_forked_child_says_nothing(at: FakeDeviceMemory, tmp_path: Path) -> No
         os._exit(0)
     assert os.waitpid(child, 0)[1] == 0
     assert not (tmp_path / "rank_0000" / "device_out_of_memory.jsonl").exists()
+
+
+@pytest.mark.parametrize("name", ["out-of-memory observer", "first use of cpu"])
+def test_an_error_of_ours_does_not_take_the_place_of_the_allocators(
+    fake_device: Make, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], name: str
+) -> None:
+    def planted(guard: Guard, entry: str, function: Callable[..., object]) -> Callable[..., object]:
+        def fails(*_: object) -> None:
+            raise MemoryError("ours")
+
+        return fails if entry == name else function
+
+    monkeypatch.setattr(Guard, "known", planted)
+    made = fake_device()
+    made.module.use()
+    run_out(made)
+    run_out(made)
+    (said,) = capfd.readouterr().err.splitlines()
+    assert said == f"leakscope: recording ended at step 0: MemoryError: ours (in {name}); the script runs on"
