@@ -57,7 +57,7 @@ def values(kind: Any) -> st.SearchStrategy[Any]:
         return st.sampled_from(list(kind))
     plain = {
         int: st.integers(0, LARGEST),
-        Signed: st.integers(-(1 << 63), (1 << 63) - 1),
+        Signed: st.integers(-(1 << 63), (1 << 64) - 1),
         str: st.text(max_size=8),
         bool: st.booleans(),
         float: st.floats(-LARGEST, LARGEST),
@@ -161,6 +161,13 @@ def test_nothing_of_what_is_written_of_an_operation_is_lost(more: dict[str, Any]
         setattr(operation, name, value)
     line = json.loads(json.dumps(operation.row(1.0)))
     assert to_json(from_json(CommOperation, line)) == {**line, "shape": list(line["shape"])}
+
+
+def test_what_no_memory_could_hold_may_have_been_wanted(tmp_path: Path) -> None:
+    row = AllocationFailure(
+        step=3, error="you tried to allocate 18446744073709551615 bytes", wanted_bytes=(1 << 64) - 1
+    )
+    assert recorded(tmp_path, AllocationFailure.FILE, to_line(row)).allocation_failures == (row,)
 
 
 def test_a_rank_that_hung_is_written_as_before(tmp_path: Path) -> None:

@@ -96,7 +96,7 @@ class DeviceFailure(Row):
     """The last step that had ended."""
     kind: str
     device: int
-    wanted_bytes: int
+    wanted_bytes: Signed
     limit_bytes: int
     free_bytes: int
     """What the driver had free."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from leakscope.record.kinds import RowTag
-from leakscope.record.rows.row import Row
+from leakscope.record.rows.row import Row, Signed
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,7 +20,7 @@ class AllocationFailure(Row):
     """Seconds since the epoch; the first versions did not say it."""
     error: str
     """First line of its text."""
-    wanted_bytes: int | None = None
+    wanted_bytes: Signed | None = None
     """None where the error does not say."""
     at: str = ""
     """The innermost line of the user's, "" where there is none."""

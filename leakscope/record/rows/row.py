@@ -20,7 +20,7 @@ _SIGNED = "signed"
 _EITHER = (UnionType, Union)
 
 Signed = Annotated[int, _SIGNED]
-"""A number that may be below zero, of 64 bits; a plain `int` counts something, up to `LARGEST`."""
+"""A number of 64 bits, with its sign or without; a plain `int` counts something that is there, up to `LARGEST`."""
 LARGEST = 1 << 60
 """More than anything counted here: an exbibyte, and of seconds the age of the universe."""
 LONGEST = 1 << 16
@@ -144,7 +144,7 @@ def _of_number(kind: type[int | float], least: int, most: int) -> Read:
 
 
 _PLAIN: Mapping[Any, Read] = {
-    Signed: _of_number(int, -(1 << 63), (1 << 63) - 1),
+    Signed: _of_number(int, -(1 << 63), (1 << 64) - 1),
     int: _of_number(int, 0, LARGEST),
     float: _of_number(float, -LARGEST, LARGEST),
     str: lambda value: _cut_off(value) if type(value) is str else _refuse(value, "text"),
