@@ -131,7 +131,7 @@ class Recorder:
 
         Raises Stop where a run with `steps` is over.
         """
-        if self._guard.deaf:
+        if self._guard.deaf or self._collections.is_within():
             return
         try:
             with self._collections.not_listening():

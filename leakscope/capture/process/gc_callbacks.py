@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _thread
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -66,6 +67,8 @@ class CollectionWatch:
         self.over = False
         """Nothing more is to be noted."""
         self._own_blocks = 0
+        self._at_work: set[int] = set()
+        """Threads on which leakscope is at work."""
         self._attentive = _ATTENTIVE
         self._weights: list[dict[Any, Any]] = [{} for _ in range(_MAX_WEIGHTS)]
 
@@ -98,17 +101,28 @@ class CollectionWatch:
 
         Automatic gc waits: what leakscope allocates must not be what frees the program's garbage, unseen.
         """
-        collecting = gc.isenabled()
-        gc.disable()
-        self._own_blocks += 1
-        young = gc.get_count()[0]
-        try:
+        me, young, collecting = _thread.get_ident(), None, gc.isenabled()
+        is_outermost = me not in self._at_work
+        try:  # a signal handler of the script's may raise after every call
+            self._own_blocks += 1
+            self._at_work.add(me)
+            gc.disable()
+            young = gc.get_count()[0]
             yield
         finally:
-            self._restore(young)
-            self._own_blocks -= 1
-            if collecting:
-                gc.enable()
+            try:
+                if is_outermost:
+                    self._at_work.discard(me)
+                if young is not None:
+                    self._restore(young)
+            finally:
+                self._own_blocks -= 1
+                if collecting:
+                    gc.enable()
+
+    def is_within(self) -> bool:
+        """Whether this thread runs such a block: in the middle of it a signal handler of the script's may run."""
+        return _thread.get_ident() in self._at_work
 
     def _restore(self, young: int) -> None:
         """Set gc's count of young objects back, so that the program's garbage goes when it would go without us.

@@ -79,3 +79,27 @@ def test_a_thread_that_computes_does_not_keep_a_look_from_ending() -> None:
 def test_a_run_ends_beside(disturbs: str, leakscope: Command, script: Callable[[str], Path]) -> None:
     ran = leakscope("run", script(MODEL + disturbs + STEPS), timeout=60)
     assert ran.returncode == 0 and ran.stdout.startswith("done") and "9 steps" in ran.stdout + ran.stderr, ran.stderr
+
+
+STEPS_IN_A_HANDLER = """
+import signal
+other = torch.optim.SGD([torch.ones(4, requires_grad=True)], lr=0.01)
+other.param_groups[0]["params"][0].grad = torch.ones(4)
+idle = [True]
+def step(*_):
+    if idle:
+        idle.clear()
+        other.step()
+        idle.append(True)
+signal.signal(signal.SIGALRM, step)
+signal.setitimer(signal.ITIMER_REAL, 0.05, 0.05)
+"""
+
+
+@pytest.mark.process
+def test_a_signal_handler_may_take_a_step_in_the_middle_of_a_look(
+    leakscope: Command, script: Callable[[str], Path]
+) -> None:
+    end = "signal.setitimer(signal.ITIMER_REAL, 0)\nsignal.signal(signal.SIGALRM, signal.SIG_IGN)\n"
+    ran = leakscope("run", script(MODEL + STEPS_IN_A_HANDLER + STEPS + end), timeout=60)
+    assert ran.returncode == 0 and ran.stdout.startswith("done"), ran.stderr
