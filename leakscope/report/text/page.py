@@ -100,7 +100,7 @@ def _verdict(run: Run, findings: Findings) -> Iterator[str]:
 def _about(run: Run) -> str:
     """`train.py: 2 ranks, 12 steps by Adam.step, 4 looks (960.0 ms), cpu, torch 2.13.0, native heap reader`."""
     steps = f"{plural(steps_of(run), 'step')} {clock_text(run)}".strip()
-    of_run = (plural(len(run.ranks), "rank"), steps, looking_text(run))
+    of_run = (plural(max(len(run.ranks), run.expected_ranks), "rank"), steps, looking_text(run))
     reader = f"{run.heap_reader} heap reader" if run.heap_reader else ""
     parts = (*of_run, run.device, f"torch {run.torch}" if run.torch else "", reader)
     return f"{' '.join(run.command)}: {', '.join(part for part in parts if part)}"
