@@ -28,7 +28,7 @@ from leakscope.capture.schedule.events import StepEvents
 from leakscope.capture.schedule.handover import Handover
 from leakscope.capture.schedule.looks import Schedule
 from leakscope.capture.schedule.no_step import NoStepYet
-from leakscope.capture.schedule.peers import Peers, call_ahead_of_comm
+from leakscope.capture.schedule.peers import LOOK_TIMEOUT_S, Peers, call_ahead_of_comm
 from leakscope.capture.schedule.rank_state import Activity, RankStateFile
 from leakscope.capture.schedule.steps import MARK, StepClock, Tick
 from leakscope.capture.shortages import Shortages
@@ -189,12 +189,10 @@ class Recorder:
             self._rank_state.update(activity=Activity.LOOKING)
             try:
                 seconds = self._looks.take(step, occasion, collect)
-            except BaseException:  # the peers wait for one that is looked at
-                self._rank_state.update(activity=Activity.RUNNING)
-                raise
-            self._watchdog.extend(seconds)
-            self._schedule.taken(step, seconds, self._looks.work, judged=occasion in (Occasion.STEP, Occasion.PEER))
-            self._rank_state.update(activity=Activity.RUNNING, spent=self._schedule.with_one_more)
+                self._watchdog.extend(seconds)
+                self._schedule.taken(step, seconds, self._looks.work, occasion in (Occasion.STEP, Occasion.PEER))
+            finally:  # its peers may wait for it
+                self._rank_state.update(activity=Activity.RUNNING, spent=self._schedule.with_one_more)
 
     def _look_as_peer(self, step: int) -> None:
         if self._comm is not None:
@@ -253,7 +251,7 @@ class Recorder:
         self._peers.answer_on_watchdog_thread()
 
     def _leave(self) -> None:
-        self._looks.lock.acquire()
+        self._looks.lock.acquire(timeout=LOOK_TIMEOUT_S)
         self._ends.leave(self.steps, written=self.stopped)
 
     def _orphaned(self) -> None:
@@ -264,10 +262,9 @@ class Recorder:
     @unheard
     def failed(self, error: BaseException | None) -> None:
         """The script's main code raised: an allocation that failed is looked at while its traceback's frames live."""
-        if self._guard.deaf:
-            return
         try:
-            self._look_at_uncaught(self.steps, error)
+            if not self._guard.deaf:
+                self._look_at_uncaught(self.steps, error)
         except Exception as ours:  # noqa: BLE001 - whatever it is, it must not become the script's
             self._guard.fault("error of the script", ours)
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
+import numpy as np
+
 from leakscope.capture.heap.garbage import Unreachable, find_unreachable, freed_by
 from leakscope.capture.heap.hook_owners import find_hook_owners
+from leakscope.capture.heap.native.changes import changed
 from leakscope.capture.heap.native.references import NativeReferences
 from leakscope.capture.heap.prune import PrunedHeap, prune
-from leakscope.capture.heap.python.columns import counts_of
 from leakscope.capture.heap.refcounts import RefcountTable, explain_refcounts
 from leakscope.graph.model import Ints
 
@@ -47,14 +49,13 @@ def explain(
 
 
 def _leave_unjudged_what_changed(native: NativeReferences, refcounts: RefcountTable, unreachable: Unreachable) -> bool:
-    """Take as held what seemed garbage but whose count has changed since the sweep: another thread has it.
+    """Take as held what seemed garbage and has changed since the sweep: another thread has it, or had it.
 
-    An object whose count moves is alive; it becomes a root and is counted among what could not be judged.
+    What changes becomes a root and is counted among what could not be judged. So is what nothing held any more when the
+    Python reader came to count it: its last owner let it go in between.
     """
     dead = unreachable.objects[unreachable.objects < native.sweep.tracked]
-    objects = [native.sweep.objects[k] for k in dead.tolist()]
-    before = native.sweep.counts[dead]
-    moved = dead[counts_of(objects) - 1 > before + (native.role[dead] > 0)]
+    moved = np.union1d(changed(native, dead), dead[native.sweep.counts[dead] == 0])
     if len(moved) == 0:
         return False
     refcounts.unexplained[moved] = 1

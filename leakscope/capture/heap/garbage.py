@@ -14,6 +14,7 @@ from leakscope.capture.heap.prune import MOST_LEVELS, PrunedHeap
 from leakscope.capture.heap.refcounts import RefcountTable, References, together
 from leakscope.capture.originals import gc
 from leakscope.capture.process.clock import CLOCK
+from leakscope.capture.process.pause import go_on
 from leakscope.capture.torch_private import StorageWeakRef
 from leakscope.graph.model import IMMORTAL, Ints
 from leakscope.graph.reach import reachable
@@ -64,6 +65,7 @@ def _holders_of(refcounts: RefcountTable, objects: Ints, alive: NDArray[np.bool_
     parts: list[References] = []
     level = objects
     for _ in range(MOST_LEVELS):
+        go_on()
         members[level] = True
         level = level[~alive[level]]
         if len(level) == 0:
@@ -121,6 +123,7 @@ class _Garbage:
         for number in range(1, MAX_COLLECTIONS + 1):
             if not living.any():
                 break
+            go_on()
             died = self._fall(living, self._collected(living, first=number == 1))
             if not died.any():
                 freed[living] = IMMORTAL
@@ -161,6 +164,7 @@ class _Garbage:
         """The collected and all that only they held, by plain counting."""
         died = collected.copy()
         while True:
+            go_on()
             standing = living & ~died
             held_by_living = np.zeros(self.count, dtype=bool)
             held_by_living[self.held[standing[self.holder]]] = True

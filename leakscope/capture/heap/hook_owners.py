@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Sequence
+from itertools import repeat
+from operator import is_
 from typing import Any
 
 import numpy as np
@@ -12,6 +14,7 @@ from leakscope.capture.heap.native.autograd import Role, hook_dicts_of, metadata
 from leakscope.capture.heap.native.raw_memory import own_memory, pre_hooks_word, tensor_hooks_of
 from leakscope.capture.heap.native.references import NativeReferences
 from leakscope.capture.heap.prune import PrunedHeap
+from leakscope.capture.heap.raw_types import all_keys_are
 from leakscope.capture.heap.refcounts import RefcountTable
 from leakscope.graph.model import ReferenceKind
 
@@ -78,11 +81,11 @@ def _may_hang_on_node(obj: Any) -> bool:
 def _is_hook_dict(obj: Any) -> bool:
     if not _exact_dict(obj) or not len(obj):
         return False
-    return all(type(key) is int for key in obj)
+    return all_keys_are(int, obj)
 
 
 def _is_metadata(obj: Any) -> bool:
-    return type(obj) is dict and any(type(key) is str for key in obj)
+    return type(obj) is dict and any(map(is_, map(type, dict.keys(obj)), repeat(str)))
 
 
 def _exact_dict(obj: Any) -> bool:

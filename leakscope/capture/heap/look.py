@@ -33,7 +33,7 @@ from leakscope.capture.heap.python.columns import Growing
 from leakscope.capture.heap.python.gc_heap import sweep, type_counts
 from leakscope.capture.heap.to_graph import StorageFacts, to_heap_graph
 from leakscope.capture.process.clock import CLOCK
-from leakscope.capture.process.pause import paused
+from leakscope.capture.process.pause import go_on, paused
 from leakscope.capture.process.unheard import unheard
 from leakscope.capture.source import user_source as source
 from leakscope.capture.source.user_frames import is_alone, running_frames
@@ -121,20 +121,23 @@ def inspect(step: int, occasion: Occasion, context: LookContext = _NOTHING_KNOWN
     """As `look`, with the live objects at hand while the block runs."""
     started = CLOCK.perf_counter()
     frames = running_frames()
-    with paused(), without_functions():
-        native = NativeReferences(sweep(_growing(context), alone=is_alone()))
-        live: Live | None = None
-        try:
+    native: NativeReferences | None = None
+    live: Live | None = None
+    try:
+        with paused(), without_functions():
+            native = NativeReferences(sweep(_growing(context), alone=is_alone()))
             live = _inspect(native, frames, step, occasion, context, started)
             yield live
-        finally:
-            # A frame listed in a list that the same frame holds is a cycle; and nothing may outlive the look.
-            frames.clear()
+    finally:
+        # A frame listed in a list that the same frame holds is a cycle; and nothing may outlive the look. What other
+        # threads have let go of meanwhile dies of this, and may have finalizers.
+        frames.clear()
+        if native is not None:
             native.sweep.objects.clear()
             native.new.clear()
-            source.forget()
-            if live is not None:
-                live.objects.clear()
+        source.forget()
+        if live is not None:
+            live.objects.clear()
 
 
 def _inspect(
@@ -149,15 +152,18 @@ def _inspect(
     for holder, held, name in context.comm_holds:
         native.extra.add(native.index_of(holder), native.index_of(held), ReferenceKind.COMM, name, 0)
     native.walk()
+    go_on()
     running = read_frames(native, frames, _growing(context))
     devices = None if context.counted_on == "cpu" else _devices(native)
     of_blocks = {} if context.blocks is None else context.blocks.read(native.storages.values(), native.sweep.objects)
     facts = StorageFacts({**of_blocks, **context.made_at}, context.comm_uses, devices)
     own = _own(native, frames, context)
     gained = {} if context.gains is None else gaining_containers(native, context.gains, own)
+    go_on()
     explained = explain(native, running, own, gained)
     if context.explained is not None:
         context.explained(explained)
+    go_on()
     graph, order, places = to_heap_graph(explained, facts)
     types = type_counts(native.sweep)
     stopped = CLOCK.perf_counter() - started

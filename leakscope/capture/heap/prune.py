@@ -16,6 +16,7 @@ from leakscope.capture.heap.python.classes import module_dict
 from leakscope.capture.heap.python.gc_heap import Sweep
 from leakscope.capture.heap.raw_types import mro
 from leakscope.capture.heap.refcounts import RefcountTable, References, together
+from leakscope.capture.process.pause import go_on
 from leakscope.graph.model import Ints
 from leakscope.graph.reach import reachable
 
@@ -87,6 +88,7 @@ def ancestors(
     for _ in range(MOST_LEVELS):
         if len(level) == 0:
             break
+        go_on()
         kept[level] = True
         parts.append(_paths(heap, refcounts, level, stops, out))
         holders = parts[-1].holder

@@ -5,6 +5,8 @@ from __future__ import annotations
 import collections
 import types
 from collections.abc import Callable
+from itertools import repeat
+from operator import is_
 from typing import Any
 
 mro_tuple: Callable[[type], tuple[type, ...]] = type.__dict__["__mro__"].__get__
@@ -41,6 +43,11 @@ def container_base(kind: type) -> Any:
     """The builtin container that can gain items which a type is or is made from, None for any other."""
     bases = mro(kind)
     return next((base for base in _CONTAINERS if base in bases), None)
+
+
+def all_keys_are(kind: type, values: Any) -> bool:
+    """Whether all keys of a dict are of this very type; in one call of C, as another thread may change it."""
+    return all(map(is_, map(type, dict.keys(values)), repeat(kind)))
 
 
 def is_leakscopes(kind: type) -> bool:

@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from leakscope.capture.heap.native.autograd import Role
+from leakscope.capture.heap.native.changes import uses_of_storages
 from leakscope.capture.heap.native.references import NativeReferences
-from leakscope.capture.heap.native.storages import storage_uses
 from leakscope.capture.heap.python.address_book import Ints, Places
 from leakscope.capture.torch_older import COUNTS_IN_PYTHON
 from leakscope.capture.torch_private import uses_of_tensor
@@ -173,7 +173,7 @@ def _explain_storages(native: NativeReferences, unexplained: Places) -> tuple[Pl
     lengths = np.fromiter(map(len, holders), np.int64, many)
     holder = np.fromiter(chain.from_iterable(holders), np.int32, int(lengths.sum()))
     storage = np.repeat(np.arange(many), lengths)
-    uses = np.fromiter(map(storage_uses, native.storages), np.int64, many)
+    uses = uses_of_storages(native)
     wrapper = native.role[holder] == Role.STORAGE
     of_cpp = native.taken_over.python_references(holder[wrapper], uses[storage[wrapper]])
     np.subtract.at(unexplained, holder[wrapper], of_cpp.astype(np.int32))
@@ -184,5 +184,6 @@ def _explain_storages(native: NativeReferences, unexplained: Places) -> tuple[Pl
     if native.replayed:
         of_replays = np.bincount(storage[np.isin(holder, list(native.replayed))], minlength=many) > 0
         unseen[of_replays & (unseen <= _OF_A_REPLAY)] = 0
+    unseen[uses < 0] = 1
     unexplained[first:] = unseen
     return holder, (storage + first).astype(np.int32)

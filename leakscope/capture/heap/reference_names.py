@@ -5,7 +5,7 @@ from __future__ import annotations
 import collections
 import sys
 import types
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
 from typing import Any, NamedTuple
 
@@ -18,7 +18,7 @@ from leakscope.capture.heap.prune import PrunedHeap
 from leakscope.capture.heap.python.address_book import Places
 from leakscope.capture.heap.python.named import ATTRIBUTE, CLOSURE, ITEM, LOCAL, Named, key_text
 from leakscope.capture.heap.python.referents import items_of, reader_of, slots
-from leakscope.capture.heap.raw_types import instance_dict, mro
+from leakscope.capture.heap.raw_types import all_keys_are, instance_dict, mro
 from leakscope.capture.heap.refcounts import RefcountTable
 from leakscope.capture.heap.reference_lines import (
     line_of_class,
@@ -27,6 +27,7 @@ from leakscope.capture.heap.reference_lines import (
     line_of_variable,
 )
 from leakscope.capture.originals import gc
+from leakscope.capture.process.pause import go_on
 from leakscope.capture.torch_private import HOOKS_OF_TENSOR, TensorBase
 from leakscope.graph.model import ReferenceKind
 
@@ -58,7 +59,7 @@ class ReferenceNames:
     """Names every reference of the pruned heap, the containers folded that code does not show."""
 
     def __init__(self, native: NativeReferences, refcounts: RefcountTable, pruned: PrunedHeap) -> None:
-        self._objects = native.sweep.objects
+        self._objects, self._alone = native.sweep.objects, native.sweep.alone
         self._extra = native.extra
         self._refcounts = refcounts
         self._pruned = pruned
@@ -88,6 +89,7 @@ class ReferenceNames:
     def _of_python(self) -> Iterator[tuple[int, int, ReferenceKind, str]]:
         """(holder, held, kind, name) of what CPython's traversal reports."""
         for holder, helds in self._groups:
+            go_on()
             names = self._names_in(holder, helds)
             used: dict[int, int] = {}
             for held in helds:
@@ -130,7 +132,9 @@ class ReferenceNames:
         kind = type(obj)
         namer = _global if holder in self._pruned.modules else _KEYED.get(style)
         if namer is not None or kind is dict:
-            found = _values(obj, addresses, namer or _item)
+            # another thread may put something in, and a view would have none of it while it is gone over
+            pairs: Iterable[tuple[Any, Any]] = dict.items(obj) if self._alone else list(dict.items(obj))
+            found = _values(pairs, addresses, namer or _item)
         elif style is None and (kind is list or kind is tuple):
             items = obj if kind is list else items_of(obj)
             found = (
@@ -141,7 +145,7 @@ class ReferenceNames:
         for index, name in found:
             names.setdefault(index, []).append(name)
         if namer is None and kind is dict:
-            for key in dict.keys(obj):
+            for key in dict.keys(obj) if self._alone else list(dict.keys(obj)):
                 if id(key) in addresses:
                     names.setdefault(addresses[id(key)], []).append((ITEM, f"key {key_text(key)}"))
         return True
@@ -190,9 +194,9 @@ def _by_holder(holder: Places, held: Places) -> list[Group]:
 
 
 def _values(
-    obj: dict[Any, Any], addresses: dict[int, int], namer: Callable[[Any], tuple[ReferenceKind, str]]
+    items: Iterable[tuple[Any, Any]], addresses: dict[int, int], namer: Callable[[Any], tuple[ReferenceKind, str]]
 ) -> Iterator[tuple[int, tuple[ReferenceKind, str]]]:
-    for key, value in dict.items(obj):
+    for key, value in items:
         if id(value) in addresses:
             yield addresses[id(value)], namer(key)
 
@@ -244,9 +248,9 @@ def _referents(obj: Any, kind: type, has_folded_dict: bool) -> Iterator[Named]:
             yield ReferenceKind.HOOK, name, hooks_of(obj)
     elif is_grad_node(kind):  # gc shows the hook dicts of a node that Python alone owns; their sort is not told
         for held in gc.get_referents(obj):
-            if (type(held) is dict or type(held) is collections.OrderedDict) and all(type(key) is int for key in held):
+            if (type(held) is dict or type(held) is collections.OrderedDict) and all_keys_are(int, held):
                 yield ReferenceKind.HOOK, "hooks", held
     yield from slots(obj, kind)
     if not has_folded_dict or _INLINE_BESIDE_DICT:  # else no value stands inline
-        for key, value in dict.items(instance_dict(obj, kind) or {}):
+        for key, value in list(dict.items(instance_dict(obj, kind) or {})):
             yield *_attribute(key), value

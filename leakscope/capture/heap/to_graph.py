@@ -12,6 +12,7 @@ from leakscope.capture.heap.describe import Described, describe, namespace
 from leakscope.capture.heap.explain import ExplainedHeap
 from leakscope.capture.heap.native.references import Storage
 from leakscope.capture.heap.reference_names import NamedReference, ReferenceNames
+from leakscope.capture.process.pause import go_on
 from leakscope.graph.model import (
     KINDS,
     REFERENCE_KINDS,
@@ -121,6 +122,7 @@ def _of_storage(storage: Storage, facts: StorageFacts) -> Described:
 
 
 def _of_object(index: int, heap: ExplainedHeap) -> Described:
+    go_on()
     pruned = heap.pruned
     if index in pruned.modules:
         return namespace(pruned.modules[index])

@@ -7,6 +7,7 @@ from typing import Any
 
 from leakscope.capture.heap.native.preserved import is_gone
 from leakscope.capture.heap.native.raw_memory import own_memory
+from leakscope.capture.heap.python.listed import listed
 from leakscope.capture.held.kinds import KINDS, Kind
 from leakscope.capture.originals import gc
 from leakscope.capture.torch_private import TensorBase
@@ -43,8 +44,7 @@ class Tensors:
 
         Returns the known ones that came since the last mark; None where gc had made it old, and all had to be read.
         """
-        young = [obj for generation in _YOUNG for obj in gc.get_objects(generation)]
-        self.new = set(map(id, young))
+        young, self.new = listed(*_YOUNG)
         since = self._add(young) if id(self.mark) in self.new else None
         young.clear()
         if since is None:
@@ -55,8 +55,7 @@ class Tensors:
 
     def take_since(self, mark: Mark | None) -> set[int] | None:
         """Know what came since the mark as well. Returns as `take_up`."""
-        youngest = gc.get_objects(_YOUNG[0])
-        places = set(map(id, youngest))
+        youngest, places = listed(_YOUNG[0])
         self.new |= places
         if mark is not None and id(mark) in places:
             return self._add(youngest)
@@ -66,7 +65,7 @@ class Tensors:
 
     def scan(self) -> None:
         """Know all that there are, from all that gc knows."""
-        self._add(gc.get_objects())
+        self._add(listed()[0])
 
     def _add(self, objects: Sequence[Any]) -> set[int]:
         kinds = {id(kind): kind for kind in map(type, objects)}

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import _thread
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from leakscope.capture.originals import gc
+from leakscope.capture.process.clock import CLOCK
 
 _SWITCH_INTERVAL_S = 0.005
 """Seconds that another thread keeps the interpreter during a look, CPython's own default: with a long one a thread that
@@ -27,6 +29,39 @@ def paused() -> Iterator[None]:
             yield
         finally:
             sys.setswitchinterval(interval)
+
+
+class TakesTooLong(Exception):
+    """A look should have been over long ago; it is given up."""
+
+
+_ends: dict[int, float] = {}
+"""When what a thread is at is to be given up, on the clock of `time.monotonic`."""
+
+
+@contextmanager
+def at_most(seconds: float) -> Iterator[None]:
+    """Have `go_on` raise in this thread where the block takes longer."""
+    mine = _thread.get_ident()
+    before = _ends.get(mine)
+    _ends[mine] = CLOCK.monotonic() + seconds
+    try:
+        yield
+    finally:
+        if before is None:
+            del _ends[mine]
+        else:
+            _ends[mine] = before
+
+
+def go_on() -> None:
+    """To be called between the parts of a look, and where one of them goes over many objects.
+
+    Raises TakesTooLong where the look is to be given up.
+    """
+    end = _ends.get(_thread.get_ident())
+    if end is not None and CLOCK.monotonic() > end:
+        raise TakesTooLong
 
 
 @contextmanager

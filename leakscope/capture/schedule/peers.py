@@ -17,6 +17,8 @@ _POLL_POINT_TIMEOUT_S = 0.5
 """Seconds in which a rank has to reach a poll point, before the watchdog's thread looks at it."""
 _ANSWER_TIMEOUT_S = 5.0
 """Seconds that a rank whose allocation failed waits for its peers to be looked at, while none of them is."""
+LOOK_TIMEOUT_S = 120.0
+"""Seconds, chosen, after which no rank waits any longer for one that is looked at: it may have died of something."""
 _WAITING_INTERVAL_S = 0.005
 """Seconds between two readings of the peers' states while this rank waits for them."""
 _AHEAD = 2
@@ -100,8 +102,15 @@ class Peers:
 
     def wait_at_last_step(self) -> None:
         """Hold this rank at its last step until its peers have reached theirs, briefly: they may need it to go on."""
-        deadline = CLOCK.monotonic() + _LAST_STEP_TIMEOUT_S
-        while not self._arrived() and (CLOCK.monotonic() < deadline or self.somebody_looks()):
+        self._wait(self._arrived, _LAST_STEP_TIMEOUT_S)
+
+    def _wait(self, over: Callable[[], bool], seconds: float) -> None:
+        """Wait until it is over, for so many seconds, or for longer while a rank is looked at."""
+        began = CLOCK.monotonic()
+        while not over():
+            waited = CLOCK.monotonic() - began
+            if waited > LOOK_TIMEOUT_S or (waited > seconds and not self.somebody_looks()):
+                break
             CLOCK.sleep(_WAITING_INTERVAL_S)
 
     def _arrived(self) -> bool:
@@ -141,9 +150,7 @@ class Peers:
 
     def wait_for_answers(self) -> None:
         """Hold this rank, whose allocation failed, until its peers were looked at: the launcher ends them with it."""
-        deadline = CLOCK.monotonic() + _ANSWER_TIMEOUT_S
-        while not self._answered() and (CLOCK.monotonic() < deadline or self.somebody_looks()):
-            CLOCK.sleep(_WAITING_INTERVAL_S)
+        self._wait(self._answered, _ANSWER_TIMEOUT_S)
 
     def _answered(self) -> bool:
         others = [state for rank, state in enumerate(self._file.states()) if rank != self._rank]

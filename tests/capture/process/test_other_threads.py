@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import collections
+import gc
+import itertools
 import subprocess
 import sys
 import threading
@@ -12,8 +15,10 @@ from pathlib import Path
 import pytest
 import torch
 
+from leakscope import Profiler
+from leakscope.capture import looks
 from leakscope.capture.heap import look as heap
-from leakscope.capture.process.pause import paused
+from leakscope.capture.process.pause import TakesTooLong, at_most, go_on, paused
 
 Command = Callable[..., "subprocess.CompletedProcess[str]"]
 
@@ -103,3 +108,106 @@ def test_a_signal_handler_may_take_a_step_in_the_middle_of_a_look(
     end = "signal.setitimer(signal.ITIMER_REAL, 0)\nsignal.signal(signal.SIGALRM, signal.SIG_IGN)\n"
     ran = leakscope("run", script(MODEL + STEPS_IN_A_HANDLER + STEPS + end), timeout=60)
     assert ran.returncode == 0 and ran.stdout.startswith("done"), ran.stderr
+
+
+class _Node:
+    """Of cycles."""
+
+
+class _Churning:
+    """A thread that makes and drops tensors, in containers that looks go through, and cycles that it takes apart."""
+
+    def __init__(self) -> None:
+        self.going, self.errors = True, list[BaseException]()
+        self.thread = threading.Thread(target=self._run)
+        self.held = [{}, set(), collections.deque(), collections.OrderedDict(), []]  # type: ignore[var-annotated]
+        self.alive = _Node()
+        self.alive.tensor = torch.ones(ALIVE)  # type: ignore[attr-defined]
+
+    def _run(self) -> None:
+        mapping, members, queue, ordered, items = self.held
+        try:
+            for k in itertools.count():
+                made = [torch.ones(64 + n) for n in range(20)]
+                mapping.update(enumerate(made))  # type: ignore[attr-defined]
+                members.update(made)  # type: ignore[attr-defined]
+                queue.extend(made)  # type: ignore[attr-defined]
+                ordered.update(enumerate(made))  # type: ignore[attr-defined]
+                items.extend(made)  # type: ignore[attr-defined]
+                made[0].data = torch.zeros(100 + k % 50)
+                first, second = self.alive, _Node()  # a cycle of what is alive, for a moment
+                second.other, first.other = first, second  # type: ignore[attr-defined]
+                del first.other  # type: ignore[attr-defined]
+                for each in self.held:
+                    each.clear()  # type: ignore[attr-defined]
+                if not self.going:
+                    return
+        except BaseException as error:
+            self.errors.append(error)
+            raise
+
+    def __enter__(self) -> None:
+        self.thread.start()
+
+    def __exit__(self, *_: object) -> None:
+        self.going = False
+        self.thread.join()
+
+
+ALIVE, LEAKED, KEPT = 5001, 5002, 5003
+"""Elements of tensors that are told apart by their sizes."""
+
+
+@pytest.mark.look
+@pytest.mark.parametrize("pure", ["", "1"], ids=["native", "Python"])
+def test_what_other_threads_change_is_no_garbage_and_the_garbage_is_found(
+    pure: str, monkeypatch: pytest.MonkeyPatch, nothing_collected: None
+) -> None:
+    monkeypatch.setenv("LEAKSCOPE_PURE", pure)
+    leaked = _Node()
+    leaked.me, leaked.tensor = leaked, torch.ones(LEAKED)  # type: ignore[attr-defined]
+    del leaked
+    kept = {"tensor": torch.ones(KEPT)}
+    churning = [_Churning(), _Churning()]
+    with churning[0], churning[1]:
+        seen = [heap.look(number, "step") for number in range(3)]
+    for look in seen:
+        graph = look.heap
+        freed = {int(graph.bytes[k]): int(graph.freed[k]) for k in graph.storages.tolist()}
+        assert freed[4 * LEAKED] == 1 and freed[4 * KEPT] == 0 and freed[4 * ALIVE] == 0
+        small = [size for size, when in freed.items() if when and size < 4 * 200]
+        assert not small, (small, look.unjudged)
+    assert not churning[0].errors + churning[1].errors
+    assert kept
+
+
+def test_what_takes_too_long_is_given_up_and_only_there() -> None:
+    with at_most(60.0):
+        with pytest.raises(TakesTooLong), at_most(-1.0):
+            go_on()
+        go_on()
+    go_on()
+
+
+@pytest.mark.look
+def test_a_look_that_is_given_up_leaves_everything_as_found() -> None:
+    gc.enable()
+    interval = sys.getswitchinterval()
+    with pytest.raises(TakesTooLong), at_most(-1.0):
+        heap.look(1, "step")
+    assert gc.isenabled() and sys.getswitchinterval() == interval
+    assert heap.look(2, "step").heap is not None
+
+
+@pytest.mark.look
+def test_a_run_goes_on_without_the_look_that_was_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(looks, "_MOST_TIMES", -1)
+    model = torch.nn.Linear(8, 8)
+    with Profiler(tmp_path / "run", budget=1.0) as profiler:
+        for _ in range(8):
+            with profiler.step():
+                model(torch.randn(2, 8)).sum().backward()
+    (rank,) = profiler.run.ranks
+    assert len(rank.steps) == 8 and not rank.looks
+    assert any("was given up after" in note for note in rank.notes)
+    assert profiler.findings.verdict.value == "inconclusive"

@@ -6,6 +6,7 @@ import resource
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from operator import is_
 from typing import Any
 
 import numpy as np
@@ -34,6 +35,7 @@ from leakscope.capture.heap.python.columns import counts_of
 from leakscope.capture.heap.python.gc_heap import Sweep, append
 from leakscope.capture.originals import gc
 from leakscope.capture.private_names import Part, lacks
+from leakscope.capture.process.pause import go_on
 from leakscope.capture.torch_older import SAVED_TENSOR, SAVED_TENSORS_TELL
 from leakscope.capture.torch_private import (
     StorageBase,
@@ -55,6 +57,8 @@ _UNBOUNDED = 1 << 40
 """References: more than fit into any memory."""
 
 
+_BETWEEN = 256
+"""Objects, chosen, after which the time is looked at."""
 _TENSOR, _GRAD_NODE, _STORAGE = Role.TENSOR, Role.GRAD_NODE, Role.STORAGE  # bound once: the walk asks for every object
 
 
@@ -133,6 +137,7 @@ class NativeReferences:
                 if not waiting:
                     break
                 waiting = self._visit(waiting, words)
+                go_on()
             if waiting:
                 self.problems.append(
                     f"an autograd graph more than {deepest} references deep was not walked to its end; "
@@ -157,7 +162,9 @@ class NativeReferences:
 
     def _visit(self, indexes: list[int], words: Words) -> list[int]:
         start = len(self.new)
-        for index in indexes:
+        for count, index in enumerate(indexes):
+            if count % _BETWEEN == 0:
+                go_on()
             obj = self._object(index)
             role = self.types.role(type(obj))
             if role is _TENSOR:
@@ -240,13 +247,22 @@ class NativeReferences:
     def index_of(self, obj: Any) -> int:
         """Index of an object, which joins the graph if it is new."""
         index = self.find(id(obj))
-        if index < 0 and type(obj) is tuple:  # a pack hook's: only C++ holds it, so the sweep may have let it go
-            index = self.sweep.let_go.get(id(obj), -1)
+        if index < 0 and type(obj) is tuple:
+            index = self._stand_in(obj)
         if index < 0:
             index = self._first_new + len(self.new)
             self.new.append(obj)
         self._known[id(obj)] = index
         return index
+
+    def _stand_in(self, obj: tuple[Any, ...]) -> int:
+        """Index of the tuple that stands for one that was let go of, -1 where there is none."""
+        at = self.sweep.let_go.get(id(obj), -1)
+        if at >= 0:
+            items, copied = gc.get_referents(obj), gc.get_referents(self.sweep.objects[at])
+            if len(items) != len(copied) or not all(map(is_, items, copied)):  # another one by now
+                return -1
+        return at
 
     def read_new(self, first: int) -> None:
         """Read CPython's own references of the new objects, from this one of them on."""

@@ -11,6 +11,7 @@ from leakscope.capture.heap.native.references import NativeReferences
 from leakscope.capture.heap.python.code_referents import frame_locals
 from leakscope.capture.heap.python.columns import Growing, dicts_of
 from leakscope.capture.originals import gc
+from leakscope.capture.process.pause import go_on
 from leakscope.graph.held_by import occurrences
 from leakscope.graph.model import ReferenceKind
 
@@ -27,6 +28,7 @@ def read_frames(native: NativeReferences, frames: list[FrameType], growing: Grow
     first = len(native.new)
     running: dict[int, str] = {}
     for frame, addresses in zip(frames, operands, strict=True):
+        go_on()
         index = native.index_of(frame)
         running[index] = frame.f_code.co_qualname
         for at in filter(lambda at: at >= 0, (let_go.get(at, native.find(at)) for at in addresses)):
@@ -34,10 +36,8 @@ def read_frames(native: NativeReferences, frames: list[FrameType], growing: Grow
         closed = {*frame.f_code.co_cellvars, *frame.f_code.co_freevars}
         for name, value in frame_locals(frame).items():
             at = native.find(id(value))
-            if at < 0 and type(value) is tuple and not native.sweep.alone:
-                at = let_go.get(id(value), -1)
-                if at < 0 and gc.is_tracked(value):  # held by the frame: nobody is filling it
-                    at = native.index_of(value)
+            if at < 0 and type(value) is tuple and not native.sweep.alone and gc.is_tracked(value):
+                at = native.index_of(value)  # held by the frame: nobody is filling it
             if at < 0 and growing is not None and type(value) is dict and value and len(growing(dicts_of([value]))):
                 at = native.index_of(value)
             if at < 0:

@@ -44,10 +44,12 @@ def contents_of(saved: Any, words: Words, gaps: dict[str, None]) -> Contents | N
 
 
 def _asked(saved: Any, words: Words) -> Contents | None:
-    payload = saved_data(saved)
+    try:
+        payload, hook = saved_data(saved), saved_unpack_hook(saved)
+    except RuntimeError:  # freed by a backward on another thread
+        return None
     if payload is None:
         return None
-    hook = saved_unpack_hook(saved)
     return Contents(payload, hook, 0 if hook is None else pack_hook_at(saved, payload, hook, words))
 
 

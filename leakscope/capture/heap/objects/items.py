@@ -31,22 +31,27 @@ def newest_items(container: Any, base: Any, gained: int) -> list[Item]:
     many = min(gained, _LOOKED_AT)
     if base is list:
         last = list.__len__(container) - 1
-        return [(list.__getitem__(container, last - k * gained // many),) for k in range(many)]
+        return [(item,) for k in range(many) for item in _at(container, last - k * gained // many)]
     if base is dict:
         return list(islice(reversed(dict.items(container)), many))
     if base is collections.deque:
-        return [(item,) for item in islice(collections.deque.__reversed__(container), many)]
-    return [(item,) for item in islice(set.__iter__(container), many)]
+        return [(item,) for item in list(islice(collections.deque.__reversed__(container), many))]
+    return [(item,) for item in list(islice(set.__iter__(container), many))]
+
+
+def _at(items: Any, place: int) -> list[Any]:
+    """The item of a list at a place; none where another thread has taken it out."""
+    return list.__getitem__(items, slice(max(place, 0), max(place, 0) + 1))
 
 
 def oldest_items(container: Any, base: Any, count: int) -> list[Item]:
     """Some of the first `count` items; of a set, which has no order, any."""
     many = min(count, _LOOKED_AT)
     if base is list:
-        return [(list.__getitem__(container, k * count // many),) for k in range(many)]
+        return [(item,) for k in range(many) for item in _at(container, k * count // many)]
     if base is dict:
         return list(islice(dict.items(container), many))
-    return [(item,) for item in islice(base.__iter__(container), many)]
+    return [(item,) for item in list(islice(base.__iter__(container), many))]
 
 
 def some_items(held: Sequence[Any]) -> Sequence[Any]:
@@ -72,7 +77,7 @@ def _text(obj: Any, deep: int) -> str:
     if base is None or deep == 0 or (kind is not base and made_in_python(kind)):
         return name
     values = dict.values(obj) if base is dict else items_of(obj) if base is tuple else base.__iter__(obj)
-    inner = Counter(_text(value, deep - 1) for value in islice(values, _ALL_OF))
+    inner = Counter(_text(value, deep - 1) for value in list(islice(values, _ALL_OF)))
     if not inner:
         return name
     words = [word for word, _ in inner.most_common(_NAMED)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import repeat
 from typing import Any, Protocol
 
 import numpy as np
@@ -46,7 +47,7 @@ Growing = Callable[[UntrackedDicts], Ints]
 
 def dicts_of(dicts: list[dict[Any, Any]]) -> UntrackedDicts:
     """These dicts, all with items, in columns; they have no holder."""
-    columns = (map(id, dicts), map(len, dicts), map(id, map(next, map(iter, dicts))))
+    columns = (map(id, dicts), map(len, dicts), map(id, map(next, map(iter, dicts), repeat(None))))
     holders = np.full(len(dicts), -1, dtype=np.int64)
     return UntrackedDicts(holders, *(np.fromiter(column, np.int64, len(dicts)) for column in columns))
 
@@ -81,7 +82,7 @@ class HeapColumns:
 
 def counts_of(objects: list[Any]) -> Places:
     """Reference count of each object, without the list's own reference."""
-    counts = np.fromiter(map(sys.getrefcount, objects), dtype=np.int64, count=len(objects)) - _LIST_BASELINE
+    counts = np.fromiter(map(sys.getrefcount, objects), dtype=np.int64, count=len(objects)) - LIST_BASELINE
     return in_range(counts)
 
 
@@ -95,7 +96,7 @@ def _measure_baseline() -> int:
     return next(iter(map(sys.getrefcount, probe)))
 
 
-_LIST_BASELINE = _measure_baseline()
+LIST_BASELINE = _measure_baseline()
 """What `map(sys.getrefcount, objects)` reports for an object that only the list holds."""
 NAMED_BASELINE = 3
 """References of our own to an object of a list that a loop asks by name: the list's, the name's, the argument's."""

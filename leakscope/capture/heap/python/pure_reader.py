@@ -14,6 +14,7 @@ from leakscope.capture.heap.python.address_book import AddressBook, Ints, Places
 from leakscope.capture.heap.python.columns import HeapColumns, Listing, UntrackedDicts, counts_of
 from leakscope.capture.heap.python.untracked import UntrackedContainers, read_further
 from leakscope.capture.originals import gc
+from leakscope.capture.process.pause import go_on
 
 _CHUNK = 20_000
 """Objects whose referents are listed at once, chosen: the lists of a large heap are never all there together."""
@@ -38,6 +39,7 @@ def read(objects: list[Any] | Listing, with_dicts: bool, *, alone: bool = True) 
     inside: list[Places] = []
     untracked = UntrackedContainers(with_dicts)
     for start in range(0, n, _CHUNK):
+        go_on()
         lists = list(map(gc.get_referents, objects[start : start + _CHUNK]))
         lengths = np.fromiter(map(len, lists), dtype=np.int64, count=len(lists))
         all_lengths.append(lengths.astype(np.int32))
@@ -85,9 +87,11 @@ def _but_unheld_tuples(listing: Listing) -> list[Any]:
     every: list[Any] = []
     kept: list[Any] = []
     held: set[int] = set()
+    own = {id(every), id(kept)}
 
     def others() -> Iterator[Any]:
-        return filterfalse(partial(is_, kept), filterfalse(partial(is_, every), every))
+        # told by address: these iterators are listed too, and must not hold the list that they are put into
+        return compress(every, map(not_, map(own.__contains__, map(id, every))))
 
     def are_tuples(objects: Iterator[Any]) -> Iterator[bool]:
         return map(is_, map(type, objects), repeat(tuple))

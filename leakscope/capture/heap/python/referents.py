@@ -24,9 +24,10 @@ from leakscope.capture.originals import gc
 
 def dict_items(obj: Any) -> Iterator[Named]:
     """Values by their keys, then the keys."""
-    for key, value in dict.items(obj):
+    items = list(dict.items(obj))  # by one call of C: another thread may put something in meanwhile
+    for key, value in items:
         yield ITEM, f"[{key_text(key)}]", value
-    for key in dict.keys(obj):
+    for key, _ in items:
         yield ITEM, f"key {key_text(key)}", key
 
 
@@ -41,7 +42,7 @@ def sequence(base: Any) -> Reader:
     iterate = base.__iter__
 
     def read(obj: Any) -> Iterator[Named]:
-        for k, value in enumerate(iterate(obj)):
+        for k, value in enumerate(list(iterate(obj))):
             yield ITEM, f"[{k}]", value
 
     return read
@@ -67,7 +68,7 @@ def members(base: Any) -> Reader:
     iterate = base.__iter__
 
     def read(obj: Any) -> Iterator[Named]:
-        for value in iterate(obj):
+        for value in list(iterate(obj)):
             yield ITEM, "{...}", value
 
     return read
