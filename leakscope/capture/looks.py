@@ -134,11 +134,19 @@ class Looks:
 
     @contextmanager
     def inspect(self, step: int, occasion: Occasion) -> Iterator[Live]:
-        """The live heap, for as long as the block runs; raises MemoryError where there is no room for it."""
+        """The live heap, for as long as the block runs.
+
+        Raises MemoryError where there is no room for it, TakesTooLong where it is given up.
+        """
         if not self.limits.room_for_a_look():
             raise MemoryError(NO_ROOM)
         at_work = CLOCK.thread_time()
-        with self._turns.turn(), self._counter.ours(), inspect_heap(step, occasion, self._context()) as live:
+        with (
+            self._turns.turn(),
+            self._counter.ours(),
+            at_most(_MOST_TIMES * self._forecast()),
+            inspect_heap(step, occasion, self._context()) as live,
+        ):
             yield live
         self.work = CLOCK.thread_time() - at_work
 

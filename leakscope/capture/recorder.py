@@ -29,7 +29,7 @@ from leakscope.capture.schedule.handover import Handover
 from leakscope.capture.schedule.looks import Schedule
 from leakscope.capture.schedule.no_step import NoStepYet
 from leakscope.capture.schedule.peers import LOOK_TIMEOUT_S, Peers, call_ahead_of_comm
-from leakscope.capture.schedule.rank_state import Activity, RankStateFile
+from leakscope.capture.schedule.rank_state import RankStateFile
 from leakscope.capture.schedule.steps import MARK, StepClock, Tick
 from leakscope.capture.shortages import Shortages
 from leakscope.capture.watched_steps import WatchedSteps
@@ -89,7 +89,8 @@ class Recorder:
         options = self.options
         self._collections.install(self.patches)
         failures = self._device.failures
-        failures.look, failures.steps = self._look_at_device_failure, lambda: self.steps
+        failures.steps = lambda: self.steps
+        failures.look = lambda: self._shortages.look_at_device_failure(self.steps)
         self._device.attach(self.patches)
         if not options.by_hand:
             if options.step_function is not None:
@@ -185,14 +186,11 @@ class Recorder:
         self._peers.wait_at_last_step()
 
     def _look(self, step: int, occasion: Occasion, collect: bool = False) -> None:
-        with self._looks.lock:
-            self._rank_state.update(activity=Activity.LOOKING)
-            try:
-                seconds = self._looks.take(step, occasion, collect)
-                self._watchdog.extend(seconds)
-                self._schedule.taken(step, seconds, self._looks.work, occasion in (Occasion.STEP, Occasion.PEER))
-            finally:  # its peers may wait for it
-                self._rank_state.update(activity=Activity.RUNNING, spent=self._schedule.with_one_more)
+        with self._looks.lock, self._rank_state.looked_at():
+            seconds = self._looks.take(step, occasion, collect)
+            self._watchdog.extend(seconds)
+            self._schedule.taken(step, seconds, self._looks.work, occasion in (Occasion.STEP, Occasion.PEER))
+            self._rank_state.update(spent=self._schedule.with_one_more)
 
     def _look_as_peer(self, step: int) -> None:
         if self._comm is not None:
@@ -202,9 +200,6 @@ class Recorder:
 
     def _look_for_failing_peer(self, failing: int) -> None:
         self._shortages.look_for_peer(self.steps, failing)
-
-    def _look_at_device_failure(self) -> bool:
-        return self._shortages.look_at_device_failure(self.steps)
 
     def _own_objects(self) -> tuple[object, ...]:
         return (self, *self.__dict__.values(), self.__dict__)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import struct
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path
@@ -85,6 +86,15 @@ class RankStateFile:
             max(mine.spent, spent),
         )
         self._write()
+
+    @contextmanager
+    def looked_at(self) -> Iterator[None]:
+        """This rank is looked at; it says when that is over whatever happens, as its peers may wait for it."""
+        self.update(activity=Activity.LOOKING)
+        try:
+            yield
+        finally:
+            self.update(activity=Activity.RUNNING)
 
     def _write(self) -> None:
         if not self._is_open:
