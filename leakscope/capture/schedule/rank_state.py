@@ -89,7 +89,7 @@ class RankStateFile:
 
     @contextmanager
     def looked_at(self) -> Iterator[None]:
-        """This rank is looked at; it says when that is over whatever happens, as its peers may wait for it."""
+        """Say that it is looked at while the block runs, and after it whatever happens: its peers may wait for it."""
         self.update(activity=Activity.LOOKING)
         try:
             yield
