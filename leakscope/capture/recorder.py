@@ -57,6 +57,7 @@ class Recorder:
         self._rank_state = RankStateFile(options.rank_state, options.rank, options.world)
         self._counter = Counter()
         self._collections = CollectionWatch(lambda: self._counter.read().bytes)
+        guard.weightless = self._collections.weightless
         self._schedule = Schedule(options.warmup, options.steps, options.budget)
         self._sites = AllocationSites(self.patches.part())
         self._looks = Looks(options, self._folder, self._counter, self._sites, self._own_objects)

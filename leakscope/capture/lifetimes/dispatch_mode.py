@@ -36,7 +36,10 @@ def watching_mode(dispatched: Dispatched, guard: Guard) -> Any:
     """A mode to be entered with `enter`."""
     plain: dict[type, bool] = {}
     deaf, name = guard.deaf, "dispatch mode"
-    dispatched, is_plain = guard.entry(name, dispatched), guard.entry("types under the dispatch mode", _is_plain)
+    dispatched, is_plain = (
+        guard.entry(name, guard.weightless(dispatched)),
+        guard.entry("types under the dispatch mode", _is_plain),
+    )
 
     base: Any = watching_base()
 

@@ -124,6 +124,22 @@ class CollectionWatch:
         """Whether this thread runs such a block: in the middle of it a signal handler of the script's may run."""
         return _thread.get_ident() in self._at_work
 
+    def weightless(self, function: Callable[..., object]) -> Callable[..., None]:
+        """The same for a function that is called in the middle of a step and keeps some of what it makes."""
+
+        def called(*args: Any) -> None:
+            collecting, young = gc.isenabled(), gc.get_count()[0]
+            gc.disable()
+            try:
+                function(*args)
+            finally:
+                if gc.get_count()[0] != young:
+                    self._restore(young)
+                if collecting:
+                    gc.enable()
+
+        return called
+
     def _restore(self, young: int) -> None:
         """Set gc's count of young objects back, so that the program's garbage goes when it would go without us.
 

@@ -52,6 +52,8 @@ class Guard:
         self.later: list[Callable[[], object]] = []
         """What could not be done there, as taking out a dispatch mode that runs: tried again when the script comes by,
         until it does not answer False."""
+        self.weightless: Callable[[Callable[..., Any]], Callable[..., Any]] = lambda function: function
+        """Makes of a function one that gc's count of young objects does not feel."""
         self._say = say
         self._once = _thread.allocate_lock()
 

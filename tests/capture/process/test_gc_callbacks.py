@@ -77,3 +77,14 @@ def test_memory_is_counted_around_young_collections_only_while_some_of_them_free
         assert watch.taken()[-1].freed_bytes is not None, "a full one is always counted"
     finally:
         patches.take_out()
+
+
+def test_what_is_kept_in_the_middle_of_a_step_starts_no_collection_and_makes_none_come_earlier() -> None:
+    watch, kept = CollectionWatch(lambda: None), list[list[int]]()
+    gc.collect()
+    before, full = gc.get_count(), gc.get_stats()[0]["collections"]
+    keep = watch.weightless(lambda number: kept.append([number]))
+    for number in range(2000):
+        keep(number)
+    assert len(kept) == 2000 and gc.get_stats()[0]["collections"] == full
+    assert gc.get_count()[0] == pytest.approx(before[0], abs=30)
