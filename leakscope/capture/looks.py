@@ -93,9 +93,9 @@ class Looks:
             try:
                 with at_most(_MOST_TIMES * forecast):
                     self._take(step, occasion, collect)
-                self._per_block = (CLOCK.perf_counter() - started) / sys.getallocatedblocks()
+                self._per_block = (CLOCK.perf_counter() - started) / _blocks()
             except TakesTooLong:
-                self._per_block = (CLOCK.perf_counter() - started) / sys.getallocatedblocks()
+                self._per_block = (CLOCK.perf_counter() - started) / _blocks()
                 self._folder.note(
                     f"the look at step {step} was given up after {CLOCK.perf_counter() - started:.1f} s, where "
                     f"{forecast:.1f} s were to be expected"
@@ -109,7 +109,7 @@ class Looks:
 
     def _forecast(self) -> float:
         """Seconds that a look will take, by what CPython has allocated and by how long the last one took."""
-        return max(self._per_block * sys.getallocatedblocks(), _LEAST_FORECAST_S)
+        return max(self._per_block * _blocks(), _LEAST_FORECAST_S)
 
     def _take(self, step: int, occasion: Occasion, collect: bool) -> None:
         watched: Watched = []
@@ -178,3 +178,7 @@ class Looks:
         """Objects of leakscope's own, which no look must show."""
         comm = () if self.comm is None else self.comm.own_objects()
         return (self, *self.__dict__.values(), self.__dict__, *self._own(), *comm)
+
+
+def _blocks() -> int:
+    return sys.getallocatedblocks() or 1  # with PYTHONMALLOC=malloc none is counted

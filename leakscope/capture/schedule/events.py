@@ -90,9 +90,9 @@ class _Engine:
         """As the engine's own, which calls the script's hooks."""
         if self._runs:
             return call_heard(self._engine.run_backward, *args, **kwargs)
-        self._runs = True
-        self._begins()
         try:
+            self._runs = True
+            self._begins()  # a signal handler of the script's may raise in it
             result = call_heard(self._engine.run_backward, *args, **kwargs)
         finally:
             self._runs = False

@@ -211,3 +211,14 @@ def test_a_run_goes_on_without_the_look_that_was_given_up(tmp_path: Path, monkey
     assert len(rank.steps) == 8 and not rank.looks
     assert any("was given up after" in note for note in rank.notes)
     assert profiler.findings.verdict.value == "inconclusive"
+
+
+@pytest.mark.process
+def test_looks_where_python_counts_no_blocks(
+    leakscope: Command, script: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONMALLOC", "malloc")
+    ran = leakscope("run", "-o", tmp_path / "run", script(MODEL + STEPS), timeout=60)
+    assert ran.returncode == 0 and ran.stdout.startswith("done"), ran.stderr
+    rank = tmp_path / "run" / "rank_0000"
+    assert list(rank.glob("heap_step_*.json")) and not (rank / "notes.jsonl").exists()
