@@ -24,8 +24,8 @@ def paused() -> Iterator[None]:
     """
     interval = sys.getswitchinterval()
     with no_automatic_gc():
-        sys.setswitchinterval(_SWITCH_INTERVAL_S)
         try:
+            sys.setswitchinterval(_SWITCH_INTERVAL_S)
             yield
         finally:
             sys.setswitchinterval(interval)
@@ -68,8 +68,8 @@ def go_on() -> None:
 def no_automatic_gc() -> Iterator[None]:
     """Garbage stays until the block is over, unless somebody collects it."""
     collecting = gc.isenabled()
-    gc.disable()
     try:
+        gc.disable()  # a signal handler of the script's may raise right after it
         yield
     finally:
         if collecting:

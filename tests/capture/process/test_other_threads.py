@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ import torch
 from leakscope import Profiler
 from leakscope.capture import looks
 from leakscope.capture.heap import look as heap
+from leakscope.capture.process.gc_callbacks import CollectionWatch
 from leakscope.capture.process.pause import TakesTooLong, at_most, go_on, paused
 
 Command = Callable[..., "subprocess.CompletedProcess[str]"]
@@ -57,6 +59,27 @@ def test_threads_take_turns_during_a_look_whatever_the_script_has_set(interval: 
     with paused():
         assert 0.001 <= sys.getswitchinterval() <= 0.05
     assert sys.getswitchinterval() == pytest.approx(interval)
+
+
+class Raised(Exception):
+    pass
+
+
+@pytest.mark.parametrize("block", [paused, CollectionWatch(lambda: None).not_listening], ids=["look", "own work"])
+@pytest.mark.parametrize("after", [gc.disable, sys.setswitchinterval], ids=lambda function: function.__name__)
+def test_what_a_signal_handler_raises_at_the_beginning_leaves_nothing_behind(
+    block: Callable[[], AbstractContextManager[None]], after: object
+) -> None:
+    def raises(frame: object, event: str, called: object) -> None:
+        if event == "c_return" and called is after:
+            sys.setprofile(None)
+            raise Raised
+
+    interval = sys.getswitchinterval()
+    sys.setprofile(raises)
+    with suppress(Raised), block():
+        sys.setprofile(None)
+    assert gc.isenabled() and sys.getswitchinterval() == interval
 
 
 @pytest.mark.look
