@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from leakscope.capture.heap.python.address_book import Ints, Places
-from leakscope.capture.heap.python.columns import MOST_COUNTED, HeapColumns, Listing, UntrackedDicts
+from leakscope.capture.heap.python.columns import FROZEN_BY_PYTHON, MOST_COUNTED, HeapColumns, Listing, UntrackedDicts
 from leakscope.capture.heap.python.untracked import HANDLES, LARGE
 from leakscope.capture.originals import gc
 from leakscope.native import gc_heap
@@ -41,7 +41,7 @@ def read(objects: list[Any] | Listing, with_dicts: bool, *, alone: bool = True) 
     Where this thread is not `alone`, a tuple that no other object holds is not held either, but a copy of it.
     `MemoryError` where there is too little of it; nothing is kept then.
     """
-    freezing = gc.get_freeze_count() > 0
+    freezing = gc.get_freeze_count() > FROZEN_BY_PYTHON
     columns = gc_heap().read(objects, np.ndarray, HANDLES, LARGE, MOST_COUNTED, freezing, with_dicts, alone)
     holders = _array(columns["dict_holder"], np.int32).astype(np.int64)
     of_dicts = (_array(columns[f"dict_{name}"], np.int64) for name in ("address", "length", "first"))

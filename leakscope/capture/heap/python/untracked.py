@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from leakscope.capture.heap.python.address_book import Ints, Places, addresses_of
-from leakscope.capture.heap.python.columns import NAMED_BASELINE, Book, dicts_of, in_range
+from leakscope.capture.heap.python.columns import FROZEN_BY_PYTHON, NAMED_BASELINE, Book, dicts_of, in_range
 from leakscope.capture.heap.raw_types import has_gc, mro, type_name
 from leakscope.capture.originals import gc
 
@@ -53,7 +53,7 @@ class UntrackedContainers:
         self._holding = np.zeros(0, dtype=bool)
         self._asked = np.array([id(kind) for kind in _ASKED])
         self._sized = np.array([id(kind) for kind in _SIZED])
-        self._freezing = gc.get_freeze_count() > 0  # gc.freeze() hides objects from gc.get_objects
+        self._freezing = gc.get_freeze_count() > FROZEN_BY_PYTHON  # gc.freeze() hides objects from gc.get_objects
 
     def add(self, referents: list[Any], holders: Places) -> None:
         """Choose among referents that are no objects of the heap; `holders` says who holds each."""
