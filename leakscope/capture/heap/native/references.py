@@ -12,24 +12,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from leakscope.capture.heap.native.autograd import (
-    Held,
-    Role,
-    Types,
-    node_holds,
-    replays,
-    saved_holds,
-    tensor_holds,
-)
+from leakscope.capture.heap.native.autograd import Held, Role, Types, node_holds, replays, saved_holds, tensor_holds
 from leakscope.capture.heap.native.known_types import ROLE, verdicts_on
 from leakscope.capture.heap.native.preserved import TakenOver, is_gone, taken_over
 from leakscope.capture.heap.native.raw_memory import Words, own_memory
-from leakscope.capture.heap.native.storages import (
-    is_meta,
-    sparse_parts,
-    storage_bytes,
-    storage_of,
-)
+from leakscope.capture.heap.native.storages import is_meta, sparse_parts, storage_bytes, storage_of
 from leakscope.capture.heap.python.address_book import Ints
 from leakscope.capture.heap.python.columns import counts_of
 from leakscope.capture.heap.python.gc_heap import Sweep, append
