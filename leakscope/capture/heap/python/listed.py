@@ -23,8 +23,12 @@ def listed(*generations: int) -> tuple[list[Any], set[int]]:
     thread must run while they are held: they are listed and left out in one call of C.
     """
     if is_alone():
-        lists = [gc.get_objects(generation) for generation in generations or (None,)]
-        objects = lists[0] if len(lists) == 1 else list(chain.from_iterable(lists))
+        objects: list[Any] = []
+        for generation in generations or (None,):
+            # a list that is there already may be listed too: were the new one put into it, each would hold the other
+            new = gc.get_objects(generation)
+            new += objects
+            objects = new
         return objects, set(map(id, objects))
     every: list[Any] = []
     kept: list[Any] = []
