@@ -5,7 +5,6 @@ Watched for one warm-up step, under a dispatch mode of torch; more comes from th
 
 from __future__ import annotations
 
-import sys
 import threading
 import weakref
 from collections.abc import Mapping
@@ -13,7 +12,15 @@ from typing import Any
 
 import torch
 
-from leakscope.capture.lifetimes.dispatch_mode import Tensors, enter, makes_memory, name_of, watching_mode, why_not
+from leakscope.capture.lifetimes.dispatch_mode import (
+    Tensors,
+    caller_of_operation,
+    enter,
+    makes_memory,
+    name_of,
+    watching_mode,
+    why_not,
+)
 from leakscope.capture.process.patches import Patches
 from leakscope.capture.source.user_frames import users_line, waiting
 from leakscope.capture.torch_private import address_of_storage, node_running
@@ -92,7 +99,7 @@ class AllocationSites:
 
     def _add(self, storage: torch.UntypedStorage, operator: str) -> None:
         node = node_running()
-        above = sys._getframe(2).f_back  # threads of C++ have no frame above the mode's own
+        above = caller_of_operation()
         line = users_line(waiting(self._home) if above is None and node is not None else above)
         inside = operator if node is None else f"{operator} in {node.name()}"
         self.know(storage, f"{line} ({inside})" if line else inside)

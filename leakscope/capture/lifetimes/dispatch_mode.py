@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import sys
 import threading
 from collections.abc import Callable
 from functools import lru_cache
+from types import FrameType
 from typing import Any
 
 import torch
@@ -30,6 +33,7 @@ Dispatched = Callable[[Any, Any, Any, Any], None]
 
 Tensors = (torch.Tensor, torch.nn.Parameter)
 _OFF = "watching would switch compiling off"
+_CAPTURE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 
 
 def watching_mode(dispatched: Dispatched, guard: Guard) -> Any:
@@ -73,6 +77,14 @@ def watching_mode(dispatched: Dispatched, guard: Guard) -> Any:
             return out
 
     return Watching()
+
+
+def caller_of_operation() -> FrameType | None:
+    """The frame that called the operation which is noted now; None on a thread of C++'s, which has none."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_code.co_filename.startswith(_CAPTURE):
+        frame = frame.f_back
+    return frame
 
 
 def enter(mode: Any, patches: Patches) -> None:

@@ -14,7 +14,7 @@ import torch
 from leakscope.capture.heap.look import Live
 from leakscope.capture.heap.native.storages import storage_of
 from leakscope.capture.lifetimes.comm_buffers import CommBuffers
-from leakscope.capture.lifetimes.dispatch_mode import enter, watching_mode, why_not
+from leakscope.capture.lifetimes.dispatch_mode import caller_of_operation, enter, watching_mode, why_not
 from leakscope.capture.lifetimes.module_stack import ModuleStack
 from leakscope.capture.lifetimes.operations import Operations
 from leakscope.capture.lifetimes.peak import Peak, begin_peak, match_live
@@ -198,7 +198,7 @@ class LifetimeTracker:
             return
         table = self._table
         name = self._operations.name(func)
-        gradient = self._operation(name, sys._getframe(1).f_back, args)
+        gradient = self._operation(name, caller_of_operation(), args)
         self._use(args, kwargs)
         table.resizing = self._operations.may_resize(name)
         if gradient is not None:
