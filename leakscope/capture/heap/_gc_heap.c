@@ -7,7 +7,10 @@
  *   (Doc/c-api/gcsupport.rst). It is what gc.get_referents and gc itself call: it runs no Python code. The visitors here
  *   allocate no Python object, write no object and take no reference, so nothing moves or dies while they run.
  * - The GIL is held from when the objects are listed to the last reference, and gc is off: the heap stands still.
- * - A visitor that has run out of memory notes it and is deaf from then on: some tp_traverse ignore what it returns.
+ * - A visitor that has run out of memory notes it, ends the traversal and is deaf from then on: some tp_traverse ignore
+ *   what it returns.
+ * - What is visited may be dead: before 3.12.6 module `_asyncio` shows its free list of iterators (gh-122695). A
+ *   reference to one would free it again, into a list that goes round: no traversal of the module ends from then on.
  * - Objects are compared by address only; types are asked for nothing but their fields.
  * - A count of 2**31 and more says that the object is immortal (PEP 683, CPython 3.12).
  */
@@ -22,6 +25,8 @@
 #if SIZEOF_VOID_P != 8
 #error "addresses are written as 64 bits: the Python reader serves"
 #endif
+
+#define MOST_OF_ONE (1 << 28) /* references of one object: one that shows more goes round in a circle */
 
 /* What a sweep reads, column by column; the names are those of the dict that read() returns. */
 
@@ -290,6 +295,8 @@ add_object(Sweep *sweep, PyObject *obj, int32_t count)
 static void
 note_untracked(Sweep *sweep, PyObject *obj, int32_t holder)
 {
+    if (Py_REFCNT(obj) == 0)
+        return;
     Verdict verdict = verdict_of(sweep, Py_TYPE(obj));
     if (verdict == NOTHING)
         return;
@@ -324,6 +331,7 @@ flush(Sweep *sweep)
     int32_t places[BATCH];
     size_t count = sweep->waiting;
     sweep->waiting = 0;
+    sweep->failed |= sweep->length > MOST_OF_ONE;
     if (sweep->failed)
         return;
     Memory *holder = sweep->further ? &sweep->other_holder : sweep->column[HOLDER];
@@ -353,7 +361,7 @@ visit(PyObject *obj, void *arg)
 {
     Sweep *sweep = arg;
     if (obj == NULL || sweep->failed)
-        return 0;
+        return sweep->failed;
     if (sweep->length++ == 0)
         sweep->first = obj;
     sweep->last = obj;
@@ -361,7 +369,7 @@ visit(PyObject *obj, void *arg)
     sweep->holders[sweep->waiting] = sweep->now;
     if (++sweep->waiting == BATCH)
         flush(sweep);
-    return 0;
+    return sweep->failed;
 }
 
 static int
@@ -418,6 +426,7 @@ read_untracked(Sweep *sweep)
     for (size_t k = 0; k < COUNT(&sweep->untracked_objects, uintptr_t) && !sweep->failed; k++) {
         PyObject *obj = (PyObject *)AT(&sweep->untracked_objects, uintptr_t)[k];
         sweep->now = (int32_t)(sweep->count + k);
+        sweep->length = 0;
         if (verdict_of(sweep, Py_TYPE(obj)) != ARRAY)
             traverse(obj, visit, sweep);
         else if (memory_add_index(sweep->column[ARRAYS], (int32_t)k) < 0)

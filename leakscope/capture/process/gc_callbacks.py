@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import _thread
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from leakscope.capture.originals import gc
+from leakscope.capture.originals import FROZEN_BY_PYTHON, gc
 from leakscope.capture.process.clock import CLOCK
 from leakscope.capture.process.patches import Patches
 from leakscope.record.model import Collection
@@ -20,13 +19,9 @@ _MAX_COLLECTIONS = 64
 """Most collections told of one step; the full ones and those that freed most stay."""
 
 
-_FROZEN_BY_PYTHON = 1_000 if sys.version_info[:2] == (3, 12) else 0
-"""Objects that Python itself has frozen when it starts, at most: 375 in 3.12.1."""
-
-
 def script_freezes() -> bool:
     """Whether the script has called `gc.freeze()`."""
-    return gc.get_freeze_count() > _FROZEN_BY_PYTHON
+    return gc.get_freeze_count() > FROZEN_BY_PYTHON
 
 
 def freezing() -> GcFreeze | None:

@@ -12,7 +12,7 @@ from leakscope.capture.heap.native.references import NativeReferences
 from leakscope.capture.heap.native.storages import storage_uses
 from leakscope.capture.heap.python.address_book import Ints
 from leakscope.capture.heap.python.columns import LIST_BASELINE
-from leakscope.capture.originals import gc
+from leakscope.capture.originals import referents_in_c
 from leakscope.capture.torch_private import has_storage, storage_address, uses_of_storage
 from leakscope.graph.held_by import in_rows
 
@@ -51,11 +51,12 @@ def changed(native: NativeReferences, indexes: Ints) -> Ints:
     """
     sweep, many = native.sweep, len(indexes)
     objects = list(map(sweep.objects.__getitem__, indexes.tolist()))
+    referents = referents_in_c(objects)
     told = np.fromiter(
         chain(
             map(sys.getrefcount, objects),
-            map(len, map(gc.get_referents, objects)),
-            map(id, chain.from_iterable(map(gc.get_referents, objects))),
+            map(len, map(referents, objects)),
+            map(id, chain.from_iterable(map(referents, objects))),
         ),
         np.int64,
     )

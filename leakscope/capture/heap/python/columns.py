@@ -16,10 +16,6 @@ MOST_COUNTED = 1 << 30
 """References that the readers count to: an immortal object of CPython 3.12 and newer says 2**31 or more (PEP 683)."""
 
 
-FROZEN_BY_PYTHON = 1_000 if sys.version_info[:2] == (3, 12) else 0
-"""Objects that Python itself has frozen when it starts, at most: 375 in 3.12.1."""
-
-
 class Book(Protocol):
     """Where among the tracked objects does the one at this address stand?"""
 

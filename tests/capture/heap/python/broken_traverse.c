@@ -51,6 +51,14 @@ endless(PyObject *self, visitproc visit, void *arg)
     return -1;
 }
 
+static int
+circle(PyObject *self, visitproc visit, void *arg)
+{
+    while (visit(((Broken *)self)->held, arg) == 0)
+        ;
+    return 1;
+}
+
 static PyObject *
 broken_new(PyTypeObject *type, PyObject *args, PyObject *named)
 {
@@ -78,7 +86,8 @@ broken_dealloc(PyObject *self)
         .tp_dealloc = broken_dealloc                                                                                   \
     }
 
-static PyTypeObject types[] = {TYPE(nothing), TYPE(twice), TYPE(fails), TYPE(silent), TYPE(borrows), TYPE(endless)};
+static PyTypeObject types[] = {TYPE(nothing), TYPE(twice),   TYPE(fails), TYPE(silent),
+                               TYPE(borrows), TYPE(endless), TYPE(circle)};
 static struct PyModuleDef module = {PyModuleDef_HEAD_INIT, .m_name = "broken", .m_size = -1};
 
 PyMODINIT_FUNC

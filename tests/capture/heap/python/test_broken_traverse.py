@@ -70,6 +70,25 @@ def test_types_with_a_broken_traversal_are_read_as_they_say(broken: Path) -> Non
     )
 
 
+def test_a_traversal_that_goes_round_is_given_up(broken: Path) -> None:
+    run(
+        """
+        import gc, os, sys
+        gc.disable()
+        sys.path.insert(0, sys.argv[1])
+        import broken
+        from leakscope.capture.heap.python.native_reader import read
+
+        try:
+            read([broken.circle([])], True)
+        except MemoryError:
+            os._exit(0)
+        os._exit(1)
+        """,
+        broken,
+    )
+
+
 def test_where_memory_runs_out_it_is_told_and_nothing_is_kept() -> None:
     run(
         """

@@ -1,0 +1,48 @@
+"""Is what is dead left alone, where CPython shows it as referred to?"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+from leakscope import native
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("reader", ["native_reader", "pure_reader"])
+def test_the_free_list_of_asyncio_is_not_looked_into(reader: str) -> None:
+    """Before 3.12.6 a reference to what module _asyncio shows of it frees it again (CPython gh-122695)."""
+    if reader == "native_reader" and native.gc_heap() is None:
+        pytest.skip("no native heap reader")
+    script = f"""
+        import asyncio, _asyncio
+        import faulthandler, gc, resource, sys
+        from leakscope.capture.originals import gc as original
+        from leakscope.capture.heap.python.{reader} import read
+
+        resource.setrlimit(resource.RLIMIT_AS, (6 << 30, resource.getrlimit(resource.RLIMIT_AS)[1]))
+        faulthandler.dump_traceback_later(60, exit=True)
+        loop = asyncio.new_event_loop()
+        future = loop.create_future()
+        iterators = [iter(future) for _ in range(3)]
+        freed = set(map(id, iterators))
+        del iterators
+        for _ in range(3):
+            found = read(gc.get_objects, True)
+            assert not freed & set(map(id, found.untracked))
+            assert len(found.objects) > 1_000
+            assert any(obj is _asyncio for obj in found.objects)
+            del found
+            assert vars(_asyncio) in original.get_referents(_asyncio, [])
+        gc.collect()
+        made = [iter(future) for _ in range(3)]
+        assert len(set(map(id, made))) == 3
+        loop.close()
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(script)], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
