@@ -96,7 +96,8 @@ def _but_unheld_tuples(listing: Listing) -> list[Any]:
     def are_tuples(objects: Iterator[Any]) -> Iterator[bool]:
         return map(is_, map(type, objects), repeat(tuple))
 
-    held_tuples = compress(_referents(others()), are_tuples(_referents(others())))
+    # the one more has both gone over to their ends: they are looked at as well, and must hold nothing by then
+    held_tuples = compress(chain(_referents(others()), (None,)), are_tuples(_referents(others())))
     unheld = map(gt, are_tuples(others()), map(held.__contains__, map(id, others())))
     work = chain(
         map(every.extend, map(call, (listing,))),

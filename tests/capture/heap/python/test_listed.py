@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import gc
+import sys
 import weakref
 
 import pytest
 
 from leakscope.capture.heap.python import listed as module
+from leakscope.capture.heap.python import pure_reader
 from leakscope.capture.heap.python.listed import listed
 
 
@@ -32,3 +34,13 @@ def test_what_was_listed_dies_with_its_last_owner(
         assert gone() is None
     finally:
         gc.enable()
+
+
+def test_what_lists_in_the_presence_of_threads_holds_nothing_of_what_is_listed() -> None:
+    """The reader's own iterators are among the objects; they would be taken for garbage that holds memory."""
+    thing = object()
+    last = [thing]
+    before = sys.getrefcount(thing)
+    columns = pure_reader.read(lambda: [*gc.get_objects(0), last], False, alone=False)
+    assert any(type(obj) is map for obj in columns.objects)
+    assert sys.getrefcount(thing) == before
