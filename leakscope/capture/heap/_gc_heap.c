@@ -462,6 +462,8 @@ stand_in(PyObject *tuple)
     return made;
 }
 
+#define NO_ADDRESS 1 /* no object's: they are aligned */
+
 /* Hold no tuple that no object of the heap holds, but another in its place. C of another thread's may be filling it, and
  * CPython refuses to resize a tuple that somebody else holds as well (Objects/tupleobject.c, _PyTuple_Resize). */
 static int
@@ -483,7 +485,7 @@ let_go(Sweep *sweep, PyObject *objects)
         if (memory_add_address(sweep->column[LET_GO], (uintptr_t)tuple) < 0 ||
             memory_add_index(sweep->column[LET_GO_AT], (int32_t)k) < 0 || (made = stand_in(tuple)) == NULL)
             return -1;
-        AT(sweep->column[ADDRESSES], uintptr_t)[k] = (uintptr_t)made; /* what the address belongs to next is another */
+        AT(sweep->column[ADDRESSES], uintptr_t)[k] = NO_ADDRESS; /* what the address belongs to next is another */
         PyList_SET_ITEM(objects, k, made);
         Py_DECREF(tuple);
     }

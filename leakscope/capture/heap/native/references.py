@@ -6,7 +6,6 @@ import resource
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from operator import is_
 from typing import Any
 
 import numpy as np
@@ -19,7 +18,7 @@ from leakscope.capture.heap.native.raw_memory import Words, own_memory
 from leakscope.capture.heap.native.storages import is_meta, sparse_parts, storage_bytes, storage_of
 from leakscope.capture.heap.python.address_book import Ints
 from leakscope.capture.heap.python.columns import counts_of
-from leakscope.capture.heap.python.gc_heap import Sweep, append
+from leakscope.capture.heap.python.gc_heap import Sweep, append, take_back
 from leakscope.capture.originals import gc
 from leakscope.capture.private_names import Part, lacks
 from leakscope.capture.process.pause import go_on
@@ -235,21 +234,12 @@ class NativeReferences:
         """Index of an object, which joins the graph if it is new."""
         index = self.find(id(obj))
         if index < 0 and type(obj) is tuple:
-            index = self._stand_in(obj)
+            index = take_back(self.sweep, obj)
         if index < 0:
             index = self._first_new + len(self.new)
             self.new.append(obj)
         self._known[id(obj)] = index
         return index
-
-    def _stand_in(self, obj: tuple[Any, ...]) -> int:
-        """Index of the tuple that stands for one that was let go of, -1 where there is none."""
-        at = self.sweep.let_go.get(id(obj), -1)
-        if at >= 0:
-            items, copied = gc.get_referents(obj), gc.get_referents(self.sweep.objects[at])
-            if len(items) != len(copied) or not all(map(is_, items, copied)):  # another one by now
-                return -1
-        return at
 
     def read_new(self, first: int) -> None:
         """Read CPython's own references of the new objects, from this one of them on."""

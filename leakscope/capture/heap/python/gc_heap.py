@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
+from operator import is_
 from typing import Any
 
 import numpy as np
@@ -51,7 +54,7 @@ class Sweep:
     address_book: Book
     """Finds the tracked ones."""
     let_go: dict[int, int]
-    """Address of each tuple that is not held, to the index of the one that stands for it."""
+    """Address of each tuple that was let go of, to the index of the one that stands for it, or of itself once more."""
     alone: bool
     """No other thread may have run meanwhile."""
 
@@ -107,6 +110,8 @@ def _append_held_by_arrays(heap: Sweep, columns: HeapColumns) -> None:
             at = index.get(id(referent))
             if at is None:
                 at = heap.address_book.find_one(id(referent))
+                if at < 0 and type(referent) is tuple:
+                    at = take_back(heap, referent)
                 if at < 0 and leads_on(referent, leading):
                     at = index[id(referent)] = first + len(objects)
                     objects.append(referent)
@@ -149,14 +154,35 @@ def _held_at(holder: Any, address: int) -> dict[Any, Any] | None:
     return next((held for held in gc.get_referents(holder) if id(held) == address and type(held) is dict), None)
 
 
+def take_back(heap: Sweep, obj: tuple[Any, ...]) -> int:
+    """Hold a tuple that was let go of, of which a holder is known now: nobody fills it any more. Its index, or -1.
+
+    Its stand-in goes, whose references to the same items no count has.
+    """
+    at = heap.let_go.get(id(obj), -1)
+    if at >= 0:
+        items, copied = gc.get_referents(obj), gc.get_referents(heap.objects[at])
+        if len(items) != len(copied) or not all(map(is_, items, copied)):  # another one by now
+            return -1
+        heap.objects[at] = obj
+    return at
+
+
+def _by_stand_ins(heap: Sweep, objects: Sequence[Any]) -> Ints:
+    """How often each of these objects is held by tuples that stand for others."""
+    stand_ins = (heap.objects[at] for address, at in heap.let_go.items() if id(heap.objects[at]) != address)
+    times = Counter(map(id, chain.from_iterable(map(gc.get_referents, stand_ins))))
+    return np.fromiter(map(times.__getitem__, map(id, objects)), np.int64, len(objects))
+
+
 def append(heap: Sweep, objects: Sequence[Any], counts: Places, holders: Sequence[int], helds: Sequence[int]) -> None:
-    """Append objects that the gc list does not show, and references by index."""
+    """Append objects that the gc list does not show, with their counts as they are, and references by index."""
     if not objects and not holders:
         return
     _append_types(heap, np.fromiter(map(id, map(type, objects)), np.int64, len(objects)))
     heap.objects.extend(objects)
     heap.addresses = np.concatenate([heap.addresses, np.fromiter(map(id, objects), np.int64, len(objects))])
-    heap.counts = np.concatenate([heap.counts, counts])
+    heap.counts = np.concatenate([heap.counts, in_range(counts - _by_stand_ins(heap, objects))])
     heap.holder = np.concatenate([heap.holder, np.asarray(holders, dtype=np.int32)])
     heap.held = np.concatenate([heap.held, np.asarray(helds, dtype=np.int32)])
 

@@ -18,6 +18,7 @@ READERS = pytest.mark.parametrize("pure", ["", "1"], ids=["native", "Python"])
 @READERS
 def test_a_look_in_the_middle_of_a_tuple_that_is_being_made(pure: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LEAKSCOPE_PURE", pure)
+    monkeypatch.setattr(heap, "is_alone", lambda: True)  # whatever threads the runner of the tests has
     seen: list[HeapGraph] = []
 
     def step(number: int) -> torch.Tensor:

@@ -1,0 +1,162 @@
+"""Where another thread runs no unheld tuple is held; what is found to hold one is told as where none runs."""
+
+from __future__ import annotations
+
+import collections
+import itertools
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.autograd.graph import saved_tensors_hooks
+
+from leakscope.capture.heap import look as heap
+from leakscope.capture.heap.python.gc_heap import sweep
+from leakscope.graph.model import IMMORTAL, HeapGraph
+from leakscope.native import gc_heap
+
+pytestmark = pytest.mark.look
+SIZES = itertools.count(1009, 2)
+"""Elements of the tensors of each test: what gc never frees stays with the next ones."""
+
+
+class _Node:
+    """Of cycles."""
+
+
+def packed_in_a_tuple(size: int) -> None:
+    with saved_tensors_hooks(lambda saved: (saved, "cpu"), lambda packed: packed[0]):
+        torch.ones(size, requires_grad=True).sigmoid()
+
+
+def packed_in_a_tuple_of_tuples(size: int) -> None:
+    with saved_tensors_hooks(lambda saved: ((saved, "cpu"), [1]), lambda packed: packed[0][0]):
+        torch.ones(size, requires_grad=True).sigmoid()
+
+
+def packed_and_alive(size: int) -> torch.Tensor:
+    with saved_tensors_hooks(lambda saved: (saved.detach(), "cpu"), lambda packed: packed[0]):
+        return torch.ones(size, requires_grad=True).sigmoid()
+
+
+def in_an_array_of_its_own(size: int) -> None:
+    row: Any = np.empty(2, dtype=object)
+    row[0], row[1] = [row], (torch.ones(size), "cpu")
+
+
+def in_an_array_that_is_garbage(size: int) -> None:
+    node: Any = _Node()
+    node.row = np.empty(1, dtype=object)
+    node.row[0] = (torch.ones(size), np.array([collections.OrderedDict()], dtype=object))
+    node.me = node
+
+
+class _KeepsTuple(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        y = x * 2
+        ctx.kept, ctx.both = (y, "cpu"), ((y,), [y])
+        return y
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> Any:
+        return grads[0]
+
+
+def kept_by_a_custom_function(size: int) -> None:
+    _KeepsTuple.apply(torch.ones(size, requires_grad=True))
+
+
+def in_the_dict_of_a_grad_nodes_metadata(size: int) -> None:
+    y = torch.ones(size, requires_grad=True) * 2
+    y.grad_fn.metadata["output"] = (y, ("cpu", y))  # type: ignore[union-attr]
+
+
+def a_hook_with_a_tuple_as_default(size: int) -> None:
+    y = torch.ones(size, requires_grad=True) * 2
+    y.register_hook(lambda grad, both=(y, "cpu"): grad)  # type: ignore[misc]
+
+
+def in_a_future_of_torch(size: int) -> Any:
+    future: Any = torch.futures.Future()
+    future.set_result((torch.ones(size), "cpu"))
+    return future
+
+
+def in_a_generator(size: int) -> Iterator[Any]:
+    def waits() -> Iterator[int]:
+        both = (torch.ones(size), "cpu")
+        yield len(both)
+
+    waiting = waits()
+    next(waiting)
+    return waiting
+
+
+def as_a_local(size: int) -> Any:
+    return (torch.ones(size), {"numbers": 1}, ("inside", [torch.ones(size)]))
+
+
+FREED: dict[Callable[[int], Any], int] = {
+    packed_in_a_tuple: IMMORTAL, packed_in_a_tuple_of_tuples: IMMORTAL, packed_and_alive: 0,
+    in_an_array_of_its_own: IMMORTAL, in_an_array_that_is_garbage: 1, kept_by_a_custom_function: 1,
+    in_the_dict_of_a_grad_nodes_metadata: IMMORTAL, a_hook_with_a_tuple_as_default: IMMORTAL, in_a_future_of_torch: 0,
+    in_a_generator: 0, as_a_local: 0,
+}  # fmt: skip
+
+
+@pytest.fixture
+def beside() -> Iterator[None]:
+    end = threading.Event()
+    thread = threading.Thread(target=end.wait)
+    thread.start()
+    yield
+    end.set()
+    thread.join()
+
+
+def told(graph: HeapGraph) -> Counter[tuple[Any, ...]]:
+    """All that is told on the way to memory, but for the order."""
+    objects = [graph.object(k) for k in range(len(graph))]
+    words = [(o.kind, o.label, o.root, o.freed, o.size) for o in objects]
+    references = [graph.reference(k) for k in range(len(graph.holder))]
+    return Counter((words[r.holder], r.kind, r.name, words[r.held]) for r in references)
+
+
+@pytest.mark.parametrize("pure", ["", "1"], ids=["native", "Python"])
+@pytest.mark.parametrize("make", FREED, ids=lambda make: make.__name__)
+def test_another_thread_changes_nothing_of_what_is_told(
+    make: Callable[[int], Any], pure: str, monkeypatch: pytest.MonkeyPatch, beside: None, nothing_collected: None
+) -> None:
+    monkeypatch.setenv("LEAKSCOPE_PURE", pure)
+    size = next(SIZES)
+    made = make(size)
+    with monkeypatch.context() as patched:
+        patched.setattr(heap, "is_alone", lambda: True)
+        alone = heap.look(1, "step")
+    seen = heap.look(1, "step")
+    graph = seen.heap
+    ours = [k for k in graph.storages.tolist() if graph.bytes[k] == 4 * size]
+    assert {int(graph.freed[k]) for k in ours} == {FREED[make]}
+    assert seen.unjudged == alone.unjudged
+    if not pure or make is not in_a_future_of_torch:  # read in Python, a tuple that nothing known holds is left out
+        beside_it, by_itself = told(graph), told(alone.heap)
+        assert not beside_it - by_itself and not by_itself - beside_it
+    del made
+
+
+@pytest.mark.skipif(gc_heap() is None, reason="what is read in Python has no stand-ins")
+def test_a_stand_in_is_not_counted_among_the_holders_of_a_dict(nothing_collected: None) -> None:
+    numbers = {"numbers": 1}
+    both = (numbers, "cpu")  # held by this frame alone
+    counts = []
+    for alone in (True, False):
+        found = sweep(lambda dicts: np.arange(len(dicts.addresses)), alone=alone)
+        counts += [int(found.counts[k]) for k, obj in enumerate(found.objects) if obj is numbers]
+        assert bool(found.let_go.get(id(both))) is not alone
+        found.objects.clear()
+    assert len(counts) == 2 and counts[0] == counts[1]
