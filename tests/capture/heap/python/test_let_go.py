@@ -119,12 +119,18 @@ def beside() -> Iterator[None]:
     thread.join()
 
 
-def told(graph: HeapGraph) -> Counter[tuple[Any, ...]]:
-    """All that is told on the way to memory, but for the order."""
-    objects = [graph.object(k) for k in range(len(graph))]
-    words = [(o.kind, o.label, o.root, o.freed, o.size) for o in objects]
-    references = [graph.reference(k) for k in range(len(graph.holder))]
-    return Counter((words[r.holder], r.kind, r.name, words[r.held]) for r in references)
+def told(graph: HeapGraph, size: int) -> Counter[tuple[Any, ...]]:
+    """All that is told on the way to the tensors of this size, but for the order."""
+    level = [k for k in graph.storages.tolist() if graph.bytes[k] == 4 * size]
+    seen, found = set(level), Counter[tuple[Any, ...]]()
+    for held in level:  # which grows
+        for reference in map(graph.reference, graph.into(held).tolist()):
+            ends = (graph.object(k) for k in (reference.holder, held))
+            found[reference.kind, reference.name, *((o.kind, o.label, o.root, o.freed, o.size) for o in ends)] += 1
+            if reference.holder not in seen:
+                seen.add(reference.holder)
+                level.append(reference.holder)
+    return found
 
 
 @pytest.mark.parametrize("pure", ["", "1"], ids=["native", "Python"])
@@ -144,7 +150,7 @@ def test_another_thread_changes_nothing_of_what_is_told(
     assert {int(graph.freed[k]) for k in ours} == {FREED[make]}
     assert seen.unjudged == alone.unjudged
     if not pure or make is not in_a_future_of_torch:  # read in Python, a tuple that nothing known holds is left out
-        beside_it, by_itself = told(graph), told(alone.heap)
+        beside_it, by_itself = told(graph, size), told(alone.heap, size)
         assert not beside_it - by_itself and not by_itself - beside_it
     del made
 
