@@ -149,9 +149,7 @@ def test_another_thread_changes_nothing_of_what_is_told(
     ours = [k for k in graph.storages.tolist() if graph.bytes[k] == 4 * size]
     assert {int(graph.freed[k]) for k in ours} == {FREED[make]}
     assert seen.unjudged == alone.unjudged
-    if (
-        gc_heap() is not None or make is not in_a_future_of_torch
-    ):  # read in Python, a tuple that nothing known holds is left out
+    if gc_heap() is not None or make is not in_a_future_of_torch:  # else the tuple is left out
         beside_it, by_itself = told(graph, size), told(alone.heap, size)
         assert not beside_it - by_itself and not by_itself - beside_it
     del made
