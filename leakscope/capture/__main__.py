@@ -150,18 +150,21 @@ def main(arguments: list[str]) -> int:
     options = replace(options, launcher=known_launcher(options.launcher))
     end_with_launcher(options.launcher)
     rank = _Rank(options)
+    module, error = None, None
     try:
-        prepared, end, error = script.ending(rank.prepare)
-        if prepared is not None:
-            code, module = prepared
-            _, end, error = script.ending(exec, code, module.__dict__)
+        try:
+            code, module = rank.prepare()
+        except BaseException as raised:  # noqa: BLE001 - the end of the script ahead of its first line, raised again
+            end, error = script.end_of(raised), raised
+        else:
+            end, error = script.execute(code, module)
         end = rank.end(end, error)
     finally:
         if not rank.in_forked_child:
             rank.patches.take_out()
             end_with_launcher(options.launcher)
-    if prepared is not None:
-        _keep(prepared[1])
+    if module is not None:
+        _keep(module)
     sys.excepthook = script.trimmed_excepthook()
     if error is not None and end.how != EndKind.STOPPED:
         raise error

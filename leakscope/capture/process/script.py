@@ -16,11 +16,10 @@ from dataclasses import dataclass
 from importlib.machinery import ModuleSpec, SourceFileLoader, SourcelessFileLoader
 from importlib.util import MAGIC_NUMBER
 from types import CodeType, ModuleType, TracebackType
-from typing import Any, TypeVar
+from typing import Any
 
 from leakscope.record.kinds import EndKind
 
-T = TypeVar("T")
 Compiled = Callable[[str | bytes, str, str], CodeType]
 """As `StepFunction.compiled`."""
 _OURS = "leakscope.capture"
@@ -148,22 +147,25 @@ def _module_spec(name: str) -> ModuleSpec:
     return spec
 
 
-def ending(call: Callable[..., T], *arguments: Any) -> tuple[T | None, End, BaseException | None]:
-    """Prepare the main code, or run it, to its end, whatever end that is; what was returned, where it was.
+def execute(code: CodeType, main: ModuleType) -> tuple[End, BaseException | None]:
+    """Run the main code to its end, whatever end that is.
 
-    Last stands what has to be raised again for the process to end as it would have under python. No object of
-    leakscope's holds it: a look would take that for a holder of all that the error's frames hold.
+    Beside it stands what has to be raised again for the process to end as it would have under python. No object of
+    leakscope's holds it, nor the namespace of `main`: a look would take that for a holder of all that these hold.
     """
     try:
-        result = call(*arguments)
-    except SystemExit as error:
-        status = _status(error.code)
-        return None, End(EndKind.EXITED if status else EndKind.FINISHED, status), error
-    except KeyboardInterrupt as error:
-        return None, End(EndKind.RAISED, 130), error
+        exec(code, main.__dict__)
     except BaseException as error:  # noqa: BLE001 - raised again at the very end
-        return None, End(EndKind.RAISED, 1), error
-    return result, End(EndKind.FINISHED, 0), None
+        return end_of(error), error
+    return End(EndKind.FINISHED, 0), None
+
+
+def end_of(error: BaseException) -> End:
+    """How a script ends that raises this."""
+    if isinstance(error, SystemExit):
+        status = _status(error.code)
+        return End(EndKind.EXITED if status else EndKind.FINISHED, status)
+    return End(EndKind.RAISED, 130 if isinstance(error, KeyboardInterrupt) else 1)
 
 
 def _status(code: object) -> int:
