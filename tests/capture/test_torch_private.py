@@ -24,7 +24,7 @@ from leakscope.capture.process.patches import Patches
 from leakscope.errors import LeakscopeError
 from leakscope.verdict import Verdict
 
-OF_OTHERS = {"_result", "_exception", "_callbacks", "_loop", "_target", "_fields", "_code", "_out"}
+OF_OTHERS = {"_result", "_exception", "_callbacks", "_loop", "_asyncio", "_target", "_fields", "_code", "_out"}
 """Not torch's: names of `asyncio`, `multiprocessing`, generators and named tuples, and the end of many a name."""
 MODULES_OF_PYTHON = {"sys", "os", "threading", "ctypes", "_thread"}
 AT_MOST_MS = 20
