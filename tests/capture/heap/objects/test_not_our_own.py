@@ -42,12 +42,12 @@ def test_a_cache_of_a_function_of_ours_gains_nothing_and_that_of_another_does() 
         return text + "!"
 
     gains = Gains()
-    ours = is_users.cache_info().currsize
+    is_users.cache_clear()  # full of what other tests asked, it would gain nothing
     told: list[GainingContainer] = []
     for step in range(3):
         for k in range(200):
             is_users(f"/no/such/folder/{step}/{k}.py")
             theirs(f"{step} {k} " + "x" * 100)
         told += look(step, Occasion.STEP, LookContext(gains=gains, hidden=(gains,))).containers
-    assert is_users.cache_info().currsize >= ours + 600
+    assert is_users.cache_info().currsize >= 600
     assert [container.items for container in told] == [400, 600]
