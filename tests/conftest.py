@@ -6,6 +6,7 @@ import functools
 import gc
 import os
 import resource
+import signal
 import subprocess
 import sys
 import textwrap
@@ -27,6 +28,10 @@ os.environ["OMP_NUM_THREADS"] = "1"  # before torch is there: tests and what the
 # and seven
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
+# a suite in the background of a shell is started with these ignored, and would hand that down to all that it starts
+for _number, _handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
+    if signal.getsignal(_number) == signal.SIG_IGN:
+        signal.signal(_number, _handler)
 
 Command = Callable[..., "subprocess.CompletedProcess[str]"]
 

@@ -97,8 +97,7 @@ def test_sigkill_leaves_the_steps_that_were_taken(script: Write, tmp_path: Path)
 
 def test_ctrl_c_reaches_the_script_and_the_report_is_still_written(script: Write, tmp_path: Path) -> None:
     path = script(TRAIN + "import time\nstep()\nprint('ready', flush=True)\nfor _ in range(600): time.sleep(0.1)\n")
-    heeding = ["env", "--default-signal=INT"]  # a shell's background jobs start with it ignored
-    command = [*heeding, sys.executable, "-m", "leakscope", "run", "-o", str(tmp_path / "run"), str(path)]
+    command = [sys.executable, "-m", "leakscope", "run", "-o", str(tmp_path / "run"), str(path)]
     child = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True, cwd=tmp_path
     )

@@ -37,7 +37,7 @@ for number in itertools.count(1):
 
 def kill_the_launcher(folder: Path, script: Path, ranks: int, number: signal.Signals) -> tuple[int, Sequence[int]]:
     """Once all ranks have taken 50 steps; gives its status, and the numbers of the ranks' processes."""
-    command = ["env", "--default-signal=INT,HUP", sys.executable, "-m", "leakscope", "run", "-q"]
+    command = [sys.executable, "-m", "leakscope", "run", "-q"]
     command += ["--ranks", str(ranks), "-o", "run", str(script)]
     with open(folder / "out", "wb") as out:
         launcher = subprocess.Popen(command, cwd=folder, stdout=out, stderr=out, start_new_session=True)

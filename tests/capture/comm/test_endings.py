@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -110,7 +111,11 @@ def interrupted(path: Path, folder: Path, how: str) -> tuple[int, str, float]:
             time.sleep(0.02)
         began = time.monotonic()
         os.killpg(running.pid, signal.SIGINT)
-        told = running.communicate(timeout=60)[0]
+        try:
+            told = running.communicate(timeout=60)[0]
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(running.pid, signal.SIGKILL)
     return running.returncode, " ".join(told.split()), time.monotonic() - began
 
 

@@ -29,7 +29,6 @@ from leakscope.capture.comm.functional_collectives import _COLLECTIVES
 from leakscope.capture.recorder import Recorder
 from leakscope.options import Options
 
-signal.signal(signal.SIGINT, signal.default_int_handler)  # a suite in the background hands down that it is ignored
 OWNERS = [kind for kind in vars(c10d).values() if isinstance(kind, type)] + [
     torch, torch.utils, torch.optim.Optimizer, torch.autograd.Variable,
     torch.Tensor, torch.UntypedStorage, torch._C.Future, torch.distributed.autograd.context,
