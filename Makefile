@@ -56,9 +56,9 @@ $(READY): pyproject.toml setup.py constraints.txt $(wildcard leakscope/*/*.[ch] 
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt setuptools wheel torch
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --no-build-isolation --editable '.[test]'
-	@command -v dot >/dev/null || test "$$(id -u)" -ne 0 || ! command -v apt-get >/dev/null \
-		|| { apt-get update -qq && apt-get install -y -qq graphviz >/dev/null; } \
-		|| echo "graphviz could not be installed; the report draws without it" >&2
+	@command -v dot >/dev/null && command -v chromium >/dev/null || test "$$(id -u)" -ne 0 || ! command -v apt-get >/dev/null \
+		|| { apt-get update -qq && apt-get install -y -qq graphviz chromium >/dev/null; } \
+		|| echo "graphviz and chromium could not be installed; the report draws without one, tests skip without the other" >&2
 	touch $(READY)
 
 clean:

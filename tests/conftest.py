@@ -14,9 +14,10 @@ from collections import defaultdict
 from collections.abc import Callable, Generator, Iterator, Mapping
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
-from support import TESTS
+from support import TESTS, browser
 from support.commands.preloaded import Copies
 from support.commands.recorded_runs import Runs
 from support.global_state import changes, global_state
@@ -147,6 +148,23 @@ def script(tmp_path: Path) -> Callable[[str], Path]:
         return path
 
     return write
+
+
+@pytest.fixture(scope="module")
+def chromium(starts_processes: None) -> Iterator[object]:
+    """A real browser, for the tests of one file: while it is there, asyncio can run nothing else in this process."""
+    if browser.MISSING:
+        pytest.skip(f"{' and '.join(browser.MISSING)} not installed")
+    with browser.chromium() as started:
+        yield started
+
+
+@pytest.fixture
+def pages(chromium: Any, tmp_path: Path) -> Iterator[browser.Pages]:
+    """Opens pages in a real browser, in windows that are gone with the test."""
+    opened = browser.Pages(chromium, tmp_path)
+    yield opened
+    opened.close()
 
 
 @pytest.fixture(scope="session")
