@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from itertools import pairwise
 
 from leakscope.findings.kinds import HopStatus
@@ -52,15 +53,30 @@ def closes_cycle(finding: Finding, index: int) -> bool:
     return index < len(finding.trace) - 1 and not finding.trace[index].reference
 
 
-def source_line(run: Run, where: str) -> str:
-    """The user's own line that `train.py:12 main` points at; "" where its source was not kept."""
+@dataclass(frozen=True)
+class KeptLine:
+    """A line of the user's source that was kept with the run."""
+
+    name: str
+    """Of its file, in `Run.sources`."""
+    number: int
+    text: str
+
+
+def kept_line(run: Run, where: str) -> KeptLine | None:
+    """The user's own line that `train.py:12 main` points at; None where its source was not kept."""
     place = where.split(" ", 1)[0]
     name, _, number = place.rpartition(":")
     if not name or not number.isdigit():
-        return ""
-    lines = run.sources.get(name)
-    if lines is None:
-        ends = [kept for kept in run.sources if kept.endswith("/" + name) or name.endswith("/" + kept)]
-        lines = run.sources[ends[0]] if len(ends) == 1 else ()
-    index = int(number) - 1
-    return lines[index].strip() if 0 <= index < len(lines) else ""
+        return None
+    ends = [kept for kept in run.sources if kept.endswith("/" + name) or name.endswith("/" + kept)]
+    name = name if name in run.sources or len(ends) != 1 else ends[0]
+    lines = run.sources.get(name, ())
+    at = int(number)
+    return KeptLine(name, at, lines[at - 1]) if 0 < at <= len(lines) else None
+
+
+def source_line(run: Run, where: str) -> str:
+    """The text of that line; "" where its source was not kept."""
+    line = kept_line(run, where)
+    return "" if line is None else line.text.strip()

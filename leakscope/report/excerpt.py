@@ -1,0 +1,102 @@
+"""Which of the user's own lines, and which objects of a trace, does a reader need to see first?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from itertools import groupby
+
+from leakscope.findings.model import Finding
+from leakscope.record.model import Run
+from leakscope.report.adding_lines import adding_lines
+from leakscope.report.marks import closes_cycle, kept_line
+
+
+class LineMark(StrEnum):
+    """Why a line is shown."""
+
+    CUT = "cut"
+    """What is to be cut stands there."""
+    ADDS = "adds"
+    """It puts something where the cut is."""
+    EDIT = "edit"
+    """The suggested edit is of this line."""
+    NEAR = ""
+    """It stands beside one of the others."""
+
+
+@dataclass(frozen=True)
+class ExcerptLine:
+    """One line of the user's source."""
+
+    number: int
+    text: str
+    """Without the indentation that all lines of the excerpt have, and without tabs."""
+    mark: LineMark
+
+
+@dataclass(frozen=True)
+class Excerpt:
+    """Lines of one file, in order; where numbers are missing, so are lines."""
+
+    file: str
+    """As places name it: `train.py`."""
+    lines: tuple[ExcerptLine, ...]
+
+
+def excerpts(run: Run, finding: Finding, around: int = 1) -> tuple[Excerpt, ...]:
+    """The lines at the cut, those that add to it, and that of the suggested edit, with `around` lines on each side.
+
+    One excerpt for each file, that of the cut first; () where no source was kept.
+    """
+    marked: dict[str, dict[int, LineMark]] = {}
+    for where, mark in _marked_places(run, finding):
+        place = kept_line(run, where)
+        if place is not None:
+            marked.setdefault(place.name, {}).setdefault(place.number, mark)
+    return tuple(Excerpt(file, _lines(run.sources[file], of_file, around)) for file, of_file in marked.items())
+
+
+def _marked_places(run: Run, finding: Finding) -> Iterator[tuple[str, LineMark]]:
+    for reference in finding.cut.references if finding.cut is not None else ():
+        yield reference.where, LineMark.CUT
+    for where, _ in adding_lines(run, finding):
+        yield where, LineMark.ADDS
+    if finding.suggestion is not None:
+        yield finding.suggestion.where, LineMark.EDIT
+
+
+def _lines(source: tuple[str, ...], marks: dict[int, LineMark], around: int) -> tuple[ExcerptLine, ...]:
+    near = {at for number in marks for at in range(number - around, number + around + 1)}
+    shown = sorted(at for at in near if at in marks or (0 < at <= len(source) and source[at - 1].strip()))
+    texts = [" ".join(source[at - 1].expandtabs(4).rstrip().splitlines()) for at in shown]
+    indent = min((len(text) - len(text.lstrip()) for text in texts if text), default=0)
+    return tuple(
+        ExcerptLine(at, text[indent:], marks.get(at, LineMark.NEAR)) for at, text in zip(shown, texts, strict=True)
+    )
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """Hops of a trace that follow one another."""
+
+    hops: range
+    """Their positions."""
+    is_folded: bool
+    """They need not be seen first."""
+
+
+def folded_trace(finding: Finding) -> tuple[Stretch, ...]:
+    """The whole trace: its root, each reference to cut with what it holds, where a cycle closes, and the memory are
+    seen; two hops or more in between are folded.
+    """
+    last = len(finding.trace) - 1
+    cuts = [reference.trace for reference in finding.cut.references] if finding.cut is not None else []
+    seen = {0, last, *(at for cut in cuts if cut is not None for at in (cut, cut + 1))}
+    seen |= {at for at in range(last) if closes_cycle(finding, at)}
+    stretches = []
+    for is_seen, hops in groupby(range(len(finding.trace)), lambda at: at in seen):
+        positions = list(hops)
+        stretches.append(Stretch(range(positions[0], positions[-1] + 1), not is_seen and len(positions) > 1))
+    return tuple(stretches)

@@ -1,0 +1,85 @@
+"""Which lines of the user's own, and which hops, are seen first?"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from support import examples
+
+from leakscope.findings.model import Cut, CutReference, Finding, Suggestion
+from leakscope.report.excerpt import Excerpt, LineMark, excerpts, folded_trace
+
+RUN = examples.run(
+    sources={
+        "train.py": ("class Log:", "\tdef add(self, loss):", "\t\tx = 1", "", "\t\tself.seen.append(loss)", "    # on"),
+        "main.py": ("log = Log()", "log.add(loss)"),
+    }
+)
+
+
+def finding(cut: str, added_at: tuple[str, ...] = (), edit: str = "") -> Finding:
+    edited = Suggestion(edit, "a", "b") if edit else None
+    return replace(
+        examples.growth_finding(), cut=Cut((CutReference(".seen", cut, added_at=added_at),), 8), suggestion=edited
+    )
+
+
+def marks(excerpt: Excerpt) -> dict[int, LineMark]:
+    return {line.number: line.mark for line in excerpt.lines if line.mark}
+
+
+def test_the_cut_and_what_adds_to_it_are_marked_among_the_lines_beside_them() -> None:
+    (shown,) = excerpts(RUN, finding("train.py:1", ("train.py:5 add",)))
+    assert shown.file == "train.py" and marks(shown) == {1: LineMark.CUT, 5: LineMark.ADDS}
+    assert [line.number for line in shown.lines] == [1, 2, 5, 6], "an empty line beside one is left out"
+
+
+def test_lines_keep_their_indentation_among_themselves() -> None:
+    (shown,) = excerpts(RUN, finding("train.py:5"))
+    assert [line.text for line in shown.lines] == ["    self.seen.append(loss)", "# on"]
+
+
+def test_each_file_has_its_own_excerpt_that_of_the_cut_first() -> None:
+    shown = excerpts(RUN, finding("train.py:5", ("main.py:2",), edit="main.py:1"), around=0)
+    assert [(excerpt.file, marks(excerpt)) for excerpt in shown] == [
+        ("train.py", {5: LineMark.CUT}),
+        ("main.py", {1: LineMark.EDIT, 2: LineMark.ADDS}),
+    ]
+
+
+def test_a_line_is_shown_once_with_its_first_mark() -> None:
+    (shown,) = excerpts(RUN, finding("main.py:2", ("main.py:2",), edit="main.py:2"))
+    assert marks(shown) == {2: LineMark.CUT}
+
+
+def test_nothing_is_shown_of_source_that_was_not_kept() -> None:
+    assert excerpts(RUN, finding("other.py:2", ("train.py:99",))) == ()
+    assert excerpts(RUN, replace(finding("train.py:1"), cut=None)) == ()
+
+
+def folds(of: Finding) -> list[tuple[int, int]]:
+    return [(stretch.hops.start, stretch.hops.stop) for stretch in folded_trace(of) if stretch.is_folded]
+
+
+def long_finding(cut: int | None) -> Finding:
+    trace = (*(replace(examples.growth_finding().trace[1], object=f"o{n}") for n in range(9)),)
+    return replace(examples.growth_finding(), trace=trace, cut=Cut((CutReference(".seen", trace=cut),), 8))
+
+
+def test_what_lies_between_root_cut_and_memory_is_folded() -> None:
+    assert folds(long_finding(4)) == [(1, 4), (6, 8)]
+    assert folds(long_finding(2)) == [(4, 8)], "one hop takes no more room than a word on it"
+    assert folds(long_finding(None)) == [(1, 8)]
+
+
+def test_every_hop_is_in_one_stretch() -> None:
+    for cut in (None, 0, 3, 7, 8):
+        stretches = folded_trace(long_finding(cut))
+        assert [at for stretch in stretches for at in stretch.hops] == list(range(9))
+    assert folded_trace(replace(long_finding(None), trace=())) == ()
+
+
+def test_where_a_cycle_closes_is_seen() -> None:
+    cycle = examples.cycle_finding()
+    closing = next(at for at, hop in enumerate(cycle.trace[:-1]) if not hop.reference)
+    assert any(closing in stretch.hops and not stretch.is_folded for stretch in folded_trace(cycle))
