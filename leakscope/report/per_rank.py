@@ -9,7 +9,7 @@ from leakscope.findings.comm.matching import CommState, comm_states
 from leakscope.findings.counters import counted_rate
 from leakscope.findings.model import Findings, RankSummary
 from leakscope.record.kinds import EndKind
-from leakscope.record.model import Rank, Run
+from leakscope.record.model import Ended, Rank, Run
 from leakscope.report.wording import (
     comm_notes,
     ended_badly,
@@ -33,6 +33,8 @@ class RankStory:
     number: int
     ended: str
     badly: bool
+    ending: tuple[str, ...]
+    """What ranks that ended in the same way have in common, however many steps that took them."""
     error: str
     """What `ended` does not say of it."""
     stack: tuple[str, ...]
@@ -80,6 +82,7 @@ def _story(rank: Rank, run: Run, findings: Findings, state: CommState | None) ->
         number=rank.number,
         ended=ended_text(rank),
         badly=ended_badly(rank),
+        ending=_ending(rank.ended),
         error=error_text(rank),
         stack=rank.ended.stack,
         printed_by_python=rank.ended.how == EndKind.RAISED,
@@ -100,6 +103,12 @@ def _story(rank: Rank, run: Run, findings: Findings, state: CommState | None) ->
         notes=(*(each.why for each in rank.recording_ended), *rank.notes, *_processes(rank), *of_comm),
         not_read=tuple(text for look in rank.looks for text in look.unjudged),
     )
+
+
+def _ending(ended: Ended) -> tuple[str, ...]:
+    """With the type of an error, not its text, which names addresses and sizes."""
+    error = ended.error.partition(":")[0] if ended.how == EndKind.RAISED else ""
+    return ended.how, str(ended.status), error, "no step" if ended.steps == 0 else ""
 
 
 def _processes(rank: Rank) -> tuple[str, ...]:

@@ -31,7 +31,7 @@ from leakscope.report.wording.held import (
     would_be_freed,
 )
 from leakscope.report.wording.memory import at_end_text
-from leakscope.report.wording.numbers import listed_numbers, plural
+from leakscope.report.wording.numbers import bytes_span, count_span, listed_numbers, plural
 from leakscope.report.wording.sections import (
     avoidable,
     is_fault,
@@ -53,8 +53,10 @@ __all__ = [
     "at_end_text",
     "avoidable",
     "avoidable_text",
+    "bytes_span",
     "clock_text",
     "comm_notes",
+    "count_span",
     "cut_frees_text",
     "cut_name",
     "cycle_text",
