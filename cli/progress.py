@@ -21,7 +21,7 @@ def progress(options: Options) -> Iterator[None]:
     A single rank prints straight to the terminal, and would print into the bar.
     """
     alone = options.ranks * options.nnodes == 1
-    if options.quiet or not sys.stderr.isatty() or (alone and sys.stdout.isatty() and not options.as_json):
+    if options.quiet or not sys.stderr.isatty() or (alone and sys.stdout.isatty() and not options.needs_stdout):
         yield
         return
     from rich.console import Console

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from leakscope_cli.asked_formats import Asked, asked_formats, check_writable, on_stdout, rendered, write_files
 from leakscope_cli.progress import progress
 from leakscope_cli.run_options import offered_options, options_of
 from leakscope_cli.script_words import RunCommand
@@ -83,6 +84,9 @@ def record_and_report(options: Options, outside: Outside | None = None) -> int:
     from leakscope.record.folder import prepare_folder
 
     apart = _ListedApart(fingerprints_of(options.baseline), suppressions_of(options.suppress))
+    asked = asked_formats([*options.formats, *(["json"] if options.as_json else [])])
+    if outside is None or outside.rank == 0:
+        check_writable(asked, made_later=options.folder)
     if outside is None and options.nnodes == 1:
         prepare_folder(options.folder, options.force)
     else:
@@ -90,16 +94,16 @@ def record_and_report(options: Options, outside: Outside | None = None) -> int:
     if outside is not None:
         outcome = launch_inside(options, outside)
     else:
-        with progress(options), redirect_stdout(sys.stderr if options.as_json else sys.stdout):
+        with progress(options), redirect_stdout(sys.stderr if options.needs_stdout else sys.stdout):
             outcome = launch(options, meanwhile=_import_what_judges)
         if outcome.status and not options.quiet:
             note(_failure_text(options, outcome))
     try:
         if outside is not None and outside.rank == 0:
-            _report(options, apart, outcome)
+            _report(options, apart, asked, outcome)
         if outside is not None or options.node_rank > 0:
             return outcome.status
-        return _report(options, apart, outcome)
+        return _report(options, apart, asked, outcome)
     finally:
         forget(outcome.elsewhere)
 
@@ -129,13 +133,11 @@ def _failure_text(options: Options, outcome: Outcome) -> str:
     return f"{who} failed with status {outcome.status}{': ' + outcome.error if outcome.error else ''}{log}"
 
 
-def _report(options: Options, apart: _ListedApart, outcome: Outcome) -> int:
+def _report(options: Options, apart: _ListedApart, asked: Sequence[Asked], outcome: Outcome) -> int:
     """Judge, write findings.json and report.html, print; returns the exit status, a failed script's own first.
 
     Whatever keeps us from it, a failed script's own status it is; else one that says that it could not be done.
     """
-    from leakscope.report import FORMATS
-
     try:
         recorded, findings = read_and_judge(
             outcome.folder,
@@ -147,7 +149,7 @@ def _report(options: Options, apart: _ListedApart, outcome: Outcome) -> int:
         )
         recorded = replace(recorded, folder=str(options.folder))
         findings = replace(findings, exit_status=outcome.status or findings.exit_status)
-        told = FORMATS["json" if options.as_json else "text"](recorded, findings)
+        told = _told(asked, recorded, findings)
     except (MemoryError, ImportError, OSError, LeakscopeError) as error:
         note(f"the run could not be judged: {outcome.unwritable or _reason(error)}")
         return outcome.status or Impossible.exit_code
@@ -155,11 +157,26 @@ def _report(options: Options, apart: _ListedApart, outcome: Outcome) -> int:
     untold = tell(told)
     if untold:
         note(untold)
+    for failed in write_files(asked, recorded, findings, quiet=options.quiet):
+        note(failed)
     if unwritable:
         note(f"{options.folder} could not be written ({unwritable}): {_KEPT}")
     elif not options.quiet:
         note(f"report: {options.folder / 'report.html'}")
     return int(findings.exit_status)
+
+
+def _told(asked: Sequence[Asked], recorded: Run, findings: Findings) -> str:
+    """What goes to stdout."""
+    from leakscope.report import FORMATS
+
+    form = on_stdout(asked)
+    assert form is not None  # the text, where nothing else was asked for
+    try:
+        return rendered(form, recorded, findings)
+    except LeakscopeError as error:  # another package's format
+        note(str(error))
+        return FORMATS["text"](recorded, findings)
 
 
 def _write(recorded: Run, findings: Findings, folder: Path) -> str:

@@ -23,10 +23,12 @@ def offered_options() -> list[click.Parameter]:
 
 def _as_click(name: str, option: Option) -> click.Option:
     kind = TYPES[name][0]
+    repeated = kind == tuple[str, ...]
     return click.Option(
         [name, *flags_of(name)],
-        type=None if kind is bool else _TYPE_OF_UNIT.get(option.unit, _TYPES.get(kind, kind)),
+        type=None if kind is bool or repeated else _TYPE_OF_UNIT.get(option.unit, _TYPES.get(kind, kind)),
         is_flag=kind is bool,
+        multiple=repeated,
         default=None,
         metavar=option.metavar,
         help=option.help,

@@ -153,9 +153,16 @@ class Options:
     rdzv_endpoint: Annotated[str, Option("Where the machines meet.", metavar="HOST:PORT")] = ""
     rdzv_id: Annotated[str, Option("Name of the job, the same on every machine.", metavar="ID")] = ""
     quiet: Annotated[bool, Option("No progress and no notes.", ("-q", "--quiet"))] = False
-    as_json: Annotated[
-        bool, Option("Findings as JSON on stdout; the ranks' stdout then goes to stderr.", ("--json",))
-    ] = False
+    formats: Annotated[
+        tuple[str, ...],
+        Option(
+            "Tell it as FORMAT too, again and again: text, json, html, sarif, junit. One without a FILE goes to "
+            "stdout in place of the text, and the ranks' stdout to stderr; in a folder FILE is findings.<suffix>.",
+            ("--as",),
+            "FORMAT[=FILE]",
+        ),
+    ] = ()
+    as_json: Annotated[bool, Option("The same as --as json.", ("--json",))] = False
 
     script: str = ""
     """Path of the script to run, where it is no module."""
@@ -193,6 +200,12 @@ class Options:
             )
         if self.nnodes > 1 and not self.rdzv_endpoint:
             raise ValueError("--nnodes needs --rdzv-endpoint HOST:PORT, where the machines meet")
+
+    @property
+    def needs_stdout(self) -> bool:
+        """Whether what is found goes to stdout as something to be read by a program: the ranks' own must not."""
+        places = dict(word.partition("=")[::2] for word in self.formats if word.partition("=")[2] in ("", "-"))
+        return self.as_json or bool(places.keys() - {"text"})
 
     @property
     def target(self) -> str:

@@ -161,7 +161,7 @@ def _run_alone(options: Options, meanwhile: Callable[[], object] | None = None) 
     """The status of a plain child, negative for a signal; what the terminal sends is the child's to answer as well, and
     what ends us from outside is passed on.
     """
-    stdout = sys.stderr.fileno() if options.as_json else None
+    stdout = sys.stderr.fileno() if options.needs_stdout else None
     command = rank_command(options)
     try:
         child = subprocess.Popen(command, stdout=stdout)

@@ -46,7 +46,7 @@ def write(run: Run, findings: Findings, folder: Path) -> None:
 
     Raises OSError where the folder cannot be written.
     """
-    from leakscope.report.as_json import as_data
+    from leakscope.report.formats.as_json import as_data
 
     write_json(folder / "findings.json", as_data(run, findings))
     page = FORMATS["html"](run, findings)

@@ -7,6 +7,7 @@ from itertools import pairwise
 
 from leakscope.findings.kinds import HopStatus
 from leakscope.findings.model import Finding, Hop
+from leakscope.findings.naming.place import place_of
 from leakscope.record.model import Run
 
 
@@ -65,15 +66,14 @@ class KeptLine:
 
 def kept_line(run: Run, where: str) -> KeptLine | None:
     """The user's own line that `train.py:12 main` points at; None where its source was not kept."""
-    place = where.split(" ", 1)[0]
-    name, _, number = place.rpartition(":")
-    if not name or not number.isdigit():
+    place = place_of(where)
+    if place is None:
         return None
+    name = place.file
     ends = [kept for kept in run.sources if kept.endswith("/" + name) or name.endswith("/" + kept)]
     name = name if name in run.sources or len(ends) != 1 else ends[0]
     lines = run.sources.get(name, ())
-    at = int(number)
-    return KeptLine(name, at, lines[at - 1]) if 0 < at <= len(lines) else None
+    return KeptLine(name, place.line, lines[place.line - 1]) if place.line <= len(lines) else None
 
 
 def source_line(run: Run, where: str) -> str:

@@ -106,4 +106,6 @@ def test_a_trace_leaked_all_round_suspects_the_cut() -> None:
 def test_source_lines_are_found_by_the_end_of_their_path() -> None:
     run = examples.run(sources={"/home/me/train.py": ("first", "  second  ")})
     assert source_line(run, "train.py:2 main (aten::mul)") == "second"
+    spaced = examples.run(sources={"my project/train it.py": ("first", "second")})
+    assert source_line(spaced, "my project/train it.py:2 main (aten::mul)") == "second"
     assert source_line(run, "train.py:9") == "" and source_line(run, "") == "" and source_line(run, "other.py:1") == ""

@@ -12,6 +12,7 @@ from leakscope.findings.grouping.candidate import Candidate
 from leakscope.findings.kinds import FreedBy, RuleName, Severity
 from leakscope.findings.merge import merge_findings
 from leakscope.findings.model import Cut, CutReference, Finding, Sighting
+from leakscope.findings.naming.place import place_of
 from leakscope.findings.naming.trace import fingerprint
 from leakscope.graph.model import CommUse, HeapGraph
 from leakscope.record.kinds import Direction
@@ -99,7 +100,7 @@ def _dropped(direction: str, where: str, operations: Sequence[tuple[int, CommOpe
     return Finding(
         rule=RuleName.P2P_BUFFER,
         facts=DroppedFacts(len(operations), direction, where),
-        fingerprint=fingerprint(("p2p-buffer", "dropped", direction, where.rpartition(" ")[2])),
+        fingerprint=fingerprint(("p2p-buffer", "dropped", direction, _function(where))),
         severity=Severity.NOTE,
         freed_by=FreedBy.PROGRAM,
         retained_bytes=0,
@@ -166,6 +167,12 @@ def _context_note(what: str, rank: int, row: ContextsAtStep, facts: Facts) -> Fi
     )
 
 
+def _function(where: str) -> str:
+    """The function of a place; all of it where it names none."""
+    place = place_of(where)
+    return where if place is None else place.function or where
+
+
 def with_contexts(findings: Sequence[Finding], run: Run) -> list[Finding]:
     """All that open contexts keep, on every rank and by whatever reference, told as one leak with the place that
     opened them.
@@ -174,7 +181,7 @@ def with_contexts(findings: Sequence[Finding], run: Run) -> list[Finding]:
     if not mine:
         return list(findings)
     places, workers = _opened(run)
-    functions = tuple(dict.fromkeys(place.rpartition(" ")[2] for place in places))
+    functions = tuple(dict.fromkeys(_function(place) for place in places))
     together = [
         merge_findings([f for f in mine if rank in f.storages])
         for rank in sorted({r for f in mine for r in f.storages})
@@ -182,7 +189,8 @@ def with_contexts(findings: Sequence[Finding], run: Run) -> list[Finding]:
     merged = []
     for finding in together:
         # no single reference: the container lets go of all when the context is left
-        where = places[0].rpartition(" ")[0] if places else ""
+        opened = place_of(places[0]) if places else None
+        where = "" if opened is None else opened.at
         cut = Cut((CutReference(CUT, where),), finding.retained_bytes)
         name = fingerprint(("dist-autograd-context", *functions))
         assert isinstance(finding.facts, OpenContextsFacts)

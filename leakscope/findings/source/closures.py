@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterable, Sequence
 
 from leakscope.findings.model import Hop
+from leakscope.findings.naming.place import place_of
 from leakscope.findings.source.meaning import Meaning
 from leakscope.findings.source.names import file_of, last_name
 from leakscope.findings.source.parsed import Found, ParsedFile, Scope, qualified
@@ -56,9 +57,9 @@ def where_hooked(trace: Sequence[Hop], place: int, meaning: Meaning, sources: So
 
 def where_registered(where: str, sources: Sources, registers: re.Pattern[str] = _REGISTERS) -> tuple[Store, ...]:
     """The lines that register the function or method which is written at a line of the source, in the same file."""
-    name, _, line = where.partition(" ")[0].rpartition(":")
-    parsed = sources.of_line(name)
-    written = [] if parsed is None or not line.isdigit() else [f for f in parsed.found if _is_at(f, int(line))]
+    place = place_of(where)
+    parsed = None if place is None else sources.of_line(place.file)
+    written = [] if parsed is None or place is None else [f for f in parsed.found if _is_at(f, place.line)]
     if parsed is None or len(written) != 1:
         return ()
     own = getattr(written[0].node, "name", "")
@@ -140,8 +141,8 @@ def _functions(hop: Hop, parsed: ParsedFile, variable: str = "") -> list[Found]:
     chosen = reading if variable else alike
     if variable or len(chosen) <= 1:
         return chosen if len(chosen) == 1 else []
-    line = hop.where.rpartition(":")[2]
-    return [one for one in chosen if str(getattr(one.node, "lineno", 0)) == line]
+    place = place_of(hop.where)
+    return [one for one in chosen if place is not None and getattr(one.node, "lineno", 0) == place.line]
 
 
 def _name(one: Found) -> str:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from leakscope.findings.model import Hop
 from leakscope.findings.naming.expressions import INSTANCES
+from leakscope.findings.naming.place import file_at
 from leakscope.findings.source.parsed import Scope
 from leakscope.findings.source.sources import Sources
 from leakscope.graph.model import ObjectKind
@@ -30,7 +31,7 @@ ADDERS = {
 
 def file_of(hop: Hop) -> str:
     """The source file that a hop's line is in, "" where it has none."""
-    return hop.where.split(" ", 1)[0].rpartition(":")[0]
+    return file_at(hop.where)
 
 
 def class_of(hop: Hop) -> str:

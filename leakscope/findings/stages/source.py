@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from leakscope.findings.model import CutReference, Finding, Hop
+from leakscope.findings.naming.place import file_at
 from leakscope.findings.source.edits import suggested
 from leakscope.findings.source.lines import stores_for
 from leakscope.findings.source.sources import Sources
@@ -62,6 +63,6 @@ def _with_added(reference: CutReference, added_at: tuple[str, ...], puts_tensor:
     """The reference with the lines that add to it; the first of them its own, where they put a tensor there and it had
     another line of that file.
     """
-    files = {place.rpartition(":")[0] for place in added_at}
-    moves = puts_tensor and reference.where not in added_at and reference.where.rpartition(":")[0] in files
+    files = {file_at(place) for place in added_at}
+    moves = puts_tensor and reference.where not in added_at and file_at(reference.where) in files
     return replace(reference, added_at=added_at, where=added_at[0] if moves else reference.where)

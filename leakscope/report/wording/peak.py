@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 
 from leakscope.findings.model import Finding
+from leakscope.findings.naming.place import place_of
 from leakscope.findings.peak.drag import IdleAtPeak, LagUseDrag
 from leakscope.findings.peak.idle import Releaser
 from leakscope.findings.peak.late_release import LateReleaseFacts
@@ -99,8 +99,8 @@ def _is_argument(facts: LateReleaseFacts) -> str:
 
 def line_of(place: str) -> str:
     """`train.py:41` of `train.py:41 forward (aten::addmm)`; all of it where it begins with no line."""
-    match = re.match(r"(.+?:\d+)\b", place)
-    return match[1] if match else place
+    told = place_of(place)
+    return place if told is None else told.at
 
 
 def untouched_title(finding: Finding, facts: UntouchedFacts) -> str:

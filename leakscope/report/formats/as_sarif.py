@@ -8,6 +8,7 @@ from urllib.parse import quote
 
 from leakscope.findings.kinds import HopStatus, Origin, RuleName, Severity
 from leakscope.findings.model import Finding, Findings
+from leakscope.findings.naming.place import place_of
 from leakscope.findings.rules import rule_texts
 from leakscope.record.model import Rank, Run
 from leakscope.report.adding_lines import edit_text
@@ -135,12 +136,9 @@ def _where(finding: Finding) -> str:
 
 
 def _location(where: str) -> dict[str, Any] | None:
-    name, _, rest = where.rpartition(":")
-    number = rest.split(" ", 1)[0]
-    if "(" in name:  # `train.py:41 forward (aten::addmm)`: the colons of the operator are not the line's
-        name, _, rest = where.split(" ", 1)[0].rpartition(":")
-        number = rest
-    if not name or not number.isdigit() or int(number) < 1:
+    place = place_of(where)
+    if place is None:
         return None
+    name = place.file
     uri = ("file://" if name.startswith("/") else "") + quote(name.replace("\\", "/"))
-    return {"physicalLocation": {"artifactLocation": {"uri": uri}, "region": {"startLine": int(number)}}}
+    return {"physicalLocation": {"artifactLocation": {"uri": uri}, "region": {"startLine": place.line}}}

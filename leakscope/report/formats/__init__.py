@@ -54,10 +54,10 @@ class OwnFormat:
 
 OWN: tuple[Format, ...] = (
     OwnFormat("text", ".txt", "leakscope.report.text.page"),
-    OwnFormat("json", ".json", "leakscope.report.as_json"),
+    OwnFormat("json", ".json", "leakscope.report.formats.as_json"),
     OwnFormat("html", ".html", "leakscope.report.html.page"),
-    OwnFormat("sarif", ".sarif", "leakscope.report.as_sarif"),
-    OwnFormat("junit", ".xml", "leakscope.report.as_junit"),
+    OwnFormat("sarif", ".sarif", "leakscope.report.formats.as_sarif"),
+    OwnFormat("junit", ".xml", "leakscope.report.formats.as_junit"),
 )
 """A package cannot take the name of one of these."""
 

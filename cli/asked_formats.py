@@ -1,0 +1,140 @@
+"""Which formats does `--as FORMAT[=FILE]` ask for, again and again, and where does each go?"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from leakscope_cli.telling import note
+
+from leakscope.errors import LeakscopeError
+from leakscope.report.formats import OWN, Format, format_named, format_names
+
+if TYPE_CHECKING:
+    from leakscope.findings.model import Findings
+    from leakscope.record.model import Run
+
+TEXT = "text"
+"""The format that goes to stdout where no other does."""
+STDOUT = "-"
+"""In place of a file."""
+_STEM = "findings"
+"""Name, without its suffix, of the file in a folder that is given in place of a file."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """One format, and where it goes."""
+
+    form: Format
+    file: Path | None
+    """None for stdout."""
+
+
+def asked_formats(words: Sequence[str], output: Path | None = None) -> tuple[Asked, ...]:
+    """What `--as` asks for: `sarif=leaks.sarif` goes to that file (into a folder as `findings.sarif`), the one without
+    a file to stdout or to `output`; that is the text where all have one.
+
+    Raises LeakscopeError for a name that is no format's, one that cannot be imported, and where two meet in one place.
+    """
+    asked = list(dict.fromkeys(_asked(word, output) for word in words))
+    if all(one.file is not None for one in asked) or not asked:
+        own_place = output is None or output not in [one.file for one in asked]
+        asked = [*([Asked(format_named(TEXT), output)] if own_place else []), *asked]
+    for index, one in enumerate(asked):
+        same = next((other for other in asked[:index] if other.file == one.file), None)
+        if same is not None:
+            where = "stdout" if one.file is None else str(one.file)
+            name = one.form.name
+            raise LeakscopeError(
+                f"{same.form.name} and {name} would both go to {where}; give each a file of its own, as in "
+                f"--as {name}=FILE"
+            )
+    return tuple(asked)
+
+
+def on_stdout(asked: Sequence[Asked]) -> Format | None:
+    """The format that goes to stdout, if any does."""
+    return next((one.form for one in asked if one.file is None), None)
+
+
+def _asked(word: str, output: Path | None) -> Asked:
+    name, has_file, file = word.partition("=")
+    if name not in format_names():
+        raise LeakscopeError(f"there is no format {name!r}; give one of {', '.join(format_names())}")
+    if has_file and not file:
+        raise LeakscopeError(f"--as {word} names no file; write --as {name}=FILE, or --as {name} for stdout")
+    form = format_named(name)
+    if not has_file:
+        return Asked(form, output)
+    if file == STDOUT:
+        return Asked(form, None)
+    path = Path(file)
+    return Asked(form, path / f"{_STEM}{form.suffix}" if file.endswith("/") or path.is_dir() else path)
+
+
+def check_writable(asked: Sequence[Asked], made_later: Path | None = None) -> None:
+    """Raises LeakscopeError where a file cannot be written; the folder `made_later` need not be there yet."""
+    for one in asked:
+        if one.file is None or (one.file.parent == made_later and not made_later.exists()):
+            continue
+        try:
+            _try(one.file)
+        except OSError as error:
+            raise LeakscopeError(
+                f"cannot write {one.file} ({error.strerror}); name a file in a folder that exists"
+            ) from None
+
+
+def _try(file: Path) -> None:
+    try:
+        kind = os.stat(file).st_mode
+    except FileNotFoundError:
+        os.close(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666))
+        os.unlink(file)
+        return
+    if stat.S_ISREG(kind) or stat.S_ISDIR(kind):  # what waits for a reader, as a pipe does, is not opened twice
+        os.close(os.open(file, os.O_WRONLY))
+
+
+def rendered(form: Format, run: Run, findings: Findings, verbose: bool = False) -> str:
+    """What a format tells, as text with `verbose` all. Raises LeakscopeError where another package's fails."""
+    if verbose and form.name == TEXT:
+        from leakscope.report.text.page import render
+
+        return render(run, findings, verbose=True)
+    if any(form is own for own in OWN):
+        return form.render(run, findings)
+    try:
+        return form.render(run, findings)
+    except Exception as error:  # noqa: BLE001 - another package's fault must not cost the verdict
+        raise LeakscopeError(f"the format {form.name} fails: {type(error).__name__}: {error}") from None
+
+
+def write_files(
+    asked: Sequence[Asked], run: Run, findings: Findings, verbose: bool = False, quiet: bool = False
+) -> tuple[str, ...]:
+    """Write what goes to files; why that could not be done, a sentence for each that was not."""
+    failed = []
+    for form, file in ((one.form, one.file) for one in asked if one.file is not None):
+        why = _write(form, file, run, findings, verbose)
+        if why:
+            failed.append(why)
+        elif not quiet:
+            note(f"{form.name}: {file}")
+    return tuple(failed)
+
+
+def _write(form: Format, file: Path, run: Run, findings: Findings, verbose: bool) -> str:
+    try:
+        file.write_bytes(rendered(form, run, findings, verbose).encode(errors="backslashreplace"))
+    except (OSError, MemoryError, ImportError) as error:
+        why = error.strerror if isinstance(error, OSError) else str(error)
+        return f"cannot write {file}: {why or type(error).__name__}"
+    except LeakscopeError as error:
+        return str(error)
+    return ""

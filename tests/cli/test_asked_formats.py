@@ -1,0 +1,116 @@
+"""Does `--as FORMAT[=FILE]` say what goes where, and is what cannot be refused before anything runs?"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from leakscope_cli import main
+from leakscope_cli.asked_formats import asked_formats, check_writable, on_stdout, rendered, write_files
+from support import ROOT, examples
+
+from leakscope.errors import LeakscopeError
+from leakscope.options import OFFERED, Options
+from leakscope.report.formats import OWN
+
+RUN = str(ROOT / "sample_runs/p2p_pipeline/none")
+
+
+def places(*words: str, output: Path | None = None) -> list[tuple[str, str]]:
+    return [(one.form.name, str(one.file or "stdout")) for one in asked_formats(words, output)]
+
+
+def test_text_goes_to_stdout_unless_another_takes_its_place(tmp_path: Path) -> None:
+    assert places() == [("text", "stdout")]
+    assert places("sarif=a.sarif", "html=b.html") == [("text", "stdout"), ("sarif", "a.sarif"), ("html", "b.html")]
+    assert places("json", "html=b=c.html") == [("json", "stdout"), ("html", "b=c.html")]
+    assert places("json=-") == places("json", "json") == [("json", "stdout")]
+    assert places(f"junit={tmp_path}") == [("text", "stdout"), ("junit", f"{tmp_path}/findings.xml")]
+    assert places("junit=later/") == [("text", "stdout"), ("junit", "later/findings.xml")]
+
+
+def test_output_takes_what_has_no_file() -> None:
+    assert places(output=Path("o")) == [("text", "o")]
+    assert places("html", output=Path("o")) == [("html", "o")]
+    assert places("html", "json=j", output=Path("o")) == [("html", "o"), ("json", "j")]
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["pdf"], "there is no format 'pdf'; give one of text, json, html"),
+        (["=x"], "there is no format ''"),
+        (["json="], "--as json= names no file; write --as json=FILE"),
+        (["json", "html"], "json and html would both go to stdout; give each a file of its own, as in --as html=FILE"),
+        (["json=x", "html=x"], "json and html would both go to x"),
+    ],
+)
+def test_what_cannot_be_is_one_sentence(words: list[str], sentence: str) -> None:
+    with pytest.raises(LeakscopeError, match=sentence.replace("(", r"\(")):
+        asked_formats(words)
+
+
+def test_a_file_that_cannot_be_written_is_found_without_leaving_one(tmp_path: Path) -> None:
+    there = tmp_path / "there.json"
+    there.write_text("kept")
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    check_writable(asked_formats([f"json={there}", f"html={tmp_path / 'new.html'}", f"sarif={fifo}"]))
+    assert there.read_text() == "kept" and sorted(os.listdir(tmp_path)) == ["fifo", "there.json"]
+    nowhere = asked_formats([f"json={tmp_path / 'gone' / 'x.json'}"])
+    with pytest.raises(LeakscopeError, match=r"x\.json \(No such file or directory\); name a file in a folder that ex"):
+        check_writable(nowhere)
+    check_writable(nowhere, made_later=tmp_path / "gone")
+    with pytest.raises(LeakscopeError, match=r"cannot write /proc/x\.json"):
+        check_writable(asked_formats(["json=/proc/x.json"]))
+
+
+def test_the_ranks_leave_stdout_to_what_a_program_reads() -> None:
+    assert not Options().needs_stdout and not Options(formats=("text", "json=x")).needs_stdout
+    assert Options(as_json=True).needs_stdout
+    assert Options(formats=("html=x", "json")).needs_stdout and Options(formats=("junit=-",)).needs_stdout
+    assert not Options(formats=("text=-",)).needs_stdout
+
+
+def test_every_format_is_named_in_the_help() -> None:
+    names = ", ".join(own.name for own in OWN)
+    assert names in OFFERED["formats"].help
+    told = CliRunner().invoke(main, ["report", "--help"]).output
+    assert names in " ".join(told.split())
+
+
+class Broken:
+    name, suffix = "broken", ".b"
+
+    def render(self, run: object, findings: object) -> str:
+        raise ZeroDivisionError("of somebody else")
+
+
+def test_another_packages_fault_is_a_sentence(tmp_path: Path) -> None:
+    run, findings = examples.leaking()
+    with pytest.raises(LeakscopeError, match="the format broken fails: ZeroDivisionError: of somebody else"):
+        rendered(Broken(), run, findings)
+
+
+def test_files_are_written_and_failures_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run, findings = examples.leaking()
+    asked = asked_formats([f"json={tmp_path / 'f.json'}", f"sarif={tmp_path / 'gone' / 'x'}"])
+    failed = write_files(asked, run, findings)
+    assert failed == (f"cannot write {tmp_path / 'gone' / 'x'}: No such file or directory",)
+    assert (tmp_path / "f.json").read_text().startswith("{")
+    assert capsys.readouterr().err == f"leakscope: json: {tmp_path / 'f.json'}\n"
+    form = on_stdout(asked)
+    assert form is not None and form.name == "text"
+
+
+@pytest.mark.process
+def test_report_tells_several_at_once(tmp_path: Path) -> None:
+    page, log = tmp_path / "page.html", tmp_path / "log.sarif"
+    told = CliRunner().invoke(main, ["report", RUN, "--as", f"html={page}", "--as", f"sarif={log}", "--as", "junit"])
+    assert told.exit_code == 0, told.output
+    assert told.stdout.startswith("<?xml") and page.read_text().startswith("<!") and log.read_text().startswith("{")
+    for words in (["--as", "pdf"], ["--as", f"json={tmp_path / 'gone' / 'x'}"], ["-o", str(tmp_path / "gone" / "x")]):
+        wrong = CliRunner().invoke(main, ["report", "no_run", *words])
+        assert wrong.exit_code == 2 and len(wrong.output.splitlines()) == 1 and "run.json" not in wrong.output
