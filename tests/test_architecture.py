@@ -35,7 +35,7 @@ PLAN: dict[str, tuple[set[str], set[str]]] = {
     "findings": ({"record", "graph", "allocator", "units", "verdict"}, {"numpy"}),
     "report": (
         {"findings", "record", "graph", "allocator", "units", "verdict", "errors"},
-        {"matplotlib", "graphviz", "jinja2", "markupsafe"},
+        {"matplotlib", "graphviz", "jinja2", "markupsafe", "rich"},
     ),
     "profiler": (
         {"capture", "findings", "report", "record", "graph", "units", "errors", "options", "native", "verdict"},

@@ -6,14 +6,14 @@ from collections.abc import Iterator
 
 from leakscope.findings.model import Findings
 from leakscope.record.model import Run
-from leakscope.report.text.lines import wrapped
+from leakscope.report.text.lines import Line, wrapped
 from leakscope.report.wording import avoidable, avoidable_text
 
 SHOWN = 12
 """Lines at the most, chosen: the largest; the page has all of them."""
 
 
-def avoidable_lines(run: Run, findings: Findings) -> Iterator[str]:
+def avoidable_lines(run: Run, findings: Findings) -> Iterator[Line]:
     """A line for each holder, the largest first; nothing where nothing could be avoided."""
     found = avoidable(findings)
     if not found:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 from leakscope.findings.kinds import RuleName
 from leakscope.findings.model import Finding, Hop
@@ -11,7 +12,7 @@ from leakscope.record.model import Run
 from leakscope.report.adding_lines import ADDED_AT, SUGGESTION, adding_lines, edit_lines
 from leakscope.report.cleaning import one_line
 from leakscope.report.marks import NO_TRACE, allocation_sites, closes_cycle, source_line, suspects
-from leakscope.report.text.lines import WIDTH, field_lines, wrapped
+from leakscope.report.text.lines import Line, Paragraph, cells, field_lines, wrapped
 from leakscope.report.wording import (
     advice,
     also_text,
@@ -38,7 +39,7 @@ SIGHTINGS_SHOWN = 4
 """Looks of one rank, the last ones: a line of them."""
 
 
-def finding_lines(run: Run, finding: Finding, number: int) -> Iterator[str]:
+def finding_lines(run: Run, finding: Finding, number: int) -> Iterator[Line]:
     """One finding: its title, its trace, its cut, and what there is to do."""
     yield from wrapped(f"{number}. {title(finding)}", "", "   ")
     block = of_block(run)
@@ -56,7 +57,7 @@ def finding_lines(run: Run, finding: Finding, number: int) -> Iterator[str]:
         yield from field_lines("see" if index == 0 else "", place, INDENT, COLUMN)
 
 
-def _held(run: Run, finding: Finding) -> Iterator[str]:
+def _held(run: Run, finding: Finding) -> Iterator[Line]:
     """What holds the memory, what to cut, and who frees it."""
     if trace := list(_trace(finding)):
         yield from trace
@@ -68,7 +69,7 @@ def _held(run: Run, finding: Finding) -> Iterator[str]:
     yield from field_lines("freed by", freed_text(finding), INDENT, COLUMN)
 
 
-def _added(run: Run, finding: Finding) -> Iterator[str]:
+def _added(run: Run, finding: Finding) -> Iterator[Line]:
     """The lines that add to what is cut, and the edit of one that would mend it."""
     if lines := adding_lines(run, finding):
         yield f"{INDENT}{ADDED_AT}"
@@ -80,18 +81,18 @@ def _added(run: Run, finding: Finding) -> Iterator[str]:
             yield from field_lines("", line, INDENT, COLUMN)
 
 
-def _made_at(run: Run, finding: Finding) -> Iterator[str]:
+def _made_at(run: Run, finding: Finding) -> Iterator[Line]:
     for index, (place, line) in enumerate(allocation_sites(run, finding)):
         yield from field_lines("made at" if index == 0 else "", place, INDENT, COLUMN)
         yield from _source(line)
 
 
-def _source(line: str) -> Iterator[str]:
+def _source(line: str) -> Iterator[Line]:
     if line:
         yield from field_lines("", f"| {line}", INDENT, COLUMN)
 
 
-def _trace(finding: Finding) -> Iterator[str]:
+def _trace(finding: Finding) -> Iterator[Line]:
     if not finding.trace and finding.rule != RuleName.LATE_RELEASE:  # of that the holders are known, and many
         yield f"   {NO_TRACE}"
     at_fault, cut, reasons = suspects(finding), finding.cut_position, new_reasons(finding)
@@ -113,28 +114,43 @@ def _trace(finding: Finding) -> Iterator[str]:
             yield from _reference(finding, hop, stem, index in at_fault, index == cut)
 
 
-def _reference(finding: Finding, hop: Hop, stem: str, at_fault: bool, is_cut: bool) -> Iterator[str]:
+def _reference(finding: Finding, hop: Hop, stem: str, at_fault: bool, is_cut: bool) -> Iterator[Line]:
     name = one_line(hop.reference)
     mark = ""
     if is_cut and finding.cut is not None:
         mark = f"   <- cut here{also_text(finding.cut)}: {cut_frees_text(finding.cut)}"
     elif at_fault and hop.frees_bytes:
         mark = f"   (cutting it would free {bytes_text(hop.frees_bytes)})"
-    lead = f"   {stem}↓ "
-    width = WIDTH - len(lead)
-    pieces = textwrap.wrap(name, width) or [""]
-    for number, piece in enumerate(pieces):
-        closing = number == len(pieces) - 1
-        inline = mark if closing and len(piece) + len(mark) <= width else ""
-        yield lead + piece + inline
-        if at_fault or is_cut:
-            yield f"   {stem}  {'~' * len(piece)}"
-        if closing and mark and not inline:
-            yield f"   {stem}  {mark.strip()}"
-        lead = f"   {stem}  "
+    yield _Reference(name, f"   {stem}", mark, at_fault or is_cut)
 
 
-def _cut(run: Run, finding: Finding) -> Iterator[str]:
+@dataclass(frozen=True)
+class _Reference:
+    """The reference that leads from one object of the trace to the next."""
+
+    name: str
+    stem: str
+    mark: str
+    """What there is to say of it."""
+    underlined: bool
+
+    def lines(self, width: int) -> Iterator[str]:
+        """Its name, and the mark behind it or, where there is no room for that, below."""
+        lead = f"{self.stem}↓ "
+        room = width - len(lead)
+        pieces = textwrap.wrap(self.name, room) or [""]
+        for number, piece in enumerate(pieces):
+            closing = number == len(pieces) - 1
+            inline = self.mark if closing and cells(piece) + cells(self.mark) <= room else ""
+            yield lead + piece + inline
+            lead = f"{self.stem}  "
+            if self.underlined:
+                yield lead + "~" * cells(piece)
+            if closing and self.mark and not inline:
+                yield from Paragraph(self.mark.strip(), lead, lead).lines(width)
+
+
+def _cut(run: Run, finding: Finding) -> Iterator[Line]:
     cut = finding.cut
     if cut is None:
         yield from field_lines("cut", no_cut_text(finding), INDENT, COLUMN)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from leakscope.findings.model import Findings
-from leakscope.report.text.lines import wrapped
+from leakscope.report.text.lines import Line, wrapped
 from leakscope.report.wording import ledger_table, lines_text, rose_text
 from leakscope.units import bytes_text
 
@@ -13,7 +13,7 @@ _RANKS_SHOWN = 4
 """Ranks whose lines are listed; chosen."""
 
 
-def ledger_lines(findings: Findings, verbose: bool = False) -> Iterator[str]:
+def ledger_lines(findings: Findings, verbose: bool = False) -> Iterator[Line]:
     """One line for each kind of growth, and for each leak, of the ranks that grew most; nothing where none grew.
 
     `verbose`: then those of the growth between each two looks.

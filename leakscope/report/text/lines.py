@@ -1,23 +1,101 @@
-"""How does a text fit into a terminal?"""
+"""How does a text fit into a terminal, whatever its width and the script that its names are written in?"""
 
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Protocol
 
 WIDTH = 110
-"""Columns, at most: what two terminals side by side have on a wide screen."""
+"""Columns where nothing says how many there are: what two terminals side by side have on a wide screen."""
 
 
-def field_lines(name: str, text: str, indent: str = "", column: int = 9) -> Iterator[str]:
+class Block(Protocol):
+    """Some lines of the report, not yet of any width."""
+
+    def lines(self, width: int) -> Iterator[str]:
+        """Its lines, no wider than so many columns where that can be done."""
+        ...
+
+
+Line = str | Block
+"""What the parts of the report are made of: a line as it is, or what is yet to be broken into lines."""
+
+
+@dataclass(frozen=True)
+class Paragraph:
+    """A text that is broken between words."""
+
+    text: str
+    first: str
+    """What its first line begins with."""
+    rest: str
+    """What its other lines begin with."""
+
+    def lines(self, width: int) -> Iterator[str]:
+        """At least one."""
+        yield from _broken(self.text, width, self.first, self.rest) or [self.first]
+
+
+@dataclass(frozen=True)
+class Cropped:
+    """A line that is of no use in pieces: what does not fit is left out."""
+
+    text: str
+
+    def lines(self, width: int) -> Iterator[str]:
+        """One."""
+        yield cropped(self.text, width)
+
+
+def field_lines(name: str, text: str, indent: str = "", column: int = 9) -> Iterator[Line]:
     """A name and, in its own column, what there is to say of it."""
     yield from wrapped(text, f"{indent}{name.ljust(column)}", indent + " " * column)
 
 
-def wrapped(text: str, first: str, rest: str | None = None) -> Iterator[str]:
-    """Lines of `text` no wider than the page, after `first`, then after `rest`."""
+def wrapped(text: str, first: str, rest: str | None = None) -> Iterator[Line]:
+    """A paragraph for each line of `text`: after `first`, then after `rest`."""
     rest = first if rest is None else rest
     for paragraph in text.splitlines() or [""]:
-        wrapped = textwrap.wrap(paragraph, WIDTH, initial_indent=first, subsequent_indent=rest, break_on_hyphens=False)
-        yield from wrapped or [first]
+        yield Paragraph(paragraph, first, rest)
         first = rest
+
+
+def laid_out(lines: Iterable[Line], width: int = WIDTH) -> Iterator[str]:
+    """All of it as lines no wider than so many columns; those that came as they are stay so."""
+    for line in lines:
+        yield from [line] if isinstance(line, str) else line.lines(width)
+
+
+def cells(text: str) -> int:
+    """Columns that a terminal takes for it: two for a wide character, as of Chinese, none for an accent."""
+    if text.isascii():
+        return len(text)
+    from rich.cells import cell_len
+
+    return cell_len(text)
+
+
+def cropped(text: str, width: int) -> str:
+    """The text, its end replaced by `...` where it is wider than so many columns."""
+    if cells(text) <= width:
+        return text
+    from rich.cells import set_cell_size
+
+    return set_cell_size(text, width - 3).rstrip() + "..."
+
+
+_FILLER = "\0"
+"""Stands before each wide character while lines are broken: textwrap counts characters. No text that is told has it."""
+
+
+def _broken(text: str, width: int, first: str, rest: str) -> list[str]:
+    parts = (text, first, rest)
+    if all(part.isascii() or cells(part) == len(part) for part in parts):
+        return textwrap.wrap(text, width, initial_indent=first, subsequent_indent=rest, break_on_hyphens=False)
+    text, first, rest = (
+        "".join(_FILLER + character if cells(character) > 1 else character for character in part) for part in parts
+    )
+    lines = textwrap.wrap(text, width - 1, initial_indent=first, subsequent_indent=rest, break_on_hyphens=False)
+    return [line.replace(_FILLER, "") for line in lines]

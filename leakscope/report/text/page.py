@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from leakscope.findings.model import Finding, Findings
 from leakscope.record.model import Run
@@ -12,7 +12,7 @@ from leakscope.report.snapshot.section import device_lines
 from leakscope.report.text.avoidable import avoidable_lines
 from leakscope.report.text.finding import finding_lines
 from leakscope.report.text.ledger import ledger_lines
-from leakscope.report.text.lines import field_lines, wrapped
+from leakscope.report.text.lines import WIDTH, Line, field_lines, laid_out, wrapped
 from leakscope.report.text.ranks import rank_lines
 from leakscope.report.text.small_print import small_print
 from leakscope.report.wording import (
@@ -39,8 +39,8 @@ HEADINGS = {
 }
 
 
-def render(run: Run, findings: Findings, verbose: bool = False) -> str:
-    """The whole report as plain text, at most 110 columns wide, without colour.
+def render(run: Run, findings: Findings, verbose: bool = False, width: int = WIDTH) -> str:
+    """The whole report as plain text, so many columns wide, without colour.
 
     Without `verbose` what decides nothing takes a line, and figures that are only of use beside a leak are left out.
     """
@@ -51,7 +51,7 @@ def render(run: Run, findings: Findings, verbose: bool = False) -> str:
     if device := list(device_lines(run)):
         lines += [*(line for text in device for line in wrapped(text, "", "  ")), ""]
     lines += small_print(run, findings, verbose)
-    return _joined(lines)
+    return _joined(lines, width)
 
 
 def render_in_test(run: Run, findings: Findings) -> str:
@@ -71,11 +71,11 @@ def render_in_test(run: Run, findings: Findings) -> str:
     return _joined(lines)
 
 
-def _joined(lines: Sequence[str]) -> str:
-    return "\n".join(line.rstrip() for line in lines).rstrip() + "\n"
+def _joined(lines: Iterable[Line], width: int = WIDTH) -> str:
+    return "\n".join(line.rstrip() for line in laid_out(lines, width)).rstrip() + "\n"
 
 
-def _verdict(run: Run, findings: Findings) -> Iterator[str]:
+def _verdict(run: Run, findings: Findings) -> Iterator[Line]:
     name, failure = failure_text(run)
     if failure:
         yield from field_lines(name, failure)
@@ -106,12 +106,12 @@ def _about(run: Run) -> str:
     return f"{' '.join(run.command)}: {', '.join(part for part in parts if part)}"
 
 
-def _aside(run: Run, findings: Findings, whole: bool) -> Iterator[str]:
+def _aside(run: Run, findings: Findings, whole: bool) -> Iterator[Line]:
     yield from _section(run, "library", library(findings), whole)
     yield from _section(run, "note", notes(findings), whole)
 
 
-def _section(run: Run, name: str, shown: Sequence[Finding], whole: bool) -> Iterator[str]:
+def _section(run: Run, name: str, shown: Sequence[Finding], whole: bool) -> Iterator[Line]:
     """Findings under their heading; a line each where they are not told whole."""
     if not shown:
         return
@@ -123,6 +123,6 @@ def _section(run: Run, name: str, shown: Sequence[Finding], whole: bool) -> Iter
         yield from ("  (--verbose tells what holds each, and where it was made)", "")
 
 
-def _folded(finding: Finding) -> Iterator[str]:
+def _folded(finding: Finding) -> Iterator[Line]:
     """A finding that decides nothing, in a line."""
     yield from wrapped(f"{title(finding)}; {held_text(finding)} [{finding.fingerprint}]", "- ", "  ")

@@ -8,7 +8,7 @@ from leakscope.findings.model import Findings
 from leakscope.record.model import Run
 from leakscope.report.cleaning import one_line
 from leakscope.report.per_rank import RankStory, rank_stories
-from leakscope.report.text.lines import wrapped
+from leakscope.report.text.lines import Line, wrapped
 from leakscope.units import bytes_text
 
 ALWAYS = 4
@@ -17,7 +17,7 @@ HEADS = ("rank", "steps", "allocated", "growth/step", "in tensors", "leaked", "p
 """Allocated: what the process has of its allocator at the last look. In tensors: of the storages found there."""
 
 
-def rank_lines(run: Run, findings: Findings, verbose: bool = False) -> Iterator[str]:
+def rank_lines(run: Run, findings: Findings, verbose: bool = False) -> Iterator[Line]:
     """All ranks: how they ended, a table, and what else is known of each; nothing where the report has said it all."""
     stories = rank_stories(run, findings)
     lines = list(_ends(stories, verbose))
@@ -31,7 +31,7 @@ def rank_lines(run: Run, findings: Findings, verbose: bool = False) -> Iterator[
         yield from ("Ranks", "=====", *lines)
 
 
-def _ends(stories: tuple[RankStory, ...], verbose: bool) -> Iterator[str]:
+def _ends(stories: tuple[RankStory, ...], verbose: bool) -> Iterator[Line]:
     if len(stories) > 1 and len({story.ended for story in stories}) == 1 and not any(map(_says_more, stories)):
         yield f"  all {len(stories)} ranks {stories[0].ended}"
         return
@@ -52,7 +52,7 @@ def _says_more(story: RankStory) -> bool:
     return story.badly or bool(story.error or story.stack)
 
 
-def _table(stories: tuple[RankStory, ...], verbose: bool) -> Iterator[str]:
+def _table(stories: tuple[RankStory, ...], verbose: bool) -> Iterator[Line]:
     sizes = [
         (
             s.counted_bytes,
@@ -82,7 +82,7 @@ def _known(count: float | None) -> str:
     return "-" if count is None else bytes_text(count)
 
 
-def _figures(story: RankStory, verbose: bool) -> Iterator[str]:
+def _figures(story: RankStory, verbose: bool) -> Iterator[Line]:
     categories = sorted(story.categories.items(), key=lambda item: (-item[1], item[0]))
     texts = [
         ", ".join(f"{one_line(name)} {bytes_text(count)}" for name, count in categories if count),

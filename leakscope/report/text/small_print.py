@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from leakscope.findings.memory.gc_advice import collecting_matters
 from leakscope.findings.model import Findings
 from leakscope.record.model import Run
-from leakscope.report.text.lines import wrapped
+from leakscope.report.text.lines import Line, wrapped
 from leakscope.report.wording import at_end_text, is_fault, is_worth_telling, run_text, steps_of, title, unjudged_text
 from leakscope.units import bytes_text
 from leakscope.verdict import Verdict
@@ -16,7 +16,7 @@ LISTED_SHOWN = 30
 """Lines of what was alive at the end: a screenful."""
 
 
-def small_print(run: Run, findings: Findings, verbose: bool) -> Iterator[str]:
+def small_print(run: Run, findings: Findings, verbose: bool) -> Iterator[Line]:
     """Lists under their headings; without `verbose` those that help with this verdict."""
     for heading, items, is_shown in (
         ("Not judged", _unjudged(findings, verbose), True),
