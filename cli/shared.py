@@ -113,11 +113,17 @@ def fingerprints_of(path: Path | None) -> tuple[str, ...]:
     """
     if path is None:
         return ()
+    from leakscope.report.formats.as_json import FORMAT
+
     file = path / "findings.json" if path.is_dir() else path
     try:
         data = read_json(file)
+        if data.get("format", 1) > FORMAT:
+            raise LeakscopeError(
+                f"{file} is of a newer leakscope (format {str(data['format'])[:20]}, this one reads up to {FORMAT})"
+            )
         return tuple(_text(finding["fingerprint"]) for finding in data["findings"])
-    except (Unreadable, ValueError, KeyError, TypeError):
+    except (Unreadable, ValueError, KeyError, TypeError, AttributeError):
         raise LeakscopeError(f"{path} is no baseline: give the findings.json of an earlier run") from None
 
 

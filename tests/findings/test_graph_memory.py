@@ -54,7 +54,7 @@ def test_the_graphs_are_told_with_what_keeps_them(
         assert finding["title"].endswith("so far" if how == "bounded" else "and lets none go")
         assert ("each item keeps a graph" in finding["advice"]) == (how == "bounded")
         assert (
-            finding["cut"]["reference"] == ".losses"
+            finding["cut"]["references"][0]["reference"] == ".losses"
             and "losses.item()" not in finding["advice"]
             and "x.item()" in finding["advice"]
         )

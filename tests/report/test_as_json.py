@@ -31,10 +31,10 @@ RUN = {"command", "ranks", "steps", "device", "torch", "heap_reader", "ended"}
 FINDING = {
     "rule", "title", "fingerprint", "origin", "severity", "freed_by", "collections", "retained_bytes",
     "bytes_per_step", "ranks", "first_step", "last_step", "made_at", "sightings", "trace", "cut",
-    "suggestion", "advice", "see",
+    "cycle", "suggestion", "advice", "see",
 }  # fmt: skip
 HOP = {"object", "type", "kind", "where", "status", "reason", "reference", "frees_bytes"}
-CUT = {"reference", "where", "references", "frees_bytes", "proved_bytes", "after_gc"}
+CUT = {"references", "frees_bytes", "proved_bytes", "after_gc"}
 CUT_REFERENCE = {"written", "reference", "where", "added_at", "trace"}
 RANK = {
     "peak_bytes", "avoidable_peak_bytes", "freed_by_gc_bytes", "gc_seconds", "explained_bytes", "counted_bytes",

@@ -87,10 +87,9 @@ def test_every_format_names_all_references_that_must_be_cut_together() -> None:
     for name in ("text", "html", "sarif", "junit"):
         flat = " ".join(re.sub("</?code>|&#96;|`", "", FORMATS[name](run, told)).split())
         assert "together with log.last in main() and seen: 1.50 MiB would be freed" in re.sub("</?b>", "", flat), name
-    assert (
-        json.loads(FORMATS["json"](run, told))["findings"][0]["cut"]["reference"]
-        == f"{leak.cut.reference}, log.last in main(), seen"
-    )
+    references = json.loads(FORMATS["json"](run, told))["findings"][0]["cut"]["references"]
+    assert [one["reference"] for one in references] == [leak.cut.reference, ".last", "seen"]
+    assert [one["written"] for one in references][1:] == ["log.last in main()", "seen"]
 
 
 def test_sections_follow_the_leaks() -> None:

@@ -1,4 +1,4 @@
-"""The story for programs: `findings.json`."""
+"""The story for programs: `findings.json`, as `findings.schema.json` beside this file describes it."""
 
 from __future__ import annotations
 
@@ -12,8 +12,11 @@ from leakscope.record.ends import as_written
 from leakscope.record.model import Run
 from leakscope.report.wording import advice, reason_text, run_text, steps_of, title, unjudged_text, why_text
 
-FORMAT = 1
-"""Number of the format of `findings.json`, not of a run's folder: it rises when a key goes or changes its meaning."""
+FORMAT = 2
+"""Number of the format of `findings.json`, not of a run's folder: it rises when a key goes or changes its meaning.
+
+Format 1 told the names of a cut's references also as one text, an unknown place as "", and no cycle.
+"""
 
 
 def render(run: Run, findings: Findings) -> str:
@@ -78,6 +81,10 @@ def _finding(finding: Finding) -> dict[str, Any]:
         "sightings": [asdict(sighting) for sighting in finding.sightings],
         "trace": [_hop(hop) for hop in finding.trace],
         "cut": None if finding.cut is None else _cut(finding.cut),
+        "cycle": [
+            {"holder": reference.holder, "reference": reference.name, "held": reference.held}
+            for reference in finding.cycle
+        ],
         "suggestion": None if finding.suggestion is None else asdict(finding.suggestion),
         "advice": advice(finding),
         "see": list(finding.see),
@@ -87,25 +94,23 @@ def _finding(finding: Finding) -> dict[str, Any]:
 def _hop(hop: Hop) -> dict[str, Any]:
     return {
         "object": hop.object,
-        "type": hop.type,
+        "type": hop.type or None,
         "kind": hop.kind,
-        "where": hop.where,
+        "where": hop.where or None,
         "status": hop.status,
-        "reference": hop.reference,
-        "reason": reason_text(hop),
+        "reason": reason_text(hop) or None,
+        "reference": hop.reference or None,
         "frees_bytes": hop.frees_bytes,
     }
 
 
 def _cut(cut: Cut) -> dict[str, Any]:
     return {
-        "reference": ", ".join((cut.reference, *cut.also)),
-        "where": cut.where,
         "references": [
             {
-                "written": reference.written,
+                "written": reference.written or None,
                 "reference": reference.name,
-                "where": reference.where,
+                "where": reference.where or None,
                 "added_at": list(reference.added_at),
                 "trace": reference.trace,
             }

@@ -61,8 +61,8 @@ def test_the_batch_is_found_and_named_and_never_a_leak(script: Callable[[str], P
     (finding,) = told["findings"]
     assert (told["verdict"], finding["rule"], finding["severity"]) == ("clean", "late-release", "avoidable")
     assert finding["freed_by"] == "program"
-    cut = finding["cut"]
-    assert (cut["reference"], cut["where"], cut["frees_bytes"]) == ("local batch", "train.py:13", 4 << 20)
+    (reference,), freed = finding["cut"]["references"], finding["cut"]["frees_bytes"]
+    assert (reference["reference"], reference["where"], freed) == ("local batch", "train.py:13", 4 << 20)
     assert "argument of a running call" in finding["advice"]
     assert told["ranks"]["0"]["avoidable_peak_bytes"] == 4 << 20
 

@@ -1,0 +1,115 @@
+"""Is every `findings.json` what the schema that ships with the package promises, and is the schema strict?"""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from collections.abc import Iterator
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+from support import ROOT, SAMPLES, examples
+
+from leakscope.errors import LeakscopeError
+from leakscope.findings import judge
+from leakscope.findings.kinds import FreedBy, HopStatus, Origin, Severity
+from leakscope.findings.ledger import LineKind
+from leakscope.graph.model import ObjectKind
+from leakscope.record.kinds import EndKind
+from leakscope.record.reading import read_run
+from leakscope.report import FORMATS
+from leakscope.report.formats.as_json import FORMAT
+from leakscope.verdict import Verdict
+
+SCHEMA: dict[str, Any] = json.loads(files("leakscope.report.formats").joinpath("findings.schema.json").read_text())
+VALIDATOR = jsonschema.Draft202012Validator(SCHEMA)
+
+
+def objects(schema: object) -> Iterator[dict[str, Any]]:
+    """Every object that the schema describes by its keys."""
+    if isinstance(schema, dict):
+        if "properties" in schema:
+            yield schema
+        for inner in schema.values():
+            yield from objects(inner)
+    elif isinstance(schema, list):
+        for inner in schema:
+            yield from objects(inner)
+
+
+def problems(text: str) -> list[str]:
+    return [f"{error.json_path}: {error.message}" for error in VALIDATOR.iter_errors(json.loads(text))]
+
+
+def test_the_schema_is_one_and_lets_no_key_pass_that_it_does_not_name() -> None:
+    jsonschema.Draft202012Validator.check_schema(SCHEMA)
+    described = list(objects(SCHEMA))
+    assert len(described) > 10
+    for one in described:
+        assert one["additionalProperties"] is False and one["required"] == list(one["properties"])
+    assert SCHEMA["properties"]["format"] == {**SCHEMA["properties"]["format"], "const": FORMAT}
+
+
+def test_the_words_of_the_schema_are_those_of_the_code() -> None:
+    defs = SCHEMA["$defs"]
+    finding, hop = defs["finding"]["properties"], defs["hop"]["properties"]
+    for words, told in (
+        (SCHEMA["properties"]["verdict"], Verdict),
+        (finding["origin"], Origin),
+        (finding["severity"], Severity),
+        (finding["freed_by"], FreedBy),
+        (hop["kind"], ObjectKind),
+        (hop["status"], HopStatus),
+    ):
+        assert words["enum"] == [str(word) for word in told]
+    assert defs["interval"]["properties"]["lines"]["required"] == [str(kind) for kind in LineKind]
+    ended = defs["run"]["properties"]["ended"]["additionalProperties"]["properties"]["how"]["enum"]
+    assert {*ended, "hung", "unknown"} == {str(kind) for kind in EndKind}
+
+
+@pytest.mark.parametrize("name", examples.ALL)
+def test_every_example_fits(name: str) -> None:
+    assert problems(FORMATS["json"](*examples.ALL[name]())) == []
+
+
+@pytest.mark.parametrize("run", sorted(path.name for path in (SAMPLES / "p2p_pipeline").iterdir() if path.is_dir()))
+def test_every_sample_run_fits(run: str) -> None:
+    folder = SAMPLES / "p2p_pipeline" / run
+    if not (folder / "run.json").exists():
+        pytest.skip("no run")
+    recorded = read_run(folder)
+    assert problems(FORMATS["json"](recorded, judge(recorded))) == []
+
+
+def test_a_key_more_or_less_does_not_fit() -> None:
+    told = json.loads(FORMATS["json"](*examples.leaking()))
+    assert problems(json.dumps({**told, "more": 1})) and problems(json.dumps({**told, "format": 1}))
+    del told["findings"][0]["cut"]["references"][0]["trace"]
+    assert problems(json.dumps(told))
+
+
+def test_the_schema_ships() -> None:
+    data = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["setuptools"]["package-data"]
+    assert data["leakscope.report.formats"] == ["findings.schema.json"]
+
+
+def test_a_cycle_is_kept_and_what_is_unknown_is_null() -> None:
+    cycle, growth = json.loads(FORMATS["json"](*examples.leaking()))["findings"][:2]
+    assert [set(one) for one in cycle["cycle"]] == [{"holder", "reference", "held"}] * len(cycle["cycle"])
+    assert cycle["cycle"][-1]["held"] == cycle["cycle"][0]["holder"] and growth["cycle"] == []
+    assert growth["trace"][-1]["reference"] is None and "" not in [hop["where"] for hop in growth["trace"]]
+
+
+@pytest.mark.parametrize("number", [1, 2])
+def test_baselines_of_both_formats_are_read(number: int, tmp_path: Path) -> None:
+    from leakscope_cli.shared import fingerprints_of
+
+    file = tmp_path / "findings.json"
+    file.write_text(json.dumps({"format": number, "findings": [{"fingerprint": "b41c07e2"}]}))
+    assert list(fingerprints_of(file)) == ["b41c07e2"]
+    file.write_text(json.dumps({"format": FORMAT + 1, "findings": []}))
+    with pytest.raises(LeakscopeError, match="newer leakscope"):
+        fingerprints_of(file)
