@@ -14,7 +14,7 @@ from leakscope.findings.peak.late_release import avoidable_peak_bytes
 from leakscope.graph.model import REFERENCE_KINDS, HeapGraph, ObjectKind, ReferenceKind
 from leakscope.graph.reach import Mask, reachable
 from leakscope.record.kinds import Occasion
-from leakscope.record.model import Look, Rank, Run
+from leakscope.record.model import Look, Rank
 
 HOST = "in host memory"
 """What a run that uses an accelerator has outside of it."""
@@ -150,11 +150,16 @@ def summary(rank: Rank, leaks: Sequence[Candidate]) -> RankSummary:
     )
 
 
-def alive_at_end(run: Run) -> tuple[AliveAtEnd, ...]:
+def garbage_of(rank: Rank) -> int:
+    """Bytes that waited for gc when the rank was looked at last."""
+    look = rank.looks[-1] if rank.looks else None
+    return 0 if look is None else int(look.heap.bytes[look.heap.freed > 0].sum())
+
+
+def alive_at_end(rank: Rank) -> tuple[AliveAtEnd, ...]:
     """What was alive when the main code had returned, by category; shown, never judged."""
     return tuple(
         AliveAtEnd(rank.number, {name: size for name, size in categories(look.heap).items() if size})
-        for rank in run.ranks
         for look in rank.looks
         if look.occasion == Occasion.END and not rank.steps
     )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
@@ -12,6 +14,7 @@ from leakscope.findings.facts import Facts
 from leakscope.findings.grouping.candidate import Candidate
 from leakscope.findings.grouping.groups import Group, group_storages
 from leakscope.findings.grouping.growth import Series
+from leakscope.findings.grouping.names import Key
 from leakscope.findings.kinds import FreedBy, RuleName, Severity
 from leakscope.findings.model import Finding, RankSummary, Sighting
 from leakscope.findings.naming.trace import fingerprint
@@ -19,6 +22,8 @@ from leakscope.graph.model import HeapGraph, ObjectKind
 from leakscope.record.model import Look, Rank, Run
 
 NAME = RuleName.RANK_SKEW
+Held = Mapping[int, Mapping[int, int] | None]
+"""Rank to what `held_at_last` says of it."""
 _OWN = ("parameter", "gradient", "optimizer state", "buffer")
 """What a stage must hold: a stage with more layers may hold more."""
 _FACTOR = 1.5
@@ -39,11 +44,14 @@ class RankSkewFacts(Facts):
     """What holds most of it, as the user would write it; "" where nothing stands out."""
 
 
-def skew_findings(run: Run, summaries: Mapping[int, RankSummary], findings: Sequence[Finding]) -> list[Finding]:
+def skew_findings(
+    run: Run, summaries: Mapping[int, RankSummary], findings: Sequence[Finding], held: Held
+) -> list[Finding]:
     """A note for each rank that holds far more beside its model than its peers do, each set against its own model.
 
-    `findings` are the others: bytes that they name are no skew. Stages are compared at their last looks, so this
-    says where to look, not that anything grows; it is never a verdict.
+    `findings` are the others: bytes that they name are no skew. `held` is what each rank holds at its last look, as
+    `held_at_last` tells it. Stages are compared at these looks, so this says where to look, not that anything grows;
+    it is never a verdict.
     """
     excess = {
         number: _beside(summary, _named(number, findings))
@@ -53,34 +61,67 @@ def skew_findings(run: Run, summaries: Mapping[int, RankSummary], findings: Sequ
     if len(excess) <= 1:
         return []
     models = {number: max(_model(summaries[number]), 1) for number in excess}
+    shares = sorted(excess[number] / models[number] for number in excess)
+    peers = _Peers(held)
     skews = []
-    for number, held in sorted(excess.items()):
-        usual = median(excess[other] / models[other] for other in excess if other != number)
-        expected = usual * models[number]
-        over = int(held - expected)
-        if held > _FACTOR * expected and over >= max(_MIN_BYTES, run.min_bytes):
-            skews.append(_finding(run, number, over, held, int(expected)))
+    for number, beside in sorted(excess.items()):
+        expected = _median_of_others(shares, beside / models[number]) * models[number]
+        over = int(beside - expected)
+        if beside > _FACTOR * expected and over >= max(_MIN_BYTES, run.min_bytes):
+            skews.append(_finding(run, number, peers, over, beside, int(expected)))
     return skews
 
 
-def _holder(run: Run, rank: int) -> Finding | None:
+def held_at_last(rank: Rank) -> dict[int, int] | None:
+    """Bytes of each live group at a rank's last look, by a digest of its key, as ranks by the thousand are compared;
+    None where it was never looked at.
+    """
+    look = _last_look(rank)
+    return None if look is None else {_digest(g.key): g.bytes for g in group_storages(look.heap) if not g.freed}
+
+
+def _digest(key: Key) -> int:
+    return int.from_bytes(hashlib.blake2b("\n".join(key).encode(), digest_size=8).digest(), "big")
+
+
+class _Peers:
+    """What the ranks of a run hold at their last looks, asked group by group."""
+
+    def __init__(self, held: Held) -> None:
+        self._held = [groups for groups in held.values() if groups is not None]
+        self._sizes: dict[int, list[int]] = {}
+
+    def usually(self, key: Key, own: int) -> float:
+        """The median of the bytes that all ranks but one have in the group; `own` are those of that one."""
+        name = _digest(key)
+        if name not in self._sizes:
+            self._sizes[name] = sorted(groups.get(name, 0) for groups in self._held)
+        return _median_of_others(self._sizes[name], own)
+
+
+def _median_of_others(ordered: Sequence[float], own: float) -> float:
+    """The median of some values without one of them; they are in order."""
+    place = bisect_left(ordered, own)
+    return median((*ordered[:place], *ordered[place + 1 :]))
+
+
+def _holder(run: Run, rank: int, peers: _Peers) -> Finding | None:
     """What holds most of what a rank holds and its peers do not, or less of; the model is left out."""
-    looks = {r.number: look for r in run.ranks if (look := _last_look(r)) is not None}
-    if rank not in looks:
+    look = next((_last_look(r) for r in run.ranks if r.number == rank), None)
+    if look is None:
         return None
-    look = looks[rank]
-    groups = {number: {g.key: g for g in group_storages(there.heap) if not g.freed} for number, there in looks.items()}
-    peers = [theirs for number, theirs in groups.items() if number != rank]
-    over = {
-        key: group.bytes - median(theirs[key].bytes if key in theirs else 0 for theirs in peers)
-        for key, group in groups[rank].items()
-        if not is_model(look.heap, group)
+    groups = {
+        group.key: group
+        for group in group_storages(look.heap)
+        if not group.freed
+        and not is_model(look.heap, group)
         and (not look.heap.device or any(s in look.heap.device for s in group.storages))
     }
+    over = {key: group.bytes - peers.usually(key, group.bytes) for key, group in groups.items()}
     most = max(over, key=lambda key: over[key], default=None)
     if most is None or over[most] <= 0:
         return None
-    group = groups[rank][most]
+    group = groups[most]
     made = tuple(look.heap.made_at[s] for s in group.storages if s in look.heap.made_at)
     alone = Candidate(rank, look.step, look.heap, group, Series((look.step,), (group.bytes,)), 0.0, False, made_at=made)
     return build_finding(alone, run.min_bytes)
@@ -117,9 +158,9 @@ def _named(rank: int, findings: Sequence[Finding]) -> int:
     return sum(sighting.bytes for sighting in last if sighting is not None)
 
 
-def _finding(run: Run, rank: int, over: int, held: int, expected: int) -> Finding:
+def _finding(run: Run, rank: int, peers: _Peers, over: int, held: int, expected: int) -> Finding:
     step = next((look.step for r in run.ranks if r.number == rank and (look := _last_look(r)) is not None), 0)
-    holder = _holder(run, rank)
+    holder = _holder(run, rank, peers)
     largest = (holder.cut.written or holder.cut.reference) if holder is not None and holder.cut is not None else ""
     note = Finding(
         rule=NAME,

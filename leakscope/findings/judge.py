@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 
 from leakscope.findings.model import Findings
+from leakscope.findings.stages.alone import judged_alone
 from leakscope.findings.stages.candidates import find_candidates
-from leakscope.findings.stages.case import Case, RankCase, Stage, each_rank
+from leakscope.findings.stages.case import Case, JudgedRank, RankCase, RankStage, Stage
 from leakscope.findings.stages.gaps import explain_gaps
 from leakscope.findings.stages.gather import add_memory_of_rank, compare_ranks, gather
 from leakscope.findings.stages.ledger import balance_looks, heed_libraries, keep_ledger
@@ -17,21 +18,24 @@ from leakscope.findings.stages.rules import apply_rules
 from leakscope.findings.stages.series import group_looks, take_looks
 from leakscope.findings.stages.source import find_lines
 from leakscope.findings.stages.verdict import give_verdict
-from leakscope.record.model import Run
+from leakscope.record.model import Rank, Run
 
 LEAKS_FOUND = 23
 """Exit status where leaks are found; scripts and shells seldom use it themselves."""
 
+STAGES_OF_RANK: tuple[RankStage, ...] = (
+    take_looks,
+    group_looks,
+    balance_looks,
+    find_candidates,
+    apply_rules,
+    find_objects,
+    explain_gaps,
+    merge_by_cut,
+    add_memory_of_rank,
+)
+"""Series, groups, candidates, rules: each stage adds what it finds out of one rank by itself."""
 STAGES: tuple[Stage, ...] = (
-    each_rank(take_looks),
-    each_rank(group_looks),
-    each_rank(balance_looks),
-    each_rank(find_candidates),
-    each_rank(apply_rules),
-    each_rank(find_objects),
-    each_rank(explain_gaps),
-    each_rank(merge_by_cut),
-    each_rank(add_memory_of_rank),
     gather,
     name_upstream,
     merge_contexts,
@@ -43,7 +47,7 @@ STAGES: tuple[Stage, ...] = (
     keep_ledger,
     give_verdict,
 )
-"""Series, groups, candidates, rules, merge, ledger, verdict: each stage adds what it finds out."""
+"""Merge, ledger, verdict: each stage adds what it finds out of all ranks; of their heaps it asks no more."""
 
 
 def judge(
@@ -75,8 +79,45 @@ def judge(
         fail_on_avoidable: avoidable bytes above which `exit_status` is `leak_exit_code` as well; None for never.
 
     """
-    ranks = tuple(RankCase(rank, run.warmup_of(rank), run.min_bytes) for rank in run.ranks)
-    case = Case(run, frozenset(suppress), frozenset(baseline), leak_exit_code, ranks, ignore_library, fail_on_avoidable)
+    return judge_together(
+        run,
+        [judge_rank(run, rank) for rank in run.ranks],
+        suppress=suppress,
+        baseline=baseline,
+        leak_exit_code=leak_exit_code,
+        ignore_library=ignore_library,
+        fail_on_avoidable=fail_on_avoidable,
+    )
+
+
+def judge_rank(run: Run, rank: Rank) -> JudgedRank:
+    """What there is to say of one rank by itself; of the run only what holds for all ranks is asked."""
+    case = RankCase(rank, run.warmup_of(rank), run.min_bytes)
+    for stage in STAGES_OF_RANK:
+        case = stage(case)
+    return judged_alone(case)
+
+
+def judge_together(
+    run: Run,
+    ranks: Iterable[JudgedRank],
+    *,
+    suppress: Collection[str] = (),
+    baseline: Collection[str] = (),
+    leak_exit_code: int = LEAKS_FOUND,
+    ignore_library: bool = False,
+    fail_on_avoidable: int | None = None,
+) -> Findings:
+    """As `judge`, of a run each of whose ranks has been judged by itself, in their order."""
+    case = Case(
+        run,
+        frozenset(suppress),
+        frozenset(baseline),
+        leak_exit_code,
+        tuple(ranks),
+        ignore_library,
+        fail_on_avoidable,
+    )
     for stage in STAGES:
         case = stage(case)
     assert case.judged is not None

@@ -38,10 +38,15 @@ _AT_REST = (LineKind.RESTED, LineKind.GARBAGE, LineKind.OBJECTS)
 
 
 def verdict_of(
-    run: Run, shown: Sequence[Finding], unjudged: Sequence[Unjudged], open_cases: Sequence[str], ledgers: Ledgers
+    run: Run,
+    shown: Sequence[Finding],
+    unjudged: Sequence[Unjudged],
+    open_cases: Sequence[str],
+    ledgers: Ledgers,
+    garbage: int,
 ) -> tuple[Verdict, Why]:
     """(verdict, why); `open_cases` are what grew, as the user would write it, where it cannot be told whether it is a
-    leak.
+    leak; `garbage` the bytes that waited for gc at the last looks.
     """
     leaks = [f for f in shown if f.severity == Severity.LEAK]
     if leaks:
@@ -57,7 +62,7 @@ def verdict_of(
     if damaged is None and ranks and any(look.occasion == Occasion.BLOCK for rank in ranks for look in rank.looks):
         return Verdict.CLEAN, Why(reason=Reason.CLEAN_BLOCK)
     grown = _most(_grown(rank, run, ledgers) for rank in ranks)
-    unknown = _why_not_judged(run, unjudged, ledgers)
+    unknown = _why_not_judged(run, unjudged, ledgers, garbage)
     if unknown is None and damaged is not None:
         unknown = replace(damaged, grown=grown)
     if unknown is None and open_cases:
@@ -76,12 +81,11 @@ def verdict_of(
     return Verdict.CLEAN, Why(reason=Reason.LITTLE_GREW if grew else Reason.NOTHING_GREW, count=notes, grown=grown)
 
 
-def _why_not_judged(run: Run, unjudged: Sequence[Unjudged], ledgers: Ledgers) -> Why | None:
+def _why_not_judged(run: Run, unjudged: Sequence[Unjudged], ledgers: Ledgers, garbage: int) -> Why | None:
     """What kept growth from being judged, with what was counted all the same; None where nothing did."""
     ranks = [rank for rank in run.ranks if _left_something(rank)]
     if not ranks:
         return Why(reason=Reason.NOTHING_RECORDED)
-    garbage = sum(_garbage(rank) for rank in ranks)
     grown = _most(_grown(rank, run, ledgers) for rank in ranks)
     lost = next((rank for rank in ranks if rank.recording_ended and not _looked_to_the_end(rank)), None)
     if lost is not None:
@@ -205,12 +209,6 @@ def _to_end(rank: Rank, counted: Sequence[Step]) -> Grown | None:
         return None
     size = end.counted_bytes - (counted[0].counted_bytes or 0)
     return Grown(rank.number, size, counted[0].number, end.step, 0, 0.0, to_end=True)
-
-
-def _garbage(rank: Rank) -> int:
-    """Bytes that waited for gc when the rank was looked at last."""
-    look = rank.looks[-1] if rank.looks else None
-    return 0 if look is None else int(look.heap.bytes[look.heap.freed > 0].sum())
 
 
 def _most(grown: Iterable[Grown | None]) -> Grown | None:

@@ -7,10 +7,10 @@ from support.comm_examples import rank_with, run_of
 
 from leakscope.capture.heap.look import look
 from leakscope.findings.categories import summary
-from leakscope.findings.compare_ranks import skew_findings
+from leakscope.findings.compare_ranks import held_at_last, skew_findings
 from leakscope.findings.facts import Said
 from leakscope.findings.model import Finding, RankSummary, Sighting
-from leakscope.record.model import Ended, Rank
+from leakscope.record.model import Ended, Rank, Run
 from leakscope.report.wording import title
 
 
@@ -18,11 +18,15 @@ def _summary(model: int, beside: int) -> RankSummary:
     return RankSummary(categories={"parameter": model, "held by a named root": beside})
 
 
+def _held(run: Run) -> dict[int, dict[int, int] | None]:
+    return {rank.number: held_at_last(rank) for rank in run.ranks}
+
+
 def test_a_rank_that_keeps_what_its_peers_let_go_is_a_note() -> None:
     mib = 1024 * 1024
     run = run_of(*(rank_with(n) for n in range(3)))
     summaries = {0: _summary(100 * mib, 20 * mib), 1: _summary(200 * mib, 40 * mib), 2: _summary(100 * mib, 90 * mib)}
-    (finding,) = skew_findings(run, summaries, ())
+    (finding,) = skew_findings(run, summaries, (), _held(run))
     assert finding.ranks == (2,) and finding.severity == "note" and finding.retained_bytes == 70 * mib
 
 
@@ -34,7 +38,7 @@ def test_a_skewed_rank_is_told_with_the_reference_that_holds_most() -> None:
     looks.append(look(9, "step"))
     run = run_of(*(Rank(n, (), (found,), Ended("finished", 0, 9)) for n, found in enumerate(looks)))
     summaries = {rank.number: summary(rank, ()) for rank in run.ranks}
-    (finding,) = skew_findings(run, summaries, ())
+    (finding,) = skew_findings(run, summaries, (), _held(run))
     assert (finding.rule, finding.ranks, finding.severity, finding.count) == ("rank-skew", (0,), "note", 4)
     assert finding.cut is not None and finding.cut.frees_bytes == 32 << 20
     assert (
@@ -47,7 +51,7 @@ def test_a_skewed_rank_is_told_with_the_reference_that_holds_most() -> None:
 def test_a_larger_stage_may_hold_more_and_what_is_named_is_no_skew() -> None:
     mib = 1024 * 1024
     run = run_of(rank_with(0), rank_with(1))
-    assert skew_findings(run, {0: _summary(50 * mib, 20 * mib), 1: _summary(200 * mib, 80 * mib)}, ()) == []
+    assert skew_findings(run, {0: _summary(50 * mib, 20 * mib), 1: _summary(200 * mib, 80 * mib)}, (), {}) == []
     named = Finding(
         "step-growth",
         Said("", ""),
@@ -61,4 +65,4 @@ def test_a_larger_stage_may_hold_more_and_what_is_named_is_no_skew() -> None:
         sightings=(Sighting(1, 3, 70 * mib),),
     )
     summaries = {0: _summary(100 * mib, 20 * mib), 1: _summary(100 * mib, 90 * mib)}
-    assert skew_findings(run, summaries, ()) and skew_findings(run, summaries, (named,)) == []
+    assert skew_findings(run, summaries, (), _held(run)) and skew_findings(run, summaries, (named,), {}) == []

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
+from leakscope.findings.grouping.candidate import Candidate
 from leakscope.findings.grouping.groups import Group
 from leakscope.findings.grouping.names import Key
 from leakscope.findings.grouping.over_looks import GroupsOverLooks
@@ -16,38 +18,129 @@ from leakscope.record.model import Look
 
 Levels = Mapping[int, int]
 """Position of a look to bytes there."""
+Became = tuple[Candidate, str]
+"""A candidate, and the fingerprint of the finding that it has become part of."""
 
 
-def ledger_of(
+@dataclass(frozen=True)
+class GroupLevels:
+    """The bytes of one group at the looks where it was there, and which findings may be about it."""
+
+    became: tuple[tuple[str, tuple[int, ...]], ...]
+    """Of each candidate that it was: the fingerprint of its finding, and its storages."""
+    kept_by: frozenset[str]
+    """Fingerprints of the findings that name most of its last storages."""
+    levels: Mapping[int, Line]
+    """Position of a look to its bytes there, on the line where they stand if no finding is about it."""
+
+
+@dataclass(frozen=True)
+class Account:
+    """The memory of one rank at its judged looks, as far as it is known before all findings are."""
+
+    balances: tuple[Balance, ...] = ()
+    """One for each look."""
+    groups: tuple[GroupLevels, ...] = ()
+    """Those that a finding may be about."""
+    others: tuple[tuple[Line, ...], ...] = ()
+    """For each look the bytes of all other groups."""
+    beside: tuple[int, ...] = ()
+    """For each look the bytes of storages that are in no group."""
+    objects: tuple[tuple[str, Levels], ...] = ()
+    """What is no tensor: the fingerprint of its finding, and its bytes."""
+
+
+@dataclass(frozen=True)
+class LinesOfFindings:
+    """Where findings put what an account has."""
+
+    of_groups: Sequence[Line | None]
+    """One for each group of the account; None where no finding is about it."""
+    of_objects: Sequence[Line | None]
+    graphs: Line | None = None
+    """Of the finding that keeps grad nodes, where there is one."""
+    unknown: Line | None = None
+    """Of a leak whose holder is unknown, where there is one: all that is not known is its."""
+    scattered: Line | None = None
+    """Of what grows under ever new names, where there is one."""
+
+
+def account_of(
     looks: Sequence[Look],
-    balances: Sequence[Balance],
+    balances: tuple[Balance, ...],
     groups: GroupsOverLooks,
-    lines_of: Mapping[Key, Line],
-    objects: Sequence[tuple[Line, Levels]] = (),
-    graphs: Line | None = None,
-    unknown: Line | None = None,
-    scattered: Line | None = None,
-) -> tuple[LedgerInterval, ...]:
-    """The intervals between looks in a row on one kind of device; each one's lines add up to what was counted.
+    became: Sequence[Became],
+    arrays: Sequence[Became],
+    storages: Mapping[str, Collection[int]],
+) -> Account:
+    """The account of one rank.
 
     Args:
         looks: the judged ones.
         balances: one for each look.
         groups: of the storages of these looks.
-        lines_of: the line of each group that a finding is about.
-        objects: lines of findings about objects that are no tensors, and their bytes at the looks.
-        graphs: the line of the finding that keeps grad nodes, where there is one.
-        unknown: the line of a leak whose holder is unknown, where there is one: all that is not known is its.
-        scattered: the line of what grows under ever new names, where there is one.
+        became: the candidates among the groups.
+        arrays: candidates of what is no tensor.
+        storages: fingerprint of each of the rank's findings to the storages that it names, of the last look.
 
     """
-    each = bytes_a_node(balances)
-    whose = "" if unknown is None else unknown.fingerprint
-    node = graphs or Line(LineKind.GRAD_NODES, 0, whose)
+    others: list[Counter[Line]] = [Counter() for _ in looks]
+    beside = [balance.storages for balance in balances]
+    told = []
+    became_of: dict[Key, list[tuple[str, tuple[int, ...]]]] = {}
+    for candidate, fingerprint in became:
+        became_of.setdefault(candidate.group.key, []).append((fingerprint, candidate.group.storages))
+    named = {fingerprint: frozenset(those) for fingerprint, those in storages.items() if those}
+    place_of = {step: place for place, step in enumerate(groups.steps)}
+    for key, at in groups.at.items():
+        levels = {place_of[step]: _level(look, group) for step, (look, group) in at.items()}
+        for place, line in levels.items():
+            beside[place] -= line.bytes
+        kept_by = _kept_by(*at[groups.steps[-1]], named) if groups.steps[-1] in at else frozenset()
+        if key in became_of or kept_by:
+            told.append(GroupLevels(tuple(became_of.get(key, ())), kept_by, levels))
+        else:
+            for place, line in levels.items():
+                others[place][replace(line, bytes=0)] += line.bytes
+    of_others = tuple(tuple(replace(line, bytes=size) for line, size in at.items()) for at in others)
+    objects = tuple((name, dict(enumerate(array.counted or array.series.bytes))) for array, name in arrays)
+    return Account(balances, tuple(told), of_others, tuple(beside), objects)
+
+
+def _kept_by(look: Look, group: Group, named: Mapping[str, Collection[int]]) -> frozenset[str]:
+    """The findings that name more than half of a group."""
+    sizes = {storage: int(look.heap.bytes[storage]) for storage in group.storages} if named else {}
+    return frozenset(
+        fingerprint
+        for fingerprint, storages in named.items()
+        if 2 * sum(size for storage, size in sizes.items() if storage in storages) > group.bytes
+    )
+
+
+def _level(look: Look, group: Group) -> Line:
+    """Garbage waits for gc; what is alive, or immortal, did not go on growing."""
+    size = storage_bytes(look, group.storages)
+    if group.freed not in (0, IMMORTAL):
+        return Line(LineKind.GARBAGE, size)
+    return Line(LineKind.RESTED, size, rested=_rested(look.heap, group))
+
+
+def _rested(graph: HeapGraph, group: Group) -> RestedKind:
+    objects = (group.start, *(int(graph.held[reference]) for reference in group.path))
+    kinds = {graph.object(index).kind for index in objects}
+    if ObjectKind.OPTIMIZER in kinds:
+        return RestedKind.OPTIMIZER
+    return RestedKind.PARAMETER if ObjectKind.PARAMETER in kinds else RestedKind.OTHER
+
+
+def ledger_of(account: Account, lines_of: LinesOfFindings) -> tuple[LedgerInterval, ...]:
+    """The intervals between looks in a row on one kind of device; each one's lines add up to what was counted."""
+    each = bytes_a_node(account.balances)
+    whose = "" if lines_of.unknown is None else lines_of.unknown.fingerprint
+    node = lines_of.graphs or Line(LineKind.GRAD_NODES, 0, whose)
     levels = []
-    for place, (step, look, balance) in enumerate(zip(groups.steps, looks, balances, strict=True)):
-        lines = list(_storages(step, look, balance, groups, lines_of, scattered))
-        lines += _objects(place, balance, objects)
+    for place, balance in enumerate(account.balances):
+        lines = [*_storages(place, account, lines_of), *_objects(place, account, lines_of)]
         lines.append(Line(LineKind.BLOCKS, balance.blocks, whose))
         if balance.gap is not None:
             lines.append(replace(node, bytes=balance.nodes * each))
@@ -56,7 +149,7 @@ def ledger_of(
         levels.append(lines)
     return tuple(
         _interval(a, b, before, after)
-        for (a, before), (b, after) in pairwise(zip(balances, levels, strict=True))
+        for (a, before), (b, after) in pairwise(zip(account.balances, levels, strict=True))
         if a.counted_on == b.counted_on
     )
 
@@ -72,44 +165,27 @@ def _interval(a: Balance, b: Balance, before: Sequence[Line], after: Sequence[Li
     return LedgerInterval(a.step, b.step, counted, moved, b.counted_on)
 
 
-def _storages(
-    step: int,
-    look: Look,
-    balance: Balance,
-    groups: GroupsOverLooks,
-    lines_of: Mapping[Key, Line],
-    scattered: Line | None,
-) -> Iterator[Line]:
-    left = balance.storages
-    for key, at in groups.at.items():
-        if step in at:
-            group = at[step][1]
-            size = storage_bytes(look, group.storages)
-            left -= size
-            yield replace(lines_of.get(key) or _of_no_finding(look.heap, group, scattered), bytes=size)
-    yield Line(LineKind.RESTED, left, rested=RestedKind.OTHER)
+def _storages(place: int, account: Account, lines_of: LinesOfFindings) -> Iterator[Line]:
+    for group, line in zip(account.groups, lines_of.of_groups, strict=True):
+        if place in group.levels:
+            level = group.levels[place]
+            yield _of_no_finding(level, lines_of.scattered) if line is None else replace(line, bytes=level.bytes)
+    for level in account.others[place]:
+        yield _of_no_finding(level, lines_of.scattered)
+    yield Line(LineKind.RESTED, account.beside[place], rested=RestedKind.OTHER)
 
 
-def _objects(place: int, balance: Balance, objects: Sequence[tuple[Line, Levels]]) -> Iterator[Line]:
+def _of_no_finding(level: Line, scattered: Line | None) -> Line:
+    return level if scattered is None or level.kind == LineKind.GARBAGE else replace(scattered, bytes=level.bytes)
+
+
+def _objects(place: int, account: Account, lines_of: LinesOfFindings) -> Iterator[Line]:
+    balance = account.balances[place]
     left = balance.objects
-    for line, levels in objects:
-        size = levels.get(place, 0)
-        left -= size
-        yield replace(line, bytes=size)
+    for (_, levels), line in zip(account.objects, lines_of.of_objects, strict=True):
+        if line is not None:
+            size = levels.get(place, 0)
+            left -= size
+            yield replace(line, bytes=size)
     yield Line(LineKind.OBJECTS, left)
     yield Line(LineKind.GARBAGE, balance.dead_objects)
-
-
-def _of_no_finding(graph: HeapGraph, group: Group, scattered: Line | None) -> Line:
-    """Garbage waits for gc; what is alive, or immortal, did not go on growing."""
-    if group.freed not in (0, IMMORTAL):
-        return Line(LineKind.GARBAGE, 0)
-    return scattered or Line(LineKind.RESTED, 0, rested=_rested(graph, group))
-
-
-def _rested(graph: HeapGraph, group: Group) -> RestedKind:
-    objects = (group.start, *(int(graph.held[reference]) for reference in group.path))
-    kinds = {graph.object(index).kind for index in objects}
-    if ObjectKind.OPTIMIZER in kinds:
-        return RestedKind.OPTIMIZER
-    return RestedKind.PARAMETER if ObjectKind.PARAMETER in kinds else RestedKind.OTHER

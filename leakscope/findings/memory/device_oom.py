@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from leakscope.findings.facts import RunFacts
 from leakscope.findings.memory.oom import alive_then
 from leakscope.record.kinds import EndKind, Occasion
-from leakscope.record.model import Rank, Run
+from leakscope.record.model import Rank
 from leakscope.record.rows.device import DeviceFailure
 
 
@@ -18,18 +18,14 @@ class DeviceFailed(RunFacts):
     failure: DeviceFailure
 
 
-def device_failures(run: Run) -> tuple[RunFacts, ...]:
-    """For each rank that a failed allocation on its device ended: the figures, and who held the memory then."""
-    facts: list[RunFacts] = []
-    for rank in run.ranks:
-        row = fatal(rank)
-        if row is None:
-            continue
-        facts.append(DeviceFailed(rank=rank.number, failure=row))
-        look = next((k for k in rank.looks if k.occasion == Occasion.OOM and k.step == row.step), None)
-        if look is not None and row.looked:
-            facts.append(alive_then(rank, look, rank.number))
-    return tuple(facts)
+def device_failures(rank: Rank) -> tuple[RunFacts, ...]:
+    """Of a rank that a failed allocation on its device ended: the figures, and who held the memory then."""
+    row = fatal(rank)
+    if row is None:
+        return ()
+    failed = DeviceFailed(rank=rank.number, failure=row)
+    look = next((k for k in rank.looks if k.occasion == Occasion.OOM and k.step == row.step), None)
+    return (failed, alive_then(rank, look, rank.number)) if look is not None and row.looked else (failed,)
 
 
 def fatal(rank: Rank) -> DeviceFailure | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -132,14 +132,32 @@ def _bytes(look: Look, group: Group) -> int:
     )
 
 
-def out_of_memory(run: Run) -> tuple[RunFacts, ...]:
+@dataclass(frozen=True)
+class Shortage:
+    """What there is to tell of one rank that ran short of memory, or whose peer did."""
+
+    rank: int
+    failed_at: float
+    """When its first allocation failed, infinite where none did."""
+    failures: tuple[RunFacts, ...]
+    limits: tuple[RunFacts, ...]
+    """Those that came near."""
+
+
+def shortage_of(rank: Rank) -> Shortage:
+    """What one rank has to tell."""
+    failures = (*_of_failure(rank), *_of_peer(rank))
+    return Shortage(rank.number, _failed_at(rank), failures, tuple(_of_limit(rank)))
+
+
+def out_of_memory(shortages: Sequence[Shortage], device: str) -> tuple[RunFacts, ...]:
     """Facts of the rank that failed to allocate, the first to fail first, of its peers then, and of limits that came
     near.
     """
-    ranks = sorted(run.ranks, key=lambda rank: (_failed_at(rank), rank.number))
-    facts = [fact for rank in ranks for fact in (*_of_failure(rank), *_of_peer(rank))]
-    facts += [fact for rank in ranks for fact in _of_limit(rank)]
-    return (*facts, CaughtUnseen()) if facts and run.device == "cpu" else tuple(facts)
+    ordered = sorted(shortages, key=lambda shortage: (shortage.failed_at, shortage.rank))
+    facts = [fact for shortage in ordered for fact in shortage.failures]
+    facts += [fact for shortage in ordered for fact in shortage.limits]
+    return (*facts, CaughtUnseen()) if facts and device == "cpu" else tuple(facts)
 
 
 def _failed_at(rank: Rank) -> float:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from leakscope.findings.facts import RunFacts
 from leakscope.findings.peak.idle import PeakOfStep, Releaser, peak_of
-from leakscope.record.model import Run
+from leakscope.record.model import Rank
 from leakscope.record.rows.lifetimes import WatchedStep
 
 
@@ -42,14 +42,10 @@ class IdleAtPeak(RunFacts):
     """What other threads or native code had made unseen; it is beside the peak."""
 
 
-def drag(run: Run) -> tuple[RunFacts, ...]:
-    """Two facts for each rank of which a step was watched storage by storage."""
-    facts: list[RunFacts] = []
-    for rank in run.ranks:
-        peak = peak_of(rank)
-        if peak is not None:
-            facts += [*_lived(rank.number, peak.step), _idle_at_peak(rank.number, peak)]
-    return tuple(facts)
+def drag(rank: Rank) -> tuple[RunFacts, ...]:
+    """Two facts of a rank of which a step was watched storage by storage; none of others."""
+    peak = peak_of(rank)
+    return () if peak is None else (*_lived(rank.number, peak.step), _idle_at_peak(rank.number, peak))
 
 
 def _lived(rank: int, step: WatchedStep) -> list[RunFacts]:

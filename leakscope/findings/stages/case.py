@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
+from leakscope.findings.facts import AliveAtEnd, RunFacts
 from leakscope.findings.grouping.candidate import Candidate
 from leakscope.findings.grouping.over_looks import GroupsOverLooks
 from leakscope.findings.ledger import LedgerInterval
+from leakscope.findings.memory.account import Account
 from leakscope.findings.memory.balance import Balance
+from leakscope.findings.memory.oom import Shortage
 from leakscope.findings.model import Finding, Findings, RankSummary, Unjudged
 from leakscope.record.model import Look, Rank, Run
 
@@ -25,7 +28,7 @@ class OpenCase:
 
 @dataclass(frozen=True)
 class RankCase:
-    """What is known of one rank."""
+    """What is known of one rank while it is judged by itself."""
 
     rank: Rank
     warmup: int
@@ -61,6 +64,26 @@ class RankCase:
 
 
 @dataclass(frozen=True)
+class JudgedRank:
+    """What is known of one rank that was judged by itself, and all that is asked of its heaps afterwards."""
+
+    number: int
+    findings: tuple[Finding, ...]
+    unjudged: tuple[Unjudged, ...]
+    open_cases: tuple[OpenCase, ...]
+    account: Account
+    summary: RankSummary
+    held: Mapping[int, int] | None
+    """As `held_at_last` tells it."""
+    garbage: int
+    """Bytes that waited for gc when it was looked at last."""
+    listed: tuple[AliveAtEnd, ...]
+    shortage: Shortage
+    device_failures: tuple[RunFacts, ...]
+    drag: tuple[RunFacts, ...]
+
+
+@dataclass(frozen=True)
 class Case:
     """What is known of a run."""
 
@@ -68,7 +91,7 @@ class Case:
     suppress: Collection[str]
     baseline: Collection[str]
     leak_exit_code: int
-    ranks: tuple[RankCase, ...]
+    ranks: tuple[JudgedRank, ...]
     ignore_library: bool = False
     """What a library leaks decides no verdict."""
     fail_on_avoidable: int | None = None
@@ -81,9 +104,5 @@ class Case:
     """What the last stage says."""
 
 
+RankStage = Callable[[RankCase], RankCase]
 Stage = Callable[[Case], Case]
-
-
-def each_rank(stage: Callable[[RankCase], RankCase]) -> Stage:
-    """A stage of one rank as one of the run."""
-    return lambda case: replace(case, ranks=tuple(map(stage, case.ranks)))

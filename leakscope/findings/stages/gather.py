@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from leakscope.findings.categories import summary
 from leakscope.findings.comm.operations import beyond_contexts, context_findings, dropped_work_findings
 from leakscope.findings.compare_ranks import skew_findings
 from leakscope.findings.memory.allocator import allocator_findings
@@ -42,12 +41,13 @@ def gather(case: Case) -> Case:
     return replace(
         case,
         findings=(*of_ranks, *dropped_work_findings(case.run), *context_findings(case.run)),
-        summaries={rank.rank.number: summary(rank.rank, rank.leaking) for rank in case.ranks},
+        summaries={rank.number: rank.summary for rank in case.ranks},
         unjudged=(*(problem for rank in case.ranks for problem in rank.unjudged), *unloaded),
     )
 
 
 def compare_ranks(case: Case) -> Case:
     """What one rank keeps and its peers do not."""
-    skewed = skew_findings(case.run, case.summaries, case.findings)
+    held = {rank.number: rank.held for rank in case.ranks}
+    skewed = skew_findings(case.run, case.summaries, case.findings, held)
     return replace(case, findings=(*case.findings, *skewed))

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from leakscope.findings.facts import Bounded, CameToRest
-from leakscope.findings.grouping.candidate import Candidate
-from leakscope.findings.grouping.names import Key
 from leakscope.findings.kinds import FreedBy, Origin, RuleName, Severity
 from leakscope.findings.ledger import LedgerInterval, Line, LineKind, RestedKind
-from leakscope.findings.memory.account import Levels, ledger_of
+from leakscope.findings.memory.account import GroupLevels, LinesOfFindings, ledger_of
 from leakscope.findings.memory.balance import balances_of
 from leakscope.findings.memory.scattered import SCATTERED
 from leakscope.findings.memory.unattributed import GAP
 from leakscope.findings.model import Finding
 from leakscope.findings.ownership.facts import RetentionFacts
-from leakscope.findings.stages.case import Case, RankCase
+from leakscope.findings.stages.case import Case, JudgedRank, RankCase
 
 
 def balance_looks(case: RankCase) -> RankCase:
@@ -38,7 +36,7 @@ def heed_libraries(case: Case) -> Case:
 
 def keep_ledger(case: Case) -> Case:
     """Ledger: the growth of each rank between its looks, line by line."""
-    return replace(case, ledgers={rank.rank.number: _ledger(case, rank) for rank in case.ranks})
+    return replace(case, ledgers={rank.number: _ledger(case, rank) for rank in case.ranks})
 
 
 def is_apart(case: Case, finding: Finding) -> bool:
@@ -46,71 +44,41 @@ def is_apart(case: Case, finding: Finding) -> bool:
     return finding.rule in case.suppress or finding.fingerprint in {*case.suppress, *case.baseline}
 
 
-def _ledger(case: Case, rank: RankCase) -> tuple[LedgerInterval, ...]:
-    number = rank.rank.number
-    mine = [finding for finding in case.findings if number in finding.ranks]
+def _ledger(case: Case, rank: JudgedRank) -> tuple[LedgerInterval, ...]:
+    mine = [finding for finding in case.findings if rank.number in finding.ranks]
     scattered = next((f for f in mine if f.fingerprint == SCATTERED), None)
     unknown = next((f for f in mine if f.fingerprint == GAP and f.severity == Severity.LEAK), None)
     graphs = next((f for f in mine if f.keeps_graphs and f.severity == Severity.LEAK), None)
-    return ledger_of(
-        rank.looks,
-        rank.balances,
-        rank.groups,
-        _lines_of_groups(case, rank, mine),
-        [(line, levels) for line, levels in _objects(case, rank, mine)],
-        None if graphs is None else _line(case, graphs),
-        None if unknown is None else _line(case, unknown),
-        None if scattered is None else _line(case, scattered),
+    by_name = {finding.fingerprint: finding for finding in reversed(mine)}  # the first of a name
+    lines = LinesOfFindings(
+        of_groups=[_line(case, _found(group, rank.number, mine, by_name)) for group in rank.account.groups],
+        of_objects=[_line(case, by_name.get(fingerprint)) for fingerprint, _ in rank.account.objects],
+        graphs=_line(case, graphs),
+        unknown=_line(case, unknown),
+        scattered=_line(case, scattered),
     )
+    return ledger_of(rank.account, lines)
 
 
-def _lines_of_groups(case: Case, rank: RankCase, mine: Sequence[Finding]) -> Mapping[Key, Line]:
-    """The line of each group that a finding is about."""
-    number = rank.rank.number
-    lines = dict(_held_by_libraries(case, rank, mine))
-    for candidate, fingerprint in zip(rank.candidates, rank.became, strict=True):
-        found = _found(mine, number, candidate, fingerprint)
-        if found is not None:
-            lines[candidate.group.key] = _line(case, found)
-    return lines
+def _found(group: GroupLevels, rank: int, mine: Sequence[Finding], by_name: Mapping[str, Finding]) -> Finding | None:
+    """The finding that is about a group: that of the candidate that it was, else one of a library that keeps most of
+    it.
+    """
+    for fingerprint, storages in reversed(group.became):
+        if fingerprint in by_name:
+            return by_name[fingerprint]
+        # what open contexts keep has a name of its own
+        contexts = (f for f in mine if f.rule == RuleName.DIST_AUTOGRAD_CONTEXT)
+        same = next((f for f in contexts if set(storages) <= set(f.storages.get(rank, ()))), None)
+        if same is not None:
+            return same
+    return next((f for f in mine if f.fingerprint in group.kept_by and isinstance(f.facts, RetentionFacts)), None)
 
 
-def _found(mine: Sequence[Finding], rank: int, candidate: Candidate, fingerprint: str) -> Finding | None:
-    """The finding that a candidate has become part of."""
-    same = next((f for f in mine if f.fingerprint == fingerprint), None)
-    if same is not None:
-        return same
-    # what open contexts keep has a name of its own
-    contexts = (f for f in mine if f.rule == RuleName.DIST_AUTOGRAD_CONTEXT)
-    return next((f for f in contexts if set(candidate.group.storages) <= set(f.storages.get(rank, ()))), None)
-
-
-def _held_by_libraries(case: Case, rank: RankCase, mine: Sequence[Finding]) -> Iterator[tuple[Key, Line]]:
-    """Groups without a finding of their own, most of whose last storages a library keeps."""
-    kept = [(f, set(f.storages.get(rank.rank.number, ()))) for f in mine if isinstance(f.facts, RetentionFacts)]
-    if not kept:
-        return
-    last = rank.groups.steps[-1]
-    for key, at in rank.groups.at.items():
-        if last in at:
-            look, group = at[last]
-            for finding, storages in kept:
-                inside = sum(int(look.heap.bytes[s]) for s in group.storages if s in storages)
-                if 2 * inside > group.bytes:
-                    yield key, _line(case, finding)
-                    break
-
-
-def _objects(case: Case, rank: RankCase, mine: Sequence[Finding]) -> Iterator[tuple[Line, Levels]]:
-    """Lines of what keeps gaining objects that are no tensors, with their bytes at each look."""
-    for candidate, fingerprint in zip(rank.arrays, rank.arrays_became, strict=True):
-        found = next((f for f in mine if f.fingerprint == fingerprint), None)
-        if found is not None:
-            yield _line(case, found), dict(enumerate(candidate.counted or candidate.series.bytes))
-
-
-def _line(case: Case, finding: Finding) -> Line:
-    """The line of a finding, without its bytes."""
+def _line(case: Case, finding: Finding | None) -> Line | None:
+    """The line of a finding, without its bytes; None for none."""
+    if finding is None:
+        return None
     holder = finding.cut.written if finding.cut is not None and finding.cut.written else finding.subject
     line = Line(_kind(case, finding), 0, finding.fingerprint, holder)
     if line.kind == LineKind.RESTED:

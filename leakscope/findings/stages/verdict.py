@@ -5,13 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from leakscope.findings.categories import alive_at_end
 from leakscope.findings.kinds import Severity
-from leakscope.findings.memory.device_oom import device_failures
 from leakscope.findings.memory.gc_advice import gc_advice
 from leakscope.findings.memory.oom import out_of_memory
 from leakscope.findings.model import Finding, Findings
-from leakscope.findings.peak.drag import drag
 from leakscope.findings.stages.case import Case
 from leakscope.findings.stages.ledger import is_apart
 from leakscope.findings.verdict import verdict_of
@@ -27,7 +24,8 @@ def give_verdict(case: Case) -> Case:
     shown = tuple(f for f in findings if not is_apart(case, f))
     written = {found.fingerprint: found.written for rank in case.ranks for found in rank.open_cases}
     open_cases = [written[f.fingerprint] for f in shown if f.fingerprint in written]
-    verdict, why = verdict_of(run, shown, case.unjudged, open_cases, case.ledgers)
+    garbage = sum(rank.garbage for rank in case.ranks)
+    verdict, why = verdict_of(run, shown, case.unjudged, open_cases, case.ledgers, garbage)
     over = avoidable_over(shown, case.fail_on_avoidable)
     judged = Findings(
         verdict=verdict,
@@ -39,10 +37,13 @@ def give_verdict(case: Case) -> Case:
         unjudged=case.unjudged,
         ranks=case.summaries,
         ledgers=case.ledgers,
-        listed=alive_at_end(run),
-        out_of_memory=(*out_of_memory(run), *device_failures(run)),
+        listed=tuple(listed for rank in case.ranks for listed in rank.listed),
+        out_of_memory=(
+            *out_of_memory([rank.shortage for rank in case.ranks], run.device),
+            *(failure for rank in case.ranks for failure in rank.device_failures),
+        ),
         gc_advice=gc_advice(run, shown),
-        drag=drag(run),
+        drag=tuple(fact for rank in case.ranks for fact in rank.drag),
     )
     return replace(case, judged=judged)
 

@@ -54,7 +54,7 @@ def test_the_report_tells_drag_and_the_idle_part_of_the_peak_in_every_form() -> 
 
     lived = watched(step)
     run = Run(("train.py",), (lived.rank,), 1, "cpu", "", "")
-    told = run_text(drag(run))
+    told = run_text(drag(lived.rank))
     assert "of the time that their bytes were alive, " in told[0] and told[0].endswith("% after the last.")
     assert "Rank 0: the peak of step 3 was " in told[1]
     assert "256.00 KiB of it were not used again: 256.00 KiB your code could let go of." in told[1]
