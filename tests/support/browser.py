@@ -37,7 +37,7 @@ class Pages:
         self, page: str | Path, width: int = WIDE, scheme: Any = "light", scripts: bool = True, fragment: str = ""
     ) -> Page:
         """The page, from its text or its file, in a window of `width` px; `scheme` is light or dark."""
-        path = page if isinstance(page, Path) else self._written(page)
+        path = page if isinstance(page, Path) else self.written(page)
         context = self.browser.new_context(
             viewport={"width": width, "height": 900}, color_scheme=scheme, java_script_enabled=scripts
         )
@@ -53,8 +53,9 @@ class Pages:
         while self._contexts:
             self._contexts.pop().close()
 
-    def _written(self, text: str) -> Path:
-        path = self.folder / f"page_{len(self._contexts)}.html"
+    def written(self, text: str) -> Path:
+        """A file with this text."""
+        path = self.folder / f"page_{len(list(self.folder.iterdir()))}.html"
         path.write_text(text, encoding="utf-8")
         return path
 

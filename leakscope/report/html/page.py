@@ -15,6 +15,7 @@ from leakscope.report.html import plots
 from leakscope.report.html.cards import finding_on_page
 from leakscope.report.html.filters import FILTERS
 from leakscope.report.html.ranks import is_absolute, ranks_on_page
+from leakscope.report.html.script import policy, script
 from leakscope.report.snapshot.section import device_section
 from leakscope.verdict import Verdict
 
@@ -67,4 +68,6 @@ def render(run: Run, findings: Findings) -> str:
         words=wording,
         no_trace=marks.NO_TRACE,
         source=adding_lines,
+        policy=policy(),
+        script=script(),
     )

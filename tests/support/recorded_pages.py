@@ -1,0 +1,67 @@
+"""Pages of real recorded runs, each made once: leaking, clean, of 64 ranks, and of memory snapshots."""
+
+from __future__ import annotations
+
+import functools
+import json
+import pickle
+import tempfile
+from pathlib import Path
+
+from leakscope.allocator import examine
+from leakscope.findings.judge import judge
+from leakscope.record.reading import read_run
+from leakscope.report.html.page import render
+from leakscope.report.snapshot.as_html import snapshot_html
+from support import SAMPLES
+from support.snapshot_building import training
+
+PIPELINE = SAMPLES / "p2p_pipeline"
+OF_MANY = (
+    ("none", 0), ("none", 1), ("none", 0), ("none", 1),
+    ("stage-backward-cycle", 0), ("kept-outputs", 1), ("none", 0), ("param-group-cycle", 1),
+)  # fmt: skip
+"""(variant, rank) that the ranks of a run of many repeat: most of them clean, some leaking in three ways."""
+
+
+def many_ranks(folder: Path, count: int) -> Path:
+    """A run of `count` ranks, each of them a recorded one of the sample pipeline."""
+    folder.mkdir()
+    about = json.loads((PIPELINE / "none" / "run.json").read_text(encoding="utf-8"))
+    (folder / "run.json").write_text(json.dumps(about | {"ranks": count}), encoding="utf-8")
+    for number in range(count):
+        variant, rank = OF_MANY[number % len(OF_MANY)]
+        (folder / f"rank_{number:04d}").symlink_to(PIPELINE / variant / f"rank_{rank:04d}")
+    return folder
+
+
+def _of_run(folder: Path) -> str:
+    run = read_run(folder, snapshots=True)
+    return render(run, judge(run))
+
+
+def _of_many() -> str:
+    with tempfile.TemporaryDirectory() as folder:
+        return _of_run(many_ranks(Path(folder) / "run", 64))
+
+
+def _of_snapshot() -> str:
+    with tempfile.TemporaryDirectory() as folder:
+        files = [Path(folder) / f"rank{rank}.pickle" for rank in range(2)]
+        for file in files:
+            file.write_bytes(pickle.dumps(training(10, keeps=True)))
+        return snapshot_html(examine(files))
+
+
+MAKERS = {
+    "leaking": lambda: _of_run(PIPELINE / "stage-backward-cycle"),
+    "clean": lambda: _of_run(PIPELINE / "none"),
+    "64 ranks": _of_many,
+    "snapshot": _of_snapshot,
+}
+
+
+@functools.cache
+def page(name: str) -> str:
+    """The text of the page: one of `leaking`, `clean`, `64 ranks` and `snapshot`."""
+    return MAKERS[name]()
