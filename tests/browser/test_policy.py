@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from support.browser import Pages
-from support.recorded_pages import page
+from support.browser.recorded_pages import page
 
 from leakscope.report.html.script import policy, script
 
