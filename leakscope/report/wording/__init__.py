@@ -31,7 +31,7 @@ from leakscope.report.wording.held import (
     would_be_freed,
 )
 from leakscope.report.wording.memory import at_end_text
-from leakscope.report.wording.numbers import bytes_span, count_span, listed_numbers, plural
+from leakscope.report.wording.numbers import bytes_span, count_span, listed_numbers, plural, ranks_text
 from leakscope.report.wording.sections import (
     avoidable,
     is_fault,
@@ -86,6 +86,7 @@ __all__ = [
     "plural",
     "processes_text",
     "proved_text",
+    "ranks_text",
     "reason_text",
     "rose_text",
     "run_text",

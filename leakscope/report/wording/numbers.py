@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from leakscope.units import bytes_text
+
+_LISTED = 8
+"""Rows of numbers, chosen, that a sentence lists whole."""
+_LONGEST_PERIOD = 4
+"""Rows of numbers, chosen, after which they are seen to repeat: ranks of a stage that each replica has."""
 
 
 def plural(count: int, noun: str) -> str:
@@ -12,15 +17,47 @@ def plural(count: int, noun: str) -> str:
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
-def listed_numbers(numbers: tuple[int, ...]) -> str:
-    """`0, 1, 2, 7` as `0-2, 7`."""
+def listed_numbers(numbers: Iterable[int]) -> str:
+    """`0, 1, 2, 7` as `0-2, 7`; many as `4, 12, 20, ..., 1020` where they repeat, else `0-3, 5, 8 and 120 more`."""
+    runs = _runs(numbers)
+    if len(runs) <= _LISTED:
+        return ", ".join(map(_run_text, runs))
+    period = next((period for period in range(1, _LONGEST_PERIOD + 1) if _repeat(runs[1:-1], period)), 0)
+    if period:
+        shown = max(3, 2 * period)
+        return f"{', '.join(map(_run_text, runs[:shown]))}, ..., {_run_text(runs[-1])}"
+    more = sum(last - first + 1 for first, last in runs[_LISTED - 2 :])
+    return f"{', '.join(map(_run_text, runs[: _LISTED - 2]))} and {more} more"
+
+
+def ranks_text(numbers: Iterable[int]) -> str:
+    """`rank 7`, `ranks 0-2, 7`."""
+    listed = tuple(numbers)
+    return f"{'rank' if len(listed) == 1 else 'ranks'} {listed_numbers(listed)}"
+
+
+def _runs(numbers: Iterable[int]) -> list[list[int]]:
+    """[first, last] of each row of numbers without a gap."""
     runs: list[list[int]] = []
     for number in numbers:
         if runs and number == runs[-1][1] + 1:
             runs[-1][1] = number
         else:
             runs.append([number, number])
-    return ", ".join(str(a) if a == b else f"{a}-{b}" if b > a + 1 else f"{a}, {b}" for a, b in runs)
+    return runs
+
+
+def _run_text(run: Sequence[int]) -> str:
+    first, last = run
+    return str(first) if first == last else f"{first}{', ' if last == first + 1 else '-'}{last}"
+
+
+def _repeat(runs: Sequence[Sequence[int]], period: int) -> bool:
+    """Whether each row of numbers is that of one period before, moved on by the same."""
+    if len(runs) < 2 * period:
+        return False
+    on = runs[period][0] - runs[0][0]
+    return all([a + on, b + on] == later for (a, b), later in zip(runs, runs[period:], strict=False))
 
 
 def bytes_span(sizes: Iterable[float]) -> str:
