@@ -8,6 +8,7 @@ from leakscope.findings.model import Finding, Findings
 from leakscope.record.model import Run
 from leakscope.report.cleaning import cleaned
 from leakscope.report.per_rank import looking_text
+from leakscope.report.rank_groups import rank_groups
 from leakscope.report.snapshot.section import device_lines
 from leakscope.report.text.avoidable import avoidable_lines
 from leakscope.report.text.finding import finding_lines
@@ -47,7 +48,7 @@ def render(run: Run, findings: Findings, verbose: bool = False, width: int = WID
     run, findings = cleaned(run), cleaned(findings)
     lines = [*_verdict(run, findings), "", *_section(run, "leak", leaks(findings), whole=True)]
     lines += [*avoidable_lines(run, findings), *ledger_lines(findings, verbose), *_aside(run, findings, verbose)]
-    lines += [*rank_lines(run, findings, verbose), ""]
+    lines += [*rank_lines(run, findings, rank_groups(run, findings), verbose), ""]
     if device := list(device_lines(run)):
         lines += [*(line for text in device for line in wrapped(text, "", "  ")), ""]
     lines += small_print(run, findings, verbose)

@@ -1,99 +1,145 @@
-"""How did each rank end, and what did it hold?"""
+"""How did the ranks end, and what did they hold? Those that did the same in a line."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from leakscope.findings.model import Findings
 from leakscope.record.model import Run
 from leakscope.report.cleaning import one_line
-from leakscope.report.per_rank import RankStory, rank_stories
+from leakscope.report.per_rank import RankStory
+from leakscope.report.rank_groups import RankGroup
 from leakscope.report.text.lines import Line, wrapped
+from leakscope.report.text.rank_table import Row, table
+from leakscope.report.wording import count_span, leaks, ranks_text
 from leakscope.units import bytes_text
 
-ALWAYS = 4
-"""The first columns of the table; the others stand there where some rank has something in them."""
-HEADS = ("rank", "steps", "allocated", "growth/step", "in tensors", "leaked", "peak", "gc would free", "gc freed")
-"""Allocated: what the process has of its allocator at the last look. In tensors: of the storages found there."""
+_ROWS = 24
+"""Groups of ranks, chosen, that have a line; and sets of ranks whose notes are told."""
+_WHOLE = 4
+"""Groups of ranks that ended badly, chosen, of which more than a line is told."""
 
 
-def rank_lines(run: Run, findings: Findings, verbose: bool = False) -> Iterator[Line]:
-    """All ranks: how they ended, a table, and what else is known of each; nothing where the report has said it all."""
-    stories = rank_stories(run, findings)
-    lines = list(_ends(stories, verbose))
+def rank_lines(run: Run, findings: Findings, groups: Sequence[RankGroup], verbose: bool = False) -> Iterator[Line]:
+    """How the ranks ended, a table, and what else is known of them; nothing where the report has said it all.
+
+    A line for each group of ranks that did the same; `verbose`: for each rank.
+    """
+    stories = sorted((story for group in groups for story in group.stories), key=lambda story: story.number)
+    lines = list(_ends([group for group in groups], verbose))
     if verbose or any(story.counted_bytes is not None for story in stories):
-        lines += [*([""] if lines else []), *_table(stories, verbose)]
-    for story in stories:
-        lines += _figures(story, verbose)
+        lines += [*([""] if lines else []), *_table(findings, groups, stories, verbose)]
+    lines += _told_of_each([group.story for group in groups], stories, verbose)
     if run.notes:
         lines += ["", "  the run", *(line for text in run.notes for line in wrapped(text, "    ", "      "))]
     if lines:
         yield from ("Ranks", "=====", *lines)
 
 
-def _ends(stories: tuple[RankStory, ...], verbose: bool) -> Iterator[Line]:
-    if len(stories) > 1 and len({story.ended for story in stories}) == 1 and not any(map(_says_more, stories)):
-        yield f"  all {len(stories)} ranks {stories[0].ended}"
+def _ends(groups: Sequence[RankGroup], verbose: bool) -> Iterator[Line]:
+    alone = len(groups) == 1 and len(groups[0].ranks) == 1
+    badly = [group for group in groups if group.badly]
+    for place, group in enumerate(badly if verbose else badly[:_ROWS]):
+        yield from _badly(group, alone, place < _WHOLE, verbose)
+    if len(badly) > _ROWS and not verbose:
+        ranks = ranks_text(sorted(rank for group in badly[_ROWS:] for rank in group.ranks))
+        yield from wrapped(f"! {ranks} ended badly too: --rank N tells of each", "", "    ")
+    well: dict[tuple[str, ...], list[RankStory]] = {}
+    for group in groups:
+        if not group.badly:
+            well.setdefault(group.story.ending, []).extend(group.stories)
+    for stories in well.values():
+        yield from _well(sorted(stories, key=lambda story: story.number), len(well) == 1 and not badly)
+    for group in groups:
+        if group.apart:
+            yield from wrapped(f"! {ranks_text(group.ranks)} {', '.join(group.apart)}", "", "    ")
+
+
+def _badly(group: RankGroup, alone: bool, whole: bool, verbose: bool) -> Iterator[Line]:
+    """Ranks that ended badly, in the words of the first of them."""
+    story = group.story
+    told = alone and story.opens_the_report and not verbose
+    if not told:
+        yield from wrapped(f"! {ranks_text(group.ranks)} {story.ended}", "", "    ")
+        if len({(each.ended, each.error) for each in group.stories}) > 1:
+            yield from wrapped(f"(as rank {story.number} says it; the others' words differ)", "    ")
+    if not whole and not verbose:
         return
+    yield from _error(story, stack=not (told and story.printed_by_python), log=not told)
+
+
+def _error(story: RankStory, stack: bool, log: bool) -> Iterator[Line]:
+    if story.error:
+        yield from wrapped(story.error, "    error: ", "           ")
+    for line in story.stack if stack else ():
+        yield from wrapped(line, "    | ", "    | ")
+    if story.log and log and (story.badly or story.error):
+        yield from wrapped(story.log, "    log: ", "         ")
+
+
+def _well(stories: Sequence[RankStory], are_all: bool) -> Iterator[Line]:
+    first = stories[0]
+    many = len(stories) > 1
+    who = f"all {len(stories)} ranks" if are_all and many else ranks_text(story.number for story in stories)
+    other = [story.steps for story in stories if story.steps != first.steps]
+    more = f", some of them after {count_span(other)}" if other else ""
+    yield from wrapped(f"  {who} {first.ended}{more}", "", "    ")
     for story in stories:
-        told = len(stories) == 1 and story.opens_the_report and not verbose
-        if not told:
-            yield from wrapped(f"{'!' if story.badly else ' '} rank {story.number} {story.ended}", "", "    ")
-        if story.error:
-            yield from wrapped(story.error, "    error: ", "           ")
-        if not (told and story.printed_by_python):
-            for line in story.stack:
-                yield from wrapped(line, "    | ", "    | ")
-        if story.log and not told and (story.badly or story.error):
-            yield from wrapped(story.log, "    log: ", "         ")
+        yield from _error(story, stack=True, log=True)
 
 
-def _says_more(story: RankStory) -> bool:
-    return story.badly or bool(story.error or story.stack)
-
-
-def _table(stories: tuple[RankStory, ...], verbose: bool) -> Iterator[Line]:
-    sizes = [
-        (
-            s.counted_bytes,
-            s.growth_per_step,
-            s.explained_bytes,
-            s.leaked_bytes,
-            s.summary.peak_bytes,
-            s.predicted_bytes,
-            s.gc_freed_bytes,
-        )
-        for s in stories
+def _table(
+    findings: Findings, groups: Sequence[RankGroup], stories: Sequence[RankStory], verbose: bool
+) -> Iterator[Line]:
+    numbers = {finding.fingerprint: number for number, finding in enumerate(leaks(findings), 1)}
+    if verbose:
+        yield from table([Row((story,)) for story in stories], whole=True)
+        return
+    rows = [
+        Row(group.stories, tuple(sorted(numbers[print_] for print_ in group.fingerprints if print_ in numbers)))
+        for group in groups
     ]
-    rows = [(str(s.number), str(s.steps), *map(_known, of_rank)) for s, of_rank in zip(stories, sizes, strict=True)]
-    shown = [
-        column
-        for column in range(len(HEADS))
-        if verbose or column < ALWAYS or any(of_rank[column - 2] for of_rank in sizes)
-    ]
-    widths = {column: max(len(row[column]) for row in (HEADS, *rows)) for column in shown}
-    for row in (HEADS, *rows):
-        yield "  ".join(row[column].rjust(widths[column]) for column in shown)
-    if any(row[column] == "-" for row in rows for column in shown):
-        yield "(- is unknown)"
+    yield from table(rows[:_ROWS], whole=False)
+    if rest := groups[_ROWS:]:
+        ranks = ranks_text(sorted(rank for group in rest for rank in group.ranks))
+        yield from wrapped(f"and {len(rest)} more groups, {ranks}: --verbose tells of each", "")
 
 
-def _known(count: float | None) -> str:
-    return "-" if count is None else bytes_text(count)
+def _told_of_each(first: Sequence[RankStory], stories: Sequence[RankStory], verbose: bool) -> Iterator[Line]:
+    """What is known of ranks beside their figures: once for all ranks of which it is known.
 
-
-def _figures(story: RankStory, verbose: bool) -> Iterator[Line]:
-    categories = sorted(story.categories.items(), key=lambda item: (-item[1], item[0]))
-    texts = [
-        ", ".join(f"{one_line(name)} {bytes_text(count)}" for name, count in categories if count),
-        story.gc,
-        story.own_collections,
-        story.looking,
-    ]
-    texts = [text for text in (*(texts if verbose else ()), *story.notes) if text]
-    texts += [text for text in story.not_read if text] if verbose else []
-    if texts:
+    What is known of a rank that stands for others comes first.
+    """
+    shown_first = {story.number for story in first}
+    of_ranks: dict[str, list[int]] = {}
+    for story in sorted(stories, key=lambda story: (story.number not in shown_first, story.number)):
+        for text in dict.fromkeys(_texts(story, verbose)):
+            of_ranks.setdefault(text, []).append(story.number)
+    by_ranks: dict[tuple[int, ...], list[str]] = {}
+    for text, ranks in of_ranks.items():
+        by_ranks.setdefault(tuple(sorted(ranks)), []).append(text)
+    shown = list(by_ranks.items()) if verbose else list(by_ranks.items())[:_ROWS]
+    for told, texts in sorted(shown):
         yield ""
-        yield f"  rank {story.number}"
+        yield from wrapped(ranks_text(told), "  ", "    ")
         for text in texts:
             yield from wrapped(text, "    ", "      ")
+    if len(shown) < len(by_ranks):
+        rest = sorted({rank for ranks in list(by_ranks)[_ROWS:] for rank in ranks})
+        yield ""
+        yield from wrapped(f"notes on {ranks_text(rest)} are left out: --rank N tells those of a rank", "  ", "    ")
+
+
+def _texts(story: RankStory, verbose: bool) -> Iterable[str]:
+    if verbose:
+        yield from told_of(story)
+    else:
+        yield from (text for text in story.notes if text)
+
+
+def told_of(story: RankStory) -> Iterator[str]:
+    """All that is known of a rank beside the figures of the table."""
+    categories = sorted(story.categories.items(), key=lambda item: (-item[1], item[0]))
+    sorted_memory = ", ".join(f"{one_line(name)} {bytes_text(count)}" for name, count in categories if count)
+    of_rank = (sorted_memory, story.gc, story.own_collections, story.looking, *story.notes, *story.not_read)
+    yield from (text for text in of_rank if text)

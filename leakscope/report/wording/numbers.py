@@ -17,17 +17,20 @@ def plural(count: int, noun: str) -> str:
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
-def listed_numbers(numbers: Iterable[int]) -> str:
-    """`0, 1, 2, 7` as `0-2, 7`; many as `4, 12, 20, ..., 1020` where they repeat, else `0-3, 5, 8 and 120 more`."""
+def listed_numbers(numbers: Iterable[int], most: int = _LISTED) -> str:
+    """`0, 1, 2, 7` as `0-2, 7`; many as `4, 12, 20, ..., 1020` where they repeat, else `0-3, 5, 8 and 120 more`.
+
+    `most`: rows of numbers that are listed whole.
+    """
     runs = _runs(numbers)
-    if len(runs) <= _LISTED:
+    if len(runs) <= most:
         return ", ".join(map(_run_text, runs))
     period = next((period for period in range(1, _LONGEST_PERIOD + 1) if _repeat(runs[1:-1], period)), 0)
     if period:
         shown = max(3, 2 * period)
         return f"{', '.join(map(_run_text, runs[:shown]))}, ..., {_run_text(runs[-1])}"
-    more = sum(last - first + 1 for first, last in runs[_LISTED - 2 :])
-    return f"{', '.join(map(_run_text, runs[: _LISTED - 2]))} and {more} more"
+    more = sum(last - first + 1 for first, last in runs[most - 1 :])
+    return f"{', '.join(map(_run_text, runs[: most - 1]))} and {more} more"
 
 
 def ranks_text(numbers: Iterable[int]) -> str:

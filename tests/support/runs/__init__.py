@@ -1,0 +1,1 @@
+"""Runs made in memory for tests."""
