@@ -13,9 +13,11 @@ from leakscope.report import adding_lines, marks, wording
 from leakscope.report.cleaning import cleaned
 from leakscope.report.html import plots
 from leakscope.report.html.cards import finding_on_page
+from leakscope.report.html.charts import memory_on_page
 from leakscope.report.html.filters import FILTERS
 from leakscope.report.html.ranks import is_absolute, ranks_on_page
 from leakscope.report.html.script import policy, script
+from leakscope.report.rank_groups import rank_groups
 from leakscope.report.snapshot.section import device_section
 from leakscope.verdict import Verdict
 
@@ -57,6 +59,7 @@ def render(run: Run, findings: Findings) -> str:
         collecting=collecting_matters(findings.gc_advice),
         avoidable=[finding_on_page(run, f, id(f) in drawn) for f in avoidable],
         ranks=ranks_on_page(run, findings),
+        memory=memory_on_page(run, findings, rank_groups(run, findings), is_absolute(run)),
         ranks_drawn=RANKS_DRAWN,
         device=device_section(run),
         steps=wording.steps_of(run),

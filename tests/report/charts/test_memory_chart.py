@@ -1,0 +1,229 @@
+"""Does the chart of memory say what was measured, and can each of its figures be read?"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from itertools import pairwise
+from xml.etree import ElementTree
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support import examples
+from support.examples import KIB, MIB
+
+from leakscope.findings.ledger import LedgerInterval, Line, LineKind
+from leakscope.findings.memory.full import full_at
+from leakscope.findings.model import Cut, CutReference, Findings, RankSummary, Sighting
+from leakscope.record.model import Rank
+from leakscope.record.rows.device import DeviceBlocks, LayoutAtLook
+from leakscope.report.html.charts import CHOICES, MemoryOnPage, memory_on_page
+from leakscope.report.html.memory import LAYERS, LOOKS, POINTS, RankMemory, memory_of, thinned
+from leakscope.report.html.plots import layer_colours, memory_chart
+from leakscope.report.per_rank import rank_stories
+from leakscope.report.rank_groups import RankGroup, rank_groups
+from leakscope.verdict import Verdict
+
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def findings_of(*leaks: object, **ledgers: object) -> Findings:
+    return Findings(Verdict.LEAKS, "", 0, findings=tuple(leaks), ledgers={0: ledgers.get("ledger", ())})  # type: ignore[arg-type]
+
+
+def leak(frees: int, held: int, *sightings: tuple[int, int], rate: float = 1.0 * MIB) -> object:
+    return replace(
+        examples.growth_finding(),
+        cut=Cut((CutReference("[i]"),), frees),
+        retained_bytes=held,
+        bytes_per_step=rate,
+        host_bytes=0,
+        sightings=tuple(Sighting(0, step, size) for step, size in sightings),
+    )
+
+
+def memory(rank: Rank, findings: Findings, absolute: bool = False) -> RankMemory:
+    found = memory_of(examples.run(rank), rank, findings, absolute)
+    assert found is not None
+    return found
+
+
+def test_the_line_is_what_was_counted_and_the_dots_lie_on_it() -> None:
+    drawn = memory(examples.rank(0, growth=MIB), findings_of())
+    assert drawn.line[0] == (1, 0.0) and drawn.line[-1] == (12, 11.0 * MIB)
+    assert [dot.step for dot in drawn.looks] == [3, 5, 9, 11]
+    assert all((dot.step, dot.bytes) in drawn.line for dot in drawn.looks)
+
+
+def test_with_the_cut_it_would_be_less_by_what_was_seen_at_each_look() -> None:
+    seen = [(3, 3 * MIB), (5, 5 * MIB), (9, 9 * MIB), (11, 11 * MIB)]
+    drawn = memory(examples.rank(0, growth=MIB), findings_of(leak(11 * MIB, 11 * MIB, *seen)))
+    assert [dot.freed for dot in drawn.looks] == [size for _, size in seen]
+    assert {size for _, size in drawn.would_be} == {-1.0 * MIB}, "all of the growth is the leak's"
+    assert drawn.saved == 11 * MIB
+
+
+def test_a_cut_that_frees_half_saves_half_at_each_look() -> None:
+    drawn = memory(examples.rank(0, growth=MIB), findings_of(leak(4 * MIB, 8 * MIB, (3, 2 * MIB), (11, 8 * MIB))))
+    assert [dot.freed for dot in drawn.looks if dot.step in (3, 11)] == [MIB, 4 * MIB]
+
+
+def test_a_look_at_which_the_leak_was_not_sought_is_told_by_its_growth() -> None:
+    drawn = memory(examples.rank(0, growth=MIB), findings_of(leak(9 * MIB, 9 * MIB, (9, 9 * MIB))))
+    assert [dot.freed for dot in drawn.looks] == [3 * MIB, 5 * MIB, 9 * MIB, 11 * MIB]
+
+
+@pytest.mark.parametrize("told", [False, True])
+def test_no_line_of_what_would_be_where_no_cut_is_known_to_free_anything(told: bool) -> None:
+    (one,) = (leak(0, 9 * MIB, (3, MIB), (11, 9 * MIB)),)
+    unknown = replace(one, cut=Cut((CutReference("[i]"),), MIB, is_told=False)) if told else replace(one, cut=None)  # type: ignore[type-var]
+    drawn = memory(examples.rank(0), findings_of(unknown))
+    assert drawn.would_be == () and drawn.cuts == 0
+
+
+@given(st.lists(st.integers(-(1 << 40), 1 << 40), min_size=1, max_size=9), st.integers(2, 5))
+def test_the_layers_add_up_to_the_ledger_however_many_are_drawn_together(sizes: list[int], intervals: int) -> None:
+    kinds = list(LineKind)
+    lines = tuple(Line(kinds[i % len(kinds)], size, f"{i:08x}") for i, size in enumerate(sizes))
+    steps = (3, 5, 9, 11, 12)[:intervals]
+    ledger = tuple(LedgerInterval(a, b, sum(sizes), lines) for a, b in pairwise(steps))
+    drawn = memory(examples.rank(0), findings_of(ledger=ledger))
+    assert len(drawn.layers) <= LAYERS + 1 and len(set(layer_colours(drawn.layers))) == len(drawn.layers)
+    for place, step in enumerate(steps):
+        assert sum(layer.at(step) for layer in drawn.layers) == sum(sizes) * place
+
+
+@given(st.lists(st.floats(-1e12, 1e12), min_size=1, max_size=3000))
+def test_a_thinned_line_keeps_its_ends_its_highest_and_its_lowest(sizes: list[float]) -> None:
+    points = tuple(enumerate(sizes))
+    kept = thinned(points)
+    assert len(kept) <= POINTS and set(kept) <= set(points) and list(kept) == sorted(kept)
+    assert (kept[0], kept[-1]) == (points[0], points[-1])
+    assert (min(s for _, s in kept), max(s for _, s in kept)) == (min(sizes), max(sizes))
+
+
+def on_page(*ranks: Rank) -> MemoryOnPage:
+    run, findings = examples.run(*ranks), findings_of()
+    groups = [RankGroup((story,), ()) for story in rank_stories(run, findings)]
+    found = memory_on_page(run, findings, groups, absolute=False)
+    assert found is not None
+    return found
+
+
+def test_every_look_is_reached_by_tab_and_says_its_figures() -> None:
+    svg = ElementTree.fromstring(str(on_page(examples.rank(0, growth=MIB)).svg))
+    points = [group for group in svg.iter(f"{SVG}g") if group.get("tabindex") == "0"]
+    assert points[0].get("aria-label") == "rank 0, step 3, counted +2.00 MiB, in tensors 7.00 MiB"
+    assert len(points) == 4 and all(point.get("role") == "img" for point in points)
+
+
+def test_a_point_lies_on_the_line_that_matplotlib_drew() -> None:
+    svg = str(on_page(examples.rank(0, growth=MIB)).svg)
+    line = re.search(r'class="line line-1">\s*<path d="([^"]+)"', svg)
+    assert line is not None
+    corners = [(float(x), float(y)) for x, y in re.findall(r"[ML] ([\d.]+) ([\d.]+)", line[1])]
+    (x0, y0), (x1, y1) = corners[0], corners[-1]
+    for x, y in re.findall(r'<circle cx="([\d.]+)" cy="([\d.]+)"', svg):
+        assert abs((float(y) - y0) * (x1 - x0) - (float(x) - x0) * (y1 - y0)) < 0.3 * (x1 - x0)
+
+
+def test_long_runs_have_few_stops_for_the_tab_key() -> None:
+    looks = tuple(examples.look(step, MIB, 200 * MIB + step * KIB) for step in range(1, 400, 3))
+    drawn = memory(replace(examples.rank(0, count=400), looks=looks), findings_of())
+    assert len(drawn.read) == LOOKS and (drawn.read[0].step, drawn.read[-1].step) == (1, 397)
+
+
+def test_the_rank_that_grew_most_is_shown_first_and_the_page_can_show_the_others() -> None:
+    page = on_page(*(examples.rank(n, growth=n * 64 * MIB) for n in range(12)))
+    assert len(page.choices) == CHOICES and page.choices[page.chosen - 1].memory.number == 11
+    svg = str(page.svg)
+    assert svg.count('class="line ') == 12 and f"of-{CHOICES}" in svg and f"of-{CHOICES + 1}" not in svg
+
+
+def test_a_hundred_ways_have_no_more_lines_than_can_be_seen() -> None:
+    page = on_page(*(examples.rank(n, growth=n * 64 * MIB) for n in range(40)))
+    assert str(page.svg).count('class="line ') + page.left_out == 40 and page.left_out > 0
+
+
+def test_names_of_lines_that_end_together_do_not_cover_each_other() -> None:
+    page = on_page(*(examples.rank(n, growth=n * 64 * MIB) for n in range(30)))
+    heights = sorted(float(y) for y in re.findall(r'class="end" x="[\d.]+" y="([-\d.]+)"', str(page.svg)))
+    assert all(b - a > 10 for a, b in pairwise(heights))
+
+
+def test_noise_does_not_fill_the_axis() -> None:
+    drawn = memory(examples.rank(0, growth=512), findings_of())
+    assert "KiB" in memory_chart((drawn,), 1, absolute=False) and "MiB" in memory_chart((drawn,), 1, False, 8.0 * MIB)
+
+
+def test_a_rank_with_one_look_and_no_steps_is_told_without_a_line() -> None:
+    alone = replace(examples.rank(0), steps=(), looks=(examples.look(1, MIB, 200 * MIB),))
+    page = on_page(alone)
+    assert page.svg is None and page.choices[0].memory.looks[0].explained == MIB
+    nothing = replace(alone, looks=())
+    run = examples.run(nothing)
+    assert memory_on_page(run, findings_of(), rank_groups(run, findings_of()), absolute=False) is None
+
+
+def test_where_nothing_counts_the_storages_found_are_the_line() -> None:
+    rank = examples.rank(0, growth=MIB)
+    uncounted = replace(rank, steps=tuple(replace(step, counted_bytes=None) for step in rank.steps))
+    drawn = memory(uncounted, findings_of())
+    assert not drawn.is_counted and drawn.line == ((3, 0.0), (5, 2.0 * MIB), (9, 6.0 * MIB), (11, 8.0 * MIB))
+
+
+def test_what_the_last_look_found_is_told_where_earlier_ones_were_not_sorted() -> None:
+    findings = replace(findings_of(), ranks={0: RankSummary(categories={"parameter": MIB})})
+    assert memory(examples.rank(0), findings).looks[-1].categories == {"parameter": MIB}
+
+
+# when the device is full
+
+GIB = 1024 * MIB
+
+
+def on_device(growth: int, outside: tuple[int, int] = (GIB, GIB), devices: int = 1) -> Rank:
+    steps = tuple(replace(step, counted_on="cuda") for step in examples.steps(12, GIB, growth, peak=True))
+    rows = []
+    for step, other in zip((3, 11), outside, strict=True):
+        reserved, active = 2 * GIB, GIB + growth * step
+        layout = [
+            LayoutAtLook(
+                device, reserved, active, active, 0, 0, 0, 0, 0, 0, driver=(8 * GIB - reserved - other, 8 * GIB)
+            )
+            for device in range(devices)
+        ]
+        rows.append(DeviceBlocks(step, "step", "cuda", (), (), (), (), (), (), tuple(layout)))  # type: ignore[arg-type]
+    return replace(examples.rank(0), steps=steps, device_blocks=tuple(rows))
+
+
+def test_a_device_is_full_where_the_peak_reaches_what_is_left_of_it() -> None:
+    found = full_at(on_device(64 * MIB), 2)
+    assert found is not None and found.capacity_bytes == 8 * GIB
+    assert found.step == 96, (
+        "7 GiB are this rank's; 1 GiB + 64 MiB a step are out at a step's end, 8 MiB more at its peak"
+    )
+
+
+def test_nothing_is_forecast_where_growth_is_not_steady_or_is_none() -> None:
+    assert full_at(on_device(0), 2) is None
+    once = on_device(0)
+    steps = tuple(replace(s, counted_bytes=(s.counted_bytes or 0) + (GIB if s.number > 6 else 0)) for s in once.steps)
+    assert full_at(replace(once, steps=steps), 2) is None
+
+
+def test_nothing_is_forecast_where_it_is_not_known_what_is_there() -> None:
+    told = on_device(64 * MIB)
+    unasked = tuple(replace(row, layout=(replace(row.layout[0], driver=None),)) for row in told.device_blocks)
+    assert full_at(replace(told, device_blocks=unasked), 2) is None
+    assert full_at(replace(told, device_blocks=()), 2) is None
+    assert full_at(on_device(64 * MIB, devices=2), 2) is None
+    assert full_at(on_device(64 * MIB, outside=(GIB, 2 * GIB)), 2) is None, "others fill it as well"
+
+
+def test_the_page_tells_when_the_device_would_be_full() -> None:
+    run, findings = examples.run(on_device(64 * MIB), device="cuda"), findings_of()
+    page = memory_on_page(run, findings, rank_groups(run, findings), absolute=True)
+    assert page is not None and page.choices[0].memory.full is not None
+    assert page.choices[0].memory.peaks and page.choices[0].memory.line[0] == (1, 1.0 * GIB + 64 * MIB)
