@@ -132,7 +132,7 @@ def test_moment_of_failure_stands_on_the_page(tmp_path: Path) -> None:
     assert snapshot_text(report).startswith(
         "leaks: out of memory: no stack recorded asked for 1.00 GiB with 20.00 MiB alive"
     )
-    assert 'stroke="#b91c1c"' in snapshot_html(report)
+    assert 'style="stroke: light-dark(#b91c1c, #ff8a7d)"' in snapshot_html(report)
 
 
 def test_empty_snapshot_is_told_in_every_form(tmp_path: Path) -> None:

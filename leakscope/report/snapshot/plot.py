@@ -15,7 +15,14 @@ if TYPE_CHECKING:
 _STRETCHES = 4
 """Stretches that the ticks of an axis mark off."""
 _WIDTH, _HEIGHT, _LEFT, _BOTTOM, _TOP, _RIGHT = 860, 260, 90, 30, 10, 10
-_COLOURS = ("#2563ab", "#c2410c", "#15803d", "#7e22ce", "#a16207", "#0e7490", "#be185d", "#4b5563")
+_COLOURS = (
+    "light-dark(#2563ab, #82b1ff)", "light-dark(#c2410c, #f59e6b)", "light-dark(#15803d, #6fd3a1)",
+    "light-dark(#7e22ce, #c79bf2)", "light-dark(#a16207, #f0bf5e)", "light-dark(#0e7490, #5ecbe0)",
+    "light-dark(#be185d, #f58ab8)", "light-dark(#4b5563, #9aa7b8)",
+)  # fmt: skip
+"""In a light and in a dark page."""
+_INK, _FAINT, _RULE = "light-dark(#111827, #e4e9f0)", "light-dark(#4b5563, #9aa7b8)", "light-dark(#e5e7eb, #323b47)"
+_RESERVED, _FAILURE = "light-dark(#9ca3af, #8390a3)", "light-dark(#b91c1c, #ff8a7d)"
 
 
 @dataclass(frozen=True)
@@ -52,12 +59,12 @@ def memory_curves(curves: Sequence[Curve], failures: Sequence[float] = ()) -> Ma
         colour = _COLOURS[index % len(_COLOURS)]
         lines.append(_line(place, curve.timeline.alive, widest, highest, colour, ""))
         if shows_reserved:
-            lines.append(_line(place, curve.timeline.reserved, widest, highest, "#9ca3af", "5 4"))
+            lines.append(_line(place, curve.timeline.reserved, widest, highest, _RESERVED, "5 4"))
     for at in failures:
         x = _x(at, widest)
         lines.append(
             f'<line x1="{x:.1f}" x2="{x:.1f}" y1="{_TOP}" y2="{_HEIGHT - _BOTTOM}" '
-            'stroke="#b91c1c" stroke-width="1.5"/>'
+            f'style="stroke: {_FAILURE}" stroke-width="1.5"/>'
         )
     labels = [curve.label for curve in curves]
     drawing = "".join(
@@ -65,8 +72,9 @@ def memory_curves(curves: Sequence[Curve], failures: Sequence[float] = ()) -> Ma
     )
     height = _HEIGHT + 18 * len(_legend(labels, shows_reserved)) // 2
     return Markup(
+        f'<div class="scroll" tabindex="0" role="group" aria-label="Memory over time, to scroll">'
         f'<svg viewBox="0 0 {_WIDTH} {height}" role="img" aria-label="memory over time" '
-        f'font-family="sans-serif" font-size="11">{drawing}</svg>'
+        f'font-family="sans-serif" font-size="11">{drawing}</svg></div>'
     )
 
 
@@ -83,22 +91,23 @@ def _line(
 ) -> str:
     points = " ".join(f"{_x(at, widest):.1f},{_y(value, highest):.1f}" for at, value in zip(place, values, strict=True))
     dashed = f' stroke-dasharray="{dashes}"' if dashes else ""
-    return f'<polyline points="{points}" fill="none" stroke="{colour}" stroke-width="1.5"{dashed}/>'
+    return f'<polyline points="{points}" fill="none" style="stroke: {colour}" stroke-width="1.5"{dashed}/>'
 
 
 def _axes(widest: float, highest: float, clock: bool) -> list[str]:
     parts = []
     for step in range(_STRETCHES + 1):
         value, y = highest * step / _STRETCHES, _y(highest * step / _STRETCHES, highest)
-        parts.append(f'<line x1="{_LEFT}" x2="{_WIDTH - _RIGHT}" y1="{y:.1f}" y2="{y:.1f}" stroke="#e5e7eb"/>')
+        parts.append(f'<line x1="{_LEFT}" x2="{_WIDTH - _RIGHT}" y1="{y:.1f}" y2="{y:.1f}" style="stroke: {_RULE}"/>')
         parts.append(
-            f'<text x="{_LEFT - 6}" y="{y + 4:.1f}" text-anchor="end" fill="#4b5563">{bytes_text(value)}</text>'
+            f'<text x="{_LEFT - 6}" y="{y + 4:.1f}" text-anchor="end" style="fill: {_FAINT}">{bytes_text(value)}</text>'
         )
         at = widest * step / _STRETCHES
         text = seconds_text(at) if clock else f"{at:.0f}"
         anchor = "start" if step == 0 else "end" if step == _STRETCHES else "middle"
         parts.append(
-            f'<text x="{_x(at, widest):.1f}" y="{_HEIGHT - 12}" text-anchor="{anchor}" fill="#4b5563">{text}</text>'
+            f'<text x="{_x(at, widest):.1f}" y="{_HEIGHT - 12}" text-anchor="{anchor}" '
+            f'style="fill: {_FAINT}">{text}</text>'
         )
     return parts
 
@@ -106,10 +115,10 @@ def _axes(widest: float, highest: float, clock: bool) -> list[str]:
 def _legend(labels: Sequence[str], shows_reserved: bool) -> list[str]:
     rows = [(label, _COLOURS[index % len(_COLOURS)]) for index, label in enumerate(labels)]
     if shows_reserved:
-        rows = [(f"{labels[0]}: alive", _COLOURS[0]), ("reserved", "#9ca3af")]
+        rows = [(f"{labels[0]}: alive", _COLOURS[0]), ("reserved", _RESERVED)]
     parts = []
     for index, (label, colour) in enumerate(rows):
         y = _HEIGHT + 18 * index + 4
-        parts.append(f'<rect x="{_LEFT}" y="{y - 8}" width="14" height="4" fill="{colour}"/>')
-        parts.append(f'<text x="{_LEFT + 20}" y="{y}" fill="#111827">{label}</text>')
+        parts.append(f'<rect x="{_LEFT}" y="{y - 8}" width="14" height="4" style="fill: {colour}"/>')
+        parts.append(f'<text x="{_LEFT + 20}" y="{y}" style="fill: {_INK}">{label}</text>')
     return parts
