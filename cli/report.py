@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import click
 from leakscope_cli.asked_formats import asked_formats, check_writable, on_stdout, rendered, write_files
-from leakscope_cli.shared import Size, read_and_judge
+from leakscope_cli.shared import Size, baseline_of, read_and_judge, suppressions_of
 from leakscope_cli.telling import tell_or_fail
 
 from leakscope.errors import LeakscopeError
@@ -27,6 +28,8 @@ _AS = (
 )
 @click.option("--leak-exit-code", type=int, default=0, metavar="N", help="Exit status when the run has leaks (0).")
 @click.option("--fail-on-avoidable", type=Size(), metavar="SIZE", help=OFFERED["fail_on_avoidable"].help)
+@click.option("--baseline", type=click.Path(path_type=Path), metavar="FILE", help=OFFERED["baseline"].help)
+@click.option("--suppress", type=click.Path(path_type=Path), metavar="FILE", help=OFFERED["suppress"].help)
 @click.option("--ignore-library", is_flag=True, help=OFFERED["ignore_library"].help)
 @click.option("--verbose", is_flag=True, help="Tell all there is as text; the other formats always do.")
 @click.pass_context
@@ -36,17 +39,25 @@ def report(
     formats: Sequence[str],
     output: Path | None,
     leak_exit_code: int,
-    fail_on_avoidable: int | None,
-    ignore_library: bool,
     verbose: bool,
+    **how: Any,
 ) -> None:
-    """Judge a recorded RUN again and tell its story."""
+    """Judge a recorded RUN again and tell its story.
+
+    --baseline and --suppress stand in place of those that the run was given.
+    """
     wrong = OFFERED["leak_exit_code"].refuses(leak_exit_code)
     if wrong:
         raise LeakscopeError(f"--leak-exit-code {wrong}")
     asked = asked_formats(formats, output)
     check_writable(asked)
-    run, findings = read_and_judge(folder, ignore_library=ignore_library, fail_on_avoidable=fail_on_avoidable)
+    run, findings = read_and_judge(
+        folder,
+        None if how["suppress"] is None else suppressions_of(how["suppress"]),
+        None if how["baseline"] is None else baseline_of(how["baseline"]),
+        ignore_library=how["ignore_library"],
+        fail_on_avoidable=how["fail_on_avoidable"],
+    )
     failed = write_files(asked, run, findings, verbose=verbose, quiet=True)
     if failed:
         raise LeakscopeError("; ".join(failed))

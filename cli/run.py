@@ -8,17 +8,17 @@ import signal
 import sys
 from collections.abc import Sequence
 from contextlib import redirect_stdout
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 from leakscope_cli.asked_formats import Asked, asked_formats, check_writable, on_stdout, rendered, write_files
 from leakscope_cli.progress import progress
 from leakscope_cli.run_options import offered_options, options_of
 from leakscope_cli.script_words import RunCommand
-from leakscope_cli.shared import Impossible, check_room, fingerprints_of, read_and_judge, suppressions_of
+from leakscope_cli.shared import Impossible, baseline_of, check_room, read_and_judge, suppressions_of
 from leakscope_cli.targets import check_module, check_script, join_folder
 from leakscope_cli.telling import note, tell
 
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from leakscope.findings.model import Findings
     from leakscope.launch import Outcome, Outside
     from leakscope.record.model import Run
+    from leakscope.record.suppression import Suppression
 
 _CTRL_C = 128 + signal.SIGINT
 """Exit status of a script that Ctrl-C ended."""
@@ -47,6 +48,9 @@ def run(ctx: click.Context, /, words: Sequence[str], **typed: Any) -> None:
 
     SCRIPT is whatever python runs: a file, a folder or zip file with a __main__.py, or with -m a module. Flags of
     python itself go before that: `python -O -m leakscope run train.py`.
+
+    A file of --suppress names what is known, one a line: `PATTERN [until 2027-01-31] [# reason]`, where PATTERN is a
+    fingerprint, a rule, a holder or a place as the report tells it, with * for any text.
 
     Exit status: the script's own where it fails; else 0, or 23 when leaks were found; 2 when leakscope could not do it.
     """
@@ -67,12 +71,11 @@ def _new_folder(options: Options, outside: Outside | None) -> Path:
     return Path("leakscope_runs") / f"{name}_{datetime.now(UTC):%Y%m%d_%H%M%S}"
 
 
-@dataclass(frozen=True)
-class _ListedApart:
-    """Fingerprints and rules that decide no verdict."""
+class _Known(NamedTuple):
+    """What decides no verdict."""
 
-    baseline: tuple[str, ...]
-    suppress: tuple[str, ...]
+    suppress: tuple[Suppression, ...]
+    baseline: tuple[Suppression, ...]
 
 
 def record_and_report(options: Options, outside: Outside | None = None) -> int:
@@ -82,8 +85,9 @@ def record_and_report(options: Options, outside: Outside | None = None) -> int:
     """
     from leakscope.launch import forget, launch, launch_inside
     from leakscope.record.folder import prepare_folder
+    from leakscope.record.suppression import keep_suppressions
 
-    apart = _ListedApart(fingerprints_of(options.baseline), suppressions_of(options.suppress))
+    known = _Known(suppressions_of(options.suppress), baseline_of(options.baseline))
     asked = asked_formats([*options.formats, *(["json"] if options.as_json else [])])
     if outside is None or outside.rank == 0:
         check_writable(asked, made_later=options.folder)
@@ -91,6 +95,8 @@ def record_and_report(options: Options, outside: Outside | None = None) -> int:
         prepare_folder(options.folder, options.force)
     else:
         join_folder(options)
+    if (options.node_rank if outside is None else outside.rank) == 0:
+        keep_suppressions(options.folder, (*known.suppress, *known.baseline))
     if outside is not None:
         outcome = launch_inside(options, outside)
     else:
@@ -100,10 +106,10 @@ def record_and_report(options: Options, outside: Outside | None = None) -> int:
             note(_failure_text(options, outcome))
     try:
         if outside is not None and outside.rank == 0:
-            _report(options, apart, asked, outcome)
+            _report(options, known, asked, outcome)
         if outside is not None or options.node_rank > 0:
             return outcome.status
-        return _report(options, apart, asked, outcome)
+        return _report(options, known, asked, outcome)
     finally:
         forget(outcome.elsewhere)
 
@@ -133,7 +139,7 @@ def _failure_text(options: Options, outcome: Outcome) -> str:
     return f"{who} failed with status {outcome.status}{': ' + outcome.error if outcome.error else ''}{log}"
 
 
-def _report(options: Options, apart: _ListedApart, asked: Sequence[Asked], outcome: Outcome) -> int:
+def _report(options: Options, known: _Known, asked: Sequence[Asked], outcome: Outcome) -> int:
     """Judge, write findings.json and report.html, print; returns the exit status, a failed script's own first.
 
     Whatever keeps us from it, a failed script's own status it is; else one that says that it could not be done.
@@ -141,8 +147,7 @@ def _report(options: Options, apart: _ListedApart, asked: Sequence[Asked], outco
     try:
         recorded, findings = read_and_judge(
             outcome.folder,
-            apart.suppress,
-            apart.baseline,
+            *known,
             options.leak_exit_code,
             options.ignore_library,
             options.fail_on_avoidable,

@@ -5,8 +5,9 @@ from __future__ import annotations
 import errno
 import resource
 import sys
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,7 @@ from leakscope_cli.telling import note
 from leakscope.errors import LeakscopeError, Unreadable
 from leakscope.files import read_json, read_regular
 from leakscope.options import Options
+from leakscope.record.suppression import Suppression, known_before, suppressions_in
 from leakscope.units import bytes_text, parse_bytes
 
 if TYPE_CHECKING:
@@ -64,13 +66,15 @@ def _last_line(error: Exception) -> str:
 
 def read_and_judge(
     folder: Path,
-    suppress: Collection[str] = (),
-    baseline: Collection[str] = (),
+    suppress: Sequence[Suppression] | None = None,
+    baseline: Sequence[Suppression] | None = None,
     leak_exit_code: int = Options.leak_exit_code,
     ignore_library: bool = False,
     fail_on_avoidable: int | None = None,
 ) -> tuple[Run, Findings]:
     """The run recorded in a folder, and what is wrong with it; what is not asked for here is as the run was told.
+
+    `suppress` and `baseline`, each where it is not None, stand in place of those that were kept with the run.
 
     Raises LeakscopeError where it is no run, or where there is no room to judge it.
     """
@@ -79,11 +83,12 @@ def read_and_judge(
     from leakscope.record.reading import read_run
 
     run = read_run(folder, snapshots=True)
+    kept = [[one for one in run.suppressions if one.is_baseline is of_run] for of_run in (False, True)]
+    known = (kept[0] if suppress is None else suppress, kept[1] if baseline is None else baseline)
+    run = replace(run, suppressions=(*known[0], *known[1]))
     told = run.options.get("fail_on_avoidable")
     return run, judge(
         run,
-        suppress=suppress,
-        baseline=baseline,
         leak_exit_code=leak_exit_code,
         ignore_library=ignore_library or run.options.get("ignore_library") is True,
         fail_on_avoidable=told if fail_on_avoidable is None and type(told) is int else fail_on_avoidable,
@@ -106,8 +111,8 @@ def check_room() -> None:
         )
 
 
-def fingerprints_of(path: Path | None) -> tuple[str, ...]:
-    """Fingerprints in an earlier run's `findings.json`, or in that run's folder; none for no path.
+def baseline_of(path: Path | None) -> tuple[Suppression, ...]:
+    """What an earlier run's `findings.json` tells, or the one in that run's folder; nothing for no path.
 
     Raises LeakscopeError when the file is neither.
     """
@@ -122,30 +127,23 @@ def fingerprints_of(path: Path | None) -> tuple[str, ...]:
             raise LeakscopeError(
                 f"{file} is of a newer leakscope (format {str(data['format'])[:20]}, this one reads up to {FORMAT})"
             )
-        return tuple(_text(finding["fingerprint"]) for finding in data["findings"])
-    except (Unreadable, ValueError, KeyError, TypeError, AttributeError):
+        return known_before(data, str(file))
+    except (Unreadable, ValueError, TypeError, AttributeError):
         raise LeakscopeError(f"{path} is no baseline: give the findings.json of an earlier run") from None
 
 
-def _text(value: object) -> str:
-    """Text that is one; raises TypeError for anything else."""
-    if not isinstance(value, str):
-        raise TypeError
-    return value
+def suppressions_of(path: Path | None) -> tuple[Suppression, ...]:
+    """What a file of suppressions names, one a line: `PATTERN [until 2027-01-31] [# reason]`; nothing for no path.
 
-
-def suppressions_of(path: Path | None) -> tuple[str, ...]:
-    """Fingerprints and rule names, one a line; `#` starts a comment.
-
-    Raises LeakscopeError when the file cannot be read.
+    Raises LeakscopeError when the file cannot be read, or a line of it not taken.
     """
     if path is None:
         return ()
     try:
-        lines = read_regular(path).decode().splitlines()
+        text = read_regular(path).decode()
     except (Unreadable, ValueError):
         raise LeakscopeError(f"cannot read the suppressions in {path}; write one fingerprint or rule a line") from None
-    return tuple(word for word in (line.partition("#")[0].strip() for line in lines) if word)
+    return suppressions_in(text, str(path))
 
 
 class Size(click.ParamType):  # type: ignore[type-arg]

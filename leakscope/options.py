@@ -130,9 +130,9 @@ class Options:
     ] = None
     ignore_library: Annotated[bool, Option("What a library leaks is told, but is no leak of this run.")] = False
     baseline: Annotated[
-        Path | None, Option("findings.json of an earlier run; what it knows is listed apart.", metavar="FILE")
+        Path | None, Option("An earlier run, or its findings.json: what it has told decides nothing.", metavar="FILE")
     ] = None
-    suppress: Annotated[Path | None, Option("Fingerprints or rules, one a line, to list apart.", metavar="FILE")] = None
+    suppress: Annotated[Path | None, Option("File of what is known, one a line, as above.", metavar="FILE")] = None
     source: Annotated[
         bool,
         Option(

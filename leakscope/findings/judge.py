@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 
+from leakscope.findings.known.suppressed import known_of
 from leakscope.findings.model import Findings
 from leakscope.findings.stages.alone import judged_alone
 from leakscope.findings.stages.candidates import find_candidates
 from leakscope.findings.stages.case import Case, JudgedRank, RankCase, RankStage, Stage
 from leakscope.findings.stages.gaps import explain_gaps
 from leakscope.findings.stages.gather import add_memory_of_rank, compare_ranks, gather
-from leakscope.findings.stages.ledger import balance_looks, heed_libraries, keep_ledger
+from leakscope.findings.stages.ledger import balance_looks, heed_libraries, keep_ledger, set_apart
 from leakscope.findings.stages.merge import merge_by_cut, merge_contexts, merge_ranks, name_upstream
 from leakscope.findings.stages.objects import find_objects
 from leakscope.findings.stages.proof import add_proofs
@@ -19,6 +20,7 @@ from leakscope.findings.stages.series import group_looks, take_looks
 from leakscope.findings.stages.source import find_lines
 from leakscope.findings.stages.verdict import give_verdict
 from leakscope.record.model import Rank, Run
+from leakscope.record.suppression import Suppression
 
 LEAKS_FOUND = 23
 """Exit status where leaks are found; scripts and shells seldom use it themselves."""
@@ -44,6 +46,7 @@ STAGES: tuple[Stage, ...] = (
     compare_ranks,
     add_proofs,
     heed_libraries,
+    set_apart,
     keep_ledger,
     give_verdict,
 )
@@ -72,7 +75,8 @@ def judge(
 
     Args:
         run: what `read_run` or a `Profiler` gives.
-        suppress: fingerprints or names of rules; what they name is listed apart and decides nothing.
+        suppress: fingerprints, names of rules, holders or places, with `*` for any text; what they name is listed apart
+            and decides nothing. What the run was given counts as well (`run.suppressions`).
         baseline: fingerprints of an earlier run's findings, listed apart as well.
         leak_exit_code: `exit_status` of the findings where the verdict is leaks.
         ignore_library: what a library leaks is told all the same, and decides nothing.
@@ -109,15 +113,8 @@ def judge_together(
     fail_on_avoidable: int | None = None,
 ) -> Findings:
     """As `judge`, of a run each of whose ranks has been judged by itself, in their order."""
-    case = Case(
-        run,
-        frozenset(suppress),
-        frozenset(baseline),
-        leak_exit_code,
-        tuple(ranks),
-        ignore_library,
-        fail_on_avoidable,
-    )
+    known = known_of(run, tuple(map(Suppression, (*suppress, *baseline))))
+    case = Case(run, known, leak_exit_code, tuple(ranks), ignore_library, fail_on_avoidable)
     for stage in STAGES:
         case = stage(case)
     assert case.judged is not None

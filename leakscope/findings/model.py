@@ -21,6 +21,7 @@ from leakscope.findings.kinds import FreedBy, HopStatus, Origin, Severity
 from leakscope.findings.ledger import LedgerInterval
 from leakscope.findings.why import HopReason, Why, WhyUnjudged
 from leakscope.graph.model import ObjectKind
+from leakscope.record.suppression import Suppression
 from leakscope.verdict import Verdict
 
 
@@ -192,6 +193,8 @@ class Finding:
     """The issue under which the library's developers know it, where its facts do not say so."""
     suggestion: Suggestion | None = None
     """The smallest edit that would mend it, where one was found in the kept source."""
+    suppressed_by: Suppression | None = None
+    """What sets it apart; None where it is shown, and may decide the verdict."""
     storages: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
     """Rank to the storages' indexes in that rank's last judged look; not written to disk."""
 
@@ -270,6 +273,11 @@ class Findings:
     avoidable_over: int | None = None
     """Avoidable bytes of all ranks, where they are more than the run allows (`--fail-on-avoidable`)."""
     suppressed: tuple[Finding, ...] = ()
+    """Known already, as each one's `suppressed_by` says: they decide nothing."""
+    unused: tuple[Suppression, ...] = ()
+    """Suppressions that name nothing that was found, of a run that could be judged."""
+    expired: tuple[Suppression, ...] = ()
+    """Suppressions whose last day was before the run."""
     unjudged: tuple[Unjudged, ...] = ()
     ranks: Mapping[int, RankSummary] = field(default_factory=dict)
     ledgers: Mapping[int, tuple[LedgerInterval, ...]] = field(default_factory=dict)

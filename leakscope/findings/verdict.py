@@ -40,13 +40,14 @@ _AT_REST = (LineKind.RESTED, LineKind.GARBAGE, LineKind.OBJECTS)
 def verdict_of(
     run: Run,
     shown: Sequence[Finding],
+    apart: Sequence[Finding],
     unjudged: Sequence[Unjudged],
     open_cases: Sequence[str],
     ledgers: Ledgers,
     garbage: int,
 ) -> tuple[Verdict, Why]:
-    """(verdict, why); `open_cases` are what grew, as the user would write it, where it cannot be told whether it is a
-    leak; `garbage` the bytes that waited for gc at the last looks.
+    """(verdict, why); `apart` is what is known already, `open_cases` are what grew, as the user would write it, where
+    it cannot be told whether it is a leak; `garbage` the bytes that waited for gc at the last looks.
     """
     leaks = [f for f in shown if f.severity == Severity.LEAK]
     if leaks:
@@ -60,7 +61,7 @@ def verdict_of(
     ranks = [rank for rank in run.ranks if _left_something(rank)]
     damaged = _damaged(run)
     if damaged is None and ranks and any(look.occasion == Occasion.BLOCK for rank in ranks for look in rank.looks):
-        return Verdict.CLEAN, Why(reason=Reason.CLEAN_BLOCK)
+        return Verdict.CLEAN, _suppressed(apart, None) or Why(reason=Reason.CLEAN_BLOCK)
     grown = _most(_grown(rank, run, ledgers) for rank in ranks)
     unknown = _why_not_judged(run, unjudged, ledgers, garbage)
     if unknown is None and damaged is not None:
@@ -73,12 +74,32 @@ def verdict_of(
         return Verdict.INCONCLUSIVE, unknown
     grew = any(f.bytes_per_step > 0 for f in shown)
     rose = grown is not None and grown.bytes >= NO_GROWTH * grown.steps
-    if (grew or rose) and any(look.hides for rank in ranks for look in rank.looks):
+    hidden = grown is not None and grown.bytes - by_kind(grown.lines)[LineKind.APART] >= NO_GROWTH * grown.steps
+    if (grew or hidden) and any(look.hides for rank in ranks for look in rank.looks):
         return Verdict.INCONCLUSIVE, Why(reason=Reason.HIDDEN, grown=grown)
     notes = sum(f.severity == Severity.NOTE for f in shown)
+    known = _suppressed(apart, grown)
+    if known is not None:
+        return Verdict.CLEAN, replace(known, notes=notes)
     if rose:
         return Verdict.CLEAN, Why(reason=Reason.BALANCED, count=notes, grown=grown)
     return Verdict.CLEAN, Why(reason=Reason.LITTLE_GREW if grew else Reason.NOTHING_GREW, count=notes, grown=grown)
+
+
+def _suppressed(apart: Sequence[Finding], grown: Grown | None) -> Why | None:
+    """The leaks that are known already; None where there are none."""
+    leaks = [f for f in apart if f.severity == Severity.LEAK]
+    sources = dict.fromkeys(f.suppressed_by.source for f in leaks if f.suppressed_by is not None)
+    if not leaks:
+        return None
+    return Why(
+        reason=Reason.SUPPRESSED,
+        count=len(leaks),
+        bytes=sum(f.retained_bytes for f in leaks),
+        bytes_per_step=sum(f.bytes_per_step for f in leaks if not f.freed_late),
+        detail=" and ".join(filter(None, sources)),
+        grown=grown,
+    )
 
 
 def _why_not_judged(run: Run, unjudged: Sequence[Unjudged], ledgers: Ledgers, garbage: int) -> Why | None:

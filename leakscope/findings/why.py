@@ -17,6 +17,8 @@ class Reason(StrEnum):
     LEFT_BEHIND = "left behind"
     """A block of code left leaks."""
     NOTHING_RECORDED = "nothing recorded"
+    SUPPRESSED = "suppressed"
+    """All leaks that were found are known already."""
     CLEAN_BLOCK = "clean block"
     NO_STEP = "no step"
     FUNCTION_SILENT = "function silent"
@@ -109,8 +111,8 @@ class Why:
 
     reason: Reason
     count: int = 0
-    """Leaks or, where there are none, notes; of a run that was too short the steps seen, of a rank that was killed or
-    hung the looks.
+    """Leaks, known ones too, or where there are none notes; of a run that was too short the steps seen, of a rank that
+    was killed or hung the looks.
     """
     bytes: int = 0
     """What the leaks hold."""
@@ -125,8 +127,10 @@ class Why:
     """Steps that would be enough."""
     detail: str = ""
     """What grew, as the user would write it; the function whose returns should have ended steps; what ended the
-    recording; damaged files.
+    recording; damaged files; the files that say what is known.
     """
+    notes: int = 0
+    """Notes beside known leaks."""
     processes: tuple[StartedProcess, ...] = ()
     """Those that the script started, where no step was seen."""
     unjudged: WhyUnjudged | str = ""

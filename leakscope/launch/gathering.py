@@ -15,6 +15,7 @@ from typing import Any
 
 from leakscope.record.descriptors import UNFINISHED, write_whole
 from leakscope.record.folder import write_run
+from leakscope.record.suppression import NAME as SUPPRESSIONS
 
 _MEMORY = Path("/dev/shm")
 """Where Linux keeps files in memory (tmpfs)."""
@@ -95,7 +96,7 @@ def _copy(folder: Path, into: Path) -> None:
             made.mkdir(mode=0o700)
     if not _is_ours(into.parent):
         raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
-    for path in sorted((*folder.glob("run.json"), *folder.glob("rank_*/*"))):
+    for path in sorted((*folder.glob("run.json"), *folder.glob(SUPPRESSIONS), *folder.glob("rank_*/*"))):
         target = into / path.relative_to(folder)
         if path.is_file() and path.suffix != _LEFT_OUT and not target.exists():
             target.parent.mkdir(exist_ok=True)

@@ -24,7 +24,7 @@ from leakscope.launch.outside import Outside
 from leakscope.launch.signals import signals_kept
 from leakscope.options import Options
 from leakscope.record.ends import rank_name
-from leakscope.record.folder import write_run
+from leakscope.record.folder import time_now, write_run
 from leakscope.record.secrets import masked
 
 _PEERS_TIMEOUT_S = 10.0
@@ -124,6 +124,7 @@ def _about_run(options: Options) -> dict[str, Any]:
         "command": list(masked(options.command)),
         "ranks": options.world,
         "leakscope": __version__,
+        "started": time_now(),
         "warmup": options.warmup,
         "min_bytes": options.min_bytes,
         "options": {

@@ -74,7 +74,7 @@ class Profiler:
         from leakscope._version import __version__
         from leakscope.capture.recorder import Recorder
         from leakscope.native import heap_reader
-        from leakscope.record.folder import prepare_folder, write_run
+        from leakscope.record.folder import prepare_folder, time_now, write_run
         from leakscope.record.secrets import masked
 
         rank, world = (launchers_number(os.environ, *said) for said in (("RANK", 0), ("WORLD_SIZE", 1)))
@@ -89,6 +89,7 @@ class Profiler:
                 "command": masked(sys.argv),
                 "ranks": world,
                 "leakscope": __version__,
+                "started": time_now(),
                 "heap_reader": heap_reader(),
                 "torch": str(sys.modules["torch"].__version__) if "torch" in sys.modules else "",
                 "warmup": options.warmup,

@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
+from datetime import UTC, datetime
 from json import dumps  # taken now: a script may put a function of its own in its place, as tests do
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from leakscope.record.model import Ended, GcDiff, Look, Step
 from leakscope.record.places import Places
 from leakscope.record.rows.row import Row, to_line
 from leakscope.record.rows.row import to_json as row_to_json
+from leakscope.record.suppression import NAME as SUPPRESSIONS
 
 _OWNERS = 0o700
 """Permissions of a run's folder: its owner's alone."""
@@ -127,6 +129,11 @@ def write_run(folder: Path, data: Mapping[str, Any]) -> None:
     write_json(folder / "run.json", {"format": FORMAT, **data})
 
 
+def time_now() -> str:
+    """`2026-11-23T04:27:19Z`, as `run.json` says when a run was started."""
+    return f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"
+
+
 def _look_to_json(look: Look) -> dict[str, Any]:
     from leakscope.graph.as_json import to_json
 
@@ -164,5 +171,5 @@ def _remove_run(folder: Path) -> None:
     for path in folder.iterdir():
         if re.fullmatch(r"rank_\d{4,}", path.name) or path.name == "logs":
             shutil.rmtree(path)
-        elif path.name in ("run.json", "findings.json", "report.html"):
+        elif path.name in ("run.json", "findings.json", "report.html", SUPPRESSIONS):
             path.unlink()

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from leakscope.record.kinds import EndKind, Occasion
 from leakscope.record.rows.row import Signed, rare
+from leakscope.record.suppression import Suppression
 
 if TYPE_CHECKING:
     from leakscope.allocator.figures import SnapshotReport
@@ -198,6 +199,10 @@ class Run:
     """Which reader of the heap served the ranks, `native` or `Python`, or both; empty where it was not recorded."""
     notes: tuple[str, ...] = ()
     """What of the run itself is damaged and left out, or of ranks that left nothing."""
+    started: str = ""
+    """UTC date and time, `2026-11-23T04:27:19Z`; "" in runs of the first versions."""
+    suppressions: tuple[Suppression, ...] = ()
+    """What is known of it already and decides no verdict: its baseline's findings, and suppressions."""
 
     def warmup_of(self, rank: Rank) -> int:
         """Steps of this rank that are not judged: warm-up begins again where another clock takes over."""

@@ -18,6 +18,8 @@ from leakscope.record.model import Rank, Run
 from leakscope.record.read.damage import Damage
 from leakscope.record.read.rank import read_rank
 from leakscope.record.rows.row import LARGEST, LONGEST, from_json
+from leakscope.record.suppression import NAME as SUPPRESSIONS
+from leakscope.record.suppression import kept_suppressions
 
 MAX_ANALYSED = 16
 """Ranks whose allocator snapshots are analysed for a report; `leakscope snapshot` reads those of all."""
@@ -78,6 +80,8 @@ def read_run(folder: Path, snapshots: bool = False) -> Run:
         min_bytes=told.min_bytes,
         options=dict(_options(data.get("options", {}), damage)),
         sources=dict(_sources(data.get("sources", {}), damage)),
+        started=told.started,
+        suppressions=damage.read(folder / SUPPRESSIONS, kept_suppressions, ()),
         notes=damage.notes(),
     )
 
@@ -94,6 +98,7 @@ class _Header:
     heap_reader: str = ""
     warmup: int = Run.warmup
     min_bytes: int = Run.min_bytes
+    started: str = ""
 
 
 def _header(data: Mapping[str, Any], damage: Damage) -> _Header:

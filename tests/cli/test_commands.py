@@ -13,7 +13,7 @@ from pathlib import Path
 import click
 import pytest
 from leakscope_cli.run import run
-from leakscope_cli.shared import fingerprints_of, suppressions_of
+from leakscope_cli.shared import baseline_of
 
 from leakscope.findings.model import Findings
 from leakscope.record.model import Run
@@ -95,6 +95,10 @@ BAD = {
     "report --as pdf taken": "there is no format 'pdf'",
     "report --fail-on-avoidable -1 taken": "write it like 4096, 64KiB or 1 MB",
     "run --baseline notes.txt train.py": "is no baseline",
+    "run --suppress missing.txt train.py": "cannot read the suppressions in missing.txt",
+    "run --suppress known.txt train.py": "known.txt, line 2: write the last day as in `view-hold until 2027-01-31`",
+    "report --suppress known.txt taken": "known.txt, line 2: write the last day",
+    "report --baseline notes.txt taken": "is no baseline",
     "report taken": "taken is not a leakscope run",
     "report newer": "newer leakscope",
     "compare taken newer": "taken is not a leakscope run",
@@ -107,6 +111,7 @@ def test_bad_input_gets_one_sentence_and_status_2(leakscope_process: Command, sc
 
     script("print('hello')\n")
     script("this is no python\n", "notes.txt")
+    script("step-growth  # known\nview-hold until next year\n", "known.txt")
     (tmp_path / "train.bin").write_bytes(b"\x00\xff\xfe")
     (tmp_path / "old.pyc").write_bytes(b"\x00" * 16)
     (tmp_path / "compiled.pyc").write_bytes(MAGIC_NUMBER)
@@ -164,11 +169,6 @@ def test_a_run_is_judged_again_as_it_was_told_or_as_is_typed(
     assert asked == [judged]
 
 
-def test_suppressions_are_words_a_line(tmp_path: Path) -> None:
-    (tmp_path / "known").write_text("b41c07e2  # the cache\n\n# whole rules\nview-hold\n")
-    assert suppressions_of(tmp_path / "known") == ("b41c07e2", "view-hold")
-
-
 LEAKY = """
 import torch
 torch.set_num_threads(1)
@@ -201,7 +201,7 @@ def test_a_leaking_run_end_to_end(leakscope_process: Command, script: Write, tmp
 
     clean = leakscope_process("run", "--steps", "6", "-o", "clean", "clean.py")
     assert clean.returncode == 0 and "CLEAN" in clean.stdout and "report: clean/report.html" in clean.stderr
-    assert fingerprints_of(tmp_path / "leaky") == tuple(finding["fingerprint"] for finding in told["findings"])
+    assert [known.pattern for known in baseline_of(tmp_path / "leaky")] == [f["fingerprint"] for f in told["findings"]]
 
     text = leakscope_process("report", "leaky")
     assert text.returncode == 0 and "losses" in text.stdout

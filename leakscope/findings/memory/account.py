@@ -136,22 +136,31 @@ def _rested(graph: HeapGraph, group: Group) -> RestedKind:
 def ledger_of(account: Account, lines_of: LinesOfFindings) -> tuple[LedgerInterval, ...]:
     """The intervals between looks in a row on one kind of device; each one's lines add up to what was counted."""
     each = bytes_a_node(account.balances)
-    whose = "" if lines_of.unknown is None else lines_of.unknown.fingerprint
-    node = lines_of.graphs or Line(LineKind.GRAD_NODES, 0, whose)
+    node, block, left_over = (
+        _of_unknown(kind, lines_of.unknown) for kind in (LineKind.GRAD_NODES, LineKind.BLOCKS, LineKind.UNATTRIBUTED)
+    )
+    node = lines_of.graphs or node
     levels = []
     for place, balance in enumerate(account.balances):
         lines = [*_storages(place, account, lines_of), *_objects(place, account, lines_of)]
-        lines.append(Line(LineKind.BLOCKS, balance.blocks, whose))
+        lines.append(replace(block, bytes=balance.blocks))
         if balance.gap is not None:
             lines.append(replace(node, bytes=balance.nodes * each))
             left = (balance.counted or 0) - sum(line.bytes for line in lines)
-            lines.append(Line(LineKind.UNATTRIBUTED, left, whose))
+            lines.append(replace(left_over, bytes=left))
         levels.append(lines)
     return tuple(
         _interval(a, b, before, after)
         for (a, before), (b, after) in pairwise(zip(account.balances, levels, strict=True))
         if a.counted_on == b.counted_on
     )
+
+
+def _of_unknown(kind: LineKind, unknown: Line | None) -> Line:
+    """A line of what has no holder: of the leak that it is where there is one, apart where that is known already."""
+    if unknown is None:
+        return Line(kind, 0)
+    return unknown if unknown.kind == LineKind.APART else Line(kind, 0, unknown.fingerprint)
 
 
 def _interval(a: Balance, b: Balance, before: Sequence[Line], after: Sequence[Line]) -> LedgerInterval:

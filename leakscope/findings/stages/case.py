@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from leakscope.findings.facts import AliveAtEnd, RunFacts
 from leakscope.findings.grouping.candidate import Candidate
 from leakscope.findings.grouping.over_looks import GroupsOverLooks
+from leakscope.findings.known.suppressed import Known
 from leakscope.findings.ledger import LedgerInterval
 from leakscope.findings.memory.account import Account
 from leakscope.findings.memory.balance import Balance
@@ -88,8 +89,7 @@ class Case:
     """What is known of a run."""
 
     run: Run
-    suppress: Collection[str]
-    baseline: Collection[str]
+    known: Known
     leak_exit_code: int
     ranks: tuple[JudgedRank, ...]
     ignore_library: bool = False

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from leakscope.findings.facts import Bounded, CameToRest
 from leakscope.findings.kinds import FreedBy, Origin, RuleName, Severity
+from leakscope.findings.known.suppressed import suppression_of
 from leakscope.findings.ledger import LedgerInterval, Line, LineKind, RestedKind
 from leakscope.findings.memory.account import GroupLevels, LinesOfFindings, ledger_of
 from leakscope.findings.memory.balance import balances_of
@@ -34,28 +35,29 @@ def heed_libraries(case: Case) -> Case:
     return replace(case, findings=tuple(noted))
 
 
+def set_apart(case: Case) -> Case:
+    """What is known already says so."""
+    said = (replace(finding, suppressed_by=suppression_of(finding, case.known)) for finding in case.findings)
+    return replace(case, findings=tuple(said))
+
+
 def keep_ledger(case: Case) -> Case:
     """Ledger: the growth of each rank between its looks, line by line."""
-    return replace(case, ledgers={rank.number: _ledger(case, rank) for rank in case.ranks})
+    return replace(case, ledgers={rank.number: _ledger(case.findings, rank) for rank in case.ranks})
 
 
-def is_apart(case: Case, finding: Finding) -> bool:
-    """Whether the finding is suppressed or was there in an earlier run."""
-    return finding.rule in case.suppress or finding.fingerprint in {*case.suppress, *case.baseline}
-
-
-def _ledger(case: Case, rank: JudgedRank) -> tuple[LedgerInterval, ...]:
-    mine = [finding for finding in case.findings if rank.number in finding.ranks]
+def _ledger(findings: Sequence[Finding], rank: JudgedRank) -> tuple[LedgerInterval, ...]:
+    mine = [finding for finding in findings if rank.number in finding.ranks]
     scattered = next((f for f in mine if f.fingerprint == SCATTERED), None)
     unknown = next((f for f in mine if f.fingerprint == GAP and f.severity == Severity.LEAK), None)
     graphs = next((f for f in mine if f.keeps_graphs and f.severity == Severity.LEAK), None)
     by_name = {finding.fingerprint: finding for finding in reversed(mine)}  # the first of a name
     lines = LinesOfFindings(
-        of_groups=[_line(case, _found(group, rank.number, mine, by_name)) for group in rank.account.groups],
-        of_objects=[_line(case, by_name.get(fingerprint)) for fingerprint, _ in rank.account.objects],
-        graphs=_line(case, graphs),
-        unknown=_line(case, unknown),
-        scattered=_line(case, scattered),
+        of_groups=[_line(_found(group, rank.number, mine, by_name)) for group in rank.account.groups],
+        of_objects=[_line(by_name.get(fingerprint)) for fingerprint, _ in rank.account.objects],
+        graphs=_line(graphs),
+        unknown=_line(unknown),
+        scattered=_line(scattered),
     )
     return ledger_of(rank.account, lines)
 
@@ -75,19 +77,19 @@ def _found(group: GroupLevels, rank: int, mine: Sequence[Finding], by_name: Mapp
     return next((f for f in mine if f.fingerprint in group.kept_by and isinstance(f.facts, RetentionFacts)), None)
 
 
-def _line(case: Case, finding: Finding | None) -> Line | None:
+def _line(finding: Finding | None) -> Line | None:
     """The line of a finding, without its bytes; None for none."""
     if finding is None:
         return None
     holder = finding.cut.written if finding.cut is not None and finding.cut.written else finding.subject
-    line = Line(_kind(case, finding), 0, finding.fingerprint, holder)
+    line = Line(_kind(finding), 0, finding.fingerprint, holder)
     if line.kind == LineKind.RESTED:
         return Line(LineKind.RESTED, 0, rested=RestedKind.OTHER)
     return Line(LineKind.GARBAGE, 0) if line.kind == LineKind.GARBAGE else line
 
 
-def _kind(case: Case, finding: Finding) -> LineKind:
-    if is_apart(case, finding):
+def _kind(finding: Finding) -> LineKind:
+    if finding.suppressed_by is not None:
         return LineKind.APART
     if finding.origin == Origin.LIBRARY:
         return LineKind.LIBRARY

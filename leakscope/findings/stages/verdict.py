@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from leakscope.findings.kinds import Severity
+from leakscope.findings.known.suppressed import unused
 from leakscope.findings.memory.gc_advice import gc_advice
 from leakscope.findings.memory.oom import out_of_memory
 from leakscope.findings.model import Finding, Findings
 from leakscope.findings.stages.case import Case
-from leakscope.findings.stages.ledger import is_apart
 from leakscope.findings.verdict import verdict_of
 from leakscope.record.model import Run
 from leakscope.verdict import Verdict
@@ -20,12 +20,12 @@ def give_verdict(case: Case) -> Case:
     """Verdict: what is shown, what is listed apart, and whether it is a leak."""
     run = case.run
     findings = [as_known(f, run) for f in case.findings]
-    apart = [f for f in findings if is_apart(case, f)]
-    shown = tuple(f for f in findings if not is_apart(case, f))
+    apart = tuple(f for f in findings if f.suppressed_by is not None)
+    shown = tuple(f for f in findings if f.suppressed_by is None)
     written = {found.fingerprint: found.written for rank in case.ranks for found in rank.open_cases}
     open_cases = [written[f.fingerprint] for f in shown if f.fingerprint in written]
     garbage = sum(rank.garbage for rank in case.ranks)
-    verdict, why = verdict_of(run, shown, case.unjudged, open_cases, case.ledgers, garbage)
+    verdict, why = verdict_of(run, shown, apart, case.unjudged, open_cases, case.ledgers, garbage)
     over = avoidable_over(shown, case.fail_on_avoidable)
     judged = Findings(
         verdict=verdict,
@@ -33,7 +33,9 @@ def give_verdict(case: Case) -> Case:
         exit_status=case.leak_exit_code if verdict == Verdict.LEAKS or over is not None else 0,
         avoidable_over=over,
         findings=shown,
-        suppressed=tuple(apart),
+        suppressed=apart,
+        unused=unused(case.known, findings) if verdict != Verdict.INCONCLUSIVE else (),
+        expired=case.known.expired,
         unjudged=case.unjudged,
         ranks=case.summaries,
         ledgers=case.ledgers,

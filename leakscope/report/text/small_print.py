@@ -8,7 +8,17 @@ from leakscope.findings.memory.gc_advice import collecting_matters
 from leakscope.findings.model import Findings
 from leakscope.record.model import Run
 from leakscope.report.text.lines import Line, wrapped
-from leakscope.report.wording import at_end_text, is_fault, is_worth_telling, run_text, steps_of, title, unjudged_text
+from leakscope.report.wording import (
+    at_end_text,
+    is_fault,
+    is_worth_telling,
+    run_text,
+    steps_of,
+    suppressed_by_text,
+    suppression_notes,
+    title,
+    unjudged_text,
+)
 from leakscope.units import bytes_text
 from leakscope.verdict import Verdict
 
@@ -40,7 +50,11 @@ def _unjudged(findings: Findings, whole: bool) -> list[str]:
 
 
 def _suppressed(findings: Findings) -> list[str]:
-    return [f"[{f.fingerprint}] {f.rule}: {title(f)}, {bytes_text(f.retained_bytes)}" for f in findings.suppressed]
+    apart = (
+        (f"[{f.fingerprint}] {f.rule}: {title(f)}, {bytes_text(f.retained_bytes)}", suppressed_by_text(f))
+        for f in findings.suppressed
+    )
+    return [*(f"{told}; {by}" if by else told for told, by in apart), *suppression_notes(findings)]
 
 
 def _listed(findings: Findings) -> list[str]:

@@ -43,6 +43,7 @@ from leakscope.report.wording.sections import (
     steps_of,
 )
 from leakscope.report.wording.sentences import advice, avoidable_text, run_text, title
+from leakscope.report.wording.verdict.known import suppressed_by_text, suppression_notes
 from leakscope.report.wording.verdict.ledger import ledger_by_interval, ledger_table, lines_text, rose_text
 from leakscope.report.wording.verdict.next_step import first_cut, next_text
 from leakscope.report.wording.verdict.why import unjudged_text, why_text
@@ -94,6 +95,8 @@ __all__ = [
     "status_text",
     "status_word",
     "steps_of",
+    "suppressed_by_text",
+    "suppression_notes",
     "title",
     "unjudged_text",
     "was_text",

@@ -105,11 +105,11 @@ def test_a_cycle_is_kept_and_what_is_unknown_is_null() -> None:
 
 @pytest.mark.parametrize("number", [1, 2])
 def test_baselines_of_both_formats_are_read(number: int, tmp_path: Path) -> None:
-    from leakscope_cli.shared import fingerprints_of
+    from leakscope_cli.shared import baseline_of
 
     file = tmp_path / "findings.json"
     file.write_text(json.dumps({"format": number, "findings": [{"fingerprint": "b41c07e2"}]}))
-    assert list(fingerprints_of(file)) == ["b41c07e2"]
+    assert [known.pattern for known in baseline_of(file)] == ["b41c07e2"]
     file.write_text(json.dumps({"format": FORMAT + 1, "findings": []}))
     with pytest.raises(LeakscopeError, match="newer leakscope"):
-        fingerprints_of(file)
+        baseline_of(file)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from leakscope.findings.comm.matching import deadlock_cycle, ended_from_outside, first_to_blame, first_to_fail
 from leakscope.findings.counters import counted_rate
+from leakscope.findings.kinds import Severity
 from leakscope.findings.memory.oom import largest_holder, ranks_out_of_memory
 from leakscope.findings.model import Finding, Findings
 from leakscope.findings.why import Reason, Why
@@ -46,6 +47,15 @@ def next_text(run: Run, findings: Findings) -> str:
     growing = [f for f in notes(findings) if f.bytes_per_step > 0 and not f.settled]
     if growing:
         return _of_growing(run, growing)
+    return _nothing_to_mend(findings)
+
+
+def _nothing_to_mend(findings: Findings) -> str:
+    known = [f for f in findings.suppressed if f.severity == Severity.LEAK]
+    if known:
+        rate = sum(f.bytes_per_step for f in known)
+        grows = f", and still grows by {bytes_text(rate)} a step" if rate else ""
+        return f"Nothing new to mend. What is known is listed below{grows}."
     extra = notes(findings) or library(findings) or avoidable(findings)
     return "Nothing to mend." + (" What is listed below is worth a glance." if extra else "")
 

@@ -28,11 +28,14 @@ def _why(why: Why) -> str:
     if why.reason in NO_STEP_REASONS:
         return no_step_text(why) + _garbage(why)
     notes = f"; {plural(why.count, 'note')} below" if why.count else ""
+    rest = f"; {_so_far(why)}" if why.grown is not None and why.grown.bytes > 0 else ""
+    rest += f"; {plural(why.notes, 'note')} below" if why.notes else ""
     on = "" if why.is_only_rank else f" on rank {why.rank}"
     return {
         Reason.RECORDING_ENDED: f"{why.detail}{on}; {_so_far(why)}",
         Reason.LEFT_BEHIND: f"{plural(why.count, 'tensor leak')}, {bytes_text(why.bytes)} left behind",
         Reason.NOTHING_RECORDED: "nothing was recorded",
+        Reason.SUPPRESSED: f"{_known(why)}{rest}",
         Reason.CLEAN_BLOCK: "the block left no tensor memory behind",
         Reason.DAMAGED: f"{_damaged(why)}, so a leak may have been missed; {_so_far(why)}",
         Reason.TOO_FEW_STEPS: f"too few steps to judge, {plural(why.count, 'step')} seen: {_unjudged(why.unjudged)}; "
@@ -61,6 +64,13 @@ def _leaks(why: Why) -> str:
     speed = f", growing by {bytes_text(why.bytes_per_step)} a step" if why.bytes_per_step else ""
     late = f", {bytes_text(why.freed_late)} of garbage made every step, freed late" if why.freed_late else ""
     return f"{many}: {bytes_text(why.bytes)} held{speed}{late}"
+
+
+def _known(why: Why) -> str:
+    """`no new leak: 1 known leak (2.00 MiB) is suppressed by base/findings.json`."""
+    are = "is" if why.count == 1 else "are"
+    by = f" by {why.detail}" if why.detail else ""
+    return f"no new leak: {plural(why.count, 'known leak')} ({bytes_text(why.bytes)}) {are} suppressed{by}"
 
 
 def _so_far(why: Why) -> str:
