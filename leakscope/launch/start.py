@@ -21,6 +21,7 @@ from leakscope.launch.gathering import folders_to_read, forget, gather, places_e
 from leakscope.launch.oom_killer import processes_ended
 from leakscope.launch.outcome import Outcome, collect_outcome, outcome_of
 from leakscope.launch.outside import Outside
+from leakscope.launch.repository import in_repository
 from leakscope.launch.signals import signals_kept
 from leakscope.options import Options
 from leakscope.record.ends import rank_name
@@ -122,6 +123,7 @@ def _write_run(options: Options) -> None:
 def _about_run(options: Options) -> dict[str, Any]:
     return {
         "command": list(masked(options.command)),
+        "repository": in_repository(options.script),
         "ranks": options.world,
         "leakscope": __version__,
         "started": time_now(),

@@ -179,6 +179,16 @@ ROWS = frozenset(
 
 
 @dataclass(frozen=True)
+class InRepository:
+    """Where in its repository a script was run; paths from the repository's root."""
+
+    folder: str = ""
+    """The working folder, `.` for the root itself; "" where it is in none."""
+    script: str = ""
+    """The script; "" where it is in none, or a module was run."""
+
+
+@dataclass(frozen=True)
 class Run:
     """One run of a script on one or more ranks."""
 
@@ -203,6 +213,8 @@ class Run:
     """UTC date and time, `2026-11-23T04:27:19Z`; "" in runs of the first versions."""
     suppressions: tuple[Suppression, ...] = ()
     """What is known of it already and decides no verdict: its baseline's findings, and suppressions."""
+    repository: InRepository = InRepository()
+    """Nothing in runs of the first versions."""
 
     def warmup_of(self, rank: Rank) -> int:
         """Steps of this rank that are not judged: warm-up begins again where another clock takes over."""

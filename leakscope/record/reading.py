@@ -14,7 +14,7 @@ from leakscope.record.about import is_told, with_what_ranks_know
 from leakscope.record.ends import lost, rank_name, ranks_in
 from leakscope.record.header import MOST_RANKS, read_header
 from leakscope.record.kinds import EndKind
-from leakscope.record.model import Rank, Run
+from leakscope.record.model import InRepository, Rank, Run
 from leakscope.record.read.damage import Damage
 from leakscope.record.read.rank import read_rank
 from leakscope.record.rows.row import LARGEST, LONGEST, from_json
@@ -82,6 +82,7 @@ def read_run(folder: Path, snapshots: bool = False) -> Run:
         sources=dict(_sources(data.get("sources", {}), damage)),
         started=told.started,
         suppressions=damage.read(folder / SUPPRESSIONS, kept_suppressions, ()),
+        repository=told.repository,
         notes=damage.notes(),
     )
 
@@ -99,6 +100,7 @@ class _Header:
     warmup: int = Run.warmup
     min_bytes: int = Run.min_bytes
     started: str = ""
+    repository: InRepository = Run.repository
 
 
 def _header(data: Mapping[str, Any], damage: Damage) -> _Header:

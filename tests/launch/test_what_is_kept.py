@@ -8,6 +8,10 @@ import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
+from leakscope.launch.repository import in_repository
+
 Command = Callable[..., "subprocess.CompletedProcess[str]"]
 Write = Callable[..., Path]
 
@@ -53,3 +57,18 @@ def test_a_run_keeps_no_source_and_shows_no_secret_and_its_ranks_meet_on_the_loo
         assert stat.S_IMODE(path.stat().st_mode) & 0o022 == 0
     folders = [run, *(path for path in run.rglob("*") if path.is_dir())]
     assert {stat.S_IMODE(folder.stat().st_mode) for folder in folders} == {0o700}
+
+
+def test_paths_are_from_the_nearest_root_of_the_script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    inner = tmp_path / "outer" / "inner"
+    (inner / "work dir").mkdir(parents=True)
+    (tmp_path / "outer" / ".git").mkdir()
+    monkeypatch.chdir(inner / "work dir")
+    assert in_repository("train.py") == {"folder": "inner/work dir", "script": "inner/work dir/train.py"}
+    assert in_repository("") == {"folder": "inner/work dir"}
+    (inner / ".git").write_text("gitdir: elsewhere")
+    assert in_repository("../train.py") == {"folder": "work dir", "script": "train.py"}
+    monkeypatch.chdir(tmp_path)
+    assert in_repository("outer/train.py") == {"script": "train.py"}
+    monkeypatch.chdir(tmp_path / "outer")
+    assert in_repository("train.py") == {"folder": ".", "script": "train.py"}

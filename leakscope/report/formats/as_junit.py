@@ -106,7 +106,8 @@ def _counted(suite: ElementTree.Element) -> str:
     }
     for name, count in counts.items():
         suite.set(name, str(count))
-    suites = ElementTree.Element("testsuites", {name: str(count) for name, count in counts.items()})
+    of_all = {name: str(count) for name, count in counts.items() if name != "skipped"}  # no attribute of testsuites
+    suites = ElementTree.Element("testsuites", of_all)
     suites.append(suite)
     ElementTree.indent(suites)
     return '<?xml version="1.0" encoding="UTF-8"?>\n' + ElementTree.tostring(suites, encoding="unicode") + "\n"

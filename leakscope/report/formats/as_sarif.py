@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import Any
-from urllib.parse import quote
 
-from leakscope.findings.kinds import HopStatus, Origin, RuleName, Severity
+from leakscope.findings.kinds import Origin, RuleName, Severity
 from leakscope.findings.model import Finding, Findings
-from leakscope.findings.naming.place import place_of
-from leakscope.findings.rules import rule_texts
 from leakscope.record.model import Rank, Run
 from leakscope.report.adding_lines import edit_text
 from leakscope.report.cleaning import cleaned
+from leakscope.report.formats.rule_help import rule_help
+from leakscope.report.formats.sarif_places import BASES, code_flows, location, related_locations
+from leakscope.report.formats.source_tree import script_line
 from leakscope.report.wording import (
     advice,
     also_text,
@@ -30,6 +31,10 @@ from leakscope.report.wording import (
     would_be_freed,
 )
 
+_LEVELS: Mapping[str, str] = dict.fromkeys(
+    (RuleName.LATE_RELEASE, RuleName.IDLE_MEMORY, RuleName.RANK_SKEW, RuleName.ALLOCATOR), "note"
+)
+"""Of rules whose findings are seldom leaks."""
 SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
 """Where the standard keeps the schema that the log follows."""
 
@@ -46,11 +51,12 @@ def render(run: Run, findings: Findings) -> str:
         "runs": [
             {
                 "tool": {"driver": _driver(run, rules)},
+                "automationDetails": _automation(run),
+                "originalUriBaseIds": BASES,
                 "columnKind": "unicodeCodePoints",
                 "invocations": [_invocation(run, findings)],
                 "results": [
-                    _result(finding, rules, suppressed=index >= len(findings.findings))
-                    for index, finding in enumerate(shown_and_suppressed)
+                    _result(run, finding, rules) | _suppressions(finding, findings) for finding in shown_and_suppressed
                 ],
                 "properties": {"verdict": findings.verdict, "why": why_text(findings)},
             }
@@ -60,14 +66,30 @@ def render(run: Run, findings: Findings) -> str:
 
 
 def _driver(run: Run, rules: list[str]) -> dict[str, Any]:
-    texts = rule_texts()
-    driver: dict[str, Any] = {
-        "name": "leakscope",
-        "rules": [{"id": rule, "shortDescription": {"text": texts.get(rule, rule)}} for rule in rules],
-    }
+    driver: dict[str, Any] = {"name": "leakscope", "rules": [_rule(rule) for rule in rules]}
     if run.leakscope:
         driver["version"] = run.leakscope
     return driver
+
+
+def _rule(rule: str) -> dict[str, Any]:
+    said = rule_help(rule)
+    parts = [part for part in (said.text, said.why, said.cure) if part]
+    return {
+        "id": rule,
+        "name": said.name,
+        "shortDescription": {"text": said.text},
+        "fullDescription": {"text": " ".join(part for part in (said.text, said.why) if part)},
+        "help": {"text": "\n\n".join(parts), "markdown": "\n\n".join((f"**{said.text}**", *parts[1:]))},
+        "defaultConfiguration": {"level": _LEVELS.get(rule, "error")},
+        "properties": {"tags": ["memory", "leak"]},
+    }
+
+
+def _automation(run: Run) -> dict[str, Any]:
+    """Code scanning takes what stands before the last slash as a category: each script's alerts are its own."""
+    script = script_line(run).path.strip("/")
+    return {"id": f"leakscope/{script}/", "description": {"text": f"Memory of {' '.join(run.command)}"}}
 
 
 def _invocation(run: Run, findings: Findings) -> dict[str, Any]:
@@ -88,30 +110,30 @@ def _ended(rank: Rank) -> str:
     return f"rank {rank.number} {ended_text(rank)} {error_text(rank)}".strip()
 
 
-def _result(finding: Finding, rules: list[str], suppressed: bool) -> dict[str, Any]:
+def _result(run: Run, finding: Finding, rules: list[str]) -> dict[str, Any]:
     result: dict[str, Any] = {
         "ruleId": finding.rule,
         "ruleIndex": rules.index(finding.rule),
         "level": _level(finding),
         "message": {"text": _message(finding)},
+        "locations": [location(run, finding)],
         "partialFingerprints": {"leakscope/v1": finding.fingerprint},
         "properties": {"retained_bytes": finding.retained_bytes, "bytes_per_step": finding.bytes_per_step},
     }
-    location = _location(_where(finding))
-    if location is not None:
-        result["locations"] = [location]
-    added = [place for reference in (finding.cut.references if finding.cut else ()) for place in reference.added_at]
-    related = [
-        {**place, "message": {"text": text}}
-        for text, places in (("added here (found in the source)", added), ("made here", finding.made_at))
-        for place in map(_location, dict.fromkeys(places))
-        if place is not None
-    ]
-    if related:
-        result["relatedLocations"] = related
-    if suppressed:
-        result["suppressions"] = [{"kind": "external"}]
+    for name, told in (("relatedLocations", related_locations), ("codeFlows", code_flows)):
+        places = told(run, finding)
+        if places:
+            result[name] = places
     return result
+
+
+def _suppressions(finding: Finding, findings: Findings) -> dict[str, Any]:
+    """Of all results or of none (SARIF 2.1.0, 3.27.23)."""
+    if not findings.suppressed:
+        return {}
+    if not any(finding is one for one in findings.suppressed):
+        return {"suppressions": []}
+    return {"suppressions": [{"kind": "external", "status": "accepted"}]}
 
 
 def _level(finding: Finding) -> str:
@@ -126,19 +148,3 @@ def _message(finding: Finding) -> str:
     if finding.cut is not None:
         parts.append(f"cut `{cut_name(finding.cut)}`{also_text(finding.cut)}: {would_be_freed(finding)}")
     return ". ".join(part.rstrip(".") for part in (*parts, advice(finding), edit_text(finding)) if part) + "."
-
-
-def _where(finding: Finding) -> str:
-    """The cut's line, else the first leaked hop's, else where the tensor was made."""
-    cut = [finding.cut.where] if finding.cut is not None else []
-    leaked = [hop.where for hop in finding.trace if hop.status == HopStatus.LEAKED]
-    return next((where for where in (*cut, *leaked, *finding.made_at) if where), "")
-
-
-def _location(where: str) -> dict[str, Any] | None:
-    place = place_of(where)
-    if place is None:
-        return None
-    name = place.file
-    uri = ("file://" if name.startswith("/") else "") + quote(name.replace("\\", "/"))
-    return {"physicalLocation": {"artifactLocation": {"uri": uri}, "region": {"startLine": place.line}}}

@@ -1,0 +1,104 @@
+"""Does code scanning take every log, and does it find the lines?"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from support import examples
+from support.formats.sarif_rules import locations, problems
+
+from leakscope.findings.kinds import RuleName
+from leakscope.findings.model import Findings
+from leakscope.record.model import InRepository, Run
+from leakscope.report import FORMATS
+from leakscope.report.formats.rule_help import rule_help
+from leakscope.report.formats.source_tree import script_line, tree_line
+
+
+def sarif(run: Run, findings: Findings) -> dict[str, Any]:
+    log: dict[str, Any] = json.loads(FORMATS["sarif"](run, findings))
+    assert list(problems(log)) == []
+    return log
+
+
+def placed(run: Run, where: str) -> tuple[str, int]:
+    line = tree_line(run, where)
+    assert line is not None
+    return line.uri, line.line
+
+
+@pytest.mark.parametrize("name", examples.ALL)
+def test_every_example_is_taken(name: str) -> None:
+    sarif(*examples.ALL[name]())
+
+
+def test_the_rules_refuse() -> None:
+    log = sarif(*examples.leaking())
+    del log["runs"][0]["results"][2]["locations"]
+    assert any("'locations' is a required property" in problem for problem in problems(log | {}))
+
+
+def test_a_leak_of_which_no_line_is_known_is_at_the_scripts_first() -> None:
+    run, findings = examples.leaking()
+    leak = replace(findings.findings[0], trace=(), cut=None, made_at=(), cycle=())
+    run = replace(run, command=("my project/train it.py",))
+    (result,) = sarif(run, replace(findings, findings=(leak,)))["runs"][0]["results"]
+    place = result["locations"][0]["physicalLocation"]
+    assert place["artifactLocation"] == {"uri": "my%20project/train%20it.py", "uriBaseId": "SRCROOT"}
+    assert place["region"] == {"startLine": 1} and "codeFlows" not in result and "relatedLocations" not in result
+
+
+def test_a_path_with_spaces_keeps_its_line() -> None:
+    run = replace(examples.leaking()[0], command=("my project/train it.py",))
+    assert placed(run, "my project/train it.py:41 forward (aten::addmm)") == ("my%20project/train%20it.py", 41)
+
+
+def test_paths_are_from_the_repositorys_root() -> None:
+    run = examples.leaking()[0]
+    below = replace(run, command=("train.py",), repository=InRepository("examples/llm", "examples/llm/train.py"))
+    assert placed(below, "train.py:3 main") == ("examples/llm/train.py", 3)
+    assert placed(below, "data/loader.py:7") == ("examples/llm/data/loader.py", 7)
+    beside = replace(run, command=("../train.py",), repository=InRepository("work", "train.py"))
+    assert placed(beside, "train.py:3 main") == ("train.py", 3) and script_line(beside).path == "train.py"
+    outside = replace(run, command=("/home/me/train.py",), repository=InRepository())
+    assert script_line(outside).uri == "train.py" and placed(outside, "/odd/a b.py:3") == ("file:///odd/a%20b.py", 3)
+    module = replace(run, command=("-m", "pack.train"), sources={"pack/train/__main__.py": ()})
+    assert script_line(module).path == "pack/train/__main__.py"
+    assert script_line(replace(module, sources={})).path == "pack/train.py"
+
+
+def test_a_librarys_line_is_below_the_packages_and_never_the_first_place() -> None:
+    run, findings = examples.leaking()
+    hops = tuple(replace(hop, where="<torch/nn/modules/module.py>:7 __call__") for hop in findings.findings[0].trace)
+    leak = replace(findings.findings[0], trace=hops, cut=None, made_at=("<torch/x.py>:9 f", "stage.py:12 forward"))
+    (result,) = sarif(run, replace(findings, findings=(leak,)))["runs"][0]["results"]
+    assert result["locations"][0]["physicalLocation"]["artifactLocation"]["uri"] == "stage.py"
+    (flow,) = result["codeFlows"]
+    artifact = flow["threadFlows"][0]["locations"][0]["location"]["physicalLocation"]["artifactLocation"]
+    assert artifact == {"uri": "torch/nn/modules/module.py", "uriBaseId": "PACKAGES"}
+
+
+def test_the_trace_is_a_flow_from_the_root_down_with_the_cut_in_it() -> None:
+    run, findings = examples.leaking()
+    growth = sarif(run, findings)["runs"][0]["results"][1]
+    steps = growth["codeFlows"][0]["threadFlows"][0]["locations"]
+    told = "; ".join(step["location"]["message"]["text"] for step in steps)
+    assert all(hop.object in told for hop in findings.findings[1].trace)
+    assert [step["importance"] for step in steps].count("essential") == 1 and told.count("(cut here)") == 1
+
+
+def test_each_rule_is_explained() -> None:
+    for name in RuleName:
+        said = rule_help(name)
+        assert said.text.endswith(".") and said.why.endswith(".") and said.cure.endswith("."), name
+    assert rule_help("tensor-cycle").name == "TensorCycle" and rule_help("my_own").name == "MyOwn"
+    run = sarif(*examples.leaking())["runs"][0]
+    assert all(rule["fullDescription"]["text"] and rule["help"]["markdown"] for rule in run["tool"]["driver"]["rules"])
+
+
+def test_the_alerts_of_each_script_are_a_category_of_their_own() -> None:
+    assert sarif(*examples.leaking())["runs"][0]["automationDetails"]["id"] == "leakscope/train.py/"
+    assert list(locations(sarif(*examples.leaking())))
