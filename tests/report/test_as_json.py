@@ -20,6 +20,8 @@ TOP = {
     "run",
     "findings",
     "suppressed",
+    "unused_suppressions",
+    "expired_suppressions",
     "unjudged",
     "ledger",
     "out_of_memory",
@@ -31,7 +33,7 @@ RUN = {"command", "ranks", "steps", "device", "torch", "heap_reader", "ended"}
 FINDING = {
     "rule", "title", "fingerprint", "origin", "severity", "freed_by", "collections", "retained_bytes",
     "bytes_per_step", "ranks", "first_step", "last_step", "made_at", "sightings", "trace", "cut",
-    "cycle", "suggestion", "advice", "see",
+    "cycle", "suggestion", "advice", "see", "suppressed_by",
 }  # fmt: skip
 HOP = {"object", "type", "kind", "where", "status", "reason", "reference", "frees_bytes"}
 CUT = {"references", "frees_bytes", "proved_bytes", "after_gc"}

@@ -10,6 +10,7 @@ from leakscope.findings.ledger import LedgerInterval, by_kind
 from leakscope.findings.model import Cut, Finding, Findings, Hop, RankSummary
 from leakscope.record.ends import as_written
 from leakscope.record.model import Run
+from leakscope.record.suppression import Suppression
 from leakscope.report.wording import advice, reason_text, run_text, steps_of, title, unjudged_text, why_text
 
 FORMAT = 2
@@ -35,6 +36,8 @@ def as_data(run: Run, findings: Findings) -> dict[str, Any]:
         "run": _run(run),
         "findings": [_finding(finding) for finding in findings.findings],
         "suppressed": [_finding(finding) for finding in findings.suppressed],
+        "unused_suppressions": [_suppression(one) for one in findings.unused],
+        "expired_suppressions": [_suppression(one) for one in findings.expired],
         "unjudged": [asdict(item) | {"why": unjudged_text(item)} for item in findings.unjudged],
         "ledger": {str(number): list(map(_interval, findings.ledgers[number])) for number in sorted(findings.ledgers)},
         "out_of_memory": list(run_text(findings.out_of_memory)),
@@ -87,7 +90,18 @@ def _finding(finding: Finding) -> dict[str, Any]:
         ],
         "suggestion": None if finding.suggestion is None else asdict(finding.suggestion),
         "advice": advice(finding),
+        "suppressed_by": None if finding.suppressed_by is None else _suppression(finding.suppressed_by),
         "see": list(finding.see),
+    }
+
+
+def _suppression(suppression: Suppression) -> dict[str, Any]:
+    return {
+        "pattern": suppression.pattern,
+        "reason": suppression.reason or None,
+        "until": suppression.until or None,
+        "file": suppression.source or None,
+        "line": suppression.line or None,
     }
 
 

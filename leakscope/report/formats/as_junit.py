@@ -22,6 +22,7 @@ from leakscope.report.wording import (
     reason_text,
     seen_text,
     status_word,
+    suppressed_by_text,
     title,
     unjudged_text,
     why_text,
@@ -43,7 +44,9 @@ def render(run: Run, findings: Findings) -> str:
             ElementTree.SubElement(case, "system-out").text = f"{_summary(finding)}\n{_details(finding)}"
     for finding in findings.suppressed:
         case = _case(suite, finding.rule, f"{title(finding)} [{finding.fingerprint}]")
-        ElementTree.SubElement(case, "skipped", message=f"suppressed: {_summary(finding)}")
+        ElementTree.SubElement(
+            case, "skipped", message=f"{suppressed_by_text(finding) or 'suppressed'}; {_summary(finding)}"
+        )
     for item in findings.unjudged:
         case = _case(suite, item.rule, f"{item.rule} on rank {item.rank}")
         ElementTree.SubElement(case, "skipped", message=unjudged_text(item))

@@ -25,6 +25,7 @@ from leakscope.report.wording import (
     held_text,
     holds_nothing,
     seen_text,
+    suppressed_by_text,
     title,
     unjudged_text,
     why_text,
@@ -133,7 +134,8 @@ def _suppressions(finding: Finding, findings: Findings) -> dict[str, Any]:
         return {}
     if not any(finding is one for one in findings.suppressed):
         return {"suppressions": []}
-    return {"suppressions": [{"kind": "external", "status": "accepted"}]}
+    justification = {"justification": text} if (text := suppressed_by_text(finding)) else {}
+    return {"suppressions": [{"kind": "external", "status": "accepted", **justification}]}
 
 
 def _level(finding: Finding) -> str:

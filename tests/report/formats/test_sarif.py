@@ -13,6 +13,7 @@ from support.formats.sarif_rules import locations, problems
 from leakscope.findings.kinds import RuleName
 from leakscope.findings.model import Findings
 from leakscope.record.model import InRepository, Run
+from leakscope.record.suppression import Suppression
 from leakscope.report import FORMATS
 from leakscope.report.formats.rule_help import rule_help
 from leakscope.report.formats.source_tree import script_line, tree_line
@@ -88,6 +89,28 @@ def test_the_trace_is_a_flow_from_the_root_down_with_the_cut_in_it() -> None:
     told = "; ".join(step["location"]["message"]["text"] for step in steps)
     assert all(hop.object in told for hop in findings.findings[1].trace)
     assert [step["importance"] for step in steps].count("essential") == 1 and told.count("(cut here)") == 1
+
+
+def test_a_suppression_carries_its_reason() -> None:
+    run, findings = examples.leaking()
+    by = Suppression("step-growth", "the cache, issue 12", "2027-01-31", "known.txt", 3)
+    known = replace(findings.findings[1], suppressed_by=by)
+    told = replace(findings, findings=findings.findings[:1], suppressed=(known,), unused=(by,))
+    first, second = sarif(run, told)["runs"][0]["results"]
+    text = "suppressed by known.txt:3 until 2027-01-31: the cache, issue 12"
+    assert first["suppressions"] == []
+    assert second["suppressions"] == [{"kind": "external", "status": "accepted", "justification": text}]
+    assert f'<skipped message="{text}; ' in FORMATS["junit"](run, told)
+    data = json.loads(FORMATS["json"](run, told))
+    said = {
+        "pattern": "step-growth",
+        "reason": "the cache, issue 12",
+        "until": "2027-01-31",
+        "file": "known.txt",
+        "line": 3,
+    }
+    assert data["suppressed"][0]["suppressed_by"] == said and data["unused_suppressions"] == [said]
+    assert data["findings"][0]["suppressed_by"] is None and data["expired_suppressions"] == []
 
 
 def test_each_rule_is_explained() -> None:
