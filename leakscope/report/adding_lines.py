@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from difflib import ndiff
 from itertools import zip_longest
 
 from leakscope.findings.model import Finding, Suggestion
@@ -15,11 +16,11 @@ SUGGESTION = "suggestion (advice, not tried):"
 
 
 def edit_lines(suggestion: Suggestion) -> tuple[str, ...]:
-    """The edit as `diff` writes it: lines that go after a `-`, lines that come after a `+`."""
-    return (
-        *(f"- {line}" for line in suggestion.before.splitlines()),
-        *(f"+ {line}" for line in suggestion.after.splitlines()),
-    )
+    """The edit as `diff` writes it: lines that go after a `-`, lines that come after a `+`, those that stay after
+    neither.
+    """
+    compared = ndiff(suggestion.before.splitlines(), suggestion.after.splitlines())
+    return tuple(line.rstrip() for line in compared if not line.startswith("?"))
 
 
 def edit_text(finding: Finding) -> str:

@@ -95,9 +95,17 @@ def test_no_form_calls_it_a_failure() -> None:
 @pytest.mark.process
 def test_the_page_has_the_same_lines_with_what_holds_it_folded() -> None:
     page = FORMATS["html"](*told(late()))
-    assert "Avoidable memory (1): never a leak" in page
-    assert "last used at train.py:34; let go of it (del out) and the peak falls by 9.00 MiB</summary>" in page
+    assert "Avoidable memory (1)" in page and "never a leak" in page
+    assert "last used at train.py:34; let go of it (del out) and the peak falls by 9.00 MiB</h3></summary>" in page
     assert "Avoidable memory" not in FORMATS["html"](*told())
+
+
+@pytest.mark.process
+def test_the_page_shows_them_at_once_where_they_are_more_than_allowed() -> None:
+    run, findings = told(late())
+    opened = '<details class="section" open><summary><h2>Avoidable memory'
+    assert opened not in FORMATS["html"](run, findings)
+    assert opened in FORMATS["html"](run, replace(findings, avoidable_over=24 * MIB))
 
 
 def test_passing_the_allowed_size_is_said_beside_the_verdict() -> None:

@@ -124,7 +124,7 @@ def test_where_the_model_holds_most_the_failed_ranks_own_leaks_come_first(weight
 def test_the_page_opens_with_it() -> None:
     page = FORMATS["html"](run_out(), told(leak(0, 4 * MIB, "y in main()"), leak(1, 4 * MIB, "x in main()")))
     assert '<strong class="word">Out of memory on rank 1</strong>' in page and '<section class="verdict leaks">' in page
-    assert page.index("<h2>Out of memory</h2>") < page.index("The leaks at a glance")
+    assert page.index("<h2>Out of memory</h2>") < page.index('<nav class="findings-list')
     limit_near = CameNear(rank=0, step=3, inside=False, used_bytes=7, limit="the host's memory", limit_bytes=8)
     near = FORMATS["html"](examples.run(examples.rank(0)), replace(told(), out_of_memory=(limit_near,)))
     assert "Out of memory" not in near and "Near the memory that there is" in near

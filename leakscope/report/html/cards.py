@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -10,14 +10,22 @@ from leakscope.findings.kinds import HopStatus, Origin, RuleName, Severity
 from leakscope.findings.model import Finding, Hop
 from leakscope.record.model import Run
 from leakscope.report import adding_lines, marks, wording
+from leakscope.report.excerpt import Excerpt, LineMark, excerpts, folded_trace
 from leakscope.report.html.drawings import draw
 from leakscope.report.html.filters import as_drawing
+from leakscope.report.html.sparkline import bytes_by_step, sparkline
 
 if TYPE_CHECKING:
     from markupsafe import Markup
 
-COLUMN = 680
-"""Width in px of the widest drawing that still reads well when shrunk into the column beside a trace."""
+AROUND = 2
+"""Lines of source that stand on each side of a marked one; chosen."""
+MARKS: Mapping[LineMark, str] = {
+    LineMark.CUT: "holds it",
+    LineMark.ADDS: "adds to it",
+    LineMark.EDIT: "suggested edit",
+}
+"""What is said beside a line, so that no colour has to tell it."""
 
 
 @dataclass(frozen=True)
@@ -25,6 +33,8 @@ class HopOnPage:
     """One hop as the page sets it."""
 
     hop: Hop
+    position: int
+    """On the trace."""
     colour: HopStatus
     """What is leaked stands out in a leak only: a note blames nobody."""
     reason: str
@@ -35,6 +45,29 @@ class HopOnPage:
     """Its reference is the one to cut."""
     closed: bool
     """The cycle is closed here."""
+    last: bool
+    """Nothing comes after it: the memory."""
+
+
+@dataclass(frozen=True)
+class StretchOnPage:
+    """Hops that are seen, or folded together."""
+
+    hops: tuple[HopOnPage, ...]
+    folded: bool
+
+
+@dataclass(frozen=True)
+class LineOnPage:
+    """One of the user's own lines."""
+
+    number: int
+    text: str
+    kind: LineMark
+    mark: str
+    """In words; "" beside the lines that are marked."""
+    gap: bool
+    """Lines that are not shown come before it."""
 
 
 @dataclass(frozen=True)
@@ -44,15 +77,17 @@ class FindingOnPage:
     finding: Finding
     faint: bool
     """Nothing that the reader must mend: a note, or a library's."""
-    hops: tuple[HopOnPage, ...]
+    spark: Markup | None
+    stretches: tuple[StretchOnPage, ...]
     no_trace: bool
     """Nothing is known to lead to it; of a late release the holders are known, and many."""
     drawing: Markup | None
-    wide: bool
-    """The drawing needs the page's whole width."""
-    cut_line: str
-    added_at: tuple[tuple[str, str], ...]
-    """(place, source line)"""
+    code: tuple[tuple[str, tuple[LineOnPage, ...]], ...]
+    """(file, its lines)"""
+    unkept: tuple[tuple[str, str], ...]
+    """(what it does, place) of those whose source was not kept."""
+    edit: tuple[str, ...]
+    """Lines of the suggested edit as `diff` writes them; () where there is none."""
     made_at: tuple[tuple[str, str], ...]
     """(place, source line)"""
     sightings: tuple[tuple[int, tuple[tuple[int, int], ...]], ...]
@@ -61,22 +96,52 @@ class FindingOnPage:
 
 def finding_on_page(run: Run, finding: Finding, drawn: bool) -> FindingOnPage:
     """The finding with all that its card needs of the run; `drawn`: with a picture of its trace."""
-    drawing = draw(finding) if drawn else ""
-    width = re.search(r' width="(\d+)"', drawing)
     return FindingOnPage(
         finding=finding,
         faint=finding.severity != Severity.LEAK or finding.origin == Origin.LIBRARY,
-        hops=_hops(finding),
+        spark=as_drawing(sparkline(bytes_by_step(finding.sightings))),
+        stretches=_stretches(finding),
         no_trace=not finding.trace and finding.rule != RuleName.LATE_RELEASE,
-        drawing=as_drawing(drawing),
-        wide=width is not None and int(width[1]) > COLUMN,
-        cut_line=marks.source_line(run, finding.cut.where) if finding.cut is not None else "",
-        added_at=adding_lines.adding_lines(run, finding),
+        drawing=as_drawing(draw(finding) if drawn else ""),
+        code=tuple((shown.file, _lines(run, shown)) for shown in excerpts(run, finding, AROUND)),
+        unkept=_unkept(run, finding),
+        edit=adding_lines.edit_lines(finding.suggestion) if finding.suggestion is not None else (),
         made_at=marks.allocation_sites(run, finding),
         sightings=tuple(
             (rank, tuple(sorted((s.step, s.bytes) for s in finding.sightings if s.rank == rank)))
             for rank in finding.ranks
         ),
+    )
+
+
+def _lines(run: Run, shown: Excerpt) -> tuple[LineOnPage, ...]:
+    source = run.sources[shown.file]
+    numbers = [line.number for line in shown.lines]
+    before = [number - 1 for number in numbers[:1]] + numbers
+    return tuple(
+        LineOnPage(
+            line.number,
+            line.text,
+            line.mark,
+            MARKS.get(line.mark, ""),
+            any(text.strip() for text in source[previous : line.number - 1]),
+        )
+        for previous, line in zip(before, shown.lines, strict=False)
+    )
+
+
+def _unkept(run: Run, finding: Finding) -> tuple[tuple[str, str], ...]:
+    references = finding.cut.references if finding.cut is not None else ()
+    places = [(MARKS[LineMark.CUT], reference.where) for reference in references]
+    places += [(MARKS[LineMark.ADDS], place) for place, _ in adding_lines.adding_lines(run, finding)]
+    return tuple((does, place) for does, place in places if place and marks.kept_line(run, place) is None)
+
+
+def _stretches(finding: Finding) -> tuple[StretchOnPage, ...]:
+    hops = _hops(finding)
+    return tuple(
+        StretchOnPage(hops[stretch.hops.start : stretch.hops.stop], stretch.is_folded)
+        for stretch in folded_trace(finding)
     )
 
 
@@ -86,11 +151,13 @@ def _hops(finding: Finding) -> tuple[HopOnPage, ...]:
     return tuple(
         HopOnPage(
             hop=hop,
+            position=index,
             colour=hop.status if blames or hop.status == HopStatus.EXPECTED else HopStatus.UNKNOWN,
             reason=reasons[index],
             suspect=index in at_fault,
             cut=index == finding.cut_position,
             closed=marks.closes_cycle(finding, index),
+            last=index == len(finding.trace) - 1,
         )
         for index, hop in enumerate(finding.trace)
     )

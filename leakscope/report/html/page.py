@@ -5,11 +5,10 @@ from __future__ import annotations
 from importlib import import_module
 from pathlib import Path
 
-from leakscope.findings.memory.gc_advice import collecting_matters
 from leakscope.findings.memory.oom import ranks_out_of_memory
 from leakscope.findings.model import Findings
 from leakscope.record.model import Run
-from leakscope.report import adding_lines, marks, wording
+from leakscope.report import marks, wording
 from leakscope.report.cleaning import cleaned
 from leakscope.report.html import plots
 from leakscope.report.html.cards import finding_on_page
@@ -23,6 +22,12 @@ from leakscope.verdict import Verdict
 
 RANKS_DRAWN = 8
 """Ranks whose plots stand open on the page; those of the others are folded away."""
+
+CARDS_OPEN = 3
+"""Leaks, the largest, whose cards stand open; those of the others are a line each until they are opened."""
+
+LISTED = 8
+"""Leaks that the list at the top shows at once, so that they and the verdict are on the first screen."""
 
 DRAWINGS = 40
 """Findings that are drawn; any further ones have their trace in words only."""
@@ -41,23 +46,31 @@ def render(run: Run, findings: Findings) -> str:
     environment = templates(Path(__file__).parent)
     environment.filters |= FILTERS
     run, findings = cleaned(run), cleaned(findings)
-    sections = (
-        ("Leaks", "", wording.leaks(findings)),
-        ("Held by libraries", "No leak.", wording.library(findings)),
-        ("Notes", "Too small to judge, or no leak by themselves.", wording.notes(findings)),
+    asides = (
+        ("Notes", "too small to judge, or no leak by themselves", wording.notes(findings), False),
+        ("Held by libraries", "no leak", wording.library(findings), False),
+        (
+            "Avoidable memory",
+            "never a leak: it lies there for longer than it is needed",
+            wording.avoidable(findings),
+            findings.avoidable_over is not None,
+        ),
     )
-    avoidable = wording.avoidable(findings)
-    shown_all = [*(f for _, _, shown in sections for f in shown), *avoidable]
+    leaks = wording.leaks(findings)
+    shown_all = [*leaks, *(f for _, _, shown, _ in asides for f in shown)]
     drawn = {id(finding) for finding in shown_all[:DRAWINGS]}
     out_of_memory = tuple(rank.number for rank in ranks_out_of_memory(run))
     return environment.get_template("page.html").render(
         run=run,
         findings=findings,
-        sections=[
-            (head, about, [finding_on_page(run, f, id(f) in drawn) for f in shown]) for head, about, shown in sections
+        leaks=[finding_on_page(run, f, id(f) in drawn) for f in leaks],
+        asides=[
+            (head, about, [finding_on_page(run, f, id(f) in drawn) for f in shown], open_)
+            for head, about, shown, open_ in asides
         ],
-        collecting=collecting_matters(findings.gc_advice),
-        avoidable=[finding_on_page(run, f, id(f) in drawn) for f in avoidable],
+        cards_open=CARDS_OPEN,
+        listed=LISTED,
+        ended_badly=any(wording.ended_badly(rank) for rank in run.ranks),
         ranks=ranks_on_page(run, findings),
         memory=memory_on_page(run, findings, rank_groups(run, findings), is_absolute(run)),
         ranks_drawn=RANKS_DRAWN,
@@ -70,7 +83,6 @@ def render(run: Run, findings: Findings) -> str:
         absolute=is_absolute(run),
         words=wording,
         no_trace=marks.NO_TRACE,
-        source=adding_lines,
         policy=policy(),
         script=script(),
     )

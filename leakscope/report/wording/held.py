@@ -51,10 +51,10 @@ def held_text(finding: Finding, when: str = "") -> str:
         growth = f", {rate} made every step and freed late"
     part = "" if finding.host_bytes >= finding.retained_bytes else f"{bytes_text(finding.host_bytes)} of it "
     host = f", {part}in host memory" if finding.host_bytes else ""
-    return f"{bytes_text(finding.retained_bytes)} held{storages} {when or _when(finding)}{host}{growth}"
+    return f"{bytes_text(finding.retained_bytes)} held{storages} {when or when_text(finding)}{host}{growth}"
 
 
-def _when(finding: Finding) -> str:
+def when_text(finding: Finding) -> str:
     """Which look the bytes are of: the last one, unless the program's gc had just been there."""
     if finding.rule in _AT_PEAK:
         return "at the step's peak"
@@ -154,6 +154,48 @@ def no_cut_text(finding: Finding) -> str:
     if finding.rule == RuleName.NATIVE_HOLD:
         return "none is known, for it is not known what holds it"
     return "no single reference frees it"
+
+
+def figures(finding: Finding) -> tuple[tuple[str, str], ...]:
+    """(`72.00 MiB`, `held at the last look, in 768 storages`), (`6.00 MiB`, `more each step`), (`frees 72.00 MiB`,
+    `measured: 72.00 MiB of 72.00 MiB`), ...: what the head of a finding says.
+    """
+    ranks = ("ranks " if len(finding.ranks) > 1 else "rank ") + listed_numbers(finding.ranks)
+    steps = seen_text(finding).partition("; ")[2]
+    seen = ((ranks, f"seen at {steps}"),) if finding.ranks else ()
+    if holds_nothing(finding):
+        return ((plural(finding.count, "time"), "seen, no memory held"), *seen)
+    storages = f", in {plural(finding.count, 'storage')}" if finding.count else ""
+    part = "" if finding.host_bytes >= finding.retained_bytes else f"{bytes_text(finding.host_bytes)} of it "
+    host = f", {part}in host memory" if finding.host_bytes else ""
+    held = ((bytes_text(finding.retained_bytes), f"held {when_text(finding)}{storages}{host}"),)
+    if finding.bytes_per_step:
+        how = "made every step, freed late" if finding.freed_late else "more each step"
+        held = (*held, (bytes_text(finding.bytes_per_step), how))
+    return (*held, *_frees(finding), *seen)
+
+
+def _frees(finding: Finding) -> tuple[tuple[str, str], ...]:
+    """What the cut frees: measured where it was tried."""
+    cut = finding.cut
+    if cut is None or cut.told_bytes is None:
+        return ()
+    freed = bytes_text(cut.told_bytes)
+    if cut.proved_bytes is not None:
+        of = bytes_text(max(finding.retained_bytes, cut.proved_bytes))
+        return ((f"frees {freed}", f"the cut, measured: {freed} of {of}"),)
+    return ((f"would free {freed}", f"the cut{', when gc runs next' if cut.after_gc else ''}"),)
+
+
+def line_to_edit(finding: Finding) -> str:
+    """The place in the user's source to begin at: of the suggested edit, else of what adds to it, else of what holds
+    it; "" where none is known.
+    """
+    if finding.suggestion is not None:
+        return finding.suggestion.where
+    references = finding.cut.references if finding.cut is not None else ()
+    added = [place for reference in references for place in reference.added_at]
+    return next((place for place in (*added, *(reference.where for reference in references)) if place), "")
 
 
 def would_be_freed(finding: Finding) -> str:
