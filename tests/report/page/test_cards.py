@@ -1,0 +1,138 @@
+"""Does a card show the line to edit, what that frees, and what holds the memory, before anything is opened?"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import pytest
+from support import examples
+
+from leakscope.findings.model import Cut, CutReference, Finding, Findings, Suggestion
+from leakscope.report import FORMATS
+from leakscope.report.adding_lines import edit_lines
+from leakscope.report.html.cards import finding_on_page
+from leakscope.report.wording import figures, line_to_edit
+
+MIB = 1024 * 1024
+SOURCES = {"train.py": tuple(f"line {n}" if n != 10 else "" for n in range(1, 41)), "other.py": ("a", "b", "c")}
+RUN = examples.run(sources=SOURCES)
+
+
+def leak(*references: CutReference, suggestion: Suggestion | None = None, proved: int | None = None) -> Finding:
+    cut = Cut(references, 2 * MIB, proved)
+    return replace(examples.growth_finding(), cut=cut, suggestion=suggestion, retained_bytes=2 * MIB)
+
+
+def shown(finding: Finding) -> str:
+    """The finding's card, without what is folded."""
+    page = FORMATS["html"](RUN, replace(examples.leaking()[1], findings=(finding,)))
+    card = page[page.index("<article") : page.index("</article>")]
+    while "<details" in card:
+        card = re.sub(r"<details(?:(?!<details).)*?</details>", "", card, flags=re.DOTALL)
+    return card
+
+
+def test_lines_of_one_file_stand_together_and_a_gap_is_marked() -> None:
+    card = finding_on_page(RUN, leak(CutReference(".seen", "train.py:4", added_at=("train.py:30",))), drawn=False)
+    ((file, lines),) = card.code
+    assert file == "train.py"
+    assert [line.number for line in lines] == [2, 3, 4, 5, 6, 28, 29, 30, 31, 32]
+    assert {line.number: line.mark for line in lines if line.mark} == {4: "holds it", 30: "adds to it"}
+    assert [line.number for line in lines if line.gap] == [28]
+
+
+def test_an_empty_line_alone_is_no_gap() -> None:
+    card = finding_on_page(RUN, leak(CutReference(".seen", "train.py:9", added_at=("train.py:11",))), drawn=False)
+    ((_, lines),) = card.code
+    assert [line.number for line in lines] == [7, 8, 9, 11, 12, 13] and not any(line.gap for line in lines)
+
+
+def test_lines_of_two_files_stand_apart() -> None:
+    card = finding_on_page(RUN, leak(CutReference(".seen", "train.py:4", added_at=("other.py:2",))), drawn=False)
+    assert [file for file, _ in card.code] == ["train.py", "other.py"]
+
+
+@pytest.mark.process
+def test_a_place_whose_source_was_not_kept_is_named() -> None:
+    card = finding_on_page(RUN, leak(CutReference(".seen", "lost.py:4", added_at=("train.py:30",))), drawn=False)
+    assert card.unkept == (("holds it", "lost.py:4"),)
+    assert '<code class="place">lost.py:4</code> holds it' in shown(leak(CutReference(".seen", "lost.py:4")))
+
+
+def test_the_line_to_begin_at_is_that_of_the_edit_then_what_adds_then_what_holds() -> None:
+    holds = CutReference(".seen", "train.py:4")
+    adds = replace(holds, added_at=("train.py:30",))
+    assert line_to_edit(leak(holds)) == "train.py:4"
+    assert line_to_edit(leak(adds)) == "train.py:30"
+    assert line_to_edit(leak(adds, suggestion=Suggestion("other.py:2", "b", "b.item()"))) == "other.py:2"
+    assert line_to_edit(leak(CutReference(".seen"))) == "" == line_to_edit(replace(leak(holds), cut=None))
+
+
+@pytest.mark.process
+def test_an_edit_shows_what_goes_and_what_comes_and_that_it_is_advice() -> None:
+    assert edit_lines(Suggestion("train.py:3", "a(b)", "a(b)\ndel c")) == ("  a(b)", "+ del c")
+    assert edit_lines(Suggestion("train.py:3", "x.append(y)", "x.append(y.item())")) == (
+        "- x.append(y)",
+        "+ x.append(y.item())",
+    )
+    card = shown(leak(CutReference(".seen", "train.py:4"), suggestion=Suggestion("train.py:4", "a", "b")))
+    assert "nobody has tried it" in card and '<span class="gone">- a\n' in card and '<span class="new">+ b\n' in card
+    assert "nobody has tried it" not in shown(leak(CutReference(".seen", "train.py:4")))
+
+
+@pytest.mark.parametrize(
+    ("proved", "said"),
+    [
+        (2 * MIB, ("frees 2.00 MiB", "the cut, measured: 2.00 MiB of 2.00 MiB")),
+        (MIB, ("frees 1.00 MiB", "the cut, measured: 1.00 MiB of 2.00 MiB")),
+        (None, ("would free 2.00 MiB", "the cut")),
+    ],
+)
+def test_what_was_measured_is_set_beside_what_is_held(proved: int | None, said: tuple[str, str]) -> None:
+    assert said in figures(leak(CutReference(".seen"), proved=proved))
+
+
+def test_without_a_cut_nothing_is_said_to_be_freed() -> None:
+    assert not [figure for figure, _ in figures(replace(leak(), cut=None)) if "free" in figure]
+    untold = replace(leak(), cut=Cut((CutReference(".seen"),), 2 * MIB, is_told=False))
+    assert not [figure for figure, _ in figures(untold) if "free" in figure]
+
+
+@pytest.mark.process
+def test_the_trace_is_folded_to_root_cut_and_memory_and_keeps_every_hop() -> None:
+    finding = examples.cycle_finding()
+    page = FORMATS["html"](RUN, replace(examples.leaking()[1], findings=(finding,)))
+    card = page[page.index("<article") : page.index("</article>")]
+    hops = [str(position) for position in range(len(finding.trace))]
+    assert re.findall(r'data-hop="(\d+)"', card[: card.index('<svg class="drawing')]) == hops
+    at_once = re.findall(r'data-hop="(\d+)"', shown(finding))
+    assert at_once[0] == "0" and at_once[-1] == hops[-1] and len(at_once) < len(hops)
+    assert "more between" in card
+
+
+def many(count: int) -> str:
+    found = [replace(leak(CutReference(".seen", "train.py:4")), fingerprint=f"{n:08x}") for n in range(count)]
+    return FORMATS["html"](RUN, Findings("leaks", "many", 23, tuple(found)))
+
+
+@pytest.mark.process
+def test_one_leak_needs_no_list() -> None:
+    assert '<nav class="findings-list' not in many(1)
+
+
+@pytest.mark.process
+def test_many_leaks_are_listed_with_their_line_and_only_the_first_stand_open() -> None:
+    page = many(30)
+    listed = page[page.index('<nav class="findings-list') : page.index("</nav>")]
+    assert len(re.findall(r'<a href="#[0-9a-f]{8}">', listed)) == 30 and "22 more" in listed
+    assert '<code class="place">train.py:4</code>' in listed
+    assert page.count("<article ") == 30
+    assert len(re.findall(r"<article [^>]*>\s*<h3>", page)) == 3
+
+
+@pytest.mark.process
+def test_how_the_ranks_ended_comes_first_only_where_one_ended_badly() -> None:
+    well, badly = FORMATS["html"](*examples.leaking()), FORMATS["html"](*examples.killed())
+    assert well.index("<article ") < well.index("How each rank ended")
+    assert badly.index("How each rank ended") < badly.index("Memory over")
