@@ -11,7 +11,7 @@ from leakscope.record.model import Run
 from leakscope.report import marks, wording
 from leakscope.report.cleaning import cleaned
 from leakscope.report.html import plots
-from leakscope.report.html.cards import finding_on_page
+from leakscope.report.html.cards.card import finding_on_page
 from leakscope.report.html.charts import memory_on_page
 from leakscope.report.html.filters import FILTERS
 from leakscope.report.html.ranks import is_absolute, ranks_on_page

@@ -11,7 +11,7 @@ from support import examples
 from leakscope.findings.model import Cut, CutReference, Finding, Findings, Suggestion
 from leakscope.report import FORMATS
 from leakscope.report.adding_lines import edit_lines
-from leakscope.report.html.cards import finding_on_page
+from leakscope.report.html.cards.card import finding_on_page
 from leakscope.report.wording import figures, line_to_edit
 
 MIB = 1024 * 1024

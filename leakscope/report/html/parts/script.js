@@ -71,7 +71,8 @@ function addFilter() {
   const findings = all("article.finding");
   const rows = all("[data-ranks]").filter((part) => !part.matches("article.finding, article.finding *, .findings-list *"));
   const rules = [...new Set(findings.map((finding) => finding.dataset.rule))].sort();
-  if (findings.length < 2 && rows.length < 3) return;
+  const seen = findings.filter((finding) => !finding.parentElement.closest("details"));
+  if (seen.length < 2 && rows.length < 3) return; // nothing to choose from
   const text = element("input", { type: "search", size: 16 });
   const rule = element("select", {}, element("option", { value: "" }, "every rule"));
   rule.append(...rules.map((name) => element("option", { value: name }, name)));

@@ -1,4 +1,4 @@
-"""What does the card of a finding show?"""
+"""What does the card of a finding show, and what of it is folded?"""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from leakscope.report import adding_lines, marks, wording
 from leakscope.report.excerpt import Excerpt, LineMark, excerpts, folded_trace
 from leakscope.report.html.drawings import draw
 from leakscope.report.html.filters import as_drawing
-from leakscope.report.html.sparkline import bytes_by_step, sparkline
+from leakscope.report.html.cards.sparkline import bytes_by_step, sparkline
 
 if TYPE_CHECKING:
     from markupsafe import Markup

@@ -1,0 +1,1 @@
+"""What does the card of a finding show?"""
