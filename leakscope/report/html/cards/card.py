@@ -11,9 +11,9 @@ from leakscope.findings.model import Finding, Hop
 from leakscope.record.model import Run
 from leakscope.report import adding_lines, marks, wording
 from leakscope.report.excerpt import Excerpt, LineMark, excerpts, folded_trace
+from leakscope.report.html.cards.sparkline import bytes_by_step, sparkline
 from leakscope.report.html.drawings import draw
 from leakscope.report.html.filters import as_drawing
-from leakscope.report.html.cards.sparkline import bytes_by_step, sparkline
 
 if TYPE_CHECKING:
     from markupsafe import Markup
