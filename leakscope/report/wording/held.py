@@ -168,11 +168,10 @@ def figures(finding: Finding) -> tuple[tuple[str, str], ...]:
     storages = f", in {plural(finding.count, 'storage')}" if finding.count else ""
     part = "" if finding.host_bytes >= finding.retained_bytes else f"{bytes_text(finding.host_bytes)} of it "
     host = f", {part}in host memory" if finding.host_bytes else ""
-    held = ((bytes_text(finding.retained_bytes), f"held {when_text(finding)}{storages}{host}"),)
-    if finding.bytes_per_step:
-        how = "made every step, freed late" if finding.freed_late else "more each step"
-        held = (*held, (bytes_text(finding.bytes_per_step), how))
-    return (*held, *_frees(finding), *seen)
+    held = (bytes_text(finding.retained_bytes), f"held {when_text(finding)}{storages}{host}")
+    how = "made every step, freed late" if finding.freed_late else "more each step"
+    growth = ((bytes_text(finding.bytes_per_step), how),) if finding.bytes_per_step else ()
+    return (held, *growth, *_frees(finding), *seen)
 
 
 def _frees(finding: Finding) -> tuple[tuple[str, str], ...]:
