@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -33,6 +34,7 @@ class RankStory:
     number: int
     ended: str
     badly: bool
+    how: EndKind
     ending: tuple[str, ...]
     """What ranks that ended in the same way have in common, however many steps that took them."""
     error: str
@@ -70,10 +72,11 @@ class RankStory:
 def rank_stories(run: Run, findings: Findings) -> tuple[RankStory, ...]:
     """One story for each rank of the run, lost ones included, in order."""
     states = comm_states(run)
-    return tuple(_story(rank, run, findings, states.get(rank.number)) for rank in run.ranks)
+    leaked = _leaked(findings)
+    return tuple(_story(rank, run, findings, states.get(rank.number), leaked.get(rank.number, 0)) for rank in run.ranks)
 
 
-def _story(rank: Rank, run: Run, findings: Findings, state: CommState | None) -> RankStory:
+def _story(rank: Rank, run: Run, findings: Findings, state: CommState | None, leaked: int) -> RankStory:
     of_comm = comm_notes(state) if state is not None else ()
     summary = findings.ranks.get(rank.number, RankSummary())
     diff = rank.gc_diff
@@ -82,6 +85,7 @@ def _story(rank: Rank, run: Run, findings: Findings, state: CommState | None) ->
         number=rank.number,
         ended=ended_text(rank),
         badly=ended_badly(rank),
+        how=rank.ended.how,
         ending=_ending(rank.ended),
         error=error_text(rank),
         stack=rank.ended.stack,
@@ -92,7 +96,7 @@ def _story(rank: Rank, run: Run, findings: Findings, state: CommState | None) ->
         counted_bytes=_counted(rank, summary),
         growth_per_step=_growth(rank, run.warmup_of(rank)),
         explained_bytes=summary.explained_bytes if rank.looks or summary.explained_bytes else None,
-        leaked_bytes=_leaked(rank.number, findings),
+        leaked_bytes=leaked,
         predicted_bytes=None if diff is None else diff.predicted_bytes,
         gc_freed_bytes=freed,
         gc=_gc(rank, summary),
@@ -142,12 +146,12 @@ def _growth(rank: Rank, warmup: int) -> float | None:
     return (counted[-1][1] - counted[0][1]) / (counted[-1][0] - counted[0][0])
 
 
-def _leaked(number: int, findings: Findings) -> int:
-    total = 0
+def _leaked(findings: Findings) -> Mapping[int, int]:
+    """Of each rank, the bytes of its leaks at their last sightings there."""
+    total: Counter[int] = Counter()
     for finding in leaks(findings):
-        seen = [s for s in finding.sightings if s.rank == number]
-        if seen:
-            total += max(seen, key=lambda s: s.step).bytes
+        last = {s.rank: s.bytes for s in sorted(finding.sightings, key=lambda sighting: sighting.step)}
+        total.update(last)
     return total
 
 

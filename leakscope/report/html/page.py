@@ -21,7 +21,7 @@ from leakscope.report.snapshot.section import device_section
 from leakscope.verdict import Verdict
 
 RANKS_DRAWN = 8
-"""Ranks whose plots stand open on the page; those of the others are folded away."""
+"""Groups of ranks whose plots stand open on the page; those of the others are folded away."""
 
 CARDS_OPEN = 3
 """Leaks, the largest, whose cards stand open; those of the others are a line each until they are opened."""
@@ -46,6 +46,8 @@ def render(run: Run, findings: Findings) -> str:
     environment = templates(Path(__file__).parent)
     environment.filters |= FILTERS
     run, findings = cleaned(run), cleaned(findings)
+    groups = rank_groups(run, findings)
+    alike = [group.ranks for group in groups]
     asides = (
         ("Notes", "too small to judge, or no leak by themselves", wording.notes(findings), False),
         ("Held by libraries", "no leak", wording.library(findings), False),
@@ -71,10 +73,11 @@ def render(run: Run, findings: Findings) -> str:
         cards_open=CARDS_OPEN,
         listed=LISTED,
         ended_badly=any(wording.ended_badly(rank) for rank in run.ranks),
-        ranks=ranks_on_page(run, findings),
-        memory=memory_on_page(run, findings, rank_groups(run, findings), is_absolute(run)),
+        ranks=ranks_on_page(run, findings, groups),
+        alike=alike,
+        memory=memory_on_page(run, findings, groups, is_absolute(run)),
         ranks_drawn=RANKS_DRAWN,
-        device=device_section(run),
+        device=device_section(run, alike),
         steps=wording.steps_of(run),
         failure=wording.failure_text(run),
         next=wording.next_text(run, findings),

@@ -10,7 +10,7 @@ from leakscope.findings.memory.device import DeviceLook, device_looks
 from leakscope.record.kinds import Occasion
 from leakscope.record.model import Rank, Run
 from leakscope.report.cleaning import cleaned, one_line
-from leakscope.report.wording import plural
+from leakscope.report.wording import like_text, one_of_each, plural
 from leakscope.units import bytes_text
 
 if TYPE_CHECKING:
@@ -28,23 +28,32 @@ _LEGEND = (
 )
 
 
-def device_lines(run: Run) -> Iterator[str]:
-    """For the terminal; nothing where no accelerator's allocator was looked at."""
-    stories = [(rank, cleaned(device_looks(rank))) for rank in run.ranks]
-    if not any(looks or rank.snapshots for rank, looks in stories):
+def device_lines(run: Run, groups: Sequence[Sequence[int]] = ()) -> Iterator[str]:
+    """For the terminal; nothing where no accelerator's allocator was looked at.
+
+    `groups`: ranks that did the same, of which one is told.
+    """
+    stories = _stories(run, groups)
+    if not any(looks or rank.snapshots for rank, _, looks in stories):
         return
     yield "Device memory"
     yield "============="
-    for rank, looks in stories:
+    for rank, more, looks in stories:
         if looks:
-            yield f"rank {rank.number}"
+            yield like_text(rank.number, more)
             yield from _table(
                 [_HEADS, *(_cells(look) for look in looks[-LOOKS_SHOWN * len({look.device for look in looks}) :])]
             )
             yield from (f"    {text}" for text in _native(looks))
         yield from (f"  {one_line(text)}" for text in _snapshot_texts(rank))
-    if any(looks for _, looks in stories):
+    if any(looks for _, _, looks in stories):
         yield f"({_LEGEND})"
+
+
+def _stories(run: Run, groups: Sequence[Sequence[int]]) -> list[tuple[Rank, int, tuple[DeviceLook, ...]]]:
+    """Of the ranks that are told: how many others they stand for, and what was seen of their devices."""
+    told = one_of_each((rank.number for rank in run.ranks if rank.device_blocks or rank.snapshots), groups)
+    return [(rank, told[rank.number], cleaned(device_looks(rank))) for rank in run.ranks if rank.number in told]
 
 
 def _table(rows: list[tuple[str, ...]]) -> Iterator[str]:
@@ -94,17 +103,26 @@ _SECTION = Path(__file__).with_name("section.html")
 """The template; all that is filled in is escaped."""
 
 
-def device_section(run: Run) -> Markup | None:
-    """For the page, everything escaped; None where there is nothing to say. `run` is cleaned already."""
+def device_section(run: Run, groups: Sequence[Sequence[int]] = ()) -> Markup | None:
+    """For the page, everything escaped; None where there is nothing to say. `run` is cleaned already.
+
+    `groups`: ranks that did the same, of which one is told.
+    """
     from jinja2 import Environment
     from markupsafe import Markup
 
     ranks = []
-    for rank in run.ranks:
-        looks = cleaned(device_looks(rank))
+    for rank, more, looks in _stories(run, groups):
         snapshots = _snapshots_on_page(rank)
         if looks or snapshots:
-            ranks.append((rank, [_cells(look) for look in looks], _native(looks) if looks else (), snapshots))
+            ranks.append(
+                (
+                    like_text(rank.number, more),
+                    [_cells(look) for look in looks],
+                    _native(looks) if looks else (),
+                    snapshots,
+                )
+            )
     if not ranks:
         return None
     environment = Environment(autoescape=True, trim_blocks=True)

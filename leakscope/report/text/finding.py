@@ -12,10 +12,12 @@ from leakscope.record.model import Run
 from leakscope.report.adding_lines import ADDED_AT, SUGGESTION, adding_lines, edit_lines
 from leakscope.report.cleaning import one_line
 from leakscope.report.marks import NO_TRACE, allocation_sites, closes_cycle, source_line, suspects
+from leakscope.report.sightings import seen_together
 from leakscope.report.text.lines import Line, Paragraph, cells, field_lines, wrapped
 from leakscope.report.wording import (
     advice,
     also_text,
+    bytes_span,
     cut_frees_text,
     cut_name,
     cycle_text,
@@ -26,6 +28,7 @@ from leakscope.report.wording import (
     no_cut_text,
     of_block,
     proved_text,
+    ranks_text,
     seen_text,
     status_word,
     title,
@@ -36,7 +39,7 @@ from leakscope.units import bytes_text
 INDENT, COLUMN = "   ", 10
 """Before a field of a finding, and the columns that its name takes."""
 SIGHTINGS_SHOWN = 4
-"""Looks of one rank, the last ones: a line of them."""
+"""Looks, the last ones, and ranks that looked at other steps: a line of each."""
 
 
 def finding_lines(run: Run, finding: Finding, number: int) -> Iterator[Line]:
@@ -164,10 +167,13 @@ def _cut(run: Run, finding: Finding) -> Iterator[Line]:
 
 
 def _sightings(finding: Finding) -> str:
-    ranks = []
-    for rank in finding.ranks:
-        seen = sorted((s for s in finding.sightings if s.rank == rank), key=lambda s: s.step)
-        shown = ", ".join(f"step {s.step}: {bytes_text(s.bytes)}" for s in seen[-SIGHTINGS_SHOWN:])
-        more = f"{len(seen) - SIGHTINGS_SHOWN} earlier, " if len(seen) > SIGHTINGS_SHOWN else ""
-        ranks.append(f"rank {rank} ({more}{shown})")
-    return "; ".join(ranks) or "at no judged look"
+    """Ranks that saw it at the same looks together, with the smallest and the largest size of theirs."""
+    told = []
+    for seen in (together := seen_together(finding))[:SIGHTINGS_SHOWN]:
+        steps = seen.at_each_step()
+        shown = ", ".join(f"step {step}: {bytes_span(sizes)}" for step, sizes in steps[-SIGHTINGS_SHOWN:])
+        more = f"{len(steps) - SIGHTINGS_SHOWN} earlier, " if len(steps) > SIGHTINGS_SHOWN else ""
+        each = " each" if len(seen.ranks) > 1 else ""
+        told.append(f"{ranks_text(seen.ranks)}{each} ({more}{shown})")
+    rest = sorted(rank for seen in together[SIGHTINGS_SHOWN:] for rank in seen.ranks)
+    return "; ".join([*told, *([f"{ranks_text(rest)} at other looks"] if rest else [])]) or "at no judged look"

@@ -46,12 +46,14 @@ def render(run: Run, findings: Findings, verbose: bool = False, width: int = WID
     Without `verbose` what decides nothing takes a line, and figures that are only of use beside a leak are left out.
     """
     run, findings = cleaned(run), cleaned(findings)
-    lines = [*_verdict(run, findings), "", *_section(run, "leak", leaks(findings), whole=True)]
-    lines += [*avoidable_lines(run, findings), *ledger_lines(findings, verbose), *_aside(run, findings, verbose)]
-    lines += [*rank_lines(run, findings, rank_groups(run, findings), verbose), ""]
-    if device := list(device_lines(run)):
+    groups = rank_groups(run, findings)
+    alike = () if verbose else [group.ranks for group in groups]
+    lines = [*_verdict(run, findings, alike), "", *_section(run, "leak", leaks(findings), whole=True)]
+    lines += [*avoidable_lines(run, findings), *ledger_lines(findings, alike, verbose), *_aside(run, findings, verbose)]
+    lines += [*rank_lines(run, findings, groups, verbose), ""]
+    if device := list(device_lines(run, alike)):
         lines += [*(line for text in device for line in wrapped(text, "", "  ")), ""]
-    lines += small_print(run, findings, verbose)
+    lines += small_print(run, findings, verbose, alike)
     return _joined(lines, width)
 
 
@@ -76,7 +78,7 @@ def _joined(lines: Iterable[Line], width: int = WIDTH) -> str:
     return "\n".join(line.rstrip() for line in laid_out(lines, width)).rstrip() + "\n"
 
 
-def _verdict(run: Run, findings: Findings) -> Iterator[Line]:
+def _verdict(run: Run, findings: Findings, groups: Sequence[Sequence[int]]) -> Iterator[Line]:
     name, failure = failure_text(run)
     if failure:
         yield from field_lines(name, failure)
@@ -89,7 +91,7 @@ def _verdict(run: Run, findings: Findings) -> Iterator[Line]:
         yield from field_lines("Hung", hung)
     if not nothing:
         yield from field_lines("Why", why_text(findings))
-    for sentence in run_text(findings.out_of_memory):
+    for sentence in run_text(findings.out_of_memory, groups):
         yield from field_lines("Memory", sentence)
     if not nothing:
         yield from field_lines("Next", next_text(run, findings))

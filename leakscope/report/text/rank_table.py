@@ -2,26 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from leakscope.report.per_rank import RankStory
+from leakscope.report.rank_figures import COLUMNS, columns_of
 from leakscope.report.text.lines import Line, Paragraph, cells
-from leakscope.report.wording import bytes_span, count_span, listed_numbers
+from leakscope.report.wording import listed_numbers
 
-COLUMNS: tuple[tuple[str, Callable[[RankStory], float | None]], ...] = (
-    ("steps", lambda story: story.steps),
-    ("allocated", lambda story: story.counted_bytes),
-    ("growth/step", lambda story: story.growth_per_step),
-    ("in tensors", lambda story: story.explained_bytes),
-    ("leaked", lambda story: story.leaked_bytes),
-    ("peak", lambda story: story.summary.peak_bytes),
-    ("gc would free", lambda story: story.predicted_bytes),
-    ("gc freed", lambda story: story.gc_freed_bytes),
-)
-"""Allocated: what the process has of its allocator at the last look. In tensors: of the storages found there."""
-_ALWAYS = 3
-"""The first columns; the others stand there where some rank has something in them."""
 _LEAST = 5
 """The first columns, of which none is left out for want of room."""
 _LISTED = 4
@@ -44,20 +32,16 @@ def table(rows: Sequence[Row], whole: bool) -> Iterator[Line]:
 
     Columns in which no rank has anything are left out, but not of the `whole` table.
     """
-    shown = [
-        (head, of)
-        for place, (head, of) in enumerate(COLUMNS)
-        if whole or place < _ALWAYS or any(of(story) for row in rows for story in row.stories)
-    ]
+    shown = columns_of([story for row in rows for story in row.stories], whole)
     several = any(len(row.stories) > 1 for row in rows)
     with_leaks = len(rows) > 1 and any(row.leaks for row in rows)
-    heads = ("ranks" if several else "rank", *(["leak"] if with_leaks else []), *(head for head, _ in shown))
+    heads = ("ranks" if several else "rank", *(["leak"] if with_leaks else []), *(column.head for column in shown))
     lines = []
     for row in rows:
         leaks = [listed_numbers(row.leaks) or "none"] if with_leaks else []
-        figures = (_figure((of(story) for story in row.stories), head == "steps") for head, of in shown)
+        figures = (column.text(row.stories) for column in shown)
         lines.append((_ranks(row), *leaks, *figures))
-    spare = [head for head, _ in COLUMNS[_LEAST:]]
+    spare = [column.head for column in COLUMNS[_LEAST:]]
     needed = len([head for head in heads if whole or head not in spare])
     yield _Table((heads, *lines), several, needed)
     if any("-" in cell.split() for line in lines for cell in line[1:]):
@@ -68,13 +52,6 @@ def _ranks(row: Row) -> str:
     count = len(row.stories)
     numbers = listed_numbers((story.number for story in row.stories), _LISTED)
     return f"{numbers} ({count})" if count > _COUNTED else numbers
-
-
-def _figure(values: Iterable[float | None], is_count: bool) -> str:
-    listed = list(values)
-    known = [value for value in listed if value is not None]
-    span = count_span(known) if is_count else bytes_span(known)
-    return " or ".join([*([span] if known else []), *(["-"] if len(known) < len(listed) else [])])
 
 
 @dataclass(frozen=True)

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from leakscope.findings.model import Findings
 from leakscope.record.model import Run
-from leakscope.report.cleaning import one_line
 from leakscope.report.per_rank import RankStory
 from leakscope.report.rank_groups import RankGroup
+from leakscope.report.rank_notes import all_of, notes_of, notes_together
 from leakscope.report.text.lines import Line, wrapped
 from leakscope.report.text.rank_table import Row, table
 from leakscope.report.wording import count_span, leaks, ranks_text
-from leakscope.units import bytes_text
 
 _ROWS = 24
 """Groups of ranks, chosen, that have a line; and sets of ranks whose notes are told."""
@@ -26,10 +25,10 @@ def rank_lines(run: Run, findings: Findings, groups: Sequence[RankGroup], verbos
     A line for each group of ranks that did the same; `verbose`: for each rank.
     """
     stories = sorted((story for group in groups for story in group.stories), key=lambda story: story.number)
-    lines = list(_ends([group for group in groups], verbose))
+    lines = list(_ends(groups, verbose))
     if verbose or any(story.counted_bytes is not None for story in stories):
         lines += [*([""] if lines else []), *_table(findings, groups, stories, verbose)]
-    lines += _told_of_each([group.story for group in groups], stories, verbose)
+    lines += _told_of_each(groups, verbose)
     if run.notes:
         lines += ["", "  the run", *(line for text in run.notes for line in wrapped(text, "    ", "      "))]
     if lines:
@@ -105,41 +104,15 @@ def _table(
         yield from wrapped(f"and {len(rest)} more groups, {ranks}: --verbose tells of each", "")
 
 
-def _told_of_each(first: Sequence[RankStory], stories: Sequence[RankStory], verbose: bool) -> Iterator[Line]:
-    """What is known of ranks beside their figures: once for all ranks of which it is known.
-
-    What is known of a rank that stands for others comes first.
-    """
-    shown_first = {story.number for story in first}
-    of_ranks: dict[str, list[int]] = {}
-    for story in sorted(stories, key=lambda story: (story.number not in shown_first, story.number)):
-        for text in dict.fromkeys(_texts(story, verbose)):
-            of_ranks.setdefault(text, []).append(story.number)
-    by_ranks: dict[tuple[int, ...], list[str]] = {}
-    for text, ranks in of_ranks.items():
-        by_ranks.setdefault(tuple(sorted(ranks)), []).append(text)
-    shown = list(by_ranks.items()) if verbose else list(by_ranks.items())[:_ROWS]
-    for told, texts in sorted(shown):
+def _told_of_each(groups: Sequence[RankGroup], verbose: bool) -> Iterator[Line]:
+    """What is known of ranks beside their figures."""
+    together = notes_together(groups, all_of if verbose else notes_of)
+    shown = together if verbose else together[:_ROWS]
+    for ranks, texts in sorted(shown):
         yield ""
-        yield from wrapped(ranks_text(told), "  ", "    ")
+        yield from wrapped(ranks_text(ranks), "  ", "    ")
         for text in texts:
             yield from wrapped(text, "    ", "      ")
-    if len(shown) < len(by_ranks):
-        rest = sorted({rank for ranks in list(by_ranks)[_ROWS:] for rank in ranks})
+    if rest := sorted({rank for ranks, _ in together[len(shown) :] for rank in ranks}):
         yield ""
         yield from wrapped(f"notes on {ranks_text(rest)} are left out: --rank N tells those of a rank", "  ", "    ")
-
-
-def _texts(story: RankStory, verbose: bool) -> Iterable[str]:
-    if verbose:
-        yield from told_of(story)
-    else:
-        yield from (text for text in story.notes if text)
-
-
-def told_of(story: RankStory) -> Iterator[str]:
-    """All that is known of a rank beside the figures of the table."""
-    categories = sorted(story.categories.items(), key=lambda item: (-item[1], item[0]))
-    sorted_memory = ", ".join(f"{one_line(name)} {bytes_text(count)}" for name, count in categories if count)
-    of_rank = (sorted_memory, story.gc, story.own_collections, story.looking, *story.notes, *story.not_read)
-    yield from (text for text in of_rank if text)

@@ -2,38 +2,48 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from leakscope.findings.memory.gc_advice import collecting_matters
 from leakscope.findings.model import Findings
 from leakscope.record.model import Run
 from leakscope.report.text.lines import Line, wrapped
 from leakscope.report.wording import (
-    at_end_text,
     is_fault,
     is_worth_telling,
+    listed_texts,
+    ranks_text,
     run_text,
     steps_of,
     suppressed_by_text,
     suppression_notes,
     title,
-    unjudged_text,
+    unjudged_together,
 )
 from leakscope.units import bytes_text
 from leakscope.verdict import Verdict
 
 LISTED_SHOWN = 30
 """Lines of what was alive at the end: a screenful."""
+UNJUDGED_SHOWN = 12
+"""Lines of what was not judged, chosen."""
 
 
-def small_print(run: Run, findings: Findings, verbose: bool) -> Iterator[Line]:
-    """Lists under their headings; without `verbose` those that help with this verdict."""
+def small_print(run: Run, findings: Findings, verbose: bool, groups: Sequence[Sequence[int]] = ()) -> Iterator[Line]:
+    """Lists under their headings; without `verbose` those that help with this verdict.
+
+    `groups`: ranks that did the same, of which one is told.
+    """
     for heading, items, is_shown in (
         ("Not judged", _unjudged(findings, verbose), True),
         ("Suppressed", _suppressed(findings), True),
-        ("Memory that lay unused", run_text(findings.drag), verbose),
-        ("What collecting would do", run_text(findings.gc_advice), verbose or collecting_matters(findings.gc_advice)),
-        ("Alive after the script's main code had returned", _listed(findings), verbose or not steps_of(run)),
+        ("Memory that lay unused", run_text(findings.drag, groups), verbose),
+        (
+            "What collecting would do",
+            run_text(findings.gc_advice, groups),
+            verbose or collecting_matters(findings.gc_advice),
+        ),
+        ("Alive after the script's main code had returned", _listed(findings, groups), verbose or not steps_of(run)),
     ):
         if items and is_shown:
             yield heading
@@ -46,7 +56,8 @@ def small_print(run: Run, findings: Findings, verbose: bool) -> Iterator[Line]:
 def _unjudged(findings: Findings, whole: bool) -> list[str]:
     helps = is_worth_telling if findings.verdict == Verdict.INCONCLUSIVE else is_fault
     told = [item for item in findings.unjudged if whole or helps(item)]
-    return [f"{item.rule} on rank {item.rank}: {unjudged_text(item)}" for item in told]
+    lines = [f"{rule} on {ranks_text(ranks)}: {why}" for rule, ranks, why in unjudged_together(told)]
+    return lines if whole else [*lines[:UNJUDGED_SHOWN], *more_lines(len(lines) - UNJUDGED_SHOWN)]
 
 
 def _suppressed(findings: Findings) -> list[str]:
@@ -57,8 +68,11 @@ def _suppressed(findings: Findings) -> list[str]:
     return [*(f"{told}; {by}" if by else told for told, by in apart), *suppression_notes(findings)]
 
 
-def _listed(findings: Findings) -> list[str]:
-    listed = list(map(at_end_text, findings.listed[:LISTED_SHOWN]))
-    if len(findings.listed) > LISTED_SHOWN:
-        listed.append(f"and {len(findings.listed) - LISTED_SHOWN} more")
-    return listed
+def _listed(findings: Findings, groups: Sequence[Sequence[int]]) -> list[str]:
+    listed = listed_texts(findings.listed, groups)
+    return [*listed[:LISTED_SHOWN], *more_lines(len(listed) - LISTED_SHOWN)]
+
+
+def more_lines(count: int) -> list[str]:
+    """What stands for those that are left out."""
+    return [f"and {count} more"] if count > 0 else []

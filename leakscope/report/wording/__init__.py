@@ -33,8 +33,16 @@ from leakscope.report.wording.held import (
     when_text,
     would_be_freed,
 )
-from leakscope.report.wording.memory import at_end_text
-from leakscope.report.wording.numbers import bytes_span, count_span, listed_numbers, plural, ranks_text
+from leakscope.report.wording.memory import listed_texts
+from leakscope.report.wording.numbers import (
+    bytes_span,
+    count_span,
+    like_text,
+    listed_numbers,
+    one_of_each,
+    plural,
+    ranks_text,
+)
 from leakscope.report.wording.sections import (
     avoidable,
     is_fault,
@@ -49,12 +57,11 @@ from leakscope.report.wording.sentences import advice, avoidable_text, run_text,
 from leakscope.report.wording.verdict.known import suppressed_by_text, suppression_notes
 from leakscope.report.wording.verdict.ledger import ledger_by_interval, ledger_table, lines_text, rose_text
 from leakscope.report.wording.verdict.next_step import first_cut, next_text
-from leakscope.report.wording.verdict.why import unjudged_text, why_text
+from leakscope.report.wording.verdict.why import unjudged_text, unjudged_together, why_text
 
 __all__ = [
     "advice",
     "also_text",
-    "at_end_text",
     "avoidable",
     "avoidable_text",
     "bytes_span",
@@ -81,14 +88,17 @@ __all__ = [
     "ledger_by_interval",
     "ledger_table",
     "library",
+    "like_text",
     "line_to_edit",
     "lines_text",
     "listed_numbers",
+    "listed_texts",
     "new_reasons",
     "next_text",
     "no_cut_text",
     "notes",
     "of_block",
+    "one_of_each",
     "plural",
     "processes_text",
     "proved_text",
@@ -104,6 +114,7 @@ __all__ = [
     "suppression_notes",
     "title",
     "unjudged_text",
+    "unjudged_together",
     "was_text",
     "when_text",
     "why_text",

@@ -4,6 +4,8 @@ ran out, that was alive at the end, or that collecting frees.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
+
 from leakscope.findings.compare_ranks import RankSkewFacts
 from leakscope.findings.facts import AliveAtEnd
 from leakscope.findings.memory.allocator import CaughtFacts, OutsideFacts, PendingFacts, ReservedFacts, RetriesFacts
@@ -29,7 +31,7 @@ from leakscope.findings.memory.oom import (
 )
 from leakscope.findings.memory.unattributed import UnattributedFacts
 from leakscope.findings.model import Finding
-from leakscope.report.wording.numbers import plural
+from leakscope.report.wording.numbers import like_text, one_of_each, plural
 from leakscope.units import bytes_text, seconds_text
 
 _FOR_EACH_SHAPE = (
@@ -220,10 +222,16 @@ def _holder(held: HeldThen) -> str:
     return ", ".join(part for part in (held.name, held.where) if part)
 
 
-def at_end_text(alive: AliveAtEnd) -> str:
-    """What was alive when a rank's main code had returned."""
-    parts = ", ".join(f"{name} {bytes_text(size)}" for name, size in alive.categories.items())
-    return f"rank {alive.rank}: {parts or 'no tensor memory'}"
+def listed_texts(alive: Iterable[AliveAtEnd], groups: Sequence[Sequence[int]] = ()) -> tuple[str, ...]:
+    """What was alive when the main code had returned, on one rank of each group."""
+    listed = list(alive)
+    told = one_of_each((each.rank for each in listed), groups)
+    return tuple(
+        f"{like_text(each.rank, told[each.rank])}: "
+        + (", ".join(f"{name} {bytes_text(size)}" for name, size in each.categories.items()) or "no tensor memory")
+        for each in listed
+        if each.rank in told
+    )
 
 
 def own_collections_text(facts: OwnCollections) -> str:

@@ -39,6 +39,20 @@ def ranks_text(numbers: Iterable[int]) -> str:
     return f"{'rank' if len(listed) == 1 else 'ranks'} {listed_numbers(listed)}"
 
 
+def one_of_each(ranks: Iterable[int], groups: Sequence[Sequence[int]]) -> dict[int, int]:
+    """Of those ranks the first one of each group, and how many more of its group are among them; without groups all."""
+    among = set(ranks)
+    of_groups = [[rank for rank in group if rank in among] for group in groups]
+    grouped = {rank for group in groups for rank in group}
+    alone = [[rank] for rank in among - grouped]
+    return dict(sorted((group[0], len(group) - 1) for group in (*of_groups, *alone) if group))
+
+
+def like_text(rank: int, more: int) -> str:
+    """`rank 4`, or `rank 4, like 127 more` where it is told for others of its group."""
+    return f"rank {rank}, like {more} more" if more else f"rank {rank}"
+
+
 def _runs(numbers: Iterable[int]) -> list[list[int]]:
     """[first, last] of each row of numbers without a gap."""
     runs: list[list[int]] = []

@@ -4,7 +4,7 @@ facts.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from leakscope.findings.comm.operations import DroppedFacts, EmptyContextsFacts, OpenPassesFacts
@@ -42,7 +42,7 @@ from leakscope.findings.rules.tensor_cycle import CycleFacts
 from leakscope.findings.rules.view_hold import ViewFacts
 from leakscope.record.model import Run
 from leakscope.report.wording import comm, cycles, growth, holders, memory, objects, peak
-from leakscope.report.wording.numbers import listed_numbers
+from leakscope.report.wording.numbers import like_text, listed_numbers, one_of_each
 from leakscope.units import bytes_text
 
 Sentence = Callable[[Finding, Any], str]
@@ -144,10 +144,20 @@ def _sentences(finding: Finding) -> tuple[Sentence, Sentence]:
     return next((SENTENCES[kind] for kind in kinds), (lambda f, _: f"{f.rule}: {f.subject}", lambda *_: ""))
 
 
-def run_text(facts: Iterable[RunFacts]) -> tuple[str, ...]:
-    """`Rank 0: out of memory in step 3 at ...`: what is known of a run, sentence by sentence."""
+def run_text(facts: Iterable[RunFacts], groups: Sequence[Sequence[int]] = ()) -> tuple[str, ...]:
+    """`Rank 0: out of memory in step 3 at ...`: what is known of a run, sentence by sentence.
+
+    `groups`: ranks that did the same. What is known of several of a group is told of the first of them.
+    """
+    listed = list(facts)
+    ranks: dict[type, set[int]] = {}
+    for fact in listed:
+        if fact.rank is not None:
+            ranks.setdefault(type(fact), set()).add(fact.rank)
+    told = {kind: one_of_each(of_kind, groups) for kind, of_kind in ranks.items()}
     return tuple(
-        sentence if fact.rank is None else f"Rank {fact.rank}: {sentence}"
-        for fact in facts
+        sentence if fact.rank is None else f"R{like_text(fact.rank, told[type(fact)][fact.rank])[1:]}: {sentence}"
+        for fact in listed
+        if fact.rank is None or fact.rank in told[type(fact)]
         for sentence in (memory.alive_text(fact) if isinstance(fact, Alive) else (OF_RUN[type(fact)](fact),))
     )

@@ -14,6 +14,7 @@ from leakscope.report.excerpt import Excerpt, LineMark, excerpts, folded_trace
 from leakscope.report.html.cards.sparkline import bytes_by_step, sparkline
 from leakscope.report.html.drawings import draw
 from leakscope.report.html.filters import as_drawing
+from leakscope.report.sightings import Seen, seen_together
 
 if TYPE_CHECKING:
     from markupsafe import Markup
@@ -90,8 +91,7 @@ class FindingOnPage:
     """Lines of the suggested edit as `diff` writes them; () where there is none."""
     made_at: tuple[tuple[str, str], ...]
     """(place, source line)"""
-    sightings: tuple[tuple[int, tuple[tuple[int, int], ...]], ...]
-    """(rank, ((step, bytes), ...))"""
+    sightings: tuple[Seen, ...]
 
 
 def finding_on_page(run: Run, finding: Finding, drawn: bool) -> FindingOnPage:
@@ -107,10 +107,7 @@ def finding_on_page(run: Run, finding: Finding, drawn: bool) -> FindingOnPage:
         unkept=_unkept(run, finding),
         edit=adding_lines.edit_lines(finding.suggestion) if finding.suggestion is not None else (),
         made_at=marks.allocation_sites(run, finding),
-        sightings=tuple(
-            (rank, tuple(sorted((s.step, s.bytes) for s in finding.sightings if s.rank == rank)))
-            for rank in finding.ranks
-        ),
+        sightings=seen_together(finding),
     )
 
 

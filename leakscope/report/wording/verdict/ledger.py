@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from leakscope.findings.ledger import (
     NO_GROWTH,
@@ -16,7 +16,7 @@ from leakscope.findings.ledger import (
     merged_lines,
 )
 from leakscope.findings.model import Findings
-from leakscope.report.wording.numbers import plural
+from leakscope.report.wording.numbers import one_of_each, plural
 from leakscope.units import bytes_text
 
 KINDS: dict[LineKind, str] = {
@@ -76,15 +76,25 @@ def lines_text(lines: Iterable[Line]) -> str:
     )
 
 
-def ledger_table(findings: Findings) -> tuple[tuple[Grown, tuple[tuple[int, float, str], ...]], ...]:
-    """For each rank whose memory grew, what grew and its lines: (bytes, bytes a step, what it is), largest first; alike
-    for text and page.
+def ledger_table(
+    findings: Findings, groups: Sequence[Sequence[int]] = ()
+) -> tuple[tuple[Grown, int, tuple[tuple[int, float, str], ...]], ...]:
+    """(what grew, of how many more ranks, its lines) for each rank whose memory grew, alike for text and page; of each
+    line (bytes, bytes a step, what it is), the largest first.
+
+    `groups`: ranks that did the same; of each the one that grew most is told.
     """
-    found = (grown_of(number, findings.ledgers[number]) for number in sorted(findings.ledgers))
+    found = (grown_of(number, findings.ledgers[number]) for number in findings.ledgers)
+    grown = {each.rank: each for each in found if each is not None and each.bytes >= NO_GROWTH * each.steps}
+    by_growth = [sorted(group, key=lambda rank: (-grown[rank].bytes if rank in grown else 0, rank)) for group in groups]
+    told = one_of_each(grown, by_growth)
     return tuple(
-        (grown, tuple((line.bytes, line.bytes / grown.steps, line_text(line)) for line in _worth_a_line(grown)))
-        for grown in found
-        if grown is not None and grown.bytes >= NO_GROWTH * grown.steps
+        (
+            grown[rank],
+            more,
+            tuple((line.bytes, line.bytes / grown[rank].steps, line_text(line)) for line in _worth_a_line(grown[rank])),
+        )
+        for rank, more in told.items()
     )
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from leakscope.findings.model import Findings, Unjudged
 from leakscope.findings.why import Reason, UnjudgedReason, Why, WhyUnjudged
 from leakscope.report.wording.ended import cut_short_text
@@ -102,6 +104,14 @@ def _garbage(why: Why) -> str:
 def unjudged_text(unjudged: Unjudged) -> str:
     """`only 2 looks after warm-up, growth needs 3`; what capture recorded as it is."""
     return _unjudged(unjudged.why)
+
+
+def unjudged_together(unjudged: Iterable[Unjudged]) -> tuple[tuple[str, tuple[int, ...], str], ...]:
+    """(rule, ranks, why): each reason once for all ranks of which a rule gives it."""
+    together: dict[tuple[str, str], list[int]] = {}
+    for item in unjudged:
+        together.setdefault((item.rule, unjudged_text(item)), []).append(item.rank)
+    return tuple((rule, tuple(sorted(set(ranks))), why) for (rule, why), ranks in together.items())
 
 
 def _unjudged(why: WhyUnjudged | str) -> str:
