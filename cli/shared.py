@@ -79,16 +79,18 @@ def read_and_judge(
     Raises LeakscopeError where it is no run, or where there is no room to judge it.
     """
     check_room()
-    from leakscope.findings import judge
-    from leakscope.record.reading import read_run
+    from leakscope.findings import judge_rank, judge_together
+    from leakscope.record.ranks.each_rank import read_each
+    from leakscope.record.reading import open_run
 
-    run = read_run(folder, snapshots=True)
+    run, ranks = read_each(open_run(folder, snapshots=True), judge_rank)
     kept = [[one for one in run.suppressions if one.is_baseline is of_run] for of_run in (False, True)]
     known = (kept[0] if suppress is None else suppress, kept[1] if baseline is None else baseline)
     run = replace(run, suppressions=(*known[0], *known[1]))
     told = run.options.get("fail_on_avoidable")
-    return run, judge(
+    return run, judge_together(
         run,
+        ranks,
         leak_exit_code=leak_exit_code,
         ignore_library=ignore_library or run.options.get("ignore_library") is True,
         fail_on_avoidable=told if fail_on_avoidable is None and type(told) is int else fail_on_avoidable,

@@ -1,6 +1,17 @@
 """What is wrong with a run, and which reference must be cut?"""
 
-from leakscope.findings.judge import judge
+from leakscope.findings.judge import judge, judge_rank, judge_together
 from leakscope.findings.model import Cut, Finding, Findings, Hop, RankSummary, Sighting, Unjudged
 
-__all__ = ["Cut", "Finding", "Findings", "Hop", "RankSummary", "Sighting", "Unjudged", "judge"]
+__all__ = [
+    "Cut",
+    "Finding",
+    "Findings",
+    "Hop",
+    "RankSummary",
+    "Sighting",
+    "Unjudged",
+    "judge",
+    "judge_rank",
+    "judge_together",
+]

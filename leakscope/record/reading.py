@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from itertools import pairwise
 from pathlib import Path
@@ -52,6 +52,44 @@ def read_run(folder: Path, snapshots: bool = False) -> Run:
         Unreadable: it is no run, its `run.json` cannot be read, or it is of a newer format.
 
     """
+    opened = open_run(folder, snapshots)
+    return opened.with_ranks(map(opened.rank, opened.numbers))
+
+
+@dataclass(frozen=True)
+class OpenRun:
+    """A run of which all has been read but what its ranks have left."""
+
+    folder: Path
+    run: Run
+    """The run without its ranks."""
+    numbers: tuple[int, ...]
+    """Of the ranks that have left a folder."""
+    lost: tuple[Rank, ...]
+    """Those that have left nothing, as far as they are told one by one."""
+    snapshots: bool
+    """Whether the allocator snapshots are analysed as well."""
+    launcher_ended: bool
+    """Whether leakscope's own process came to its end."""
+
+    def rank(self, number: int) -> Rank:
+        """What one of the ranks has left."""
+        analysed = self.snapshots and number in self.numbers[:MAX_ANALYSED]
+        return self._told(read_rank(self.folder / rank_name(number), number, analysed))
+
+    def with_ranks(self, ranks: Iterable[Rank]) -> Run:
+        """The run with these ranks, and with those that have left nothing."""
+        every = (*ranks, *map(self._told, self.lost))
+        return replace(self.run, ranks=tuple(sorted(every, key=lambda rank: rank.number)))
+
+    def _told(self, rank: Rank) -> Rank:
+        if self.launcher_ended or rank.ended.how != EndKind.LOST:
+            return rank
+        return replace(rank, ended=replace(rank.ended, is_orphan=True))
+
+
+def open_run(folder: Path, snapshots: bool = False) -> OpenRun:
+    """The run of a folder, its ranks to be read one by one; arguments and errors are those of `read_run`."""
     data = read_header(folder)
     launcher_ended = is_told(data)
     if not launcher_ended:
@@ -60,16 +98,10 @@ def read_run(folder: Path, snapshots: bool = False) -> Run:
     told = _header(data, damage)
     numbers = _numbers(folder)
     expected = _expected(told.ranks, numbers, damage)
-    ranks = [
-        read_rank(folder / rank_name(number), number, snapshots and place < MAX_ANALYSED)
-        for place, number in enumerate(numbers)
-    ]
-    ranks += _lost(expected, numbers, damage)
-    if not launcher_ended:
-        ranks = [_orphan(rank) if rank.ended.how == EndKind.LOST else rank for rank in ranks]
-    return Run(
+    lost = _lost(expected, numbers, damage)
+    run = Run(
         command=told.command,
-        ranks=tuple(sorted(ranks, key=lambda rank: rank.number)),
+        ranks=(),
         expected_ranks=expected,
         device=told.device,
         torch=told.torch,
@@ -85,6 +117,7 @@ def read_run(folder: Path, snapshots: bool = False) -> Run:
         repository=told.repository,
         notes=damage.notes(),
     )
+    return OpenRun(folder, run, tuple(numbers), tuple(lost), snapshots, launcher_ended)
 
 
 @dataclass(frozen=True)
@@ -155,11 +188,6 @@ def _expected(told: int | None, numbers: Sequence[int], damage: Damage) -> int:
     if told is not None:
         damage.of_part(_RUN, "ranks", f"{told} cannot be, {len(numbers)} left a folder")
     return max(len(numbers), 1)
-
-
-def _orphan(rank: Rank) -> Rank:
-    """A rank that left no word of its end, where leakscope's own process did not come to its end either."""
-    return replace(rank, ended=replace(rank.ended, is_orphan=True))
 
 
 def _lost(expected: int, numbers: Sequence[int], damage: Damage) -> list[Rank]:

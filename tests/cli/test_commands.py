@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from importlib.util import MAGIC_NUMBER
 from pathlib import Path
 
@@ -16,6 +16,7 @@ from leakscope_cli.run import run
 from leakscope_cli.shared import baseline_of
 
 from leakscope.findings.model import Findings
+from leakscope.findings.stages.case import JudgedRank
 from leakscope.record.model import Run
 
 Command = Callable[..., "subprocess.CompletedProcess[str]"]
@@ -158,13 +159,13 @@ def test_a_run_is_judged_again_as_it_was_told_or_as_is_typed(
     write_run(tmp_path / "seen", {"command": ["train.py"], "ranks": 1, "options": told})
     asked: list[tuple[object, object]] = []
 
-    def judge(run: Run, **how: object) -> Findings:
+    def judge(run: Run, ranks: Iterable[JudgedRank], **how: object) -> Findings:
         asked.append((how["ignore_library"], how["fail_on_avoidable"]))
-        return judged_as_it_is(run)
+        return judged_as_it_is(run, ranks)
 
-    judged_as_it_is = leakscope.findings.judge
+    judged_as_it_is = leakscope.findings.judge_together
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(leakscope.findings, "judge", judge)
+        patch.setattr(leakscope.findings, "judge_together", judge)
         assert CliRunner().invoke(main, ["report", *typed.split(), str(tmp_path / "seen")]).exit_code == 0
     assert asked == [judged]
 

@@ -1,0 +1,98 @@
+"""Is what is said of a run the same however many processes read it, and is each file of it opened once?"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from support import ROOT
+
+from leakscope.errors import LeakscopeError, Unreadable
+from leakscope.findings.judge import judge, judge_rank, judge_together
+from leakscope.record.model import Rank, Run
+from leakscope.record.ranks.each_rank import RANKS_A_PROCESS, processes_for, read_each
+from leakscope.record.reading import open_run, read_run
+from leakscope.report import FORMATS
+
+RUNS = ROOT / "sample_runs" / "p2p_pipeline"
+LIKE = (("none", 0), ("stage-backward-cycle", 0), ("kept-outputs", 1), ("none", 1), ("param-group-cycle", 1))
+
+
+@pytest.fixture
+def many(tmp_path: Path) -> Path:
+    """A run of ten ranks, two of them lost and one damaged."""
+    folder = tmp_path / "run"
+    folder.mkdir()
+    data = (RUNS / "none" / "run.json").read_text()
+    (folder / "run.json").write_text(data.replace('"ranks": 2', '"ranks": 10'))
+    for number in (0, 1, 2, 3, 5, 6, 7, 8):
+        name, rank = LIKE[number % len(LIKE)]
+        shutil.copytree(RUNS / name / f"rank_{rank:04d}", folder / f"rank_{number:04d}")
+    (folder / "rank_0003" / "steps.jsonl").write_text("no step")
+    return folder
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("processes", [1, 3])
+def test_what_is_said_is_the_same_however_many_processes_read(many: Path, processes: int) -> None:
+    whole = read_run(many)
+    run, ranks = read_each(open_run(many), judge_rank, processes)
+    found, as_a_whole = judge_together(run, ranks), judge(whole)
+    assert [rank.number for rank in run.ranks] == list(range(10)) == [rank.number for rank in ranks]
+    assert found == as_a_whole and len(found.findings) >= 3
+    for form in ("text", "json", "sarif", "junit"):
+        assert FORMATS[form](run, found) == FORMATS[form](whole, as_a_whole)
+
+
+@pytest.mark.process
+def test_each_file_is_opened_once_and_no_heap_is_read_again(many: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: Counter[str] = Counter()
+    open_one = os.open
+
+    def noted(path: str | Path, *arguments: int) -> int:
+        opened[str(path)] += str(path).startswith(str(many))
+        return open_one(path, *arguments)
+
+    monkeypatch.setattr("os.open", noted)
+    run, ranks = read_each(open_run(many), judge_rank, 1)
+    found = judge_together(run, ranks)
+    for form in FORMATS:
+        FORMATS[form](run, found)
+    assert len([name for name, times in opened.items() if times and "heap_" in name]) > 20
+    assert {name for name, times in opened.items() if times > 1} == set()
+
+
+def test_a_heap_that_is_asked_for_later_is_read_again(many: Path) -> None:
+    run, _ = read_each(open_run(many), judge_rank, 1)
+    before, after = read_run(many).ranks[1].looks[-1], run.ranks[1].looks[-1]
+    assert len(after.heap) == len(before.heap) and after.heap.object(3) == before.heap.object(3)
+    assert after.heap.storages.tolist() == before.heap.storages.tolist()
+    shutil.rmtree(many / "rank_0000")
+    with pytest.raises(Unreadable, match="cannot be read any more: there is no such file"):
+        len(run.ranks[0].looks[-1].heap)
+
+
+def _ends(_: Run, rank: Rank) -> None:
+    if rank.number == 5:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _has_no_room(_: Run, rank: Rank) -> None:
+    if rank.number == 5:
+        raise MemoryError
+
+
+@pytest.mark.process
+def test_a_process_that_is_killed_is_a_sentence_and_one_without_memory_says_so(many: Path) -> None:
+    with pytest.raises(LeakscopeError, match="was ended from outside, most likely for want of memory"):
+        read_each(open_run(many), _ends, 2)
+    with pytest.raises(MemoryError):
+        read_each(open_run(many), _has_no_room, 2)
+
+
+def test_few_ranks_are_read_by_this_process_alone() -> None:
+    assert processes_for(2 * RANKS_A_PROCESS - 1) == 1
