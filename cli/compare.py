@@ -2,57 +2,54 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 from leakscope_cli.shared import read_and_judge
-from leakscope_cli.telling import tell_or_fail
+from leakscope_cli.telling import note, tell_or_fail
 
-from leakscope.findings.kinds import Origin, Severity
-from leakscope.report.wording import title
-from leakscope.units import bytes_text
+from leakscope.errors import LeakscopeError
 
-if TYPE_CHECKING:
-    from leakscope.findings.model import Finding, Findings
-
-NEW_LEAKS_STATUS = 23
-"""Exit status when the second run has a leak that the first has not, as `run` gives it for leaks."""
+FORMATS = ("text", "json", "markdown", "html")
+"""As `leakscope.report.compare` has them, which is imported when the runs have been read."""
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("base", type=click.Path(path_type=Path))
 @click.argument("new", type=click.Path(path_type=Path))
+@click.option(
+    "--worse",
+    type=click.FloatRange(min=1),
+    default=1.5,
+    metavar="FACTOR",
+    help="A leak that grows so many times faster is worse (1.5).",
+)
+@click.option("--as", "form", type=click.Choice(FORMATS), default="text", help="How to tell it (text).")
+@click.option("-o", "--output", type=click.Path(path_type=Path), metavar="FILE", help="Write to a file.")
 @click.pass_context
-def compare(ctx: click.Context, base: Path, new: Path) -> None:
-    """Compare two recorded runs by their findings' fingerprints; exit status 23 when NEW has a leak that
-    BASE has not.
+def compare(ctx: click.Context, base: Path, new: Path, worse: float, form: str, output: Path | None) -> None:
+    """Say which leaks of two recorded runs are new, worse, persisting, better or fixed.
+
+    A leak is the same in both where its fingerprint is; baselines and suppressions count as each run was given them.
+
+    Exit status: 23 when a leak of NEW is new or worse; 2 when one of the runs could not be judged; else 0.
     """
-    before, after = _leaks(read_and_judge(base)[1]), _leaks(read_and_judge(new)[1])
-    tell_or_fail("\n".join(_lines(before, after)))
-    ctx.exit(NEW_LEAKS_STATUS if after.keys() - before.keys() else 0)
+    told = [read_and_judge(folder) for folder in (base, new)]
+    from leakscope.findings.known.comparison import Judged
+    from leakscope.findings.known.comparison import compare as compared
+    from leakscope.report import compare as report
 
+    comparison = compared(*(Judged(run, findings) for run, findings in told), worse)
+    text = report.FORMATS[form](comparison)
+    if output is None:
+        tell_or_fail(text)
+    else:
+        try:
+            output.write_text(text, encoding="utf-8")
+        except OSError as error:
+            raise LeakscopeError(f"cannot write {output}: {error.strerror}") from None
+    if not comparison.could_be_judged:
+        from leakscope.report.compare.wording import headline
 
-def _leaks(findings: Findings) -> dict[str, Finding]:
-    return {
-        f.fingerprint: f for f in findings.findings if f.severity == Severity.LEAK and f.origin == Origin.APPLICATION
-    }
-
-
-def _lines(before: dict[str, Finding], after: dict[str, Finding]) -> Iterator[str]:
-    for heading, fingerprints, leaks in (
-        ("new", after.keys() - before.keys(), after),
-        ("gone", before.keys() - after.keys(), before),
-        ("still there", after.keys() & before.keys(), after),
-    ):
-        yield f"{heading}: {len(fingerprints)}"
-        for fingerprint in sorted(fingerprints):
-            leak = leaks[fingerprint]
-            yield f"  {fingerprint}  {leak.rule}  {title(leak)}  ({_growth(before.get(fingerprint), leak)} a step)"
-
-
-def _growth(before: Finding | None, leak: Finding) -> str:
-    """Bytes a step; of a leak that both runs have, before and after."""
-    now = bytes_text(leak.bytes_per_step)
-    return now if before is None or before is leak else f"{bytes_text(before.bytes_per_step)} -> {now}"
+        note(f"{headline(comparison)}; record it again")
+    ctx.exit(comparison.exit_status)

@@ -155,18 +155,33 @@ def _left_something(rank: Rank) -> bool:
     return rank.ended.how != EndKind.LOST or bool(rank.steps or rank.looks)
 
 
+def was_judged(run: Run, rank: Rank) -> bool:
+    """Whether what goes on growing on this rank would have been seen: it was looked at often enough, to its end."""
+    if rank.ended.how in _CUT_SHORT or (rank.recording_ended and not _looked_to_the_end(rank)):
+        return False
+    enough = len(judged_looks(rank, run.warmup_of(rank))) >= MIN_LOOKS
+    block = any(look.occasion == Occasion.BLOCK for look in rank.looks)
+    return (enough or block) and not _files_missed(run, rank)
+
+
 def _damaged(run: Run) -> Why | None:
     """The first rank of which something is left out that could have shown a leak; None where nothing was."""
     for rank in run.ranks:
-        files = [name for name in rank.damaged if name in _EVIDENCE]
-        if "steps.jsonl" in rank.damaged and not rank.steps:
-            files.append("steps.jsonl")
-        if len(judged_looks(rank, run.warmup_of(rank))) < MIN_LOOKS:
-            files += [name for name in rank.damaged if name.startswith(_LOOKS)]
+        files = _files_missed(run, rank)
         if files:
             more = len(run.ranks) > 1
             return Why(reason=Reason.DAMAGED, rank=rank.number, is_only_rank=not more, detail=", ".join(files[:3]))
     return None
+
+
+def _files_missed(run: Run, rank: Rank) -> list[str]:
+    """Files that are left out, and in which a leak could have been seen."""
+    files = [name for name in rank.damaged if name in _EVIDENCE]
+    if "steps.jsonl" in rank.damaged and not rank.steps:
+        files.append("steps.jsonl")
+    if len(judged_looks(rank, run.warmup_of(rank))) < MIN_LOOKS:
+        files += [name for name in rank.damaged if name.startswith(_LOOKS)]
+    return files
 
 
 def _looked_to_the_end(rank: Rank) -> bool:

@@ -208,7 +208,7 @@ def test_a_leaking_run_end_to_end(leakscope_process: Command, script: Write, tmp
     assert text.returncode == 0 and "losses" in text.stdout
     assert leakscope_process("report", "leaky", "--leak-exit-code", "9").returncode == 9
     changed = leakscope_process("compare", "clean", "leaky")
-    assert changed.returncode == 23 and "new: 1" in changed.stdout
+    assert changed.returncode == 23 and "leaks: 1 new (exit status 23)" in changed.stdout
     assert leakscope_process("compare", "leaky", "clean").returncode == 0
 
 

@@ -43,5 +43,36 @@ def test_a_known_leak_stays_known_when_the_run_is_told_again(leakscope: Command,
     assert told.returncode == 23 and "No longer suppressed: `kept*`" in _flat(told.stdout)
 
 
+def test_what_was_not_seen_is_not_fixed(leakscope: Command, script: Write, tmp_path: Path) -> None:
+    script(GROW, "grow.py")
+    script(GROW.replace("    kept", "    if _ == 5: raise RuntimeError\n    kept"), "broken.py")
+    script(GROW.replace("    kept.append(torch.randn(256, 256))", "    pass"), "mended.py")
+    (tmp_path / "faster").mkdir()
+    script(GROW.replace("256, 256", "256, 512"), "faster/grow.py")
+    for folder, name, steps, status in (
+        ("base", "grow.py", 12, 23), ("short", "grow.py", 3, 0), ("broken", "broken.py", 12, 1),
+        ("mended", "mended.py", 12, 0), ("faster", "faster/grow.py", 12, 23),
+    ):  # fmt: skip
+        assert leakscope("run", "-q", "-o", f"runs/{folder}", name, steps).returncode == status, folder
+    told = {
+        other: leakscope("compare", "runs/base", f"runs/{other}") for other in ("short", "broken", "mended", "faster")
+    }
+    assert {name: done.returncode for name, done in told.items()} == {
+        "short": 2, "broken": 2, "mended": 0, "faster": 23,
+    }  # fmt: skip
+    for name in ("short", "broken"):
+        assert told[name].stderr == (
+            "leakscope: NEW could not be judged, so nothing is said to be fixed or better; record it again\n"
+        )
+        assert "fixed" not in told[name].stdout.replace("to be fixed", "") and "(exit status 2)" in told[name].stdout
+    assert "no leak is new or worse: 1 fixed" in told["mended"].stdout
+    assert "- 256.00 KiB -> 512.00 KiB a step: kept gains" in told["faster"].stdout
+    assert "at faster/grow.py:10" in told["faster"].stdout
+    assert leakscope("compare", "runs/short", "runs/base").returncode == 2
+    assert leakscope("compare", "--worse", "2.5", "runs/base", "runs/faster").returncode == 0
+    page = leakscope("compare", "runs/base", "runs/faster", "--as", "html", "-o", "page.html")
+    assert page.returncode == 23 and "Leaks: 1 worse" in (tmp_path / "page.html").read_text()
+
+
 def _flat(text: str) -> str:
     return " ".join(text.split())

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from leakscope.findings.kinds import Severity
 from leakscope.findings.model import Finding
+from leakscope.findings.naming.place import place_of
 from leakscope.record.model import Run
 from leakscope.record.suppression import Suppression
 
@@ -54,6 +55,7 @@ def _texts(finding: Finding) -> Iterator[str]:
     """All that a pattern may name it by."""
     yield from (finding.fingerprint, finding.rule, finding.subject)
     references = () if finding.cut is None else finding.cut.references
-    yield from (text for reference in references for text in (reference.written, *reference.added_at))
-    for where in (*(reference.where for reference in references), *finding.made_at):
-        yield from (where, where.split(" ", 1)[0])  # `train.py:41 forward (aten::addmm)`
+    yield from (reference.written for reference in references)
+    for where in (*(at for reference in references for at in (reference.where, *reference.added_at)), *finding.made_at):
+        place = place_of(where)
+        yield from (where, place.at if place is not None else where)

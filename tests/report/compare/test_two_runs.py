@@ -1,0 +1,136 @@
+"""Does each format tell of two runs what has changed, by how much and on which line?"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from html.parser import HTMLParser
+
+import pytest
+from support import examples
+from support.examples import HOSTILE, growth_finding, rank, run
+
+from leakscope.findings.facts import Said
+from leakscope.findings.known.comparison import Comparison, Judged, compare
+from leakscope.findings.model import Cut, CutReference, Finding, Findings, Suggestion
+from leakscope.report.compare import FORMATS
+from leakscope.report.compare.wording import headline, line_of, peaks_text, rate_text
+from leakscope.verdict import Verdict
+
+KIB = 1024
+
+
+def judged(*findings: Finding, name: str = "train.py", verdict: Verdict | None = None, folder: str = "") -> Judged:
+    said = verdict or (Verdict.LEAKS if findings else Verdict.CLEAN)
+    return Judged(run(rank(0), rank(1), command=(name,), folder=folder), Findings(said, "why it is so", 0, findings))
+
+
+def changed() -> Comparison:
+    """One leak of each kind."""
+    grown = growth_finding()
+    named = [replace(grown, fingerprint=name, bytes_per_step=256.0 * KIB) for name in ("new", "worse", "same", "gone")]
+    new, worse, same, gone = named
+    faster = replace(worse, bytes_per_step=1024.0 * KIB)
+    return compare(judged(worse, same, gone, folder="before"), judged(new, faster, same, folder="after"))
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_every_format_tells_each_leak_with_its_rate_and_its_line(name: str) -> None:
+    text = FORMATS[name](changed())
+    for fingerprint in ("new", "worse", "same", "gone"):
+        assert (
+            text.count(f"[{fingerprint}]")
+            + text.count(f'"{fingerprint}"')
+            + text.count(f">{fingerprint}<")
+            + (text.count(f"\\[{fingerprint}\\]"))
+            >= 1
+        )
+    assert "train.py:12" in text and "leaks: 1 new, 1 worse, 1 persisting, 1 fixed" in text.lower()
+    assert "before" in text and "after" in text and "why it is so" in text
+    if name != "json":
+        assert "256.00 KiB" in text and "1.00 MiB a step" in text
+
+
+def test_text_as_it_is_read() -> None:
+    lines = FORMATS["text"](changed()).splitlines()
+    assert lines[0] == "Compared  leaks: 1 new, 1 worse, 1 persisting, 1 fixed (exit status 23)"
+    assert lines[1] == "Base      before: LEAKS: why it is so (train.py, 2 ranks, 12 steps)"
+    assert [line for line in lines if line.endswith(")") and line.split()[0] in {"New", "Worse", "Persisting", "Fixed"}
+            and "(1)" in line] == ["New (1)", "Worse (1)", "Persisting (1)", "Fixed (1)"]  # fmt: skip
+    assert any(line.startswith("- 256.00 KiB -> 1.00 MiB a step: ") for line in lines)
+    assert any(line.startswith("- 256.00 KiB a step, as before: ") for line in lines)
+
+
+def test_json_has_a_number_and_what_is_unknown_is_null() -> None:
+    data = json.loads(FORMATS["json"](changed()))
+    assert (data["format"], data["exit_status"], data["could_be_judged"], data["are_related"]) == (1, 23, True, True)
+    assert data["counts"] == {
+        "new": 1, "worse": 1, "persisting": 1, "better": 0, "not_seen": 0, "suppressed": 0, "fixed": 1,
+    }  # fmt: skip
+    by_change = {leak["change"]: leak for leak in data["leaks"]}
+    assert by_change["new"]["base_bytes_per_step"] is None and by_change["fixed"]["new_bytes_per_step"] is None
+    assert (by_change["worse"]["base_bytes_per_step"], by_change["worse"]["new_bytes_per_step"]) == (262144, 1048576)
+
+
+def test_a_run_that_could_not_be_judged_is_said_first() -> None:
+    found = compare(judged(growth_finding()), judged(verdict=Verdict.INCONCLUSIVE))
+    assert headline(found) == "NEW could not be judged, so nothing is said to be fixed or better"
+    for render in FORMATS.values():
+        assert "NEW could not be judged, so nothing is said to be fixed or better" in " ".join(render(found).split())
+    both = compare(judged(verdict=Verdict.INCONCLUSIVE), judged(verdict=Verdict.INCONCLUSIVE))
+    assert (
+        headline(both) == "BASE and NEW could not be judged, so nothing is said to be new or worse or fixed or better"
+    )
+
+
+def test_unrelated_scripts_are_said_to_be() -> None:
+    said = "The runs seem to be unrelated: they ran train.py and other.py"
+    for name in ("text", "html"):
+        assert said in " ".join(FORMATS[name](compare(judged(growth_finding()), judged(name="other.py"))).split())
+        assert "unrelated" not in FORMATS[name](changed())
+
+
+def test_the_line_is_that_of_the_edit_then_of_what_adds_to_it() -> None:
+    cut = Cut((CutReference(".losses", "train.py:12", added_at=("train.py:31",)),), 1)
+    found = replace(growth_finding(), cut=cut, made_at=("my project/train.py:41 forward (aten::mm)",))
+    assert line_of(found) == "train.py:31"
+    assert line_of(replace(found, suggestion=Suggestion("train.py:32", "a", "b"))) == "train.py:32"
+    assert (
+        line_of(replace(found, cut=replace(cut, references=(CutReference(".losses", "train.py:12"),)))) == "train.py:12"
+    )
+    assert line_of(replace(found, cut=None)) == "my project/train.py:41"
+    assert line_of(replace(found, cut=None, made_at=())) == ""
+
+
+def test_rates_of_runs_with_other_ranks_are_by_the_rank() -> None:
+    one, two = judged(growth_finding()), judged(growth_finding())
+    seen = growth_finding().sightings
+    more = replace(growth_finding(), sightings=(*seen, *(replace(s, rank=1) for s in seen)))
+    assert " on each of its ranks" in rate_text(compare(one, judged(more)).leaks[0])
+    assert " on each of its ranks" not in rate_text(compare(one, two).leaks[0])
+
+
+def test_peaks_of_allocator_and_of_counters_are_told_apart() -> None:
+    (_, findings), (_, other) = examples.leaking(), examples.clean()
+    assert "counted at the end of a step" in peaks_text(changed())
+    peaked = Judged(run(rank(0)), findings), Judged(run(rank(0)), other)
+    assert peaks_text(compare(*peaked)).count(" on rank ") == 2
+
+
+class _Tags(HTMLParser):
+    def __init__(self) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+
+
+def test_what_comes_from_a_run_is_text() -> None:
+    evil = replace(growth_finding(), facts=Said(HOSTILE, HOSTILE), fingerprint="f|f", subject=HOSTILE)
+    found = compare(judged(folder=HOSTILE), judged(evil, name=HOSTILE, folder=HOSTILE))
+    page = _Tags()
+    page.feed(FORMATS["html"](found))
+    assert not {"img", "script"} & set(page.tags)
+    text = FORMATS["markdown"](found)
+    assert "<" not in text.replace("&lt;", "") and "f\\|f" in text
