@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from html import escape
 
 from leakscope.findings.kinds import HopStatus
@@ -38,6 +38,8 @@ class DrawnReference:
     held: int
     name: str
     cut: bool
+    hop: int | None = None
+    """Position on the trace of the hop that holds by it; None where the trace does not lead over it."""
 
 
 @dataclass(frozen=True)
@@ -84,12 +86,14 @@ def drawing_of(finding: Finding) -> Drawing:
         else:
             box_of.append(len(objects))
             objects.append(drawn)
-    arrows = [(box_of[r.holder], box_of[r.held], r.name, r.cut) for r in trace.references]
-    cut_shown = any(cut for *_, cut in arrows)
-    arrows += [(r.holder, r.held, r.name, r.cut and not cut_shown) for r in cycle.references]
-    cuts = {arrow[:3] for arrow in arrows if arrow[3]}
-    once = dict.fromkeys(arrow[:3] for arrow in arrows)
-    return Drawing(tuple(objects), tuple(DrawnReference(*arrow, cut=arrow in cuts) for arrow in once))
+    arrows = [replace(r, holder=box_of[r.holder], held=box_of[r.held]) for r in trace.references]
+    cut_shown = any(arrow.cut for arrow in arrows)
+    arrows += [replace(r, cut=r.cut and not cut_shown) for r in cycle.references]
+    once: dict[tuple[int, int, str], DrawnReference] = {}
+    for arrow in arrows:
+        drawn = once.setdefault((arrow.holder, arrow.held, arrow.name), arrow)
+        once[arrow.holder, arrow.held, arrow.name] = replace(drawn, cut=drawn.cut or arrow.cut)
+    return Drawing(tuple(objects), tuple(once.values()))
 
 
 def _objects_of_cycle(finding: Finding) -> dict[int, str]:
@@ -100,7 +104,7 @@ def _objects_of_cycle(finding: Finding) -> dict[int, str]:
 def _trace_drawing(finding: Finding) -> Drawing:
     objects = tuple(DrawnObject(one_line(hop.object), hop.where, hop.status, hop.kind) for hop in finding.trace)
     references = tuple(
-        DrawnReference(index, index + 1, one_line(hop.reference), index == finding.cut_position)
+        DrawnReference(index, index + 1, one_line(hop.reference), index == finding.cut_position, index)
         for index, hop in enumerate(finding.trace[:-1])
         if hop.reference
     )
@@ -147,11 +151,12 @@ def _svg(drawing: Drawing, boxes: tuple[Box, ...], layout: Layout) -> str:
     parts = [
         f'<svg class="drawing" viewBox="-8 -8 {width:.0f} {height:.0f}" width="{width:.0f}" height="{height:.0f}"',
         f' style="min-width: {0.75 * width:.0f}px" role="img" xmlns="http://www.w3.org/2000/svg">',
-        "<title>What holds what</title>",
+        f"<title>What holds what</title><desc>{escape(_told(drawing))}</desc>",
     ]
     for reference, arrow in zip(drawing.references, layout.arrows, strict=True):
         kind = "arrow cut" if reference.cut else "arrow"
-        parts.append(f'<g class="{kind}"><path d="{arrow.path}"/><polygon points="{arrow.head}"/></g>')
+        hop = "" if reference.hop is None else f' data-hop="{reference.hop}"'
+        parts.append(f'<g class="{kind}"{hop}><path d="{arrow.path}"/><polygon points="{arrow.head}"/></g>')
     for drawn, box, (x, y) in zip(drawing.objects, boxes, layout.centres, strict=True):
         parts.append(_drawn_box(drawn, box, x, y))
     for reference, arrow in zip(drawing.references, layout.arrows, strict=True):
@@ -163,6 +168,13 @@ def _svg(drawing: Drawing, boxes: tuple[Box, ...], layout: Layout) -> str:
         whole = f"<title>{escape(reference.name)}</title>"
         parts.append(f'<text class="{kind}" x="{x:.1f}" y="{y + up:.1f}">{name}{whole}</text>{mark}')
     return "".join(parts) + "</svg>"
+
+
+def _told(drawing: Drawing) -> str:
+    """`6 objects, from Trainer on; cut here: .losses of Trainer`; the trace tells them one by one."""
+    cuts = [f"{r.name} of {drawing.objects[r.holder].label}" for r in drawing.references if r.cut]
+    cut = f"; cut here: {', '.join(cuts)}" if cuts else ""
+    return f"{len(drawing.objects)} objects, from {drawing.objects[0].label} on{cut}"
 
 
 def _drawn_box(drawn: DrawnObject, box: Box, x: float, y: float) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from dataclasses import replace
 from xml.etree import ElementTree
@@ -32,6 +33,14 @@ def test_trace_joins_the_cycle_it_goes_round() -> None:
         (3, 4, "[i]", False),
         (4, 5, ".untyped_storage()", False),
     ]
+
+
+def test_an_arrow_says_which_hop_of_the_trace_it_is() -> None:
+    drawing = drawing_of(examples.cycle_finding())
+    assert [r.hop for r in drawing.references] == [0, 1, 2, 5, 6, 7], "hop 4 holds as hop 2 does, hop 3 holds nothing"
+    svg = draw(examples.cycle_finding(), use_dot=False)
+    assert [int(hop) for hop in re.findall(r'<g class="arrow[^"]*" data-hop="(\d+)">', svg)] == [0, 1, 2, 5, 6, 7]
+    assert "6 objects, from function extract on; cut here: closure extract of function extract" in svg
 
 
 def test_a_cycle_apart_from_the_trace_is_drawn_alone() -> None:
