@@ -155,7 +155,8 @@ class Recorder:
         peak, self._peak = (counted.peak if counted.peak != self._peak else None), counted.peak
         self.steps += 1
         seconds, collections = ended - self._began, self._collections.taken()
-        self._folder.step(Step(self.steps, seconds, counted.bytes, peak, collections, self._counter.device))
+        began = round(self._began - (self._attached if self._comm is None else self._comm.zero), 6)
+        self._folder.step(Step(self.steps, seconds, counted.bytes, peak, collections, self._counter.device, began))
         self._device.step(self.steps, ended - self._attached)
         if self._comm is not None:
             self._comm.step_ended(self.steps)

@@ -48,6 +48,9 @@ class Step:
     collections: tuple[Collection, ...] = ()
     counted_on: str = "cpu"
     """Kind of the device that the counted bytes are of: an accelerator's from its first use on."""
+    began: float | None = None
+    """Seconds since the recording began, as the moments of comm operations; what lies between the end of a step and
+    the beginning of the next is leakscope's own. None in runs of the first versions."""
 
 
 @dataclass(frozen=True)

@@ -47,7 +47,7 @@ class CommMonitor:
     """
 
     def __init__(self, folder: RankFolder, patches: Patches) -> None:
-        now = CLOCK.perf_counter()
+        self.zero = now = CLOCK.perf_counter()
         self.patches = patches.part()
         self._folder = folder
         self._file = CommFile(folder, now)

@@ -91,8 +91,8 @@ def drawing_of(finding: Finding) -> Drawing:
     arrows += [replace(r, cut=r.cut and not cut_shown) for r in cycle.references]
     once: dict[tuple[int, int, str], DrawnReference] = {}
     for arrow in arrows:
-        drawn = once.setdefault((arrow.holder, arrow.held, arrow.name), arrow)
-        once[arrow.holder, arrow.held, arrow.name] = replace(drawn, cut=drawn.cut or arrow.cut)
+        same = once.setdefault((arrow.holder, arrow.held, arrow.name), arrow)
+        once[arrow.holder, arrow.held, arrow.name] = replace(same, cut=same.cut or arrow.cut)
     return Drawing(tuple(objects), tuple(once.values()))
 
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 
+from leakscope.findings.comm.turns import Turn, turns_of
+from leakscope.record.model import Rank
 from leakscope.record.rows.comm import CommOperation
 from leakscope.report.cleaning import cleaned, one_line
+from leakscope.report.html.program_time import Axis, StepEnd, axis, own_seconds, step_ends
 from leakscope.units import bytes_text, seconds_text
 
 STEPS_SHOWN = 2
@@ -17,7 +20,27 @@ ROWS_SHOWN = 80
 """Rows at the most, chosen, that are drawn."""
 _STRETCHES = 5
 """Stretches that the ticks of an axis mark off."""
-_LEFT, _WIDTH, _ROW, _TOP = 250.0, 980.0, 20.0, 30.0
+_LEFT, _WIDTH, _ROW, _TOP, _PAUSE = 250.0, 980.0, 20.0, 42.0, 12.0
+"""Lengths in the drawing; a pause is as wide as its mark."""
+_LIVES = ("waited", "completed", "tensor_died", "storage_died")
+
+
+@dataclass(frozen=True)
+class OperationRow:
+    """One operation in words."""
+
+    step: int
+    turn: int
+    tensor: str
+    """`2 of 2`, "" where it is alone."""
+    what: str
+    """`send to 1 tag 3`"""
+    size: str
+    issued_at: str
+    issued: str
+    """Into the program's own time since the drawing's left edge."""
+    lives: tuple[str, ...]
+    """When it was waited for and completed, and when its tensor and its memory died, from its issue on."""
 
 
 @dataclass(frozen=True)
@@ -25,33 +48,41 @@ class Timeline:
     """One rank's drawing and what it leaves out."""
 
     svg: str
+    rows: tuple[OperationRow, ...]
+    """What is drawn, in its order."""
     steps: tuple[int, ...]
     left_out: int
     """Operations of the shown steps that found no room."""
     alive: int
     """Operations of the shown steps whose storage was alive when the run ended."""
+    paused: float
+    """Seconds of leakscope's own that the axis leaves out."""
 
 
-def timeline(operations: Sequence[CommOperation]) -> Timeline | None:
-    """The operations of at most two steps, microbatch by microbatch; None where none was timed.
+def timeline(rank: Rank) -> Timeline | None:
+    """The operations of at most two steps, turn by turn; None where none was timed.
 
     The steps shown are the last but one and the one before it, as the last is cut short by the end of the run.
     """
-    timed = [operation for operation in operations if math.isfinite(operation.issued)]
+    timed = [operation for operation in rank.operations if math.isfinite(operation.issued)]
     numbers = sorted({row.step for row in timed})
     if not numbers:
         return None
     steps = tuple(numbers[-STEPS_SHOWN - 1 : -1] if len(numbers) > STEPS_SHOWN else numbers)
-    chosen = sorted((row for row in timed if row.step in steps), key=_order)
+    ours = [row for row in timed if row.step in steps]
+    turns = turns_of(ours)
+    chosen = sorted(ours, key=lambda row: (row.step, turns[row.id].turn, row.issued, row.id))
     shown = cleaned(chosen[:ROWS_SHOWN])
-    start = min(row.issued for row in shown)
-    end = _end(timed, shown, steps)
-    alive = sum(_moment(row.storage_died) is None for row in chosen)
-    return Timeline(_svg(shown, start, end), steps, len(chosen) - len(shown), alive)
-
-
-def _order(row: CommOperation) -> tuple[int, int, float]:
-    return row.step, row.microbatch, row.issued
+    ends = step_ends(rank)
+    time = axis(min(row.issued for row in shown), _end(timed, shown, steps), ends, _LEFT, _WIDTH - _LEFT - 20, _PAUSE)
+    return Timeline(
+        svg=_svg(shown, turns, time, [end for end in ends if time.begin < end.moment < time.end]),
+        rows=tuple(_row(row, turns[row.id], time, ends) for row in shown),
+        steps=steps,
+        left_out=len(chosen) - len(shown),
+        alive=sum(_moment(row.storage_died) is None for row in chosen),
+        paused=sum(b - a for a, b in time.pauses),
+    )
 
 
 def _end(timed: Sequence[CommOperation], shown: Sequence[CommOperation], steps: Sequence[int]) -> float:
@@ -69,42 +100,52 @@ def _end(timed: Sequence[CommOperation], shown: Sequence[CommOperation], steps: 
     return max(min(last, limit), start + 1e-6)
 
 
-def _svg(rows: Sequence[CommOperation], start: float, end: float) -> str:
-    scale = (_WIDTH - _LEFT - 20) / (end - start)
-
-    def across(moment: float) -> float:
-        return _LEFT + (min(moment, end) - start) * scale
-
-    places = _places(rows)
+def _svg(rows: Sequence[CommOperation], turns: Mapping[int, Turn], time: Axis, ends: Sequence[StepEnd]) -> str:
+    places = _places(rows, turns)
     height = places[-1] + _ROW + 10
+    many = f"{len(rows)} operations of steps {rows[0].step} to {rows[-1].step}, the table has them in words"
     parts = [
         f'<svg class="timeline" viewBox="0 0 {_WIDTH:.0f} {height:.0f}" role="img" ',
-        'xmlns="http://www.w3.org/2000/svg"><title>Sends and receives over time</title>',
+        f'xmlns="http://www.w3.org/2000/svg"><title>Sends and receives over time</title><desc>{many}</desc>',
     ]
     for tick in range(_STRETCHES + 1):
-        x = _LEFT + tick * (_WIDTH - _LEFT - 20) / _STRETCHES
-        label = escape(seconds_text(tick * (end - start) / _STRETCHES))
+        own = tick * time.seconds / _STRETCHES
+        x = time.at(own) if tick < _STRETCHES else time.across(time.end)
         parts.append(f'<line class="grid" x1="{x:.1f}" x2="{x:.1f}" y1="20" y2="{height - 6:.1f}"/>')
         kind, shift = ("tick last", 14) if tick == _STRETCHES else ("tick", 0)
-        parts.append(f'<text class="{kind}" x="{x + shift:.1f}" y="13">{label}</text>')
+        parts.append(f'<text class="{kind}" x="{x + shift:.1f}" y="13">{escape(seconds_text(own))}</text>')
+    parts += [_step_end(end, time, height) for end in ends]
     group: tuple[int, int] | None = None
     for row, y in zip(rows, places, strict=True):
-        this = row.step, row.microbatch
+        this = row.step, turns[row.id].turn
         if this != group:
-            title = f"step {this[0]}, microbatch {this[1]}"
-            parts.append(f'<text class="group" x="0" y="{y - 8:.1f}">{title}</text>')
+            parts.append(f'<text class="group" x="0" y="{y - 8:.1f}">step {this[0]}, turn {this[1]}</text>')
             group = this
-        parts.append(f'<text class="row" x="8" y="{y + 11:.1f}">{escape(_label(row))}</text>')
-        parts.append(_bars(row, y, end, across))
+        label = f"{_what(row)}{_tensor(turns[row.id], ' ({})')}  {bytes_text(row.bytes)}"
+        parts.append(f'<text class="row" x="8" y="{y + 11:.1f}">{escape(label)}</text>')
+        parts.append(_bars(row, y, time))
     return "".join(parts) + "</svg>"
 
 
-def _places(rows: Sequence[CommOperation]) -> list[float]:
-    """Top of each row; a new microbatch leaves room for its heading."""
+def _step_end(end: StepEnd, time: Axis, height: float) -> str:
+    """A line, and leakscope's pause as a gap in the axis."""
+    left, right = time.across(end.moment), time.across(end.resumed)
+    words = f"step {end.step} ends"
+    if (end.moment, end.resumed) in time.pauses:
+        words += f"; {seconds_text(end.resumed - end.moment)} of leakscope's own are left out"
+    return (
+        f'<g class="step"><title>{words}</title>'
+        f'<rect x="{left:.1f}" y="18" width="{max(right - left, 0.5):.1f}" height="{height - 24:.1f}"/>'
+        f'<text x="{left - 4:.1f}" y="30">step {end.step}</text><text class="next" x="{right + 4:.1f}" y="30">{end.step + 1}</text></g>'
+    )
+
+
+def _places(rows: Sequence[CommOperation], turns: Mapping[int, Turn]) -> list[float]:
+    """Top of each row; a new turn leaves room for its heading."""
     places: list[float] = []
     y, group = _TOP, None
     for row in rows:
-        this = row.step, row.microbatch
+        this = row.step, turns[row.id].turn
         if this != group:
             y += 22.0
             group = this
@@ -113,8 +154,8 @@ def _places(rows: Sequence[CommOperation]) -> list[float]:
     return places
 
 
-def _bars(row: CommOperation, y: float, end: float, across: Callable[[float], float]) -> str:
-    issued = row.issued
+def _bars(row: CommOperation, y: float, time: Axis) -> str:
+    end, issued = time.end, row.issued
     completed, waited = _moment(row.completed), _moment(row.waited)
     tensor, storage = _moment(row.tensor_died), _moment(row.storage_died)
     gone = end if storage is None else storage
@@ -124,41 +165,49 @@ def _bars(row: CommOperation, y: float, end: float, across: Callable[[float], fl
     parts = [f"<g><title>{escape(_tooltip(row))}</title>"]
     for left, right, kind in marks:
         if right > left and left < end:
-            x = across(left)
-            width = max(across(right) - x, 1.0)
+            x = time.across(left)
+            width = max(time.across(right) - x, 1.0)
             parts.append(f'<rect class="{kind}" x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="14"/>')
     if waited is not None and waited <= end:
-        x = across(waited)
+        x = time.across(waited)
         parts.append(f'<line class="waited" x1="{x:.1f}" x2="{x:.1f}" y1="{y - 2:.1f}" y2="{y + 16:.1f}"/>')
     if storage is None or storage > end:
-        x = across(end)
+        x = time.across(end)
         parts.append(f'<polygon class="on" points="{x:.1f},{y:.1f} {x + 10:.1f},{y + 7:.1f} {x:.1f},{y + 14:.1f}"/>')
     return "".join(parts) + "</g>"
 
 
-def _label(row: CommOperation) -> str:
+def _row(row: CommOperation, turn: Turn, time: Axis, ends: Sequence[StepEnd]) -> OperationRow:
+    lives = (_moment(getattr(row, life)) for life in _LIVES)
+    return OperationRow(
+        step=row.step,
+        turn=turn.turn,
+        tensor=_tensor(turn, "{}"),
+        what=_what(row),
+        size=bytes_text(row.bytes),
+        issued_at=row.issued_at,
+        issued=seconds_text(time.own(row.issued)),
+        lives=tuple(
+            "not seen" if moment is None else f"+{seconds_text(own_seconds(row.issued, moment, ends))}"
+            for moment in lives
+        ),
+    )
+
+
+def _what(row: CommOperation) -> str:
     peer = row.source if row.peer is None else row.peer  # of a receive from anybody: who sent it
     direction = one_line(row.direction)[:12]
     towards = "" if peer is None else f" {'from' if direction.startswith(('recv', 'irecv')) else 'to'} {peer}"[:10]
-    tag = "" if row.tag is None else f" tag {row.tag}"[:12]
-    return f"{direction}{towards}{tag}  {bytes_text(row.bytes)}"
+    return f"{direction}{towards}" + ("" if row.tag is None else f" tag {row.tag}"[:12])
+
+
+def _tensor(turn: Turn, words: str) -> str:
+    return words.format(f"{turn.tensor} of {turn.tensors}") if turn.tensors > 1 else ""
 
 
 def _tooltip(row: CommOperation) -> str:
     sizes = ", ".join(map(str, row.shape))
-    events = (
-        ("waited for", row.waited),
-        ("completed", row.completed),
-        ("Python tensor died", row.tensor_died),
-        ("storage died", row.storage_died),
-    )
-    moments = [f"{event}: {_after(_moment(moment), row.issued)}" for event, moment in events]
-    issued = f"issued at {row.issued_at or 'unknown place'}, {seconds_text(row.issued)} into the run"
-    return "\n".join([f"{_label(row)} {row.dtype}[{sizes}] group {row.group}", issued, *moments])
-
-
-def _after(moment: float | None, issued: float) -> str:
-    return "not seen" if moment is None else f"+{seconds_text(moment - issued)}"
+    return f"{row.dtype}[{sizes}] group {row.group}, issued at {row.issued_at or 'unknown place'}"
 
 
 def _moment(value: float | None) -> float | None:

@@ -1,0 +1,117 @@
+"""When did the program itself run? The pauses that leakscope made are left out of the axis of time."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from leakscope.record.kinds import Occasion
+from leakscope.record.model import Rank
+
+_SEEN = 1e-3
+"""Seconds below which a pause is none."""
+Span = tuple[float, float]
+"""From and to, in seconds of the recording, as the moments of comm operations."""
+
+
+@dataclass(frozen=True)
+class StepEnd:
+    """The end of a step, and what leakscope did before the next one."""
+
+    step: int
+    moment: float
+    resumed: float
+    """When the next step began; the same moment where there was no pause."""
+    exact: bool
+    """False where it was not recorded, and is told by what was seen before and after."""
+
+
+def step_ends(rank: Rank) -> tuple[StepEnd, ...]:
+    """The ends of the steps that have one after them, in order."""
+    begins = {step.number: (step.began, step.seconds) for step in rank.steps}
+    issued: dict[int, list[float]] = {}
+    for operation in rank.operations:
+        if math.isfinite(operation.issued):
+            issued.setdefault(operation.step, []).append(operation.issued)
+    looked = {look.step: look.seconds for look in rank.looks if look.occasion == Occasion.STEP}
+    events = _events(rank) if any(began is None for began, _ in begins.values()) else ()
+    found = []
+    for a, b in pairwise(sorted(begins.keys() | issued.keys())):
+        (began, seconds), (then, _) = begins.get(a, (None, 0.0)), begins.get(b, (None, 0.0))
+        if began is not None and then is not None:
+            found.append(StepEnd(a, began + seconds, max(then, began + seconds), True))
+        elif a in issued and b in issued and max(issued[a]) <= min(issued[b]):
+            found.append(_guessed(a, (max(issued[a]), min(issued[b])), looked.get(a, 0.0), events))
+    return tuple(found)
+
+
+def _events(rank: Rank) -> tuple[float, ...]:
+    moments = (
+        moment
+        for o in rank.operations
+        for moment in (o.issued, o.waited, o.completed, o.tensor_died, o.storage_died, o.work_died)
+    )
+    return tuple(sorted(moment for moment in moments if moment is not None and math.isfinite(moment)))
+
+
+def _guessed(step: int, gap: Span, seconds: float, events: Sequence[float]) -> StepEnd:
+    """Between the last operation of a step and the first of the next: nothing happens while a look is taken."""
+    inside = [gap[0], *(moment for moment in events if gap[0] < moment < gap[1]), gap[1]]
+    begin, end = max(pairwise(inside), key=lambda span: span[1] - span[0])
+    middle, half = (begin + end) / 2, min(seconds, end - begin) / 2
+    return StepEnd(step, middle - half, middle + half, False)
+
+
+def own_seconds(begin: float, end: float, ends: Sequence[StepEnd]) -> float:
+    """Seconds from one moment to a later one, leakscope's pauses left out."""
+    return end - begin - sum(max(0.0, min(end, e.resumed) - max(begin, e.moment)) for e in ends)
+
+
+@dataclass(frozen=True)
+class Axis:
+    """Places on an axis of the program's own time; each pause has the width of a mark."""
+
+    begin: float
+    end: float
+    pauses: tuple[Span, ...]
+    left: float
+    width: float
+    mark: float
+    """Width of a pause's mark."""
+
+    @property
+    def seconds(self) -> float:
+        """The program's own time from one end to the other."""
+        return max(self.end - self.begin - sum(b - a for a, b in self.pauses), 1e-6)
+
+    def own(self, moment: float) -> float:
+        """Seconds of the program's own from the begin to a moment, those of leakscope left out."""
+        moment = min(max(moment, self.begin), self.end)
+        return moment - self.begin - sum(max(0.0, min(moment, b) - a) for a, b in self.pauses)
+
+    def across(self, moment: float) -> float:
+        """Where a moment is drawn."""
+        moment = min(max(moment, self.begin), self.end)
+        marks = sum(min(max((moment - a) / (b - a), 0.0), 1.0) for a, b in self.pauses)
+        return self.left + self.own(moment) * self._scale + marks * self.mark
+
+    def at(self, own: float) -> float:
+        """Where so many seconds of the program's own are drawn."""
+        gone = [(self.own(a), self.mark) for a, _ in self.pauses]
+        return self.left + own * self._scale + sum(mark for until, mark in gone if until < own)
+
+    @property
+    def _scale(self) -> float:
+        return (self.width - self.mark * len(self.pauses)) / self.seconds
+
+
+def axis(begin: float, end: float, ends: Sequence[StepEnd], left: float, width: float, mark: float) -> Axis:
+    """The axis from one moment to another, without leakscope's pauses in between."""
+    pauses = tuple(
+        (max(each.moment, begin), min(each.resumed, end))
+        for each in ends
+        if min(each.resumed, end) - max(each.moment, begin) > _SEEN
+    )
+    return Axis(begin, max(end, begin + 1e-6), pauses, left, width, mark)
