@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 
 from leakscope.findings.model import Findings
 from leakscope.record.kinds import EndKind
-from leakscope.record.model import Run
+from leakscope.record.model import Rank, Run
 from leakscope.report.html.filters import as_drawing
+from leakscope.report.html.program_time import step_ends
 from leakscope.report.html.timeline import Timeline, timeline
 from leakscope.report.per_rank import RankStory
 from leakscope.report.rank_figures import Column, columns_of
@@ -103,18 +104,22 @@ def ranks_on_page(run: Run, findings: Findings, groups: Sequence[RankGroup]) -> 
     """Every rank of the run, lost ones included."""
     numbers = {finding.fingerprint: number for number, finding in enumerate(leaks(findings), 1)}
     columns = columns_of([story for group in groups for story in group.stories])
-    operations = {rank.number: rank.operations for rank in run.ranks}
+    ranks = {rank.number: rank for rank in run.ranks}
     representatives = {group.representative for group in groups}
     notes = notes_together(groups, lambda story: _notes(story, story.number in representatives))
     return RanksOnPage(
         groups=tuple(
-            _group(group, numbers, columns, timeline(operations[group.representative]) if place < DRAWN else None)
+            _group(group, numbers, columns, _operations(ranks[group.representative]) if place < DRAWN else None)
             for place, group in enumerate(groups)
         ),
         heads=tuple(column.head for column in columns),
         notes=tuple((ranks_text(ranks), texts) for ranks, texts in sorted(notes[:NOTED])),
         more_notes=len(notes[NOTED:]),
     )
+
+
+def _operations(rank: Rank) -> Timeline | None:
+    return timeline(rank.operations, step_ends(rank))
 
 
 def _group(

@@ -8,10 +8,9 @@ from dataclasses import dataclass
 from html import escape
 
 from leakscope.findings.comm.turns import Turn, turns_of
-from leakscope.record.model import Rank
 from leakscope.record.rows.comm import CommOperation
 from leakscope.report.cleaning import cleaned, one_line
-from leakscope.report.html.program_time import Axis, StepEnd, axis, own_seconds, step_ends
+from leakscope.report.html.program_time import Axis, StepEnd, axis, own_seconds
 from leakscope.units import bytes_text, seconds_text
 
 STEPS_SHOWN = 2
@@ -59,12 +58,12 @@ class Timeline:
     """Seconds of leakscope's own that the axis leaves out."""
 
 
-def timeline(rank: Rank) -> Timeline | None:
-    """The operations of at most two steps, turn by turn; None where none was timed.
+def timeline(operations: Sequence[CommOperation], ends: Sequence[StepEnd] = ()) -> Timeline | None:
+    """The operations of at most two steps, turn by turn; None where none was timed. `ends` are those of the steps.
 
     The steps shown are the last but one and the one before it, as the last is cut short by the end of the run.
     """
-    timed = [operation for operation in rank.operations if math.isfinite(operation.issued)]
+    timed = [operation for operation in operations if math.isfinite(operation.issued)]
     numbers = sorted({row.step for row in timed})
     if not numbers:
         return None
@@ -73,7 +72,6 @@ def timeline(rank: Rank) -> Timeline | None:
     turns = turns_of(ours)
     chosen = sorted(ours, key=lambda row: (row.step, turns[row.id].turn, row.issued, row.id))
     shown = cleaned(chosen[:ROWS_SHOWN])
-    ends = step_ends(rank)
     time = axis(min(row.issued for row in shown), _end(timed, shown, steps), ends, _LEFT, _WIDTH - _LEFT - 20, _PAUSE)
     return Timeline(
         svg=_svg(shown, turns, time, [end for end in ends if time.begin < end.moment < time.end]),
@@ -121,7 +119,7 @@ def _svg(rows: Sequence[CommOperation], turns: Mapping[int, Turn], time: Axis, e
         if this != group:
             parts.append(f'<text class="group" x="0" y="{y - 8:.1f}">step {this[0]}, turn {this[1]}</text>')
             group = this
-        label = f"{_what(row)}{_tensor(turns[row.id], ' ({})')}  {bytes_text(row.bytes)}"
+        label = f"{_what(row)}{_tensor(turns[row.id], ' {}', '/')}  {bytes_text(row.bytes)}"
         parts.append(f'<text class="row" x="8" y="{y + 11:.1f}">{escape(label)}</text>')
         parts.append(_bars(row, y, time))
     return "".join(parts) + "</svg>"
@@ -130,13 +128,14 @@ def _svg(rows: Sequence[CommOperation], turns: Mapping[int, Turn], time: Axis, e
 def _step_end(end: StepEnd, time: Axis, height: float) -> str:
     """A line, and leakscope's pause as a gap in the axis."""
     left, right = time.across(end.moment), time.across(end.resumed)
-    words = f"step {end.step} ends"
+    words, height = f"step {end.step} ends", height - 24
     if (end.moment, end.resumed) in time.pauses:
         words += f"; {seconds_text(end.resumed - end.moment)} of leakscope's own are left out"
     return (
         f'<g class="step"><title>{words}</title>'
-        f'<rect x="{left:.1f}" y="18" width="{max(right - left, 0.5):.1f}" height="{height - 24:.1f}"/>'
-        f'<text x="{left - 4:.1f}" y="30">step {end.step}</text><text class="next" x="{right + 4:.1f}" y="30">{end.step + 1}</text></g>'
+        f'<rect x="{left:.1f}" y="18" width="{max(right - left, 0.5):.1f}" height="{height:.1f}"/>'
+        f'<text x="{left - 4:.1f}" y="30">step {end.step}</text>'
+        f'<text class="next" x="{right + 4:.1f}" y="30">{end.step + 1}</text></g>'
     )
 
 
@@ -201,8 +200,8 @@ def _what(row: CommOperation) -> str:
     return f"{direction}{towards}" + ("" if row.tag is None else f" tag {row.tag}"[:12])
 
 
-def _tensor(turn: Turn, words: str) -> str:
-    return words.format(f"{turn.tensor} of {turn.tensors}") if turn.tensors > 1 else ""
+def _tensor(turn: Turn, words: str, of: str = " of ") -> str:
+    return words.format(f"{turn.tensor}{of}{turn.tensors}") if turn.tensors > 1 else ""
 
 
 def _tooltip(row: CommOperation) -> str:

@@ -171,7 +171,7 @@ def empty_contexts_advice(_finding: Finding, _facts: EmptyContextsFacts) -> str:
 
 
 def operation_text(operation: IssuedOperation) -> str:
-    """`recv #12 from rank 0, tag 3 (step 4, microbatch 1, at train.py:40 forward)`."""
+    """`recv #12 from rank 0, tag 3 (number 2 of step 4, at train.py:40 forward)`."""
     direction, peer = operation.direction, operation.peer
     towards = ""
     if direction in (Direction.SEND, Direction.RECV):
@@ -179,12 +179,12 @@ def operation_text(operation: IssuedOperation) -> str:
         towards = " from any rank" if peer is None else f" {to} rank {peer}"
     tagged = f", tag {operation.tag}" if operation.tag else ""
     at = f", at {operation.issued_at}" if operation.issued_at else ""
-    when = f"(step {operation.step}, microbatch {operation.microbatch}{at})"
+    when = f"(number {operation.microbatch + 1} of step {operation.step}{at})"
     return f"{direction} #{operation.nth}{towards}{tagged} {when}"
 
 
 def last_operation_text(operation: FinalOperation) -> str:
-    """`recv #12 from rank 0 (step 4, microbatch 1), still waiting`."""
+    """`recv #12 from rank 0 (number 2 of step 4), still waiting`."""
     return f"{operation_text(operation)}, {_DOING[operation.state]}"
 
 
@@ -210,7 +210,7 @@ def _unmatched_text(lost: Unmatched) -> str:
 
 
 def deadlock_text(run: Run, cycle: Sequence[int]) -> str:
-    """`rank 1 in recv #2 from rank 2 (step 2, microbatch 0, at train.py:40 forward), rank 2 in ...`."""
+    """`rank 1 in recv #2 from rank 2 (number 1 of step 2, at train.py:40 forward), rank 2 in ...`."""
     ranks = [
         f"rank {rank.number} in {operation_text(rank.final_operation)}"
         for rank in run.ranks

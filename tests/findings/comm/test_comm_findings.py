@@ -74,11 +74,9 @@ def test_a_send_without_its_receive_is_named_with_the_peers_last_operation() -> 
     (lost,) = unmatched(run)
     assert (lost.rank, lost.direction, lost.peer, lost.missing) == (0, "send", 1, 1) and lost.first.id == 2
     last_said, never = comm_notes(comm_states(run)[0])
-    assert (
-        last_said == "last operation: send #2 to rank 1 (step 2, microbatch 0, at train.py:12 exchange), still waiting"
-    )
+    assert last_said == "last operation: send #2 to rank 1 (number 1 of step 2, at train.py:12 exchange), still waiting"
     assert never.startswith("never received by rank 1: send #2") and never.endswith(
-        "recv #1 from rank 0 (step 1, microbatch 0, at train.py:15 exchange), done"
+        "recv #1 from rank 0 (number 1 of step 1, at train.py:15 exchange), done"
     )
     assert first_to_blame(run) == 1
 
@@ -159,7 +157,7 @@ def test_ranks_that_wait_for_each_other_are_named_and_not_who_waits_for_one_of_t
         assert deadlock_cycle(run) == (1, 2) and first_to_blame(run) == 1 and first_to_fail(run) is run.ranks[1]
     said = next_text(run, Findings("clean", "", 124))
     assert said.startswith(
-        "Look at ranks 1, 2 first: they wait for each other, rank 1 in recv #9 from rank 2 (step 9, "
+        "Look at ranks 1, 2 first: they wait for each other, rank 1 in recv #9 from rank 2 (number 1 of step 9, "
     )
     assert "), rank 2 in recv #9 from rank 1 (" in said and "rank 0" not in said
     assert hung_text(run) == "ranks 0, 2 hung after 7 steps: nothing was sent or received for 8 s"
