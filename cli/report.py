@@ -15,8 +15,8 @@ from leakscope.errors import LeakscopeError
 from leakscope.options import OFFERED
 
 _AS = (
-    "How to tell it (text), again and again: text, json, html, sarif, junit. One without a FILE goes to stdout; in a "
-    "folder the file is findings.<suffix>."
+    "How to tell it (text), again and again: text, json, html, markdown, sarif, junit, csv, trace, speedscope. One "
+    "without a FILE goes to stdout; in a folder FILE is findings.<suffix>."
 )
 
 

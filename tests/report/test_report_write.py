@@ -17,6 +17,8 @@ from leakscope.report.cleaning import cleaned
 from leakscope.report.marks import source_line, suspects
 from leakscope.report.wording import listed_numbers
 
+NAMES = ["text", "json", "html", "markdown", "sarif", "junit", "csv", "trace", "speedscope"]
+
 
 @pytest.mark.process
 def test_write_leaves_both_files_and_nothing_else(tmp_path: Path) -> None:
@@ -35,7 +37,7 @@ def test_a_folder_that_is_not_there_is_an_error(tmp_path: Path) -> None:
 
 
 def test_formats_are_named_and_an_unknown_one_is_a_key_error() -> None:
-    assert list(FORMATS) == ["text", "json", "html", "sarif", "junit"]
+    assert list(FORMATS) == NAMES
     with pytest.raises(KeyError):
         FORMATS["pdf"]
 
@@ -63,7 +65,7 @@ def install_formats(folder: Path, entries: str) -> None:
 def test_an_installed_package_adds_a_format(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     install_formats(tmp_path, "tiny = tiny_format:TINY\njson = tiny_format:TINY\ngone = tiny_format:GONE\n")
     monkeypatch.syspath_prepend(tmp_path)
-    assert list(FORMATS) == ["text", "json", "html", "sarif", "junit", "gone", "tiny"]
+    assert list(FORMATS) == [*NAMES, "gone", "tiny"]
     assert "tiny_format" not in sys.modules, "a format is imported when it is asked for"
     assert FORMATS["tiny"](*examples.leaking()) == "leaks, 2 ranks"
     assert FORMATS["json"](*examples.leaking()).startswith("{"), "leakscope's own names are not to be had"
@@ -72,7 +74,7 @@ def test_an_installed_package_adds_a_format(tmp_path: Path, monkeypatch: pytest.
 
 
 @pytest.mark.process
-@pytest.mark.parametrize("form", ["text", "json", "html", "sarif", "junit"])
+@pytest.mark.parametrize("form", NAMES)
 @pytest.mark.parametrize("name", examples.ALL)
 def test_every_format_tells_every_example_the_same_way_twice(form: str, name: str) -> None:
     assert FORMATS[form](*examples.ALL[name]()) == FORMATS[form](*examples.ALL[name]())

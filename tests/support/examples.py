@@ -369,9 +369,8 @@ def no_step() -> tuple[Run, Findings]:
     )
 
 
-def hostile() -> tuple[Run, Findings]:
+def hostile(bad: str = HOSTILE) -> tuple[Run, Findings]:
     """Every string that a run can bring with it, written by someone who means harm."""
-    bad = HOSTILE
     hop = Hop(bad, bad, "instance", f"{bad}.py:3", "unknown", bad, bad + "\x1b[31m\u202e", 5)
     finding = Finding(
         rule="step-growth",

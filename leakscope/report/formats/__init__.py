@@ -56,8 +56,12 @@ OWN: tuple[Format, ...] = (
     OwnFormat("text", ".txt", "leakscope.report.text.page"),
     OwnFormat("json", ".json", "leakscope.report.formats.as_json"),
     OwnFormat("html", ".html", "leakscope.report.html.page"),
+    OwnFormat("markdown", ".md", "leakscope.report.formats.as_markdown"),
     OwnFormat("sarif", ".sarif", "leakscope.report.formats.as_sarif"),
     OwnFormat("junit", ".xml", "leakscope.report.formats.as_junit"),
+    OwnFormat("csv", ".csv", "leakscope.report.formats.as_csv"),
+    OwnFormat("trace", ".trace.json", "leakscope.report.formats.trace.as_trace"),
+    OwnFormat("speedscope", ".speedscope.json", "leakscope.report.formats.as_speedscope"),
 )
 """A package cannot take the name of one of these."""
 

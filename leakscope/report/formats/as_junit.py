@@ -7,26 +7,18 @@ from xml.etree import ElementTree
 from leakscope.findings.kinds import Origin, Severity
 from leakscope.findings.model import Finding, Findings
 from leakscope.record.model import Rank, Run
-from leakscope.report.adding_lines import ADDED_AT, edit_text
 from leakscope.report.cleaning import cleaned
+from leakscope.report.formats.finding_details import detail_lines
 from leakscope.report.wording import (
-    advice,
-    also_text,
-    cut_name,
     ended_badly,
     ended_text,
     error_text,
-    freed_text,
     held_text,
-    holds_nothing,
-    reason_text,
     seen_text,
-    status_word,
     suppressed_by_text,
     title,
     unjudged_text,
     why_text,
-    would_be_freed,
 )
 from leakscope.verdict import Verdict
 
@@ -84,20 +76,7 @@ def _summary(finding: Finding) -> str:
 
 
 def _details(finding: Finding) -> str:
-    words = [status_word(finding, hop) for hop in finding.trace]
-    reasons = map(reason_text, finding.trace)
-    statuses = [f"{word}: {reason}" if reason else word for word, reason in zip(words, reasons, strict=True)]
-    lines = [f"{hop.object} ({status}) {hop.reference}" for hop, status in zip(finding.trace, statuses, strict=True)]
-    if finding.cut is not None:
-        where = f" at {finding.cut.where}" if finding.cut.where else ""
-        lines.append(f"cut {cut_name(finding.cut)}{where}{also_text(finding.cut)}: {would_be_freed(finding)}")
-        added = dict.fromkeys(place for reference in finding.cut.references for place in reference.added_at)
-        lines += [f"{ADDED_AT} {place}" for place in added]
-        lines.append(edit_text(finding))
-    if not holds_nothing(finding):
-        lines.append(f"freed by {freed_text(finding)}")
-    lines += [f"made at {place}" for place in finding.made_at]
-    return "\n".join(line.rstrip() for line in (*lines, advice(finding)) if line)
+    return "\n".join(detail_lines(finding))
 
 
 def _counted(suite: ElementTree.Element) -> str:

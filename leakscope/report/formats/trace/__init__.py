@@ -1,0 +1,1 @@
+"""What happened when? Steps, looks, communication and memory over time, for a viewer of traces."""

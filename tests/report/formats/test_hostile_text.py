@@ -1,0 +1,78 @@
+"""Is every format what its readers take, whatever is written in names, paths and messages of a run?"""
+
+from __future__ import annotations
+
+import csv
+import json
+from importlib.resources import files
+from io import StringIO
+
+import jsonschema
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support import examples
+from support.formats import junit_rules, markdown_rules, sarif_rules, speedscope_rules, trace_rules
+
+from leakscope.report import FORMATS
+from leakscope.report.formats.as_csv import COLUMNS
+
+_SCHEMA = jsonschema.Draft202012Validator(
+    json.loads(files("leakscope.report.formats").joinpath("findings.schema.json").read_text())
+)
+CONTROL = "\x00\x1b[2J\u202e\ud800\ufffe"
+NASTY = (
+    examples.HOSTILE,
+    "a b:3 c/train it.py",
+    "=HYPERLINK(1)|@team #12 https://x.y www.x.y GH-3",
+    "```\n</details>\n\n# h\n- [x](javascript:1) ![i](x)\n~~~",
+    "</pre></code></td>\n|a|b|\n|-|-|",
+    "\"\\\n\t{0} %s $$x$$ <!-- ]]> &amp; '",
+    "../../etc/passwd",
+    "file:///x",
+    "//host/x",
+    "\u200b@me \u00e9\u0301 \U0001f600",
+    CONTROL,
+    "`",
+    "",
+    " ",
+)
+TEXT = st.one_of(
+    st.sampled_from(NASTY),
+    st.text(max_size=30),
+    st.lists(st.sampled_from([*"`|<>@#*_[]()!&;:/\\\n ~=+-\"'$w.", "www", "://", "</", "gh-1", "x"]), max_size=15).map(
+        "".join
+    ),
+)
+
+
+def all_problems(text: str) -> list[str]:
+    run, findings = examples.hostile(text)
+    told = {
+        name: FORMATS[name](run, findings)
+        for name in ("json", "sarif", "junit", "markdown", "csv", "trace", "speedscope")
+    }
+    for each in told.values():
+        assert "\x1b" not in each and "\x00" not in each and "\u202e" not in each
+    rows = list(csv.reader(StringIO(told["csv"], newline="")))
+    return [
+        *(str(error) for error in _SCHEMA.iter_errors(json.loads(told["json"]))),
+        *sarif_rules.problems(json.loads(told["sarif"])),
+        *junit_rules.problems(told["junit"]),
+        *markdown_rules.problems(told["markdown"]),
+        *trace_rules.problems(json.loads(told["trace"])),
+        *speedscope_rules.problems(json.loads(told["speedscope"])),
+        *(f"a row of {len(row)} cells" for row in rows if len(row) != len(COLUMNS)),
+        *(f"{cell} is a formula" for row in rows for cell in row[4:7] if cell.startswith(("=", "+", "-", "@"))),
+    ]
+
+
+@pytest.mark.parametrize("index", range(len(NASTY)))
+def test_what_is_known_to_break_things(index: int) -> None:
+    assert all_problems(NASTY[index]) == []
+
+
+@settings(max_examples=60, deadline=None)
+@given(TEXT)
+def test_any_text(text: str) -> None:
+    assert all_problems(text) == []

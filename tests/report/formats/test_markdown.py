@@ -1,0 +1,53 @@
+"""Can a comment or a job's summary take the markdown, and does it say what a reader needs?"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from markdown_it import MarkdownIt
+from support import examples
+from support.formats.markdown_rules import problems
+
+from leakscope.report import FORMATS
+from leakscope.report.formats.as_markdown import MOST
+from leakscope.report.formats.github_text import block, code, plain, sentence
+
+
+@pytest.mark.parametrize("name", examples.ALL)
+def test_every_example_is_shown_as_it_is_meant(name: str) -> None:
+    assert list(problems(FORMATS["markdown"](*examples.ALL[name]()))) == []
+
+
+def test_the_first_lines_say_what_to_cut() -> None:
+    text = FORMATS["markdown"](*examples.leaking())
+    head = text.partition("<details>")[0]
+    assert head.startswith("### ❌ leakscope: 2 leaks\n")
+    assert "<code>closure extract</code> at <code>stage.py:41</code> | 1.50 MiB | 128.00 KiB |" in head
+    assert "**Next:** Cut <code>closure extract</code> at stage.py:41" in head
+    assert text.count("<details>") == text.count("</details>") == 4
+    assert FORMATS["markdown"](*examples.clean()).startswith("### ✅ leakscope: no leak\n")
+
+
+def test_a_run_that_says_too_much_is_cut_short_and_says_so() -> None:
+    run, findings = examples.leaking()
+    many = tuple(replace(findings.findings[1], fingerprint=f"{number:08x}") for number in range(1000))
+    text = FORMATS["markdown"](run, replace(findings, findings=many))
+    assert len(text) <= MOST and list(problems(text)) == []
+    assert "| and 950 more |" in text and "sections left out: a comment takes 65,000 characters" in text
+    long = replace(findings.findings[1], made_at=tuple(f"train.py:{line} f" for line in range(1, 9000)))
+    text = FORMATS["markdown"](run, replace(findings, findings=(long, *findings.findings)))
+    assert len(text) <= MOST and "1 section left out" in text and text.count("<details>") == 4
+
+
+@pytest.mark.parametrize("lines", [["```"], ["````", "x"], ["~~~", "</details>"], ["a\nb```", "    ```"], []])
+def test_lines_stay_in_their_block(lines: list[str]) -> None:
+    fence, inline = MarkdownIt("commonmark").parse("\n".join([*block(lines), "after"]))[0:2]
+    assert fence.type == "fence" and inline.type == "paragraph_open"
+    assert fence.content.splitlines() == [" ".join(line.splitlines()) for line in lines]
+
+
+def test_text_calls_nobody() -> None:
+    assert plain("@team | <b>") == "@\u200bteam &#124; &#60;b&#62;"
+    assert plain("x " * 300, 10) == "x x x x x…" and code("a`b") == "<code>a&#96;b</code>"
+    assert sentence("Cut `a_b` at *x*") == "Cut <code>a&#95;b</code> at &#42;x&#42;"
