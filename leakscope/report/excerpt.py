@@ -87,9 +87,9 @@ class Stretch:
     """They need not be seen first."""
 
 
-def folded_trace(finding: Finding) -> tuple[Stretch, ...]:
+def folded_trace(finding: Finding, least: int = 2) -> tuple[Stretch, ...]:
     """The whole trace: its root, each reference to cut with what it holds, where a cycle closes, and the memory are
-    seen; two hops or more in between are folded.
+    seen; `least` hops or more in between are folded.
     """
     last = len(finding.trace) - 1
     cuts = [reference.trace for reference in finding.cut.references] if finding.cut is not None else []
@@ -98,5 +98,5 @@ def folded_trace(finding: Finding) -> tuple[Stretch, ...]:
     stretches = []
     for is_seen, hops in groupby(range(len(finding.trace)), lambda at: at in seen):
         positions = list(hops)
-        stretches.append(Stretch(range(positions[0], positions[-1] + 1), not is_seen and len(positions) > 1))
+        stretches.append(Stretch(range(positions[0], positions[-1] + 1), not is_seen and len(positions) >= least))
     return tuple(stretches)

@@ -28,9 +28,16 @@ def test_text_is_the_golden_text(name: str) -> None:
     assert FORMATS["text"](*examples.ALL[name]()) == expected
 
 
+@pytest.mark.parametrize("name", ["leaking", "hostile"])
+def test_the_whole_text_is_the_golden_text(name: str) -> None:
+    expected = (GOLDEN / f"{name}_verbose.txt").read_text(encoding="utf-8")
+    assert render(*examples.ALL[name](), verbose=True) == expected
+
+
 @pytest.mark.parametrize("name", examples.ALL)
-def test_no_line_is_wider_than_the_page_nor_moves_the_cursor(name: str) -> None:
-    text = FORMATS["text"](*examples.ALL[name]())
+@pytest.mark.parametrize("verbose", [False, True])
+def test_no_line_is_wider_than_the_page_nor_moves_the_cursor(name: str, verbose: bool) -> None:
+    text = render(*examples.ALL[name](), verbose=verbose)
     assert max(map(len, text.splitlines())) <= WIDTH
     assert all(character.isprintable() or character == "\n" for character in text)
 
@@ -42,7 +49,7 @@ def test_verdict_why_and_next_come_first() -> None:
 
 
 def test_suspect_references_are_underlined_to_their_length() -> None:
-    lines = FORMATS["text"](*examples.leaking()).splitlines()
+    lines = render(*examples.leaking(), verbose=True).splitlines()
     at = next(i for i, line in enumerate(lines) if "↓ .losses" in line)
     assert lines[at + 1].split("│")[1].strip() == "~" * len(".losses")
     assert lines[at + 1].index("~") == lines[at].index(".losses")
@@ -51,13 +58,13 @@ def test_suspect_references_are_underlined_to_their_length() -> None:
 
 
 def test_a_trace_that_went_round_says_so_and_repeats_no_reason() -> None:
-    text = FORMATS["text"](*examples.leaking())
+    text = render(*examples.leaking(), verbose=True)
     assert text.count("the cycle is closed; from it on to the memory:") == 1
     assert text.count("no root leads here: the cycle keeps itself") == 1 and text.count(": held by the cycle") == 1
 
 
 def test_a_source_line_is_told_once_for_all_that_was_made_there() -> None:
-    lines = [line.strip() for line in FORMATS["text"](*examples.leaking()).splitlines()]
+    lines = [line.strip() for line in render(*examples.leaking(), verbose=True).splitlines()]
     at = lines.index("made at   stage.py:41 forward (aten::addmm)")
     assert lines[at + 1 : at + 5] == [
         "stage.py:41 forward (aten::mul)",
@@ -92,8 +99,18 @@ def test_every_format_names_all_references_that_must_be_cut_together() -> None:
     assert [one["written"] for one in references][1:] == ["log.last in main()", "seen"]
 
 
+def test_verdict_and_cut_are_said_once_more_at_the_end() -> None:
+    for verbose in (False, True):
+        text = " ".join(render(*examples.leaking(), verbose=verbose).split())
+        assert text.endswith(
+            "Verdict: LEAKS: Cut `closure extract` at stage.py:41: 768.00 KiB would be freed on 2 ranks together, then "
+            "the other leak (exit status 23)"
+        )
+    assert render(*examples.clean()).endswith("\n\nVerdict: CLEAN (exit status 0)\n")
+
+
 def test_sections_follow_the_leaks() -> None:
-    text = FORMATS["text"](*examples.leaking())
+    text = render(*examples.leaking(), verbose=True)
     places = [text.index(word) for word in ("Leaks (2)", "Held by libraries", "Notes: too small", "Ranks\n")]
     assert places == sorted(places)
 

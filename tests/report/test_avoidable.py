@@ -16,6 +16,7 @@ from leakscope.findings.peak.library_drag import OthersFacts
 from leakscope.findings.stages.verdict import avoidable_over
 from leakscope.record.model import Run
 from leakscope.report import FORMATS
+from leakscope.report.text.page import render
 from leakscope.report.wording import title
 
 MIB = 1 << 20
@@ -72,7 +73,7 @@ def test_one_line_says_how_much_who_since_when_and_what_to_do(changes: dict[str,
 
 def test_the_text_has_a_section_of_its_own_the_largest_first() -> None:
     grads = replace(late(), facts=OthersFacts(2 * MIB, Releaser.GRADIENT, MIB), retained_bytes=2 * MIB, cut=None)
-    text = FORMATS["text"](*told(grads, late(arguments=("out",))))
+    text = render(*told(grads, late(arguments=("out",))), verbose=True)
     section = text[text.index("Avoidable memory (2): never a leak") : text.index("Ranks\n")]
     first, second = (" ".join(line.split()) for line in section.split("\n- ")[1:])
     assert first == (
@@ -82,7 +83,14 @@ def test_the_text_has_a_section_of_its_own_the_largest_first() -> None:
     )
     assert second.startswith("rank 0: gradients of the last step are kept until zero_grad: 2.00 MiB at the step's peak")
     assert second.endswith("before the next forward, and the peak falls by 1.00 MiB.")
-    assert "Notes" not in text and "Avoidable" not in FORMATS["text"](*told())
+    assert "Notes" not in text and "Avoidable" not in render(*told(), verbose=True)
+
+
+def test_without_verbose_it_is_a_line_with_the_largest() -> None:
+    lines = FORMATS["text"](*told(late(), late())).splitlines()
+    (line,) = (line for line in lines if line.startswith("Avoidable"))
+    assert line.startswith("Avoidable  2 holders, the largest: rank 0: `out in main()` at train.py:31: 12.00 MiB")
+    assert "Avoidable" not in FORMATS["text"](*told())
 
 
 def test_no_form_calls_it_a_failure() -> None:

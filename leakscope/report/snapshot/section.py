@@ -56,6 +56,21 @@ def _stories(run: Run, groups: Sequence[Sequence[int]]) -> list[tuple[Rank, int,
     return [(rank, told[rank.number], cleaned(device_looks(rank))) for rank in run.ranks if rank.number in told]
 
 
+def device_text(run: Run) -> str:
+    """`1.00 GiB reserved on cuda:0 by rank 2, 960.00 MiB active`: of the rank that has reserved most at its last look;
+    "" where no accelerator's allocator was looked at.
+    """
+    last = [(looks[-1], rank.number) for rank in run.ranks if (looks := cleaned(device_looks(rank)))]
+    if not last:
+        return ""
+    most, number = max(last, key=lambda each: (each[0].reserved, -each[1]))
+    of_rank = f" by rank {number}" if len(run.ranks) > 1 else ""
+    return (
+        f"{bytes_text(most.reserved)} reserved on {most.kind}:{most.device}{of_rank}, {bytes_text(most.active)} active "
+        f"at the last look"
+    )
+
+
 def _table(rows: list[tuple[str, ...]]) -> Iterator[str]:
     widths = [max(len(row[i]) for row in rows) for i in range(len(_HEADS))]
     for row in rows:

@@ -2,39 +2,32 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Iterator
-from dataclasses import dataclass
 
-from leakscope.findings.kinds import RuleName
-from leakscope.findings.model import Finding, Hop
+from leakscope.findings.model import Finding
 from leakscope.record.model import Run
 from leakscope.report.adding_lines import ADDED_AT, SUGGESTION, adding_lines, edit_lines
-from leakscope.report.cleaning import one_line
-from leakscope.report.marks import NO_TRACE, allocation_sites, closes_cycle, source_line, suspects
+from leakscope.report.marks import allocation_sites, source_line
 from leakscope.report.sightings import seen_together
-from leakscope.report.text.lines import Line, Paragraph, cells, field_lines, wrapped
+from leakscope.report.text.lines import Line, field_lines, wrapped
+from leakscope.report.text.trace import trace_lines
 from leakscope.report.wording import (
     advice,
     also_text,
     bytes_span,
-    cut_frees_text,
     cut_name,
     cycle_text,
     freed_text,
     held_text,
     holds_nothing,
-    new_reasons,
     no_cut_text,
     of_block,
     proved_text,
     ranks_text,
     seen_text,
-    status_word,
     title,
     would_be_freed,
 )
-from leakscope.units import bytes_text
 
 INDENT, COLUMN = "   ", 10
 """Before a field of a finding, and the columns that its name takes."""
@@ -62,7 +55,7 @@ def finding_lines(run: Run, finding: Finding, number: int) -> Iterator[Line]:
 
 def _held(run: Run, finding: Finding) -> Iterator[Line]:
     """What holds the memory, what to cut, and who frees it."""
-    if trace := list(_trace(finding)):
+    if trace := list(trace_lines(finding)):
         yield from trace
         yield ""
     yield from _cut(run, finding)
@@ -93,64 +86,6 @@ def _made_at(run: Run, finding: Finding) -> Iterator[Line]:
 def _source(line: str) -> Iterator[Line]:
     if line:
         yield from field_lines("", f"| {line}", INDENT, COLUMN)
-
-
-def _trace(finding: Finding) -> Iterator[Line]:
-    if not finding.trace and finding.rule != RuleName.LATE_RELEASE:  # of that the holders are known, and many
-        yield f"   {NO_TRACE}"
-    at_fault, cut, reasons = suspects(finding), finding.cut_position, new_reasons(finding)
-    last = len(finding.trace) - 1
-    for index, hop in enumerate(finding.trace):
-        branch = "╰→ " if index == last else "┬─ " if index == 0 else "├─ "
-        stem = "     " if index == last else "│    "
-        place = f"  ({hop.where})" if hop.where else ""
-        yield from wrapped(f"{one_line(hop.object)}{place}", "   " + branch, "   " + stem)
-        if closes_cycle(finding, index):
-            yield f"   {stem}the cycle is closed; from it on to the memory:"
-            continue
-        status = status_word(finding, hop)
-        if reasons[index]:
-            yield from wrapped(f"{status}: {reasons[index]}", "   " + stem)
-        elif index == 0 or status != status_word(finding, finding.trace[index - 1]):
-            yield f"   {stem}{status}"
-        if hop.reference and index != last:
-            yield from _reference(finding, hop, stem, index in at_fault, index == cut)
-
-
-def _reference(finding: Finding, hop: Hop, stem: str, at_fault: bool, is_cut: bool) -> Iterator[Line]:
-    name = one_line(hop.reference)
-    mark = ""
-    if is_cut and finding.cut is not None:
-        mark = f"   <- cut here{also_text(finding.cut)}: {cut_frees_text(finding.cut)}"
-    elif at_fault and hop.frees_bytes:
-        mark = f"   (cutting it would free {bytes_text(hop.frees_bytes)})"
-    yield _Reference(name, f"   {stem}", mark, at_fault or is_cut)
-
-
-@dataclass(frozen=True)
-class _Reference:
-    """The reference that leads from one object of the trace to the next."""
-
-    name: str
-    stem: str
-    mark: str
-    """What there is to say of it."""
-    underlined: bool
-
-    def lines(self, width: int) -> Iterator[str]:
-        """Its name, and the mark behind it or, where there is no room for that, below."""
-        lead = f"{self.stem}↓ "
-        room = width - len(lead)
-        pieces = textwrap.wrap(self.name, room) or [""]
-        for number, piece in enumerate(pieces):
-            closing = number == len(pieces) - 1
-            inline = self.mark if closing and cells(piece) + cells(self.mark) <= room else ""
-            yield lead + piece + inline
-            lead = f"{self.stem}  "
-            if self.underlined:
-                yield lead + "~" * cells(piece)
-            if closing and self.mark and not inline:
-                yield from Paragraph(self.mark.strip(), lead, lead).lines(width)
 
 
 def _cut(run: Run, finding: Finding) -> Iterator[Line]:

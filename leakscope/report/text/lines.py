@@ -39,6 +39,23 @@ class Paragraph:
 
 
 @dataclass(frozen=True)
+class Shortened:
+    """A paragraph of so many lines at the most: where it is longer, its end is left out and `...` says so."""
+
+    paragraph: Paragraph
+    most: int
+
+    def lines(self, width: int) -> Iterator[str]:
+        """At least one."""
+        told = list(self.paragraph.lines(width))
+        yield from told[: self.most - 1]
+        if len(told) > self.most:
+            yield cropped(f"{told[self.most - 1]} ...", width)
+        else:
+            yield from told[self.most - 1 :]
+
+
+@dataclass(frozen=True)
 class Cropped:
     """A line that is of no use in pieces: what does not fit is left out."""
 
@@ -47,6 +64,12 @@ class Cropped:
     def lines(self, width: int) -> Iterator[str]:
         """One."""
         yield cropped(self.text, width)
+
+
+def short_field(name: str, text: str, most: int, indent: str = "", column: int = 9) -> Line:
+    """A name and, in its own column, what there is to say of it in so many lines."""
+    text = " ".join(text.splitlines())
+    return Shortened(Paragraph(text, f"{indent}{name.ljust(column)}", indent + " " * column), most)
 
 
 def field_lines(name: str, text: str, indent: str = "", column: int = 9) -> Iterator[Line]:

@@ -7,32 +7,32 @@ from collections.abc import Iterable, Iterator, Sequence
 from leakscope.findings.model import Finding, Findings
 from leakscope.record.model import Run
 from leakscope.report.cleaning import cleaned
-from leakscope.report.per_rank import looking_text
 from leakscope.report.rank_groups import rank_groups
 from leakscope.report.snapshot.section import device_lines
 from leakscope.report.text.avoidable import avoidable_lines
+from leakscope.report.text.brief import brief_finding_lines
+from leakscope.report.text.closing import closing_lines
 from leakscope.report.text.finding import finding_lines
 from leakscope.report.text.ledger import ledger_lines
-from leakscope.report.text.lines import WIDTH, Line, field_lines, laid_out, wrapped
+from leakscope.report.text.lines import WIDTH, Cropped, Line, field_lines, laid_out, wrapped
 from leakscope.report.text.ranks import rank_lines
 from leakscope.report.text.small_print import small_print
+from leakscope.report.text.verdict import about_lines, last_lines, verdict_lines
 from leakscope.report.wording import (
-    clock_text,
-    failure_text,
     first_cut,
     held_text,
-    hung_text,
     leaks,
     library,
-    next_text,
     notes,
     plural,
-    run_text,
-    steps_of,
     title,
-    why_text,
 )
+from leakscope.units import bytes_text
 
+TOLD = 3
+"""Leaks that are told at some length, chosen: the first ones, on half a screen each."""
+LISTED = 20
+"""Leaks that have a line at least, chosen."""
 HEADINGS = {
     "leak": "Leaks",
     "library": "Held by libraries: no leak",
@@ -40,21 +40,44 @@ HEADINGS = {
 }
 
 
-def render(run: Run, findings: Findings, verbose: bool = False, width: int = WIDTH) -> str:
-    """The whole report as plain text, so many columns wide, without colour.
+def render(run: Run, findings: Findings, verbose: bool = False, width: int = WIDTH, page: str = "") -> str:
+    """The report as plain text, so many columns wide, without colour; `page`: where the page of the run lies.
 
-    Without `verbose` what decides nothing takes a line, and figures that are only of use beside a leak are left out.
+    Without `verbose` it is a screenful: what decides nothing takes a line, and a trace is folded.
     """
     run, findings = cleaned(run), cleaned(findings)
-    groups = rank_groups(run, findings)
-    alike = () if verbose else [group.ranks for group in groups]
-    lines = [*_verdict(run, findings, alike), "", *_section(run, "leak", leaks(findings), whole=True)]
-    lines += [*avoidable_lines(run, findings), *ledger_lines(findings, alike, verbose), *_aside(run, findings, verbose)]
-    lines += [*rank_lines(run, findings, groups, verbose), ""]
-    if device := list(device_lines(run, alike)):
-        lines += [*(line for text in device for line in wrapped(text, "", "  ")), ""]
-    lines += small_print(run, findings, verbose, alike)
+    lines = _whole(run, findings) if verbose else _brief(run, findings, page)
     return _joined(lines, width)
+
+
+def _brief(run: Run, findings: Findings, page: str) -> Iterator[Line]:
+    distinct = leaks(findings)
+    groups = rank_groups(run, findings)
+    alike = [group.ranks for group in groups]
+    yield from (*verdict_lines(run, findings, alike), "")
+    for number, finding in enumerate(distinct[:TOLD], 1):
+        yield from (*brief_finding_lines(run, finding, number), "")
+    for number, finding in enumerate(distinct[TOLD:LISTED], TOLD + 1):
+        yield Cropped(f"{number}. {bytes_text(finding.retained_bytes)} [{finding.fingerprint}] {title(finding)}")
+    if len(distinct) > LISTED:
+        yield f"and {plural(len(distinct) - LISTED, 'smaller leak')}"
+    if len(distinct) > TOLD:
+        yield ""
+    yield from closing_lines(run, findings, groups, page)
+    yield from ("", *small_print(run, findings, verbose=False, groups=alike))
+    yield from last_lines(findings)
+
+
+def _whole(run: Run, findings: Findings) -> Iterator[Line]:
+    yield from (*verdict_lines(run, findings), *about_lines(run), "")
+    yield from _section(run, "leak", leaks(findings), whole=True)
+    yield from (*avoidable_lines(run, findings), *ledger_lines(findings, verbose=True))
+    yield from _aside(run, findings, whole=True)
+    yield from (*rank_lines(run, findings, rank_groups(run, findings), verbose=True), "")
+    if device := list(device_lines(run)):
+        yield from (*(line for text in device for line in wrapped(text, "", "  ")), "")
+    yield from small_print(run, findings, verbose=True)
+    yield from last_lines(findings)
 
 
 def render_in_test(run: Run, findings: Findings) -> str:
@@ -76,37 +99,6 @@ def render_in_test(run: Run, findings: Findings) -> str:
 
 def _joined(lines: Iterable[Line], width: int = WIDTH) -> str:
     return "\n".join(line.rstrip() for line in laid_out(lines, width)).rstrip() + "\n"
-
-
-def _verdict(run: Run, findings: Findings, groups: Sequence[Sequence[int]]) -> Iterator[Line]:
-    name, failure = failure_text(run)
-    if failure:
-        yield from field_lines(name, failure)
-    distinct = leaks(findings)
-    count = f": {plural(len(distinct), 'distinct leak')}" if distinct else ""
-    nothing = failure and not steps_of(run) and not distinct
-    count = ": before the first step there is nothing to judge" if nothing else count
-    yield from field_lines("Verdict", f"{findings.verdict.upper()}{count} (exit status {findings.exit_status})")
-    if hung := hung_text(run):
-        yield from field_lines("Hung", hung)
-    if not nothing:
-        yield from field_lines("Why", why_text(findings))
-    for sentence in run_text(findings.out_of_memory, groups):
-        yield from field_lines("Memory", sentence)
-    if not nothing:
-        yield from field_lines("Next", next_text(run, findings))
-    yield from field_lines("Run", _about(run))
-    if run.folder:
-        yield from field_lines("Folder", run.folder)
-
-
-def _about(run: Run) -> str:
-    """`train.py: 2 ranks, 12 steps by Adam.step, 4 looks (960.0 ms), cpu, torch 2.13.0, native heap reader`."""
-    steps = f"{plural(steps_of(run), 'step')} {clock_text(run)}".strip()
-    of_run = (plural(max(len(run.ranks), run.expected_ranks), "rank"), steps, looking_text(run))
-    reader = f"{run.heap_reader} heap reader" if run.heap_reader else ""
-    parts = (*of_run, run.device, f"torch {run.torch}" if run.torch else "", reader)
-    return f"{' '.join(run.command)}: {', '.join(part for part in parts if part)}"
 
 
 def _aside(run: Run, findings: Findings, whole: bool) -> Iterator[Line]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from leakscope.findings.memory.gc_advice import collecting_matters
 from leakscope.findings.model import Findings
 from leakscope.record.model import Run
 from leakscope.report.text.lines import Line, wrapped
@@ -27,6 +26,8 @@ LISTED_SHOWN = 30
 """Lines of what was alive at the end: a screenful."""
 UNJUDGED_SHOWN = 12
 """Lines of what was not judged, chosen."""
+BRIEF = 4
+"""Lines of a list at most, chosen, where not all is told."""
 
 
 def small_print(run: Run, findings: Findings, verbose: bool, groups: Sequence[Sequence[int]] = ()) -> Iterator[Line]:
@@ -38,18 +39,17 @@ def small_print(run: Run, findings: Findings, verbose: bool, groups: Sequence[Se
         ("Not judged", _unjudged(findings, verbose), True),
         ("Suppressed", _suppressed(findings), True),
         ("Memory that lay unused", run_text(findings.drag, groups), verbose),
-        (
-            "What collecting would do",
-            run_text(findings.gc_advice, groups),
-            verbose or collecting_matters(findings.gc_advice),
-        ),
+        ("What collecting would do", run_text(findings.gc_advice, groups), verbose),
         ("Alive after the script's main code had returned", _listed(findings, groups), verbose or not steps_of(run)),
     ):
         if items and is_shown:
             yield heading
             yield "=" * len(heading)
-            for item in items:
+            shown = items if verbose or len(items) <= BRIEF + 1 else items[:BRIEF]
+            for item in shown:
                 yield from wrapped(item, "- ", "  ")
+            if len(shown) < len(items):
+                yield f"- and {len(items) - len(shown)} more"
             yield ""
 
 

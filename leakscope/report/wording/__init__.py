@@ -24,6 +24,7 @@ from leakscope.report.wording.held import (
     held_text,
     holds_nothing,
     line_to_edit,
+    measured_text,
     new_reasons,
     no_cut_text,
     proved_text,
@@ -55,7 +56,7 @@ from leakscope.report.wording.sections import (
 )
 from leakscope.report.wording.sentences import advice, avoidable_text, run_text, title
 from leakscope.report.wording.verdict.known import suppressed_by_text, suppression_notes
-from leakscope.report.wording.verdict.ledger import ledger_by_interval, ledger_table, lines_text, rose_text
+from leakscope.report.wording.verdict.ledger import kinds_text, ledger_by_interval, ledger_table, lines_text, rose_text
 from leakscope.report.wording.verdict.next_step import first_cut, next_text
 from leakscope.report.wording.verdict.why import unjudged_text, unjudged_together, why_text
 
@@ -84,6 +85,7 @@ __all__ = [
     "is_fault",
     "is_hung",
     "is_worth_telling",
+    "kinds_text",
     "leaks",
     "ledger_by_interval",
     "ledger_table",
@@ -93,6 +95,7 @@ __all__ = [
     "lines_text",
     "listed_numbers",
     "listed_texts",
+    "measured_text",
     "new_reasons",
     "next_text",
     "no_cut_text",

@@ -115,6 +115,16 @@ def proved_text(finding: Finding) -> str:
     return f"not proved: {cut.unproved}" if cut.unproved else ""
 
 
+def measured_text(finding: Finding) -> str:
+    """`measured 72.00 of 72.00 MiB`: what went free of what is held where the cut was tried; else as `proved_text`."""
+    cut = finding.cut
+    if cut is None or cut.proved_bytes is None:
+        return proved_text(finding)
+    freed, held = bytes_text(cut.proved_bytes), bytes_text(max(finding.retained_bytes, cut.proved_bytes))
+    number, _, unit = freed.rpartition(" ")
+    return f"measured {number if held.endswith(f' {unit}') else freed} of {held}"
+
+
 def cycle_text(finding: Finding) -> str:
     """`function extract, closure extract -> cell, contents -> function extract`; "" where there is no cycle, or the
     trace has gone round it already.

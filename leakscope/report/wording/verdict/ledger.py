@@ -76,6 +76,15 @@ def lines_text(lines: Iterable[Line]) -> str:
     )
 
 
+def kinds_text(lines: Iterable[Line]) -> str:
+    """`27.00 MiB leaked, 614.11 KiB grad nodes of graphs`: the kinds that moved, but for the small ones."""
+    words = {**KINDS, LineKind.LEAKS: "leaked"}
+    sizes = by_kind(lines)
+    moved = max(sum(map(abs, sizes.values())), 1 / _SHARE)
+    largest = sorted(sizes.items(), key=lambda item: -abs(item[1]))
+    return ", ".join(f"{bytes_text(size)} {words[kind]}" for kind, size in largest if abs(size) >= _SHARE * moved)
+
+
 def ledger_table(
     findings: Findings, groups: Sequence[Sequence[int]] = ()
 ) -> tuple[tuple[Grown, int, tuple[tuple[int, float, str], ...]], ...]:

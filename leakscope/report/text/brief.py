@@ -1,0 +1,116 @@
+"""One finding on half a screen: what it holds, which line to edit, what that frees."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from leakscope.findings.kinds import FreedBy
+from leakscope.findings.model import Finding
+from leakscope.record.model import Run
+from leakscope.report.adding_lines import adding_lines, edit_lines
+from leakscope.report.excerpt import excerpts
+from leakscope.report.marks import allocation_sites
+from leakscope.report.text.lines import Cropped, Line, Paragraph, field_lines, short_field, wrapped
+from leakscope.report.text.trace import folded_trace_lines
+from leakscope.report.wording import (
+    advice,
+    also_text,
+    cut_name,
+    freed_text,
+    held_text,
+    holds_nothing,
+    measured_text,
+    no_cut_text,
+    of_block,
+    ranks_text,
+    title,
+    would_be_freed,
+)
+
+INDENT, COLUMN = "   ", 10
+"""Before a field of a finding, and the columns that its name takes."""
+QUOTED = 6
+"""Lines of source, chosen, from which on none is quoted that only stands beside."""
+ADVICE = 3
+"""Lines of advice at most, chosen."""
+
+
+def brief_finding_lines(run: Run, finding: Finding, number: int) -> Iterator[Line]:
+    """Its title, the user's lines with the guilty one marked, the cut, and the trace folded."""
+    yield from wrapped(f"{number}. {title(finding)}", "", "   ")
+    yield from wrapped(_figures(run, finding), INDENT)
+    yield ""
+    quoted = list(_excerpts(run, finding))
+    yield from quoted
+    if not holds_nothing(finding):
+        yield from _cut(finding)
+    yield from _edit(run, finding, bool(quoted))
+    if advice(finding):
+        yield short_field(
+            "advice", advice(finding), ADVICE if finding.suggestion is None else ADVICE - 1, INDENT, COLUMN
+        )
+    if not holds_nothing(finding) and (finding.freed_by != FreedBy.PROGRAM or finding.cut is None):
+        yield short_field("freed by", freed_text(finding), 1, INDENT, COLUMN)
+    yield from _made_at(run, finding)
+    if not holds_nothing(finding):
+        yield ""
+        yield from folded_trace_lines(finding)
+
+
+def _figures(run: Run, finding: Finding) -> str:
+    """`36.00 MiB held at the last look, 3.00 MiB more each step; ranks 0, 1; step-growth [17f7ca4b]`."""
+    ranks = ranks_text(finding.ranks) if finding.ranks and not of_block(run) else ""
+    name = f"{finding.rule} [{finding.fingerprint}]"
+    told = finding if holds_nothing(finding) else replace(finding, count=0)
+    return "; ".join(filter(None, (held_text(told, "after the block" if of_block(run) else ""), ranks, name)))
+
+
+def _excerpts(run: Run, finding: Finding) -> Iterator[Line]:
+    shown = excerpts(run, finding)
+    if sum(len(excerpt.lines) for excerpt in shown) > QUOTED:
+        shown = excerpts(run, finding, around=0)
+    for excerpt in shown:
+        yield from wrapped(excerpt.file, INDENT)
+        digits = len(str(excerpt.lines[-1].number))
+        before = excerpt.lines[0].number
+        for line in excerpt.lines:
+            if line.number > before + 1:
+                yield f"{INDENT}     {'...'.rjust(digits)}"
+            before = line.number
+            gutter = f"{INDENT}{line.mark:>4} {line.number:>{digits}} | "
+            if line.mark:
+                yield Paragraph(line.text, gutter, " " * (len(gutter) + 4))
+            else:
+                yield Cropped(gutter + line.text)
+
+
+def _cut(finding: Finding) -> Iterator[Line]:
+    cut = finding.cut
+    if cut is None:
+        yield from field_lines("cut", no_cut_text(finding), INDENT, COLUMN)
+        return
+    where = f" at {cut.where}" if cut.where else ""
+    text = f"`{cut_name(cut)}`{where}{also_text(cut)}: {would_be_freed(finding)}"
+    yield from field_lines("cut", ", ".join(filter(None, (text, measured_text(finding)))), INDENT, COLUMN)
+
+
+def _edit(run: Run, finding: Finding, quoted: bool) -> Iterator[Line]:
+    """The suggested edit; where no source was kept, the places that add to what is cut."""
+    if not quoted:
+        places = ", ".join(place for place, _ in adding_lines(run, finding))
+        if places:
+            yield from field_lines("added at", places, INDENT, COLUMN)
+    if finding.suggestion is not None:
+        yield from field_lines("edit", f"{finding.suggestion.where}, advice, not tried:", INDENT, COLUMN)
+        for line in (line for line in edit_lines(finding.suggestion) if line[:1] in "+-"):
+            yield Paragraph(line[1:], f"{INDENT}{' ' * COLUMN}{line[0]}", f"{INDENT}{' ' * COLUMN}    ")
+
+
+def _made_at(run: Run, finding: Finding) -> Iterator[Line]:
+    """Where most of its tensors were made, in a line."""
+    sites = allocation_sites(run, finding)
+    for place, line in sites[:1]:
+        more = f" and {len(finding.made_at) - 1} more" if len(finding.made_at) > 1 else ""
+        told = f"{INDENT}{'made at'.ljust(COLUMN)}{place}{more}"
+        yield Cropped(f"{told} | {line}" if line else told)
