@@ -166,7 +166,7 @@ def says_what_was_counted(run: Run, findings: Findings) -> None:
     if todo.startswith("Nothing to mend"):
         assert findings.verdict == "clean"
     text = FORMATS["text"](run, findings)
-    assert ("Where the growth went" in text) == (grown.bytes >= NO_GROWTH * grown.steps)
+    assert ("\nGrowth  " in text) == (grown.bytes >= NO_GROWTH * grown.steps)
 
 
 def test_each_group_stands_on_one_line() -> None:

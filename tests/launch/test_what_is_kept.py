@@ -46,7 +46,7 @@ def test_a_run_keeps_no_source_and_shows_no_secret_and_its_ranks_meet_on_the_loo
     assert done.returncode == 1, done.stdout + done.stderr
     assert "heard at ['0100007F'] 127.0.0.1" in done.stdout, "the store of the launcher"
     assert done.stdout.count("told ['--api-key', 'abcdefgh-12345']") == 2, "what the script prints is its own"
-    assert "Run      train.py --api-key ****: 2 ranks" in done.stdout
+    assert "Run        train.py --api-key ****: 2 ranks" in done.stdout
     assert "ValueError: no such token as ****" in done.stdout, "what is said of its end is ours"
     assert "failed with status 1: ValueError: no such token as ****" in done.stderr
     assert json.loads((run / "findings.json").read_text())["run"]["command"] == ["train.py", "--api-key", "****"]

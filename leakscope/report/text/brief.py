@@ -53,9 +53,8 @@ def brief_finding_lines(run: Run, finding: Finding, number: int) -> Iterator[Lin
     if not holds_nothing(finding) and (finding.freed_by != FreedBy.PROGRAM or finding.cut is None):
         yield short_field("freed by", freed_text(finding), 1, INDENT, COLUMN)
     yield from _made_at(run, finding)
-    if not holds_nothing(finding):
-        yield ""
-        yield from folded_trace_lines(finding)
+    if not holds_nothing(finding) and (trace := list(folded_trace_lines(finding))):
+        yield from ("", *trace)
 
 
 def _figures(run: Run, finding: Finding) -> str:

@@ -92,7 +92,7 @@ def test_a_registered_backend_is_recorded_joined_and_told(run_folder: Path, leak
     (native,) = [finding for finding in findings if finding["rule"] == "native-hold"]
     assert native["made_at"] == ["train.py:41 forward"] and native["bytes_per_step"] == 2 << 20
     assert [f["severity"] for f in findings if f["rule"] == "allocator"] == ["note"], "a failure that was caught"
-    assert "Device memory" in told.stdout and "fakedevice:0" in told.stdout
+    assert "\nDevice     " in told.stdout and "reserved on fakedevice:0" in told.stdout
     assert "Device memory" in (run_folder / "report.html").read_text()
 
 

@@ -66,7 +66,7 @@ def test_the_batch_is_found_and_named_and_never_a_leak(script: Callable[[str], P
     assert "argument of a running call" in finding["advice"]
     assert told["ranks"]["0"]["avoidable_peak_bytes"] == 4 << 20
 
-    page = leakscope("report", "run").stdout
+    page = leakscope("report", "run", "--verbose").stdout
     (line,) = [paragraph for paragraph in page.split("\n- ") if paragraph.startswith("`batch")]
     line = " ".join(line.split("\n\n")[0].split())
     assert "Avoidable memory (1): never a leak\n" in page
@@ -88,6 +88,5 @@ def test_an_ordinary_loop_whose_output_lives_until_the_next_step_is_clean(
     done = leakscope("run", "-o", "run", script(ORDINARY))
     assert done.returncode == 0, done.stderr
     told = done.stdout + done.stderr
-    assert "Verdict  CLEAN (exit status 0)" in told and "Avoidable memory (1): never a leak" in told
-    (line,) = [paragraph for paragraph in told.split("\n- ") if paragraph.startswith("`out")]
-    assert "`out in main()` at train.py:9: 2.00 MiB at the step's peak" in " ".join(line.split())
+    assert "Verdict  CLEAN (exit status 0)" in told
+    assert "\nAvoidable  `out in main()` at train.py:9: 2.00 MiB at the step's peak" in told
