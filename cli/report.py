@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
-from leakscope_cli.asked_formats import asked_formats, check_writable, on_stdout, rendered, write_files
+from leakscope_cli.asked_formats import TEXT, Asked, asked_formats, check_writable, on_stdout, rendered, write_files
 from leakscope_cli.shared import Size, baseline_of, read_and_judge, suppressions_of
 from leakscope_cli.telling import tell_or_fail
 
 from leakscope.errors import LeakscopeError
 from leakscope.options import OFFERED
+from leakscope.report.wording import ranks_text
+
+if TYPE_CHECKING:
+    from leakscope.findings.model import Findings
+    from leakscope.record.model import Run
 
 _AS = (
     "How to tell it (text), again and again: text, json, html, markdown, sarif, junit, csv, trace, speedscope. One "
@@ -31,6 +37,9 @@ _AS = (
 @click.option("--baseline", type=click.Path(path_type=Path), metavar="FILE", help=OFFERED["baseline"].help)
 @click.option("--suppress", type=click.Path(path_type=Path), metavar="FILE", help=OFFERED["suppress"].help)
 @click.option("--ignore-library", is_flag=True, help=OFFERED["ignore_library"].help)
+@click.option(
+    "--rank", "ranks", type=int, multiple=True, metavar="N", help="All of one rank, as text; again and again."
+)
 @click.option("--verbose", is_flag=True, help="Tell all there is as text; the other formats always do.")
 @click.pass_context
 def report(
@@ -39,6 +48,7 @@ def report(
     formats: Sequence[str],
     output: Path | None,
     leak_exit_code: int,
+    ranks: Sequence[int],
     verbose: bool,
     **how: Any,
 ) -> None:
@@ -50,6 +60,8 @@ def report(
     if wrong:
         raise LeakscopeError(f"--leak-exit-code {wrong}")
     asked = asked_formats(formats, output)
+    if ranks and any(one.form.name != TEXT for one in asked):
+        raise LeakscopeError("--rank tells of a rank as text: leave the other formats out")
     check_writable(asked)
     run, findings = read_and_judge(
         folder,
@@ -58,6 +70,8 @@ def report(
         ignore_library=how["ignore_library"],
         fail_on_avoidable=how["fail_on_avoidable"],
     )
+    if ranks:
+        asked = [Asked(_of_ranks(run, ranks), one.file) for one in asked]
     failed = write_files(asked, run, findings, verbose=verbose, quiet=True)
     if failed:
         raise LeakscopeError("; ".join(failed))
@@ -65,3 +79,26 @@ def report(
     if form is not None:
         tell_or_fail(rendered(form, run, findings, verbose))
     ctx.exit(leak_exit_code if findings.exit_status else 0)
+
+
+@dataclass(frozen=True)
+class _Ranks:
+    """All of some ranks, as a format."""
+
+    numbers: tuple[int, ...]
+    name: str = "text of ranks"
+    suffix: str = ".txt"
+
+    def render(self, run: Run, findings: Findings) -> str:
+        from leakscope.report.text.one_rank import render
+
+        return render(run, findings, self.numbers)
+
+
+def _of_ranks(run: Run, numbers: Sequence[int]) -> _Ranks:
+    """Raises LeakscopeError for a rank that is not there."""
+    there = sorted(rank.number for rank in run.ranks)
+    for number in numbers:
+        if number not in there:
+            raise LeakscopeError(f"there is no rank {number} in this run, it has {ranks_text(there)}")
+    return _Ranks(tuple(dict.fromkeys(numbers)))

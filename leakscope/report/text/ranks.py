@@ -64,10 +64,11 @@ def _badly(group: RankGroup, alone: bool, whole: bool, verbose: bool) -> Iterato
             yield from wrapped(f"(as rank {story.number} says it; the others' words differ)", "    ")
     if not whole and not verbose:
         return
-    yield from _error(story, stack=not (told and story.printed_by_python), log=not told)
+    yield from error_lines(story, stack=not (told and story.printed_by_python), log=not told)
 
 
-def _error(story: RankStory, stack: bool, log: bool) -> Iterator[Line]:
+def error_lines(story: RankStory, stack: bool, log: bool) -> Iterator[Line]:
+    """What a rank said of its end beside how it ended."""
     if story.error:
         yield from wrapped(story.error, "    error: ", "           ")
     for line in story.stack if stack else ():
@@ -84,7 +85,7 @@ def _well(stories: Sequence[RankStory], are_all: bool) -> Iterator[Line]:
     more = f", some of them after {count_span(other)}" if other else ""
     yield from wrapped(f"  {who} {first.ended}{more}", "", "    ")
     for story in stories:
-        yield from _error(story, stack=True, log=True)
+        yield from error_lines(story, stack=True, log=True)
 
 
 def _table(
