@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING
 from leakscope_cli.telling import note
 
 from leakscope.errors import LeakscopeError
-from leakscope.report.formats import OWN, Format, format_named, format_names
+from leakscope.report.formats import OWN, PICTURES, Format, format_named, format_names
 
 if TYPE_CHECKING:
     from leakscope.findings.model import Findings
     from leakscope.record.model import Run
+    from leakscope.report.formats.pictures import Picture
 
 TEXT = "text"
 """The format that goes to stdout where no other does."""
@@ -30,18 +31,19 @@ _STEM = "findings"
 class Asked:
     """One format, and where it goes."""
 
-    form: Format
+    form: Format | Picture
     file: Path | None
     """None for stdout."""
 
 
-def asked_formats(words: Sequence[str], output: Path | None = None) -> tuple[Asked, ...]:
+def asked_formats(words: Sequence[str], output: Path | None = None, finding: str | None = None) -> tuple[Asked, ...]:
     """What `--as` asks for: `sarif=leaks.sarif` goes to that file (into a folder as `findings.sarif`), the one without
-    a file to stdout or to `output`; that is the text where all have one.
+    a file to stdout or to `output`; that is the text where all have one. A picture
+    is one of the `finding` that was named.
 
     Raises LeakscopeError for a name that is no format's, one that cannot be imported, and where two meet in one place.
     """
-    asked = list(dict.fromkeys(_asked(word, output) for word in words))
+    asked = list(dict.fromkeys(_asked(word, output, finding) for word in words))
     if all(one.file is not None for one in asked) or not asked:
         own_place = output is None or output not in [one.file for one in asked]
         asked = [*([Asked(format_named(TEXT), output)] if own_place else []), *asked]
@@ -57,24 +59,32 @@ def asked_formats(words: Sequence[str], output: Path | None = None) -> tuple[Ask
     return tuple(asked)
 
 
-def on_stdout(asked: Sequence[Asked]) -> Format | None:
+def on_stdout(asked: Sequence[Asked]) -> Format | Picture | None:
     """The format that goes to stdout, if any does."""
     return next((one.form for one in asked if one.file is None), None)
 
 
-def _asked(word: str, output: Path | None) -> Asked:
+def _asked(word: str, output: Path | None, finding: str | None) -> Asked:
     name, has_file, file = word.partition("=")
-    if name not in format_names():
+    if name not in (*format_names(), *PICTURES):
         raise LeakscopeError(f"there is no format {name!r}; give one of {', '.join(format_names())}")
+    if name in PICTURES and not finding:
+        raise LeakscopeError(f"{name} draws one finding; write leakscope report RUN --as {name}=FILE --finding ID")
     if has_file and not file:
         raise LeakscopeError(f"--as {word} names no file; write --as {name}=FILE, or --as {name} for stdout")
-    form = format_named(name)
+    form = _picture(name, finding) if name in PICTURES and finding else format_named(name)
     if not has_file:
         return Asked(form, output)
     if file == STDOUT:
         return Asked(form, None)
     path = Path(file)
     return Asked(form, path / f"{_STEM}{form.suffix}" if file.endswith("/") or path.is_dir() else path)
+
+
+def _picture(name: str, finding: str) -> Picture:
+    from leakscope.report.formats.pictures import Picture
+
+    return Picture(name, finding)
 
 
 def check_writable(asked: Sequence[Asked], made_later: Path | None = None) -> None:
@@ -101,16 +111,19 @@ def _try(file: Path) -> None:
         os.close(os.open(file, os.O_WRONLY))
 
 
-def rendered(form: Format, run: Run, findings: Findings, verbose: bool = False) -> str:
+def rendered(form: Format | Picture, run: Run, findings: Findings, verbose: bool = False) -> str | bytes:
     """What a format tells, as text with `verbose` all. Raises LeakscopeError where another package's fails."""
     if verbose and form.name == TEXT:
         from leakscope.report.text.page import render
 
         return render(run, findings, verbose=True)
-    if any(form is own for own in OWN):
+    if form.name in PICTURES or any(form is own for own in OWN):
         return form.render(run, findings)
     try:
-        return form.render(run, findings)
+        told = form.render(run, findings)
+        if not isinstance(told, str):
+            raise TypeError(f"render() returned {type(told).__name__}")
+        return told
     except Exception as error:  # noqa: BLE001 - another package's fault must not cost the verdict
         raise LeakscopeError(f"the format {form.name} fails: {type(error).__name__}: {error}") from None
 
@@ -129,9 +142,10 @@ def write_files(
     return tuple(failed)
 
 
-def _write(form: Format, file: Path, run: Run, findings: Findings, verbose: bool) -> str:
+def _write(form: Format | Picture, file: Path, run: Run, findings: Findings, verbose: bool) -> str:
     try:
-        file.write_bytes(rendered(form, run, findings, verbose).encode(errors="backslashreplace"))
+        told = rendered(form, run, findings, verbose)
+        file.write_bytes(told if isinstance(told, bytes) else told.encode(errors="backslashreplace"))
     except (OSError, MemoryError, ImportError) as error:
         why = error.strerror if isinstance(error, OSError) else str(error)
         return f"cannot write {file}: {why or type(error).__name__}"

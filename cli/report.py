@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +15,7 @@ from leakscope_cli.telling import tell_or_fail
 
 from leakscope.errors import LeakscopeError
 from leakscope.options import OFFERED
+from leakscope.report.formats import PICTURES
 from leakscope.report.wording import ranks_text
 
 if TYPE_CHECKING:
@@ -32,6 +34,11 @@ _AS = (
 @click.option(
     "-o", "--output", type=click.Path(path_type=Path), metavar="FILE", help="Write what would go to stdout to a file."
 )
+@click.option(
+    "--finding",
+    metavar="ID",
+    help="Which finding --as dot, svg or png draws: its fingerprint, the beginning of that, or its place in the list.",
+)
 @click.option("--leak-exit-code", type=int, default=0, metavar="N", help="Exit status when the run has leaks (0).")
 @click.option("--fail-on-avoidable", type=Size(), metavar="SIZE", help=OFFERED["fail_on_avoidable"].help)
 @click.option("--baseline", type=click.Path(path_type=Path), metavar="FILE", help=OFFERED["baseline"].help)
@@ -47,6 +54,7 @@ def report(
     folder: Path,
     formats: Sequence[str],
     output: Path | None,
+    finding: str | None,
     leak_exit_code: int,
     ranks: Sequence[int],
     verbose: bool,
@@ -59,7 +67,9 @@ def report(
     wrong = OFFERED["leak_exit_code"].refuses(leak_exit_code)
     if wrong:
         raise LeakscopeError(f"--leak-exit-code {wrong}")
-    asked = asked_formats(formats, output)
+    asked = asked_formats(formats, output, finding)
+    if finding and not any(one.form.name in PICTURES for one in asked):
+        raise LeakscopeError("--finding names what a picture draws; give --as svg, --as dot or --as png with it")
     if ranks and any(one.form.name != TEXT for one in asked):
         raise LeakscopeError("--rank tells of a rank as text: leave the other formats out")
     check_writable(asked)
@@ -77,7 +87,7 @@ def report(
         raise LeakscopeError("; ".join(failed))
     form = on_stdout(asked)
     if form is not None:
-        tell_or_fail(rendered(form, run, findings, verbose))
+        _tell(rendered(form, run, findings, verbose))
     ctx.exit(leak_exit_code if findings.exit_status else 0)
 
 
@@ -102,3 +112,12 @@ def _of_ranks(run: Run, numbers: Sequence[int]) -> _Ranks:
         if number not in there:
             raise LeakscopeError(f"there is no rank {number} in this run, it has {ranks_text(there)}")
     return _Ranks(tuple(dict.fromkeys(numbers)))
+
+
+def _tell(told: str | bytes) -> None:
+    if isinstance(told, str):
+        tell_or_fail(told)
+    elif sys.stdout.isatty():
+        raise LeakscopeError("a terminal shows no png; give it a file, as in --as png=FILE")
+    else:
+        click.get_binary_stream("stdout").write(told)

@@ -178,10 +178,12 @@ def _told(asked: Sequence[Asked], recorded: Run, findings: Findings) -> str:
     form = on_stdout(asked)
     assert form is not None  # the text, where nothing else was asked for
     try:
-        return rendered(form, recorded, findings)
+        told = rendered(form, recorded, findings)
     except LeakscopeError as error:  # another package's format
         note(str(error))
-        return FORMATS["text"](recorded, findings)
+        told = FORMATS["text"](recorded, findings)
+    assert isinstance(told, str)  # pictures are of `report`
+    return told
 
 
 def _write(recorded: Run, findings: Findings, folder: Path) -> str:

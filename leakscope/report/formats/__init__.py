@@ -66,6 +66,10 @@ OWN: tuple[Format, ...] = (
 """A package cannot take the name of one of these."""
 
 
+PICTURES = ("dot", "svg", "png")
+"""What draws one finding alone, in `pictures.py`: no format of a run."""
+
+
 def format_names() -> tuple[str, ...]:
     """Leakscope's own first; none of the others is imported to be named."""
     return tuple(dict.fromkeys([*(own.name for own in OWN), *sorted(_added())]))

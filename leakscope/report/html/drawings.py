@@ -50,16 +50,16 @@ class Drawing:
     references: tuple[DrawnReference, ...]
 
 
-def draw(finding: Finding, use_dot: bool = True) -> str:
+def draw(finding: Finding, use_dot: bool = True, most: int = MAX_OBJECTS) -> str:
     """One `<svg>` of the finding's cycle and trace, or of the cycle alone where both are too long; "" where
-    there is nothing to draw or too much.
+    there is nothing to draw or too much: more objects than `most`.
 
     Laid out by graphviz's `dot` where it is installed, else as a column.
     """
     drawing = drawing_of(finding)
-    if len(drawing.objects) > MAX_OBJECTS and finding.cycle:
+    if len(drawing.objects) > most and finding.cycle:
         drawing = _cycle_drawing(finding)
-    if not MIN_OBJECTS <= len(drawing.objects) <= MAX_OBJECTS or not drawing.references:
+    if not MIN_OBJECTS <= len(drawing.objects) <= most or not drawing.references:
         return ""
     boxes = tuple(_box(drawn) for drawn in drawing.objects)
     arrows = tuple((r.holder, r.held, _label_width(r)) for r in drawing.references)

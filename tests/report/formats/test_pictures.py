@@ -1,0 +1,108 @@
+"""Is a picture of one finding what graphviz and browsers take, and is it found by its name?"""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from xml.etree import ElementTree
+
+import graphviz
+import pytest
+from click.testing import CliRunner
+from leakscope_cli import main
+from support import SAMPLES, examples
+
+from leakscope.errors import LeakscopeError
+from leakscope.report.formats.pictures import Picture, dot_source, finding_named, png, svg
+
+SVG = "{http://www.w3.org/2000/svg}"
+RUN = str(SAMPLES / "p2p_pipeline" / "stage-backward-cycle")
+needs_dot = pytest.mark.skipif(shutil.which("dot") is None, reason="graphviz's dot is not installed")
+
+
+def test_a_finding_is_named_by_its_fingerprint_or_its_place() -> None:
+    _, findings = examples.leaking()
+    cycle, growth = findings.findings[:2]
+    assert finding_named(findings, cycle.fingerprint) is finding_named(findings, "b4") is finding_named(findings, "1")
+    assert finding_named(findings, "2") is finding_named(findings, "0f3") is growth
+    suppressed = replace(findings, findings=(), suppressed=(replace(growth, fingerprint="12345678"),))
+    assert finding_named(suppressed, "12345678") is finding_named(suppressed, "123") is suppressed.suppressed[0]
+    for name, sentence in (
+        ("zz", "no finding is 'zz'; there are b41c07e2, 0f3a9c11"),
+        ("", "no finding is ''"),
+        ("0", "begins the fingerprints of"),
+    ):
+        both = replace(findings, findings=(*findings.findings, replace(growth, fingerprint="0f000000")))
+        with pytest.raises(LeakscopeError, match=sentence):
+            finding_named(both, name)
+    with pytest.raises(LeakscopeError, match="the run has none"):
+        finding_named(examples.clean()[1], "1")
+
+
+@pytest.mark.process
+@needs_dot
+@pytest.mark.parametrize("text", [examples.HOSTILE, 'a"b\\\nc\\l', "<b>x</b>", "\\N \\G", "", "=;[]{}", "\x00\u202e é"])
+def test_graphviz_reads_whatever_names_there_are(text: str) -> None:
+    finding = examples.hostile(text)[1].findings[0]
+    drawn = json.loads(graphviz.Source(dot_source(finding)).pipe(format="json", encoding="utf-8"))
+    assert len(drawn["objects"]) >= 2 and len(drawn["edges"]) >= 2
+    assert png(finding).startswith(b"\x89PNG\r\n")
+    ElementTree.fromstring(svg(finding))
+
+
+@pytest.mark.process
+def test_an_svg_stands_alone() -> None:
+    text = svg(examples.cycle_finding())
+    root = ElementTree.fromstring(text)
+    assert root.tag == f"{SVG}svg" and root.find(f"{SVG}style") is not None
+    assert "var(--" not in text and "http" not in text.replace("http://www.w3.org/2000/svg", "")
+    classes = {name for element in root.iter() for name in element.get("class", "").split()}
+    styled = set(re.findall(r"\.([a-z]+)", root.findtext(f"{SVG}style", "")))
+    assert styled - classes <= {"expected", "storage", "leaked", "where"} and "cut here" in text
+
+
+@pytest.mark.process
+def test_without_dot_there_is_an_svg_and_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "")
+    finding = examples.cycle_finding()
+    assert "<style>" in svg(finding) and svg(finding).count("<path") >= len(finding.cycle)
+    assert dot_source(finding).startswith("digraph")
+    with pytest.raises(
+        LeakscopeError, match="png is drawn by graphviz's dot, which is not installed: install graphviz"
+    ):
+        png(finding)
+
+
+def test_what_cannot_be_drawn_is_a_sentence() -> None:
+    finding = replace(examples.growth_finding(), trace=(), cycle=())
+    for draw in (svg, dot_source):
+        with pytest.raises(LeakscopeError, match="there is nothing to draw of"):
+            draw(finding)
+
+
+@pytest.mark.process
+@needs_dot
+def test_report_draws_the_finding_that_is_named(tmp_path: Path) -> None:
+    files = [f"{name}={tmp_path / name}" for name in ("dot", "svg", "png")]
+    words = [word for file in files for word in ("--as", file)]
+    told = CliRunner().invoke(main, ["report", RUN, *words, "--finding", "1"])
+    assert told.exit_code == 0, told.output
+    assert (tmp_path / "png").read_bytes().startswith(b"\x89PNG") and "<style>" in (tmp_path / "svg").read_text()
+    alone = CliRunner().invoke(main, ["report", RUN, "--as", "dot", "--finding", "1"])
+    assert alone.stdout == (tmp_path / "dot").read_text()
+    for line, sentence in (
+        (["--as", "svg"], "svg draws one finding; write leakscope report RUN --as svg=FILE --finding ID"),
+        (["--finding", "1"], "--finding names what a picture draws"),
+        (["--as", "svg", "--finding", "zz"], "no finding is 'zz'; there are "),
+    ):
+        wrong = CliRunner().invoke(main, ["report", RUN, *line])
+        assert wrong.exit_code == 2 and sentence in wrong.output and len(wrong.output.splitlines()) == 1
+
+
+def test_a_picture_is_asked_for_like_a_format() -> None:
+    run, findings = examples.leaking()
+    picture = Picture("dot", "2")
+    assert picture.suffix == ".dot" and picture.render(run, findings) == dot_source(findings.findings[1])
