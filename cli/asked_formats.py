@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import stat
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from leakscope_cli.telling import note
+from leakscope_cli.telling import in_encoding_of, note
+from leakscope_cli.terminal import files_of, painted, stdout_terminal
 
 from leakscope.errors import LeakscopeError
 from leakscope.report.formats import OWN, PICTURES, Format, format_named, format_names
@@ -126,6 +128,21 @@ def rendered(form: Format | Picture, run: Run, findings: Findings, verbose: bool
         return told
     except Exception as error:  # noqa: BLE001 - another package's fault must not cost the verdict
         raise LeakscopeError(f"the format {form.name} fails: {type(error).__name__}: {error}") from None
+
+
+def for_stdout(form: Format, run: Run, findings: Findings, verbose: bool = False) -> tuple[str | bytes, bool]:
+    """What a format tells, the text as wide as the terminal and in its colours; and whether it is so painted.
+
+    Raises LeakscopeError where another package's format fails.
+    """
+    if form.name != TEXT:
+        return rendered(form, run, findings, verbose), False
+    from leakscope.report.text.page import render
+
+    terminal, files = stdout_terminal(), files_of(run)
+    page = next((name for name in files if name.endswith("report.html")), "")
+    text = in_encoding_of(sys.stdout, render(run, findings, verbose, terminal.width, page))
+    return painted(text, terminal, files), terminal.colour or terminal.links
 
 
 def write_files(

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-from leakscope_cli.asked_formats import TEXT, Asked, asked_formats, check_writable, on_stdout, rendered, write_files
+from leakscope_cli.asked_formats import TEXT, Asked, asked_formats, check_writable, for_stdout, on_stdout, write_files
 from leakscope_cli.shared import Size, baseline_of, read_and_judge, suppressions_of
 from leakscope_cli.telling import tell_or_fail
 
@@ -87,7 +87,7 @@ def report(
         raise LeakscopeError("; ".join(failed))
     form = on_stdout(asked)
     if form is not None:
-        _tell(rendered(form, run, findings, verbose))
+        _tell(*for_stdout(form, run, findings, verbose))
     ctx.exit(leak_exit_code if findings.exit_status else 0)
 
 
@@ -114,9 +114,9 @@ def _of_ranks(run: Run, numbers: Sequence[int]) -> _Ranks:
     return _Ranks(tuple(dict.fromkeys(numbers)))
 
 
-def _tell(told: str | bytes) -> None:
+def _tell(told: str | bytes, painted: bool) -> None:
     if isinstance(told, str):
-        tell_or_fail(told)
+        tell_or_fail(told, painted)
     elif sys.stdout.isatty():
         raise LeakscopeError("a terminal shows no png; give it a file, as in --as png=FILE")
     else:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
-from leakscope_cli.asked_formats import Asked, asked_formats, check_writable, on_stdout, rendered, write_files
+from leakscope_cli.asked_formats import TEXT, Asked, asked_formats, check_writable, for_stdout, on_stdout, write_files
 from leakscope_cli.progress import progress
 from leakscope_cli.run_options import offered_options, options_of
 from leakscope_cli.script_words import RunCommand
@@ -24,6 +24,7 @@ from leakscope_cli.telling import note, tell
 
 from leakscope.errors import LeakscopeError
 from leakscope.options import Options
+from leakscope.report.formats import format_named
 
 if TYPE_CHECKING:
     from leakscope.findings.model import Findings
@@ -154,36 +155,40 @@ def _report(options: Options, known: _Known, asked: Sequence[Asked], outcome: Ou
         )
         recorded = replace(recorded, folder=str(options.folder))
         findings = replace(findings, exit_status=outcome.status or findings.exit_status)
+        unwritable = _write(recorded, findings, options.folder) or outcome.unwritable
         told = _told(asked, recorded, findings)
     except (MemoryError, ImportError, OSError, LeakscopeError) as error:
         note(f"the run could not be judged: {outcome.unwritable or _reason(error)}")
         return outcome.status or Impossible.exit_code
-    unwritable = _write(recorded, findings, options.folder) or outcome.unwritable
-    untold = tell(told)
+    untold = tell(*told)
     if untold:
         note(untold)
     for failed in write_files(asked, recorded, findings, quiet=options.quiet):
         note(failed)
     if unwritable:
         note(f"{options.folder} could not be written ({unwritable}): {_KEPT}")
-    elif not options.quiet:
+    elif not options.quiet and not _told_as_text(asked):
         note(f"report: {options.folder / 'report.html'}")
     return int(findings.exit_status)
 
 
-def _told(asked: Sequence[Asked], recorded: Run, findings: Findings) -> str:
-    """What goes to stdout."""
-    from leakscope.report import FORMATS
+def _told_as_text(asked: Sequence[Asked]) -> bool:
+    """It names the page itself."""
+    form = on_stdout(asked)
+    return form is not None and form.name == TEXT
 
+
+def _told(asked: Sequence[Asked], recorded: Run, findings: Findings) -> tuple[str, bool]:
+    """What goes to stdout, and whether it is painted."""
     form = on_stdout(asked)
     assert form is not None  # the text, where nothing else was asked for
     try:
-        told = rendered(form, recorded, findings)
+        told, painted = for_stdout(form, recorded, findings)
     except LeakscopeError as error:  # another package's format
         note(str(error))
-        told = FORMATS["text"](recorded, findings)
+        told, painted = for_stdout(format_named(TEXT), recorded, findings)
     assert isinstance(told, str)  # pictures are of `report`
-    return told
+    return told, painted
 
 
 def _write(recorded: Run, findings: Findings, folder: Path) -> str:

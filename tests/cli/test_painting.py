@@ -1,0 +1,133 @@
+"""What does a terminal get that a pipe does not: its width, colours, links; and what where it has no box characters?"""
+
+from __future__ import annotations
+
+import fcntl
+import io
+import os
+import pty
+import re
+import struct
+import sys
+import termios
+from pathlib import Path
+
+import pytest
+from leakscope_cli.telling import in_encoding_of
+from leakscope_cli.terminal import NARROWEST, WIDEST, Terminal, files_of, painted, terminal_of
+from support import SAMPLES, examples
+
+from leakscope.report.text.lines import WIDTH, cells
+from leakscope.report.text.page import render
+
+COLOURED = Terminal(WIDTH, colour=True, links=True)
+CODES = re.compile(r"\x1b\[[\d;]*m|\x1b\]8;[^\x1b]*\x1b\\")
+
+
+class Screen(io.StringIO):
+    """A stream that says it is a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize("verbose", [False, True])
+@pytest.mark.parametrize("name", examples.ALL)
+def test_beneath_its_colours_the_text_is_what_it_was(name: str, verbose: bool) -> None:
+    run, findings = examples.ALL[name]()
+    text = render(run, findings, verbose=verbose)
+    shown = painted(text, COLOURED, {file: Path("/there", file) for file in run.sources})
+    assert shown != text and CODES.sub("", shown) == text
+    assert painted(text, Terminal(), {}) == text
+
+
+def test_the_verdict_and_the_guilty_line_stand_out() -> None:
+    shown = painted(render(*examples.leaking()), Terminal(colour=True), {})
+    assert "\x1b[1;31mLEAKS\x1b[0m" in shown
+    assert re.search(r"\x1b\[1;31m +cut 12 \|     self.losses.append\(loss\)\x1b\[0m", shown)
+    assert "\x1b[1;32mCLEAN\x1b[0m" in painted(render(*examples.clean()), Terminal(colour=True), {})
+
+
+def test_places_are_links_to_files_that_are_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").write_text("")
+    run, findings = examples.leaking()
+    assert files_of(run) == {"train.py": tmp_path / "train.py"}, "stage.py is not there"
+    shown = painted("at train.py:12, my_train.py:3, a/train.py:9", Terminal(links=True), files_of(run))
+    link = re.escape((tmp_path / "train.py").as_uri())
+    assert re.fullmatch(
+        rf"at \x1b\]8;id=\d+;{link}\x1b\\train.py:12\x1b\]8;;\x1b\\, my_train.py:3, a/train.py:9", shown
+    )
+    assert "\x1b]8" not in painted(render(run, findings), Terminal(colour=True), files_of(run))
+
+
+@pytest.mark.parametrize(
+    ("environ", "colour", "links"),
+    [
+        ({"TERM": "xterm-256color"}, True, False),
+        ({"TERM": "xterm-256color", "VTE_VERSION": "7400"}, True, True),
+        ({"TERM": "xterm-256color", "VTE_VERSION": "4205"}, True, False),
+        ({"TERM": "xterm-kitty", "KITTY_WINDOW_ID": "1"}, True, True),
+        ({"TERM": "xterm-256color", "TERM_PROGRAM": "vscode", "NO_COLOR": "1"}, False, True),
+        ({"TERM": "screen-256color", "VTE_VERSION": "7400", "TMUX": "/tmp/tmux"}, True, False),
+        ({"TERM": "dumb", "TERM_PROGRAM": "vscode", "FORCE_COLOR": "1"}, False, False),
+    ],
+)
+def test_what_the_environment_says_of_a_terminal(environ: dict[str, str], colour: bool, links: bool) -> None:
+    told = terminal_of(Screen(), environ)
+    assert (told.colour, told.links) == (colour, links)
+
+
+def test_no_terminal_has_no_colour_and_a_width_of_its_own() -> None:
+    environ = {"TERM": "xterm-256color", "VTE_VERSION": "7400"}
+    assert terminal_of(io.StringIO(), environ) == terminal_of(None, environ) == Terminal(WIDTH, False, False)
+    assert terminal_of(io.StringIO(), {"FORCE_COLOR": "1"}) == Terminal(WIDTH, True, False)
+    assert not terminal_of(io.StringIO(), {"FORCE_COLOR": "1", "NO_COLOR": "1"}).colour
+
+
+@pytest.mark.parametrize(("columns", "width"), [(20, NARROWEST), (90, 90), (300, WIDEST)])
+def test_the_width_is_the_terminals_within_reason(columns: int, width: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    assert terminal_of(Screen(), {}).width == width
+
+
+@pytest.mark.parametrize("encoding", ["cp1252", "ascii", "latin-1"])
+def test_a_trace_is_drawn_in_ascii_where_there_are_no_boxes(encoding: str) -> None:
+    text = render(*examples.leaking(), verbose=True)
+    shown = in_encoding_of(io.TextIOWrapper(io.BytesIO(), encoding=encoding), text)
+    assert "   `- storage, 64.00 KiB" in shown and "   |- Trainer" in shown and "   |    v .losses   <- cut" in shown
+    assert "\\u" not in shown and [*map(cells, shown.splitlines())] == [*map(cells, text.splitlines())]
+    assert in_encoding_of(io.TextIOWrapper(io.BytesIO(), encoding="utf-8"), text) == text
+
+
+def shown_in_a_terminal(columns: int, *words: str, **environ: str) -> str:
+    """What a command writes to a pseudo-terminal."""
+    child, screen = pty.fork()
+    if child == 0:
+        os.environ.update({"TERM": "xterm-256color", **environ})
+        os.execv(sys.executable, [sys.executable, "-m", "leakscope", *words])
+    fcntl.ioctl(screen, termios.TIOCSWINSZ, struct.pack("HHHH", 50, columns, 0, 0))
+    written = b""
+    try:
+        while piece := os.read(screen, 65536):
+            written += piece
+    except OSError:  # Linux says so of a terminal that everybody has closed
+        pass
+    os.close(screen)
+    assert os.waitpid(child, 0)[1] == 0, written.decode()
+    return written.decode().replace("\r\n", "\n")
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("columns", [60, 80])
+def test_a_real_terminal(columns: int) -> None:
+    shown = shown_in_a_terminal(columns, "report", str(SAMPLES / "p2p_pipeline" / "stage-backward-cycle"))
+    lines = CODES.sub("", shown).splitlines()
+    assert "\x1b[1;31mLEAKS\x1b[0m" in shown and columns - 9 < max(map(cells, lines)) <= columns
+    assert lines[0] == "Verdict  LEAKS: 1 distinct leak (exit status 23)" and lines[-1].endswith("(exit status 23)")
+
+
+@pytest.mark.process
+def test_a_real_terminal_without_colour() -> None:
+    words = ("report", str(SAMPLES / "p2p_pipeline" / "none"))
+    assert "\x1b" not in shown_in_a_terminal(100, *words, NO_COLOR="1")
