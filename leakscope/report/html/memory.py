@@ -185,9 +185,14 @@ def _layers(intervals: Sequence[LedgerInterval], dots: Sequence[LookDot]) -> tup
         Layer(line_text(line), line.kind, _growth(same, {line.name}))
         for line in sorted(shown, key=lambda line: (line.kind != LineKind.LEAKS, -line.bytes))
     ]
-    others = {line.name for line in lines if line not in shown}
-    if others:
-        named.append(Layer(f"{len(others)} smaller lines", None, _growth(same, others)))
+    for kind in (LineKind.LEAKS, None):
+        others = {
+            line.name for line in lines if line not in shown and (line.kind == LineKind.LEAKS) == (kind is not None)
+        }
+        if others:
+            named.append(
+                Layer(f"{len(others)} smaller {'lines' if kind is None else 'leaks'}", kind, _growth(same, others))
+            )
     return tuple(named), begins
 
 
