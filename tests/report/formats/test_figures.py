@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import csv
-import itertools
 import json
 from dataclasses import replace
 from io import StringIO
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -15,9 +15,10 @@ from support.formats import speedscope_rules, trace_rules
 
 from leakscope.findings.ledger import LedgerInterval, Line, LineKind
 from leakscope.findings.model import Findings
-from leakscope.record.model import Run
+from leakscope.record.kinds import Occasion
+from leakscope.record.model import Rank, Run
 from leakscope.report import FORMATS
-from leakscope.report.formats.trace.clock import comm_delay, steps_and_looks
+from leakscope.report.formats.trace.clock import steps_and_looks
 
 
 def rows(run: Run, findings: Findings) -> list[dict[str, str]]:
@@ -55,12 +56,15 @@ def test_the_table_has_a_line_for_each_figure() -> None:
     assert (ledger[0]["finding"], ledger[0]["holder"]) == ("b41c07e2", "'=losses"), "no formula"
 
 
+def only(rank: Rank, *, looks: bool) -> list[tuple[int, float, float]]:
+    return [(one.step, one.begin, one.end) for one in steps_and_looks(rank) if one.is_look is looks]
+
+
 def test_steps_and_looks_follow_one_another() -> None:
-    rank = examples.leaking()[0].ranks[0]
+    rank = replace(examples.leaking()[0].ranks[0], operations=())
     intervals = steps_and_looks(rank)
-    assert sum(not one.is_look for one in intervals) == len(rank.steps)
-    assert sum(one.is_look for one in intervals) == len(rank.looks)
-    assert all(before.end == after.begin for before, after in itertools.pairwise(intervals))
+    assert len(intervals) == len(rank.steps) + len(rank.looks)
+    assert all(before.end == after.begin for before, after in pairwise(intervals))
     assert intervals[-1].end == pytest.approx(
         1e6 * (sum(step.seconds for step in rank.steps) + sum(look.stopped_seconds for look in rank.looks))
     )
@@ -68,15 +72,32 @@ def test_steps_and_looks_follow_one_another() -> None:
     assert after_third.is_look and after_third.step == 3
 
 
-def test_communication_lies_in_the_steps_that_issued_it() -> None:
+def test_steps_lie_around_the_operations_that_were_issued_in_them() -> None:
     rank = examples.leaking()[0].ranks[0]
-    intervals = [one for one in steps_and_looks(rank) if not one.is_look][:1]
-    delay = comm_delay(rank, tuple(intervals))
-    moments = [1e6 * operation.issued + delay for operation in rank.operations if operation.step == 1]
-    assert moments and intervals[0].begin <= min(moments) and max(moments) <= intervals[0].end
-    later = replace(rank, operations=tuple(replace(o, issued=o.issued + 1000.0) for o in rank.operations))
-    assert comm_delay(later, tuple(intervals)) == pytest.approx(delay - 1000e6)
-    assert comm_delay(replace(rank, operations=()), tuple(intervals)) == 0.0
+    rank = replace(rank, operations=tuple(replace(o, issued=o.issued + 1000.0) for o in rank.operations))
+    steps = {step: (begin, end) for step, begin, end in only(rank, looks=False)}
+    for operation in rank.operations:
+        begin, end = steps[operation.step]
+        assert begin <= 1e6 * operation.issued <= end
+    places = sorted(steps.values())
+    assert all(before[1] <= after[0] for before, after in pairwise(places))
+
+
+def test_a_recorded_beginning_counts() -> None:
+    rank = examples.leaking()[0].ranks[0]
+    steps = tuple(replace(step, began=10.0 * step.number) for step in rank.steps)
+    told = only(replace(rank, steps=steps), looks=False)
+    assert [begin for _, begin, _ in told] == [pytest.approx(1e7 * step.number) for step in steps]
+    assert [end - begin for _, begin, end in told][-1] == pytest.approx(57_000)
+
+
+def test_a_look_within_a_step_lies_where_it_issued_nothing() -> None:
+    rank = examples.leaking()[0].ranks[0]
+    operations = tuple(replace(rank.operations[0], id=n, step=1, issued=at) for n, at in enumerate((0.1, 0.2, 0.9)))
+    steps = (replace(rank.steps[0], seconds=1.0, began=0.0),)
+    look = replace(rank.looks[0], step=1, occasion=Occasion.PEAK, stopped_seconds=0.5)
+    told = only(replace(rank, operations=operations, steps=steps, looks=(look,)), looks=True)
+    assert told == [(1, pytest.approx(0.3e6), pytest.approx(0.8e6))]
 
 
 def test_an_operation_is_a_span_from_its_issue_to_the_death_of_its_storage() -> None:

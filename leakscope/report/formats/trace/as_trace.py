@@ -9,7 +9,7 @@ from typing import Any
 from leakscope.findings.model import Findings
 from leakscope.record.model import Rank, Run
 from leakscope.report.cleaning import cleaned
-from leakscope.report.formats.trace.clock import Interval, comm_delay, steps_and_looks
+from leakscope.report.formats.trace.clock import Interval, steps_and_looks
 from leakscope.report.formats.trace.operations import comm_events
 from leakscope.report.wording import ended_badly, ended_text, title
 
@@ -20,7 +20,7 @@ STEPS, LOOKS = 1, 2
 
 def render(run: Run, findings: Findings) -> str:
     """Each rank as a process: its steps and looks one after the other, communication as spans that overlap, memory as
-    counters; times in microseconds from the beginning of its first step.
+    counters; times in microseconds from the beginning of its recording.
     """
     run, findings = cleaned(run), cleaned(findings)
     events = [event for rank in run.ranks for event in _shifted([*_of_rank(rank)])]
@@ -51,14 +51,14 @@ def _of_rank(rank: Rank) -> Iterator[_Event]:
     intervals = steps_and_looks(rank)
     for interval in intervals:
         yield from _interval(rank, interval)
-    yield from comm_events(rank, comm_delay(rank, intervals))
+    yield from comm_events(rank)
     if ended_badly(rank):
         end = max((interval.end for interval in intervals), default=0.0)
         yield {"ph": "i", "s": "p", "name": ended_text(rank), "cat": "end", "pid": rank.number, "tid": STEPS, "ts": end}
 
 
 def _interval(rank: Rank, interval: Interval) -> Iterator[_Event]:
-    name, tid = ("look after step", LOOKS) if interval.is_look else ("step", STEPS)
+    name, tid = ("look at step", LOOKS) if interval.is_look else ("step", STEPS)
     yield {
         "ph": "X",
         "name": f"{name} {interval.step}",

@@ -15,7 +15,7 @@ _Event = dict[str, Any]
 _CATEGORY = "comm"
 
 
-def comm_events(rank: Rank, delay: float) -> Iterator[_Event]:
+def comm_events(rank: Rank) -> Iterator[_Event]:
     """Spans that may overlap, so asynchronous: the operation, within it the time in flight, and single moments.
 
     An id is the process's own (`id2`), for ranks count their operations alike.
@@ -32,7 +32,7 @@ def comm_events(rank: Rank, delay: float) -> Iterator[_Event]:
                 "id2": {"local": hex(operation.id)},
                 "pid": rank.number,
                 "tid": 0,
-                "ts": moment * MICROSECOND + delay,
+                "ts": moment * MICROSECOND,
                 **more,
             }
 
