@@ -1,4 +1,4 @@
-"""Pages of real recorded runs, each made once: leaking, clean, of 64 ranks, and of memory snapshots."""
+"""Pages of real recorded runs, each made once: leaking, clean, of many ranks, and of memory snapshots."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ def _of_run(folder: Path) -> str:
     return render(run, judge(run))
 
 
-def _of_many() -> str:
+def _of_many(count: int) -> str:
     with tempfile.TemporaryDirectory() as folder:
-        return _of_run(many_ranks(Path(folder) / "run", 64))
+        return _of_run(many_ranks(Path(folder) / "run", count))
 
 
 def _of_snapshot() -> str:
@@ -56,12 +56,13 @@ def _of_snapshot() -> str:
 MAKERS = {
     "leaking": lambda: _of_run(PIPELINE / "stage-backward-cycle"),
     "clean": lambda: _of_run(PIPELINE / "none"),
-    "64 ranks": _of_many,
+    "8 ranks": lambda: _of_many(8),
+    "64 ranks": lambda: _of_many(64),
     "snapshot": _of_snapshot,
 }
 
 
 @functools.cache
 def page(name: str) -> str:
-    """The text of the page: one of `leaking`, `clean`, `64 ranks` and `snapshot`."""
+    """The text of the page: one of `leaking`, `clean`, `8 ranks`, `64 ranks` and `snapshot`."""
     return MAKERS[name]()
