@@ -26,7 +26,7 @@ function unfold(part) {
 
 async function copy(code) {
   try {
-    await navigator.clipboard.writeText(code.innerText.trimEnd());
+    await navigator.clipboard.writeText(code.textContent.trimEnd());
     return true;
   } catch { // not over https, or not allowed: marked, so that Ctrl+C takes it
     getSelection().selectAllChildren(code);
@@ -36,13 +36,14 @@ async function copy(code) {
 
 function addCopyButtons() {
   for (const code of all("code[data-copy]")) {
-    const label = `Copy ${code.innerText.trim().split("\n")[0].slice(0, 60)}`;
+    const label = `Copy ${code.textContent.trim().split("\n")[0].slice(0, 60)}`;
     const made = button("copy", label, async () => {
       made.textContent = (await copy(code)) ? "copied" : "press Ctrl+C";
       setTimeout(() => { made.textContent = "copy"; }, 1500);
     });
     made.className = "copy";
-    (code.closest("pre") ?? code).after(made);
+    const head = code.closest("pre") && code.closest("figure")?.querySelector("figcaption");
+    if (head) head.append(made); else code.after(made);
   }
 }
 
@@ -73,10 +74,10 @@ function addFilter() {
   const rules = [...new Set(findings.map((finding) => finding.dataset.rule))].sort();
   const seen = findings.filter((finding) => !finding.parentElement.closest("details"));
   if (seen.length < 2 && rows.length < 3) return; // nothing to choose from
-  const text = element("input", { type: "search", size: 16 });
-  const rule = element("select", {}, element("option", { value: "" }, "every rule"));
+  const text = element("input", { type: "search", name: "text", size: 16 });
+  const rule = element("select", { name: "rule" }, element("option", { value: "" }, "every rule"));
   rule.append(...rules.map((name) => element("option", { value: name }, name)));
-  const rank = element("input", { type: "text", size: 8, placeholder: "0, 4-7" });
+  const rank = element("input", { type: "text", name: "rank", size: 8, placeholder: "0, 4-7" });
   const said = element("output", {});
   const form = element("form", { class: "filter", role: "search", "aria-label": "Filter findings and ranks" },
     element("label", {}, "text ", text), element("label", {}, "rule ", rule), element("label", {}, "rank ", rank),
@@ -106,7 +107,8 @@ function addFilter() {
   form.addEventListener("submit", (event) => event.preventDefault());
   form.addEventListener("reset", () => setTimeout(filter)); // the fields are empty once the event is over
   const first = document.querySelector(".findings-list") ?? findings[0] ?? rows[0].closest("table, .card, figure");
-  if (first.matches(".findings-list")) first.prepend(form); else first.before(form);
+  const folded = element("details", { class: "filtering" }, element("summary", {}, "Filter"), form);
+  if (first.matches(".findings-list")) first.prepend(folded); else first.before(folded);
 }
 
 // --- Zoom: a drawing grows in its own box, which scrolls; buttons, keys, the wheel with Ctrl, and a drag.
