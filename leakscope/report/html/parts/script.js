@@ -106,7 +106,7 @@ function addFilter() {
   form.addEventListener("input", filter);
   form.addEventListener("submit", (event) => event.preventDefault());
   form.addEventListener("reset", () => setTimeout(filter)); // the fields are empty once the event is over
-  const first = document.querySelector(".findings-list") ?? findings[0] ?? rows[0].closest("table, .card, figure");
+  const first = document.querySelector(".findings-list") ?? seen[0] ?? document.querySelector(".ranks .card > *") ?? rows[0];
   const folded = element("details", { class: "filtering" }, element("summary", {}, "Filter"), form);
   if (first.matches(".findings-list")) first.prepend(folded); else first.before(folded);
 }
