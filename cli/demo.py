@@ -8,6 +8,7 @@ from pathlib import Path
 
 import click
 from leakscope_cli.run import record_and_report
+from leakscope_cli.targets import RUNS
 from leakscope_cli.telling import note
 
 from leakscope.options import Options
@@ -24,7 +25,7 @@ LEAK = "stage-backward-cycle"
 @click.pass_context
 def demo(ctx: click.Context, output: Path | None, force: bool, quiet: bool) -> None:
     """Run a small two-rank pipeline with a planted leak; exit status 0 when leakscope finds it."""
-    folder = output or Path("leakscope_runs") / f"demo_{datetime.now(UTC):%Y%m%d_%H%M%S}"
+    folder = output or RUNS / f"demo_{datetime.now(UTC):%Y%m%d_%H%M%S}"
     with as_file(files("leakscope.samples") / "p2p_pipeline" / "train.py") as script:
         status = record_and_report(
             Options(

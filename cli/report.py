@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 import click
 from leakscope_cli.asked_formats import TEXT, Asked, asked_formats, check_writable, for_stdout, on_stdout, write_files
 from leakscope_cli.shared import Size, baseline_of, read_and_judge, suppressions_of
-from leakscope_cli.telling import tell_or_fail
+from leakscope_cli.targets import newest_run
+from leakscope_cli.telling import note, tell_or_fail
 
 from leakscope.errors import LeakscopeError
 from leakscope.options import OFFERED
@@ -29,7 +30,7 @@ _AS = (
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
-@click.argument("folder", metavar="RUN", type=click.Path(path_type=Path))
+@click.argument("folder", metavar="[RUN]", required=False, type=click.Path(path_type=Path))
 @click.option("--as", "formats", multiple=True, metavar=OFFERED["formats"].metavar, help=_AS)
 @click.option(
     "-o", "--output", type=click.Path(path_type=Path), metavar="FILE", help="Write what would go to stdout to a file."
@@ -51,7 +52,7 @@ _AS = (
 @click.pass_context
 def report(
     ctx: click.Context,
-    folder: Path,
+    folder: Path | None,
     formats: Sequence[str],
     output: Path | None,
     finding: str | None,
@@ -60,7 +61,7 @@ def report(
     verbose: bool,
     **how: Any,
 ) -> None:
-    """Judge a recorded RUN again and tell its story.
+    """Judge a recorded RUN again and tell its story; without RUN that of the newest one below leakscope_runs.
 
     --baseline and --suppress stand in place of those that the run was given.
     """
@@ -73,6 +74,9 @@ def report(
     if ranks and any(one.form.name != TEXT for one in asked):
         raise LeakscopeError("--rank tells of a rank as text: leave the other formats out")
     check_writable(asked)
+    if folder is None:
+        folder = newest_run()
+        note(f"the newest run is {folder}")
     run, findings = read_and_judge(
         folder,
         None if how["suppress"] is None else suppressions_of(how["suppress"]),

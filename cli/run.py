@@ -19,7 +19,7 @@ from leakscope_cli.progress import progress
 from leakscope_cli.run_options import offered_options, options_of
 from leakscope_cli.script_words import RunCommand
 from leakscope_cli.shared import Impossible, baseline_of, check_room, read_and_judge, suppressions_of
-from leakscope_cli.targets import check_module, check_script, join_folder
+from leakscope_cli.targets import RUNS, check_module, check_script, join_folder
 from leakscope_cli.telling import note, tell
 
 from leakscope.errors import LeakscopeError
@@ -69,7 +69,7 @@ def _new_folder(options: Options, outside: Outside | None) -> Path:
     if outside is not None or options.nnodes > 1:
         raise LeakscopeError("every rank must record into the same folder; give it with --output")
     name = options.module.replace(".", "_") if options.module else Path(options.script).stem
-    return Path("leakscope_runs") / f"{name}_{datetime.now(UTC):%Y%m%d_%H%M%S}"
+    return RUNS / f"{name}_{datetime.now(UTC):%Y%m%d_%H%M%S}"
 
 
 class _Known(NamedTuple):

@@ -8,13 +8,29 @@ import sys
 import tokenize
 import warnings
 from collections.abc import Sequence
+from contextlib import suppress
 from importlib.machinery import PathFinder
 from importlib.util import MAGIC_NUMBER
+from pathlib import Path
 from pkgutil import get_importer
 
 from leakscope.errors import LeakscopeError
 from leakscope.options import Options
 from leakscope.record.folder import make_private
+
+RUNS = Path("leakscope_runs")
+"""The folder in which a run's folder is made where none is named."""
+
+
+def newest_run() -> Path:
+    """The folder of the run that was begun last. Raises LeakscopeError where there is none."""
+    begun: dict[Path, float] = {}
+    for file in RUNS.glob("*/run.json"):
+        with suppress(OSError):  # it is being replaced
+            begun[file.parent] = file.stat().st_mtime
+    if not begun:
+        raise LeakscopeError(f"there is no run below {RUNS}; name the folder of one, as in leakscope report FOLDER")
+    return max(begun, key=lambda folder: (begun[folder], folder))
 
 
 def check_script(path: str, needs_source: bool = False) -> None:

@@ -1,0 +1,107 @@
+"""What is said while the ranks work?"""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+from leakscope_cli.progress import Following, Standing, follow, progress
+
+from leakscope.options import Options
+
+MIB = 1 << 20
+
+
+def append(folder: Path, rank: int, *counted: int | None, begin: int = 1, end: str = "\n") -> None:
+    of_rank = folder / f"rank_{rank:04d}"
+    of_rank.mkdir(exist_ok=True)
+    lines = [json.dumps({"number": n, "counted_bytes": size}) for n, size in enumerate(counted, begin)]
+    with (of_rank / "steps.jsonl").open("a") as steps:
+        steps.write("\n".join(lines) + end)
+
+
+@pytest.mark.parametrize(
+    ("standing", "told"),
+    [
+        (
+            Standing(1240, int(3.2 * 1024) * MIB, 1.2 * MIB, 4),
+            "step 1,240, 3.20 GiB counted (+1.20 MiB a step), 4 looks",
+        ),
+        (Standing(3, 5 * MIB, None, 1), "step 3, 5.00 MiB counted, 1 look"),
+        (Standing(9, 5 * MIB, -2.0 * MIB, 2, 8), "step 9, 5.00 MiB counted at most (-2.00 MiB a step), 2 looks"),
+        (Standing(9, None, None, 0), "step 9, 0 looks"),
+    ],
+)
+def test_a_line_says_step_memory_and_looks(standing: Standing, told: str) -> None:
+    assert str(standing) == told
+
+
+def test_only_what_is_new_is_read_and_a_line_that_is_being_written_is_left(tmp_path: Path) -> None:
+    following = Following(tmp_path, warmup=2)
+    assert following.read() == Standing()
+    append(tmp_path, 0, 50 * MIB, 60 * MIB)
+    assert following.read() == Standing(2, 60 * MIB, None)
+    append(tmp_path, 0, 62 * MIB, 64 * MIB, begin=3)
+    assert following.read() == Standing(4, 64 * MIB, 2 * MIB), "warm-up is no growth"
+    append(tmp_path, 0, 99 * MIB, begin=5, end="")
+    (tmp_path / "rank_0000" / "heap_step_000003.json").touch()
+    assert following.read() == Standing(4, 64 * MIB, 2 * MIB, looks=1)
+    append(tmp_path, 0, end="\n")
+    assert following.read().step == 5
+
+
+def test_many_ranks_are_told_by_the_one_that_has_most(tmp_path: Path) -> None:
+    append(tmp_path, 0, *(5 * MIB,) * 4)
+    append(tmp_path, 1, *(MIB * n for n in range(1, 20)))
+    append(tmp_path, 2, None)
+    assert Following(tmp_path, warmup=2).read() == Standing(19, 19 * MIB, MIB, ranks=3)
+
+
+def test_rows_that_count_nothing_or_are_none_are_left(tmp_path: Path) -> None:
+    append(tmp_path, 0, None, None, None)
+    (tmp_path / "rank_0000" / "steps.jsonl").open("a").write('nothing\n{"number": "x"}\n7\n')
+    assert Following(tmp_path, warmup=2).read() == Standing(6)
+
+
+def test_it_is_told_until_it_is_over(tmp_path: Path) -> None:
+    append(tmp_path, 0, MIB)
+    over, told = threading.Event(), []
+
+    def tell(standing: Standing) -> None:
+        told.append(standing)
+        append(tmp_path, 0, MIB, begin=2)
+        if len(told) == 3:
+            over.set()
+
+    follow(Following(tmp_path, 2), over, 0.001, tell)
+    assert [standing.step for standing in told] == [1, 2, 3]
+
+
+class Heard(io.StringIO):
+    """What is no terminal, and says when it was written."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.was_written = threading.Event()
+
+    def write(self, text: str) -> int:
+        self.was_written.set()
+        return super().write(text)
+
+
+@pytest.mark.parametrize("quiet", [False, True])
+def test_where_there_is_no_terminal_it_is_a_line_now_and_then(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, quiet: bool
+) -> None:
+    append(tmp_path, 0, *(MIB,) * 4)
+    heard = Heard()
+    monkeypatch.setattr(sys, "stderr", heard)
+    with progress(Options(script="train.py", folder=tmp_path, quiet=quiet), every=0.001):
+        assert heard.was_written.wait(0.05 if quiet else 20) != quiet
+    assert set(heard.getvalue().splitlines()) == (
+        set() if quiet else {"[leakscope] step 4, 1.00 MiB counted (+0 B a step), 0 looks"}
+    )
