@@ -21,6 +21,9 @@ _POLL_S = 0.25
 _NOTE_S = 60.0
 """Seconds between two lines where there is no bar: a log of a night has some hundred of them."""
 
+_WIDE = 110
+"""Columns from which on there is room for a bar beside the words."""
+
 
 @dataclass(frozen=True)
 class Standing:
@@ -35,14 +38,17 @@ class Standing:
     looks: int = 0
     """Of the rank that was looked at most."""
     ranks: int = 1
+    steps: int | None = None
+    """At which the run ends."""
 
     def __str__(self) -> str:
-        """As in `step 1,240, 3.20 GiB counted (+1.20 MiB a step), 4 looks`."""
+        """As in `step 1,240 of 2,000, 3.20 GiB counted (+1.20 MiB a step), 4 looks`."""
         of = " at most" if self.ranks > 1 else ""
         sign = "+" if (self.per_step or 0) >= 0 else "-"
         rate = "" if self.per_step is None else f" ({sign}{bytes_text(abs(self.per_step))} a step)"
         counted = "" if self.counted is None else f", {bytes_text(self.counted)} counted{of}{rate}"
-        return f"step {self.step:,}{counted}, {self.looks} look{'' if self.looks == 1 else 's'}"
+        end = "" if self.steps is None else f" of {self.steps:,}"
+        return f"step {self.step:,}{end}{counted}, {self.looks} look{'' if self.looks == 1 else 's'}"
 
 
 @dataclass
@@ -51,6 +57,7 @@ class Following:
 
     folder: Path
     warmup: int
+    steps: int | None = None
     _tails: dict[Path, _Tail] = field(default_factory=dict)
 
     def read(self) -> Standing:
@@ -67,6 +74,7 @@ class Following:
             per_step=most.per_step,
             looks=max(sum(1 for _ in tail.path.parent.glob("heap_*.json")) for tail in begun),
             ranks=len(begun),
+            steps=self.steps,
         )
 
 
@@ -140,7 +148,7 @@ def follow(following: Following, over: threading.Event, every: float, tell: Call
 @contextmanager
 def _meanwhile(options: Options, every: float, tell: Callable[[Standing], None]) -> Iterator[None]:
     over = threading.Event()
-    following = Following(options.folder, options.warmup)
+    following = Following(options.folder, options.warmup, options.steps)
     thread = threading.Thread(target=follow, args=(following, over, every, tell), daemon=True)
     thread.start()
     try:
@@ -163,16 +171,12 @@ def _notes(options: Options, every: float) -> AbstractContextManager[None]:
 @contextmanager
 def _bar(options: Options) -> Iterator[None]:
     from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+    from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-    columns = (
-        SpinnerColumn(),
-        TextColumn("{task.description}"),
-        BarColumn(),
-        *([MofNCompleteColumn()] if options.steps else []),
-        TimeElapsedColumn(),
-    )
-    with Progress(*columns, console=Console(stderr=True), transient=True, redirect_stdout=sys.stdout.isatty()) as bar:
+    console = Console(stderr=True)
+    drawn = [BarColumn(bar_width=20)] if console.width >= _WIDE else []
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), *drawn, TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True, redirect_stdout=sys.stdout.isatty()) as bar:
         task = bar.add_task("starting the ranks", total=options.steps)
         with _meanwhile(
             options,

@@ -34,6 +34,7 @@ def append(folder: Path, rank: int, *counted: int | None, begin: int = 1, end: s
         (Standing(3, 5 * MIB, None, 1), "step 3, 5.00 MiB counted, 1 look"),
         (Standing(9, 5 * MIB, -2.0 * MIB, 2, 8), "step 9, 5.00 MiB counted at most (-2.00 MiB a step), 2 looks"),
         (Standing(9, None, None, 0), "step 9, 0 looks"),
+        (Standing(9, None, None, 2, steps=4000), "step 9 of 4,000, 2 looks"),
     ],
 )
 def test_a_line_says_step_memory_and_looks(standing: Standing, told: str) -> None:
