@@ -38,7 +38,7 @@ SHOWN = 3
 """Findings that decide nothing, and notes of ranks, at most; chosen."""
 GROUPS = 6
 """Groups of ranks that have a line each, at most; chosen."""
-LINES = {"Growth": 1, "Avoidable": 1, "Page": 3, "More": 3}
+LINES = {"Avoidable": 1, "Page": 3, "More": 3}
 """Lines of what has not two at the most; chosen."""
 _FIGURES: Mapping[str, Callable[[RankStory], float | None]] = {
     "allocated": lambda story: story.counted_bytes,
@@ -88,8 +88,9 @@ def _growth(findings: Findings) -> Iterator[tuple[str, str]]:
 def _avoidable(run: Run, findings: Findings) -> Iterator[tuple[str, str]]:
     found = avoidable(findings)
     if found:
-        many = f"{plural(len(found), 'holder')}, the largest: " if len(found) > 1 else ""
-        yield "Avoidable", f"{many}{avoidable_text(run, found[0])}"
+        many = f" by {len(found)} holders" if len(found) > 1 else ""
+        size = bytes_text(sum(finding.retained_bytes for finding in found))
+        yield "Avoidable", f"{size}{many}: {avoidable_text(run, found[0])}"
 
 
 def _listed(name: str, found: tuple[Finding, ...], findings: Findings) -> Iterator[tuple[str, str]]:

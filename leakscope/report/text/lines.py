@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -111,14 +112,17 @@ def cropped(text: str, width: int) -> str:
 
 _FILLER = "\0"
 """Stands before each wide character while lines are broken: textwrap counts characters. No text that is told has it."""
+_UNBROKEN = "\1"
+"""Stands for a space that is between a number and its unit."""
+_AMOUNT = re.compile(r"(?<=\d) (?=(?:[KMGT]i)?B\b)")
 
 
 def _broken(text: str, width: int, first: str, rest: str) -> list[str]:
-    parts = (text, first, rest)
-    if all(part.isascii() or cells(part) == len(part) for part in parts):
-        return textwrap.wrap(text, width, initial_indent=first, subsequent_indent=rest, break_on_hyphens=False)
-    text, first, rest = (
-        "".join(_FILLER + character if cells(character) > 1 else character for character in part) for part in parts
-    )
-    lines = textwrap.wrap(text, width - 1, initial_indent=first, subsequent_indent=rest, break_on_hyphens=False)
-    return [line.replace(_FILLER, "") for line in lines]
+    parts = [_AMOUNT.sub(_UNBROKEN, text), first, rest]
+    wide = any(not part.isascii() and cells(part) != len(part) for part in parts)
+    if wide:
+        parts = ["".join(_FILLER + char if cells(char) > 1 else char for char in part) for part in parts]
+    text, first, rest = parts
+    room = width - 1 if wide else width
+    lines = textwrap.wrap(text, room, initial_indent=first, subsequent_indent=rest, break_on_hyphens=False)
+    return [line.replace(_FILLER, "").replace(_UNBROKEN, " ") for line in lines]

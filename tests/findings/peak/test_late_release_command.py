@@ -89,4 +89,4 @@ def test_an_ordinary_loop_whose_output_lives_until_the_next_step_is_clean(
     assert done.returncode == 0, done.stderr
     told = done.stdout + done.stderr
     assert "Verdict  CLEAN (exit status 0)" in told
-    assert "\nAvoidable  `out in main()` at train.py:9: 2.00 MiB at the step's peak" in told
+    assert "\nAvoidable  2.00 MiB: `out in main()` at train.py:9: 2.00 MiB at the step's peak" in told

@@ -50,3 +50,8 @@ def test_a_line_that_is_too_long_says_that_it_goes_on() -> None:
     assert cropped("losses.append(loss)", 19) == "losses.append(loss)"
     assert cropped("losses.append(loss)", 12) == "losses.ap..."
     assert cropped("模型模型模型", 8) == "模型..."
+
+
+def test_a_number_keeps_its_unit() -> None:
+    (line, other) = laid_out(wrapped("it holds 12.00 MiB of B", ""), 17)
+    assert (line, other) == ("it holds", "12.00 MiB of B")
