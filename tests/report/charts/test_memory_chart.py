@@ -89,7 +89,7 @@ def test_the_layers_add_up_to_the_ledger_however_many_are_drawn_together(sizes: 
     steps = (3, 5, 9, 11, 12)[:intervals]
     ledger = tuple(LedgerInterval(a, b, sum(sizes), lines) for a, b in pairwise(steps))
     drawn = memory(examples.rank(0), findings_of(ledger=ledger))
-    assert len(drawn.layers) <= LAYERS + 1 and len(set(layer_colours(drawn.layers))) == len(drawn.layers)
+    assert len(drawn.layers) <= LAYERS + 2 and len(set(layer_colours(drawn.layers))) == len(drawn.layers)
     for place, step in enumerate(steps):
         assert sum(layer.at(step) for layer in drawn.layers) == sum(sizes) * place
 
