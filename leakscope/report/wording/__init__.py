@@ -56,7 +56,7 @@ from leakscope.report.wording.sections import (
 )
 from leakscope.report.wording.sentences import advice, avoidable_text, run_text, title
 from leakscope.report.wording.verdict.known import suppressed_by_text, suppression_notes
-from leakscope.report.wording.verdict.ledger import kinds_text, ledger_by_interval, ledger_table, lines_text, rose_text
+from leakscope.report.wording.verdict.ledger import kinds_text, ledger_table, lines_text, rose_text
 from leakscope.report.wording.verdict.next_step import first_cut, next_text
 from leakscope.report.wording.verdict.why import unjudged_text, unjudged_together, why_text
 
@@ -87,7 +87,6 @@ __all__ = [
     "is_worth_telling",
     "kinds_text",
     "leaks",
-    "ledger_by_interval",
     "ledger_table",
     "library",
     "like_text",

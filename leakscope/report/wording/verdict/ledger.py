@@ -7,7 +7,6 @@ from collections.abc import Iterable, Sequence
 from leakscope.findings.ledger import (
     NO_GROWTH,
     Grown,
-    Ledger,
     Line,
     LineKind,
     RestedKind,
@@ -113,10 +112,3 @@ def _worth_a_line(grown: Grown) -> tuple[Line, ...]:
     large = [line for line in grown.lines if abs(line.bytes) >= least]
     small = [Line(line.kind, line.bytes) for line in grown.lines if abs(line.bytes) < least]
     return (*large, *merged_lines(small))
-
-
-def ledger_by_interval(intervals: Ledger) -> tuple[tuple[str, tuple[int, ...]], ...]:
-    """Each kind of line that moved, and its bytes in each interval."""
-    sizes = [by_kind(interval.lines) for interval in intervals]
-    rows = ((KINDS[kind], tuple(of[kind] for of in sizes)) for kind in LineKind)
-    return tuple(row for row in rows if any(row[1]))
