@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 
 from leakscope.findings.known.comparison import Change, Comparison
-from leakscope.report.cleaning import cleaned, one_line
+from leakscope.report.cleaning import cleaned
 from leakscope.report.compare.wording import (
     HEADINGS,
     headline,
@@ -18,6 +17,7 @@ from leakscope.report.compare.wording import (
     unrelated_text,
     unseen_text,
 )
+from leakscope.report.formats.github_text import plain
 
 
 def render(comparison: Comparison) -> str:
@@ -26,14 +26,14 @@ def render(comparison: Comparison) -> str:
 
 
 def _lines(comparison: Comparison) -> Iterator[str]:
-    yield f"## leakscope: {_escaped(headline(comparison))}"
+    yield f"## leakscope: {plain(headline(comparison))}"
     yield ""
-    yield f"- **base** {_escaped(side_text(comparison.base))}"
-    yield f"- **new** {_escaped(side_text(comparison.new))}"
+    yield f"- **base** {plain(side_text(comparison.base))}"
+    yield f"- **new** {plain(side_text(comparison.new))}"
     if peaks := peaks_text(comparison):
-        yield f"- **peaks** {_escaped(peaks)}"
+        yield f"- **peaks** {plain(peaks)}"
     if text := unrelated_text(comparison):
-        yield f"- {_escaped(text)}"
+        yield f"- {plain(text)}"
     if comparison.leaks:
         yield from ("", "| | a step | leak | line |", "|-|-|-|-|")
     for change in Change:
@@ -43,10 +43,4 @@ def _lines(comparison: Comparison) -> Iterator[str]:
                 part for part in (leak_text(leak), f"({unseen_text(leak)})" * bool(unseen_text(leak))) if part
             )
             cells = (word, rate_text(leak), f"{told} [{leak.finding.fingerprint}]", line_of(leak.finding))
-            yield f"| {' | '.join(map(_escaped, cells))} |"
-
-
-def _escaped(text: str) -> str:
-    """Text in which nothing is markup: neither of Markdown nor of HTML, and no `@name` calls anybody."""
-    text = re.sub(r"([\\`*_{}\[\]()#+!|~$])", r"\\\1", one_line(text))
-    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;").replace("@", "&#64;")
+            yield f"| {' | '.join(map(plain, cells))} |"
