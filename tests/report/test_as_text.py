@@ -103,8 +103,8 @@ def test_verdict_and_cut_are_said_once_more_at_the_end() -> None:
     for verbose in (False, True):
         text = " ".join(render(*examples.leaking(), verbose=verbose).split())
         assert text.endswith(
-            "Verdict: LEAKS: Cut `closure extract` at stage.py:41: 768.00 KiB would be freed on 2 ranks together, then "
-            "the other leak (exit status 23)"
+            "Verdict: LEAKS: cut `closure extract` at stage.py:41, would free 768.00 KiB, then the other leak (exit "
+            "status 23)"
         )
     assert render(*examples.clean()).endswith("\n\nVerdict: CLEAN (exit status 0)\n")
 

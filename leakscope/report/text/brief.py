@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from leakscope.findings.kinds import FreedBy
@@ -30,7 +30,7 @@ from leakscope.report.wording import (
 
 INDENT, COLUMN = "   ", 10
 """Before a field of a finding, and the columns that its name takes."""
-QUOTED = 6
+QUOTED = 5
 """Lines of source, chosen, from which on none is quoted that only stands beside."""
 ADVICE = 3
 """Lines of advice at most, chosen."""
@@ -44,12 +44,10 @@ def brief_finding_lines(run: Run, finding: Finding, number: int) -> Iterator[Lin
     quoted = list(_excerpts(run, finding))
     yield from quoted
     if not holds_nothing(finding):
-        yield from _cut(finding)
+        yield from _cut(finding, is_named=number == 1 and finding.cut_position is not None)
     yield from _edit(run, finding, bool(quoted))
     if advice(finding):
-        yield short_field(
-            "advice", advice(finding), ADVICE if finding.suggestion is None else ADVICE - 1, INDENT, COLUMN
-        )
+        yield short_field("advice", advice(finding), ADVICE - 1 if quoted else ADVICE, INDENT, COLUMN)
     if not holds_nothing(finding) and (finding.freed_by != FreedBy.PROGRAM or finding.cut is None):
         yield short_field("freed by", freed_text(finding), 1, INDENT, COLUMN)
     yield from _made_at(run, finding)
@@ -82,16 +80,20 @@ def _excerpts(run: Run, finding: Finding) -> Iterator[Line]:
                 yield Paragraph(line.text, gutter, " " * (len(gutter) + 4))
             else:
                 yield Cropped(gutter + line.text)
+    if shown:
+        yield ""
 
 
-def _cut(finding: Finding) -> Iterator[Line]:
+def _cut(finding: Finding, is_named: bool) -> Iterator[Line]:
+    """What to cut, and what that frees; `is_named`: the report opens with it, and the trace shows it."""
     cut = finding.cut
     if cut is None:
         yield from field_lines("cut", no_cut_text(finding), INDENT, COLUMN)
         return
     where = f" at {cut.where}" if cut.where else ""
-    text = f"`{cut_name(cut)}`{where}{also_text(cut)}: {would_be_freed(finding)}"
-    yield from field_lines("cut", ", ".join(filter(None, (text, measured_text(finding)))), INDENT, COLUMN)
+    name = "" if is_named else f"`{cut_name(cut)}`{where}{also_text(cut)}: "
+    text = ", ".join(filter(None, (would_be_freed(finding), measured_text(finding))))
+    yield from field_lines("cut", f"{name}{text}", INDENT, COLUMN)
 
 
 def _edit(run: Run, finding: Finding, quoted: bool) -> Iterator[Line]:
@@ -101,9 +103,21 @@ def _edit(run: Run, finding: Finding, quoted: bool) -> Iterator[Line]:
         if places:
             yield from field_lines("added at", places, INDENT, COLUMN)
     if finding.suggestion is not None:
-        yield from field_lines("edit", f"{finding.suggestion.where}, advice, not tried:", INDENT, COLUMN)
-        for line in (line for line in edit_lines(finding.suggestion) if line[:1] in "+-"):
+        lines = edit_lines(finding.suggestion)
+        told = f"{_how(lines)} {finding.suggestion.where}, advice, not tried:"
+        yield from field_lines("edit", told, INDENT, COLUMN)
+        added = [line for line in lines if line.startswith("+")]
+        for line in added if quoted and added else lines:  # what goes, or stays, is quoted above
             yield Paragraph(line[1:], f"{INDENT}{' ' * COLUMN}{line[0]}", f"{INDENT}{' ' * COLUMN}    ")
+
+
+def _how(lines: Sequence[str]) -> str:
+    """What becomes of the line that is edited."""
+    if not any(line.startswith("+") for line in lines):
+        return "without"
+    if any(line.startswith("-") for line in lines):
+        return "in place of"
+    return "before" if lines[0].startswith("+") else "after"
 
 
 def _made_at(run: Run, finding: Finding) -> Iterator[Line]:

@@ -38,7 +38,7 @@ SHOWN = 3
 """Findings that decide nothing, and notes of ranks, at most; chosen."""
 GROUPS = 6
 """Groups of ranks that have a line each, at most; chosen."""
-LINES = {"Avoidable": 1, "Page": 3, "More": 3}
+LINES = {"Avoidable": 1, "Page": 4, "More": 4}
 """Lines of what has not two at the most; chosen."""
 _FIGURES: Mapping[str, Callable[[RankStory], float | None]] = {
     "allocated": lambda story: story.counted_bytes,
@@ -62,12 +62,17 @@ def closing_lines(run: Run, findings: Findings, groups: tuple[RankGroup, ...], p
         *_named("Device", device_text(run)),
         *(() if at_length else _ranks(run, groups)),
         ("Run", about_text(run, whole=False)),
-        *_named("Page", page),
-        *_named("More", f"leakscope report {shlex.quote(run.folder)} --verbose" if run.folder else ""),
+        *_more(run, page),
     ):
         yield short_field(name, text, LINES.get(name, 2), column=COLUMN)
     if at_length:
         yield from ("", *rank_lines(run, findings, groups))
+
+
+def _more(run: Run, page: str) -> Iterator[tuple[str, str]]:
+    if run.folder:
+        command = f"leakscope report {shlex.quote(run.folder)} --verbose"
+        yield ("Page", f"{page}, or as text: {command}") if page else ("More", command)
 
 
 def _named(name: str, text: str) -> Iterator[tuple[str, str]]:

@@ -10,8 +10,8 @@ from leakscope.report.per_rank import looking_text
 from leakscope.report.text.lines import Line, field_lines, wrapped
 from leakscope.report.wording import (
     clock_text,
+    cut_in_short,
     failure_text,
-    first_cut,
     hung_text,
     leaks,
     next_text,
@@ -55,7 +55,7 @@ def about_lines(run: Run) -> Iterator[Line]:
 def last_lines(findings: Findings) -> Iterator[Line]:
     """The verdict once more, for who sees only the end."""
     distinct = leaks(findings)
-    what = f": {first_cut(distinct)}" if distinct else ""
+    what = f": {cut_in_short(distinct)}" if distinct else ""
     told = f"Verdict: {findings.verdict.upper()}{what} (exit status {findings.exit_status})"
     yield from wrapped(told, "", "  ")
 

@@ -57,7 +57,7 @@ from leakscope.report.wording.sections import (
 from leakscope.report.wording.sentences import advice, avoidable_text, run_text, title
 from leakscope.report.wording.verdict.known import suppressed_by_text, suppression_notes
 from leakscope.report.wording.verdict.ledger import kinds_text, ledger_table, lines_text, rose_text
-from leakscope.report.wording.verdict.next_step import first_cut, next_text
+from leakscope.report.wording.verdict.next_step import cut_in_short, first_cut, next_text
 from leakscope.report.wording.verdict.why import unjudged_text, unjudged_together, why_text
 
 __all__ = [
@@ -70,6 +70,7 @@ __all__ = [
     "comm_notes",
     "count_span",
     "cut_frees_text",
+    "cut_in_short",
     "cut_name",
     "cycle_text",
     "ended_badly",

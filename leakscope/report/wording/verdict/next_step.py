@@ -16,7 +16,7 @@ from leakscope.report.wording.comm import deadlock_text
 from leakscope.report.wording.cycles import without_a_cut
 from leakscope.report.wording.ended import error_text, is_hung, was_text
 from leakscope.report.wording.held import also_text, cut_name, would_be_freed
-from leakscope.report.wording.numbers import listed_numbers
+from leakscope.report.wording.numbers import listed_numbers, plural
 from leakscope.report.wording.sections import avoidable, is_worth_telling, leaks, library, notes, steps_of
 from leakscope.report.wording.verdict.no_step import no_step_next
 from leakscope.units import bytes_text
@@ -164,10 +164,24 @@ def _cut_first(told: tuple[Finding, ...]) -> str:
 def first_cut(told: tuple[Finding, ...]) -> str:
     """What to cut first, as a sentence without its full stop."""
     finding = told[0]
-    others = ("", ", then the other leak", f", then the other {len(told) - 1} leaks")[min(len(told), 3) - 1]
     if instead := without_a_cut(finding):
-        return f"{instead} ({bytes_text(finding.retained_bytes)} wait for gc){others}"
+        return f"{instead} ({bytes_text(finding.retained_bytes)} wait for gc){_others(told)}"
     if finding.cut is None:
-        return f"Read the first leak below{others}"
+        return f"Read the first leak below{_others(told)}"
     where = f" at {finding.cut.where}" if finding.cut.where else ""
-    return f"Cut `{cut_name(finding.cut)}`{where}{also_text(finding.cut)}: {would_be_freed(finding)}{others}"
+    return f"Cut `{cut_name(finding.cut)}`{where}{also_text(finding.cut)}: {would_be_freed(finding)}{_others(told)}"
+
+
+def cut_in_short(told: tuple[Finding, ...]) -> str:
+    """``cut `losses in main()` at train.py:31, would free 36.00 MiB``; without a known cut how many leaks there are."""
+    finding = told[0]
+    if finding.cut is None or without_a_cut(finding):
+        return plural(len(told), "distinct leak")
+    where = f" at {finding.cut.where}" if finding.cut.where else ""
+    size = finding.cut.told_bytes
+    frees = "" if size is None else f", would free {bytes_text(size)}"
+    return f"cut `{cut_name(finding.cut)}`{where}{also_text(finding.cut)}{frees}{_others(told)}"
+
+
+def _others(told: tuple[Finding, ...]) -> str:
+    return ("", ", then the other leak", f", then the other {len(told) - 1} leaks")[min(len(told), 3) - 1]

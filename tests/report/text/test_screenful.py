@@ -1,0 +1,89 @@
+"""Does a run fit on a screen, with all that decides?"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+
+import pytest
+from support import SAMPLES, examples
+
+from leakscope.findings import judge
+from leakscope.findings.model import Cut, CutReference, Findings, Suggestion
+from leakscope.record.model import Run
+from leakscope.record.reading import read_run
+from leakscope.report.text.page import LISTED, TOLD, render
+
+CLEAN, LEAKING = 25, 40
+"""Lines at most, of a clean run, and of one with one leak."""
+
+
+@cache
+def recorded(name: str) -> tuple[Run, Findings]:
+    run = read_run(SAMPLES / "p2p_pipeline" / name)
+    return run, judge(run)
+
+
+@pytest.mark.parametrize("name", ["none", "engine"])
+def test_a_clean_run_is_half_a_screen(name: str) -> None:
+    for width in (80, 110):
+        assert len(render(*recorded(name), width=width, page="run/report.html").splitlines()) <= CLEAN
+
+
+@pytest.mark.parametrize("name", ["stage-backward-cycle", "param-group-cycle"])
+def test_a_run_with_one_leak_is_a_screen(name: str) -> None:
+    run, findings = recorded(name)
+    text = render(replace(run, folder="leakscope_runs/train_20260101_120000"), findings)
+    assert len(text.splitlines()) <= LEAKING
+    assert len(render(run, findings, verbose=True).splitlines()) > 2 * LEAKING
+
+
+def test_it_names_the_line_what_cutting_frees_and_that_it_was_measured() -> None:
+    text = render(*recorded("stage-backward-cycle"))
+    for said in (
+        "   cut 222 | def collect(output: Any, grad: Any) -> None:",
+        "   edit 230 | collect(outputs, grads)",
+        "measured 72.00 of 72.00 MiB",
+        "   edit      after train.py:230, advice, not tried:\n             + del collect\n",
+        "↓ closure collect   <- cut here\n",
+        "... 6 more between\n   ╰→ tensor memory",
+    ):
+        assert said in text
+    assert " ".join(text.split()).endswith("at train.py:222, would free 72.00 MiB (exit status 23)")
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "said"),
+    [
+        ("a(b)", "a(b.item())", "in place of train.py:12, advice, not tried:\n             + a(b.item())\n"),
+        ("a(b)", "a(b)\ndel b", "after train.py:12, advice, not tried:\n             + del b\n"),
+        ("a(b)", "", "without train.py:12, advice, not tried:\n             - a(b)\n"),
+    ],
+)
+def test_an_edit_says_what_becomes_of_the_line(before: str, after: str, said: str) -> None:
+    run, findings = examples.leaking()
+    edited = replace(examples.growth_finding(), suggestion=Suggestion("train.py:12", before, after))
+    assert f"   edit      {said}" in render(run, replace(findings, findings=(edited,)))
+
+
+def test_of_many_leaks_the_first_are_told_and_the_others_have_a_line() -> None:
+    run, findings = examples.leaking()
+    many = tuple(replace(examples.growth_finding(), fingerprint=f"{n:08x}") for n in range(LISTED + 10))
+    text = render(run, replace(findings, findings=many))
+    assert text.count("<- cut here") == TOLD
+    assert all(f"{n + 1}. 1.50 MiB [{n:08x}] `trainer.losses` gains" in text for n in range(TOLD, LISTED))
+    assert "\nand 10 smaller leaks\n" in text and len(text.splitlines()) < TOLD * 25 + LISTED + 25
+
+
+def test_what_is_to_be_cut_is_named_where_the_trace_does_not_show_it() -> None:
+    run, findings = examples.leaking()
+    unseen = Cut((CutReference(".losses", "train.py:12", "self.losses in fit()"),), 8)
+    told = render(run, replace(findings, findings=(replace(examples.growth_finding(), cut=unseen),)))
+    assert "   cut       `self.losses in fit()` at train.py:12: 8 B would be freed" in told
+
+
+def test_what_went_wrong_is_told_whole() -> None:
+    killed = render(*examples.killed())
+    assert "! rank 1 killed by SIGKILL after 5 steps\n    log: logs/rank_1.log" in killed
+    run, findings = examples.leaking()
+    assert "Suppressed" in render(run, replace(findings, suppressed=findings.findings[:1]))
