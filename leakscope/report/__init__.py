@@ -32,7 +32,9 @@ class _Formats(Mapping[str, Render]):
 
 
 FORMATS: Mapping[str, Render] = _Formats()
-"""`FORMATS["html"](run, findings)` is the page; text, json, html, sarif, junit, and what other packages add."""
+"""`FORMATS["html"](run, findings)` is the page; text, json, html, markdown, sarif, junit, csv, trace, speedscope, and
+what other packages add.
+"""
 
 
 def load() -> None:

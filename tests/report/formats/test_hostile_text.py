@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import csv
 import json
+from html.parser import HTMLParser
 from importlib.resources import files
 from io import StringIO
+from xml.etree import ElementTree
 
 import jsonschema
 import pytest
@@ -15,7 +17,9 @@ from support import examples
 from support.formats import junit_rules, markdown_rules, sarif_rules, speedscope_rules, trace_rules
 
 from leakscope.report import FORMATS
+from leakscope.report.cleaning import cleaned
 from leakscope.report.formats.as_csv import COLUMNS
+from leakscope.report.html.drawings import draw
 
 _SCHEMA = jsonschema.Draft202012Validator(
     json.loads(files("leakscope.report.formats").joinpath("findings.schema.json").read_text())
@@ -50,10 +54,11 @@ def all_problems(text: str) -> list[str]:
     run, findings = examples.hostile(text)
     told = {
         name: FORMATS[name](run, findings)
-        for name in ("json", "sarif", "junit", "markdown", "csv", "trace", "speedscope")
+        for name in ("text", "json", "sarif", "junit", "markdown", "csv", "trace", "speedscope")
     }
     for each in told.values():
         assert "\x1b" not in each and "\x00" not in each and "\u202e" not in each
+    ElementTree.fromstring(draw(cleaned(findings.findings[0]), use_dot=False))
     rows = list(csv.reader(StringIO(told["csv"], newline="")))
     return [
         *(str(error) for error in _SCHEMA.iter_errors(json.loads(told["json"]))),
@@ -70,6 +75,30 @@ def all_problems(text: str) -> list[str]:
 @pytest.mark.parametrize("index", range(len(NASTY)))
 def test_what_is_known_to_break_things(index: int) -> None:
     assert all_problems(NASTY[index]) == []
+
+
+class _Tags(HTMLParser):
+    """Every tag of a page."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: set[str] = set()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.found.add(tag)
+
+
+def tags(text: str) -> set[str]:
+    parser = _Tags()
+    parser.feed(FORMATS["html"](*examples.hostile(text)))
+    return parser.found
+
+
+@pytest.mark.process
+def test_a_page_has_no_tag_that_is_not_its_own() -> None:
+    own = tags("plain")
+    for text in (*NASTY[:6], CONTROL):
+        assert tags(text) <= own, text
 
 
 @settings(max_examples=60, deadline=None)
