@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 
+from leakscope.findings.comm.matching import first_to_fail
 from leakscope.findings.memory.oom import ranks_out_of_memory
-from leakscope.findings.model import Findings
+from leakscope.findings.model import Finding, Findings
 from leakscope.record.model import Run
 from leakscope.report import marks, wording
 from leakscope.report.cleaning import cleaned
@@ -26,11 +28,26 @@ RANKS_DRAWN = 8
 CARDS_OPEN = 3
 """Leaks, the largest, whose cards stand open; those of the others are a line each until they are opened."""
 
+CARDS_SHOWN = 12
+"""Leaks, the largest, that have a line outside of what is folded."""
+
 LISTED = 8
 """Leaks that the list at the top shows at once, so that they and the verdict are on the first screen."""
 
 DRAWINGS = 40
 """Findings that are drawn; any further ones have their trace in words only."""
+
+
+@dataclass(frozen=True)
+class Aside:
+    """Findings that are no leak, folded."""
+
+    title: str
+    about: str
+    findings: tuple[Finding, ...]
+    open: bool = False
+    prefix: str = ""
+    """Of their ids on the page."""
 
 
 def load() -> None:
@@ -48,29 +65,18 @@ def render(run: Run, findings: Findings) -> str:
     run, findings = cleaned(run), cleaned(findings)
     groups = rank_groups(run, findings)
     alike = [group.ranks for group in groups]
-    asides = (
-        ("Notes", "too small to judge, or no leak by themselves", wording.notes(findings), False),
-        ("Held by libraries", "no leak", wording.library(findings), False),
-        (
-            "Avoidable memory",
-            "never a leak: it lies there for longer than it is needed",
-            wording.avoidable(findings),
-            findings.avoidable_over is not None,
-        ),
-    )
     leaks = wording.leaks(findings)
-    shown_all = [*leaks, *(f for _, _, shown, _ in asides for f in shown)]
+    asides = _asides(findings)
+    shown_all = [*leaks, *(f for aside in asides for f in aside.findings)]
     drawn = {id(finding) for finding in shown_all[:DRAWINGS]}
     out_of_memory = tuple(rank.number for rank in ranks_out_of_memory(run))
     return environment.get_template("page.html").render(
         run=run,
         findings=findings,
         leaks=[finding_on_page(run, f, id(f) in drawn) for f in leaks],
-        asides=[
-            (head, about, [finding_on_page(run, f, id(f) in drawn) for f in shown], open_)
-            for head, about, shown, open_ in asides
-        ],
+        asides=[(aside, [finding_on_page(run, f, id(f) in drawn) for f in aside.findings]) for aside in asides],
         cards_open=CARDS_OPEN,
+        cards_shown=CARDS_SHOWN,
         listed=LISTED,
         ended_badly=any(wording.ended_badly(rank) for rank in run.ranks),
         ranks=ranks_on_page(run, findings, groups),
@@ -79,7 +85,11 @@ def render(run: Run, findings: Findings) -> str:
         ranks_drawn=RANKS_DRAWN,
         device=device_section(run, alike),
         steps=wording.steps_of(run),
+        headline=wording.headline(run, findings),
         failure=wording.failure_text(run),
+        failed_line=_failed_line(run),
+        is_told_below=not leaks
+        and (findings.verdict == Verdict.INCONCLUSIVE or any(map(wording.is_fault, findings.unjudged))),
         next=wording.next_text(run, findings),
         out_of_memory=out_of_memory,
         colour=Verdict.LEAKS if out_of_memory else findings.verdict,
@@ -89,3 +99,23 @@ def render(run: Run, findings: Findings) -> str:
         policy=policy(),
         script=script(),
     )
+
+
+def _asides(findings: Findings) -> tuple[Aside, ...]:
+    return (
+        Aside("Notes", "too small to judge, or no leak by themselves", wording.notes(findings)),
+        Aside("Held by libraries", "no leak", wording.library(findings)),
+        Aside(
+            "Avoidable memory",
+            "never a leak: it lies there for longer than it is needed",
+            wording.avoidable(findings),
+            open=findings.avoidable_over is not None,
+        ),
+        Aside("Suppressed", "known before: they decide nothing", findings.suppressed, prefix="suppressed-"),
+    )
+
+
+def _failed_line(run: Run) -> marks.KeptLine | None:
+    """The user's own line at which the first rank to fail failed; None where that is not known."""
+    rank = first_to_fail(run)
+    return None if rank is None or not rank.ended.at else marks.kept_line(run, rank.ended.at)

@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 from support import examples
 
+from leakscope.findings.facts import OnlyTensorsFreed
 from leakscope.findings.model import Cut, CutReference, Finding, Findings, Suggestion
 from leakscope.report import FORMATS
 from leakscope.report.adding_lines import edit_lines
@@ -84,13 +85,20 @@ def test_an_edit_shows_what_goes_and_what_comes_and_that_it_is_advice() -> None:
 @pytest.mark.parametrize(
     ("proved", "said"),
     [
-        (2 * MIB, ("frees 2.00 MiB", "the cut, measured: 2.00 MiB of 2.00 MiB")),
-        (MIB, ("frees 1.00 MiB", "the cut, measured: 1.00 MiB of 2.00 MiB")),
-        (None, ("would free 2.00 MiB", "the cut")),
+        (2 * MIB, ("frees 2.00 MiB", "when cut, measured: 2.00 MiB of 2.00 MiB")),
+        (MIB, ("frees 1.00 MiB", "when cut, measured: 1.00 MiB of 2.00 MiB")),
+        (None, ("would free 2.00 MiB", "when cut, not measured")),
     ],
 )
 def test_what_was_measured_is_set_beside_what_is_held(proved: int | None, said: tuple[str, str]) -> None:
     assert said in figures(leak(CutReference(".seen"), proved=proved))
+
+
+def test_what_only_tensors_of_were_measured_is_not_called_measured_whole() -> None:
+    finding = leak(CutReference(".seen"))
+    assert finding.cut is not None
+    part = replace(finding, cut=replace(finding.cut, unproved=OnlyTensorsFreed(MIB)))
+    assert ("would free 2.00 MiB", "when cut, measured: 1.00 MiB of tensors") in figures(part)
 
 
 def test_without_a_cut_nothing_is_said_to_be_freed() -> None:
@@ -136,3 +144,18 @@ def test_how_the_ranks_ended_comes_first_only_where_one_ended_badly() -> None:
     well, badly = FORMATS["html"](*examples.leaking()), FORMATS["html"](*examples.killed())
     assert well.index("<article ") < well.index("How each rank ended")
     assert badly.index("How each rank ended") < badly.index("Memory over")
+
+
+@pytest.mark.process
+def test_very_many_leaks_are_folded_together() -> None:
+    page = many(30)
+    folded = page[page.index("18 more leaks</summary>") :]
+    assert folded.count("<article ") == 18
+
+
+@pytest.mark.process
+def test_what_is_suppressed_is_listed_with_its_figures() -> None:
+    run, findings = examples.clean()
+    page = FORMATS["html"](run, replace(findings, suppressed=(leak(CutReference(".seen")),)))
+    assert "Suppressed (1)" in page and 'id="suppressed-0f3a9c11"' in page
+    assert '<strong class="word">No new leak</strong>' in page

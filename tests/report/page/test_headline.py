@@ -1,0 +1,44 @@
+"""Does the first line say what happened, before what could not be told for it?"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from support import examples
+
+from leakscope.record.kinds import EndKind
+from leakscope.record.model import Ended
+from leakscope.report.html.page import render
+from leakscope.report.wording import headline
+
+BOOM = Ended(EndKind.RAISED, 1, 5, error="RuntimeError: boom", at="train.py:2 main")
+
+
+@pytest.mark.parametrize(
+    ("told", "said"),
+    [
+        (examples.leaking(), "2 distinct leaks"),
+        (examples.clean(), "No leak"),
+        (examples.inconclusive(), "Cannot tell whether it leaks"),
+        (examples.killed(), "Failed: cannot tell whether it leaks"),
+        (examples.failed_as(Ended(EndKind.HUNG, 124, 8)), "Hung: cannot tell whether it leaks"),
+        (examples.failed_as(Ended(EndKind.KILLED, 143, 8)), "Stopped: cannot tell whether it leaks"),
+    ],
+    ids=range(6),
+)
+def test_what_ended_the_run_comes_before_what_it_hides(told: tuple, said: str) -> None:  # type: ignore[type-arg]
+    assert headline(*told) == said
+
+
+def test_a_leak_that_is_known_is_no_news() -> None:
+    run, findings = examples.clean()
+    assert headline(run, replace(findings, suppressed=(examples.growth_finding(),))) == "No new leak"
+    assert headline(run, replace(findings, suppressed=(examples.note_finding(),))) == "No leak"
+
+
+def test_the_line_that_failed_is_quoted() -> None:
+    run, findings = examples.failed_as(BOOM)
+    kept = replace(run, sources={"train.py": ("def main():", "    explode()")})
+    assert "train.py:2  explode()</code>" in render(kept, findings)
+    assert "explode" not in render(replace(run, sources={}), findings)
