@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+from leakscope_cli.terminal import DUMB
 
 from leakscope.options import Options
 from leakscope.units import bytes_text
@@ -133,7 +135,8 @@ def progress(options: Options, every: float = _NOTE_S) -> Iterator[None]:
         return
     alone = options.ranks * options.nnodes == 1
     into_the_bar = alone and sys.stdout.isatty() and not options.needs_stdout
-    with _bar(options) if sys.stderr.isatty() and not into_the_bar else _notes(options, every):
+    has_bar = sys.stderr.isatty() and os.environ.get("TERM") not in DUMB and not into_the_bar
+    with _bar(options) if has_bar else _notes(options, every):
         yield
 
 

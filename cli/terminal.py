@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 
 NARROWEST, WIDEST = 60, 120
 """Columns between which the text is set, however narrow or wide the terminal is; chosen."""
-_DUMB = ("dumb", "unknown")
+DUMB = ("dumb", "unknown")
+"""TERM of what moves no cursor and has no colours."""
 _LINK_PROGRAMS = ("iTerm.app", "WezTerm", "vscode", "Hyper", "ghostty", "Tabby", "rio", "mintty", "WarpTerminal")
 """TERM_PROGRAM of terminals that open links (OSC 8); the others print them as text, or show nothing."""
 _LINK_TERMS = ("xterm-kitty", "xterm-ghostty", "foot", "foot-extra", "alacritty", "contour")
@@ -66,7 +67,7 @@ class Terminal:
 def terminal_of(stream: TextIO | None, environ: Mapping[str, str]) -> Terminal:
     """`NO_COLOR` and `TERM=dumb` switch colours off, `FORCE_COLOR` on; no terminal has none, and 110 columns."""
     is_terminal = stream is not None and not stream.closed and stream.isatty()
-    plain = bool(environ.get("NO_COLOR")) or environ.get("TERM") in _DUMB
+    plain = bool(environ.get("NO_COLOR")) or environ.get("TERM") in DUMB
     colour = not plain and (is_terminal or bool(environ.get("FORCE_COLOR")))
     if not is_terminal:
         return Terminal(colour=colour)
@@ -75,7 +76,7 @@ def terminal_of(stream: TextIO | None, environ: Mapping[str, str]) -> Terminal:
 
 
 def _takes_links(environ: Mapping[str, str]) -> bool:
-    if environ.get("TERM") in _DUMB or "TMUX" in environ or "STY" in environ:
+    if environ.get("TERM") in DUMB or "TMUX" in environ or "STY" in environ:
         return False
     vte = environ.get("VTE_VERSION", "")
     return (

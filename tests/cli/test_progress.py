@@ -106,3 +106,25 @@ def test_where_there_is_no_terminal_it_is_a_line_now_and_then(
     assert set(heard.getvalue().splitlines()) == (
         set() if quiet else {"[leakscope] step 4, 1.00 MiB counted (+0 B a step), 0 looks"}
     )
+
+
+class Screen(Heard):
+    """A terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize(("ranks", "term", "has_bar"), [(1, "xterm", False), (2, "xterm", True), (2, "dumb", False)])
+def test_a_bar_is_drawn_where_nobody_prints_into_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ranks: int, term: str, has_bar: bool
+) -> None:
+    append(tmp_path, 0, *(MIB,) * 4)
+    screen = Screen()
+    monkeypatch.setenv("TERM", term)
+    monkeypatch.setattr(sys, "stderr", screen)
+    monkeypatch.setattr(sys, "stdout", Screen())
+    with progress(Options(script="train.py", folder=tmp_path, ranks=ranks), every=0.001):
+        assert screen.was_written.wait(20)
+    shown = screen.getvalue()
+    assert ("[leakscope] step 4, " in shown) != has_bar and ("\x1b[?25l" in shown) == has_bar
