@@ -12,6 +12,8 @@ from leakscope.record.model import Rank
 
 _SEEN = 1e-3
 """Seconds below which a pause is none."""
+LAST = 6
+"""Steps, chosen, that the ends are asked for: a few more than are drawn."""
 Span = tuple[float, float]
 """From and to, in seconds of the recording, as the moments of comm operations."""
 
@@ -28,32 +30,45 @@ class StepEnd:
     """False where it was not recorded, and is told by what was seen before and after."""
 
 
-def step_ends(rank: Rank) -> tuple[StepEnd, ...]:
-    """The ends of the steps that have one after them, in order."""
+def step_ends(rank: Rank, last: int = LAST) -> tuple[StepEnd, ...]:
+    """The ends of the last steps that have one after them, in order."""
     begins = {step.number: (step.began, step.seconds) for step in rank.steps}
-    issued: dict[int, list[float]] = {}
-    for operation in rank.operations:
-        if math.isfinite(operation.issued):
-            issued.setdefault(operation.step, []).append(operation.issued)
+    numbers = sorted(begins.keys() | {operation.step for operation in rank.operations})[-last:]
+    issued: dict[int, Span] = {}
+    events: tuple[float, ...] = ()
+    if any(begins.get(number, (None, 0.0))[0] is None for number in numbers):
+        issued = _issued(rank, numbers)
+        events = _events(rank, min((first for first, _ in issued.values()), default=math.inf))
     looked = {look.step: look.seconds for look in rank.looks if look.occasion == Occasion.STEP}
-    events = _events(rank) if any(began is None for began, _ in begins.values()) else ()
     found = []
-    for a, b in pairwise(sorted(begins.keys() | issued.keys())):
+    for a, b in pairwise(numbers):
         (began, seconds), (then, _) = begins.get(a, (None, 0.0)), begins.get(b, (None, 0.0))
         if began is not None and then is not None:
             found.append(StepEnd(a, began + seconds, max(then, began + seconds), True))
-        elif a in issued and b in issued and max(issued[a]) <= min(issued[b]):
-            found.append(_guessed(a, (max(issued[a]), min(issued[b])), looked.get(a, 0.0), events))
+        elif a in issued and b in issued and issued[a][1] <= issued[b][0]:
+            found.append(_guessed(a, (issued[a][1], issued[b][0]), looked.get(a, 0.0), events))
     return tuple(found)
 
 
-def _events(rank: Rank) -> tuple[float, ...]:
+def _issued(rank: Rank, steps: Sequence[int]) -> dict[int, Span]:
+    """When the first and the last operation of each step were issued."""
+    spans: dict[int, Span] = {}
+    for operation in rank.operations:
+        if operation.step >= steps[0] and math.isfinite(operation.issued):
+            first, last = spans.get(operation.step, (math.inf, -math.inf))
+            spans[operation.step] = min(first, operation.issued), max(last, operation.issued)
+    return spans
+
+
+def _events(rank: Rank, begin: float) -> tuple[float, ...]:
+    """Moments from `begin` on at which something happened to an operation."""
     moments = (
         moment
         for o in rank.operations
         for moment in (o.issued, o.waited, o.completed, o.tensor_died, o.storage_died, o.work_died)
+        if moment is not None and begin <= moment < math.inf
     )
-    return tuple(sorted(moment for moment in moments if moment is not None and math.isfinite(moment)))
+    return tuple(sorted(moments))
 
 
 def _guessed(step: int, gap: Span, seconds: float, events: Sequence[float]) -> StepEnd:

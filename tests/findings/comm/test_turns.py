@@ -177,6 +177,13 @@ def test_what_is_sent_from_two_lines_goes_together() -> None:
     assert [(turns[o.id].turn, turns[o.id].tensor) for o in lines] == pipeline.truth
 
 
+def test_what_goes_under_one_tag_goes_together_where_each_turn_has_its_own() -> None:
+    pipeline = Pipeline(2, True, Tags.MICROBATCHES, blocking=False, lines=False)
+    for turn in range(4):
+        pipeline.exchange(("send", 1, turn))  # all at once: only the tag tells
+    assert pipeline.told() == pipeline.truth
+
+
 def test_where_nothing_tells_each_is_a_turn() -> None:
     pipeline = Pipeline(1, True, Tags.NONE, blocking=False, lines=False)
     for turn in range(5):
