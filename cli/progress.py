@@ -178,7 +178,7 @@ def _bar(options: Options) -> Iterator[None]:
 
     console = Console(stderr=True)
     drawn = [BarColumn(bar_width=20)] if console.width >= _WIDE else []
-    columns = (SpinnerColumn(), TextColumn("{task.description}"), *drawn, TimeElapsedColumn())
+    columns = (SpinnerColumn(), TimeElapsedColumn(), *drawn, TextColumn("{task.description}"))
     with Progress(*columns, console=console, transient=True, redirect_stdout=sys.stdout.isatty()) as bar:
         task = bar.add_task("starting the ranks", total=options.steps)
         with _meanwhile(
