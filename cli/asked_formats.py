@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from leakscope_cli.telling import in_encoding_of, note
 from leakscope_cli.terminal import files_of, painted, stdout_terminal
@@ -130,19 +130,31 @@ def rendered(form: Format | Picture, run: Run, findings: Findings, verbose: bool
         raise LeakscopeError(f"the format {form.name} fails: {type(error).__name__}: {error}") from None
 
 
+@runtime_checkable
+class OfAnyWidth(Protocol):
+    """Text that is set as wide as the terminal is."""
+
+    def set_in(self, run: Run, findings: Findings, width: int) -> str:
+        """All of it, in so many columns."""
+        ...
+
+
 def for_stdout(form: Format, run: Run, findings: Findings, verbose: bool = False) -> tuple[str | bytes, bool]:
-    """What a format tells, the text as wide as the terminal and in its colours; and whether it is so painted.
+    """What a format tells, text as wide as the terminal and in its colours; and whether it is so painted.
 
     Raises LeakscopeError where another package's format fails.
     """
-    if form.name != TEXT:
-        return rendered(form, run, findings, verbose), False
     from leakscope.report.text.page import render
 
     terminal, files = stdout_terminal(), files_of(run)
-    page = next((name for name in files if name.endswith("report.html")), "")
-    text = in_encoding_of(sys.stdout, render(run, findings, verbose, terminal.width, page))
-    return painted(text, terminal, files), terminal.colour or terminal.links
+    if form.name == TEXT:
+        page = next((name for name in files if name.endswith("report.html")), "")
+        text = render(run, findings, verbose, terminal.width, page)
+    elif isinstance(form, OfAnyWidth):
+        text = form.set_in(run, findings, terminal.width)
+    else:
+        return rendered(form, run, findings, verbose), False
+    return painted(in_encoding_of(sys.stdout, text), terminal, files), terminal.colour or terminal.links
 
 
 def write_files(

@@ -17,6 +17,7 @@ from leakscope_cli.telling import note, tell_or_fail
 from leakscope.errors import LeakscopeError
 from leakscope.options import OFFERED
 from leakscope.report.formats import PICTURES
+from leakscope.report.text.lines import WIDTH
 from leakscope.report.wording import ranks_text
 
 if TYPE_CHECKING:
@@ -104,9 +105,12 @@ class _Ranks:
     suffix: str = ".txt"
 
     def render(self, run: Run, findings: Findings) -> str:
+        return self.set_in(run, findings, WIDTH)
+
+    def set_in(self, run: Run, findings: Findings, width: int) -> str:
         from leakscope.report.text.one_rank import render
 
-        return render(run, findings, self.numbers)
+        return render(run, findings, self.numbers, width)
 
 
 def _of_ranks(run: Run, numbers: Sequence[int]) -> _Ranks:

@@ -131,3 +131,10 @@ def test_a_real_terminal(columns: int) -> None:
 def test_a_real_terminal_without_colour() -> None:
     words = ("report", str(SAMPLES / "p2p_pipeline" / "none"))
     assert "\x1b" not in shown_in_a_terminal(100, *words, NO_COLOR="1")
+
+
+@pytest.mark.process
+def test_one_rank_is_as_wide_as_the_terminal() -> None:
+    shown = shown_in_a_terminal(70, "report", "--rank", "1", str(SAMPLES / "p2p_pipeline" / "kept-outputs"))
+    lines = CODES.sub("", shown).splitlines()
+    assert lines[0] == "Rank 1 of 2 ranks" and "\x1b[1m" in shown and 60 < max(map(cells, lines)) <= 70
