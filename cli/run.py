@@ -90,7 +90,7 @@ def record_and_report(options: Options, outside: Outside | None = None) -> int:
 
     known = _Known(suppressions_of(options.suppress), baseline_of(options.baseline))
     asked = asked_formats([*options.formats, *(["json"] if options.as_json else [])])
-    if outside is None or outside.rank == 0:
+    if (options.node_rank if outside is None else outside.rank) == 0:
         check_writable(asked, made_later=options.folder)
     if outside is None and options.nnodes == 1:
         prepare_folder(options.folder, options.force)

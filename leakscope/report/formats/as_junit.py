@@ -10,6 +10,7 @@ from leakscope.record.model import Rank, Run
 from leakscope.report.cleaning import cleaned
 from leakscope.report.formats.finding_details import detail_lines
 from leakscope.report.wording import (
+    advice,
     ended_badly,
     ended_text,
     error_text,
@@ -76,7 +77,7 @@ def _summary(finding: Finding) -> str:
 
 
 def _details(finding: Finding) -> str:
-    return "\n".join(detail_lines(finding))
+    return "\n".join(line for line in (*detail_lines(finding), advice(finding)) if line)
 
 
 def _counted(suite: ElementTree.Element) -> str:

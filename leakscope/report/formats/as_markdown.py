@@ -12,8 +12,8 @@ from leakscope.report.excerpt import LineMark, excerpts
 from leakscope.report.formats.finding_details import detail_lines
 from leakscope.report.formats.github_text import block, code, folded, plain, sentence
 from leakscope.report.wording import (
+    advice,
     avoidable,
-    cut_frees_text,
     cut_name,
     ended_badly,
     ended_text,
@@ -69,7 +69,8 @@ def _head(run: Run, findings: Findings) -> list[str]:
     lines = [
         f"### {_MARKS[findings.verdict]} leakscope: {what}",
         "",
-        f"{sentence(why_text(findings))} {code(' '.join(run.command), 200)}, {ranks}, {plural(steps_of(run), 'step')}.",
+        f"{sentence(why_text(findings)).rstrip('.')}.",
+        f"{code(' '.join(run.command), 200)}, {ranks}, {plural(steps_of(run), 'step')}.",
         "",
         *_table(distinct),
     ]
@@ -87,15 +88,15 @@ def _head(run: Run, findings: Findings) -> list[str]:
 def _table(found: Sequence[Finding]) -> list[str]:
     if not found:
         return []
-    rows = ["| leak | cut | held | a step | frees | ranks |", "|-|-|-:|-:|-|-|"]
+    rows = ["| leak | cut | would free | held | a step | ranks |", "|-|-|-:|-:|-:|-|"]
     for finding in found[:_ROWS]:
         cells = (
             f"{sentence(title(finding), 300)} {code(finding.fingerprint)}",
             _cut(finding),
+            _frees(finding),
             bytes_text(finding.retained_bytes),
             bytes_text(finding.bytes_per_step) if finding.bytes_per_step else "",
-            plain(cut_frees_text(finding.cut)) if finding.cut is not None else "",
-            listed_numbers(finding.ranks),
+            plain(listed_numbers(finding.ranks), 120),
         )
         rows.append(f"| {' | '.join(cells)} |")
     if len(found) > _ROWS:
@@ -111,6 +112,11 @@ def _cut(finding: Finding) -> str:
     return f"{code(cut_name(finding.cut), 200)}{where}{more}"
 
 
+def _frees(finding: Finding) -> str:
+    told = None if finding.cut is None else finding.cut.told_bytes
+    return "" if told is None else bytes_text(told)
+
+
 def _details(run: Run, found: Sequence[Finding]) -> list[list[str]]:
     return [folded(f"{sentence(title(finding), 300)}", _detail(run, finding)) for finding in found]
 
@@ -123,7 +129,8 @@ def _detail(run: Run, finding: Finding) -> list[str]:
     if finding.suggestion is not None:
         lines += [f"Suggestion, not tried, at {code(finding.suggestion.where)}:", ""]
         lines += [*block(edit_lines(finding.suggestion), "diff"), ""]
-    return [*lines, *block(detail_lines(finding))]
+    lines += [*block(detail_lines(finding)), ""]
+    return [*lines, sentence(advice(finding))] if advice(finding) else lines
 
 
 def _aside(findings: Findings) -> list[list[str]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -36,6 +37,7 @@ _LEVELS: Mapping[str, str] = dict.fromkeys(
     (RuleName.LATE_RELEASE, RuleName.IDLE_MEMORY, RuleName.RANK_SKEW, RuleName.ALLOCATOR), "note"
 )
 """Of rules whose findings are seldom leaks."""
+_TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ")
 SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
 """Where the standard keeps the schema that the log follows."""
 
@@ -99,7 +101,9 @@ def _invocation(run: Run, findings: Findings) -> dict[str, Any]:
         {"level": "note", "message": {"text": f"{item.rule} not judged on rank {item.rank}: {unjudged_text(item)}"}}
         for item in findings.unjudged
     ]
+    started = {"startTimeUtc": run.started} if _TIME.fullmatch(run.started) else {}
     return {
+        **started,
         "executionSuccessful": not any(ended_badly(rank) for rank in run.ranks),
         "exitCode": findings.exit_status,
         "arguments": list(run.command),

@@ -5,7 +5,6 @@ from __future__ import annotations
 from leakscope.findings.model import Finding
 from leakscope.report.adding_lines import ADDED_AT, edit_text
 from leakscope.report.wording import (
-    advice,
     also_text,
     cut_name,
     freed_text,
@@ -33,7 +32,7 @@ def cut_line(finding: Finding) -> str:
 
 
 def detail_lines(finding: Finding) -> tuple[str, ...]:
-    """Trace, cut, the lines that add to it, the edit, who frees it, where it was made, and the advice."""
+    """Trace, cut, the lines that add to it, the edit, who frees it, and where it was made."""
     references = finding.cut.references if finding.cut is not None else ()
     added = dict.fromkeys(place for reference in references for place in reference.added_at)
     lines = [
@@ -43,6 +42,5 @@ def detail_lines(finding: Finding) -> tuple[str, ...]:
         edit_text(finding) if finding.cut is not None else "",
         "" if holds_nothing(finding) else f"freed by {freed_text(finding)}",
         *(f"made at {place}" for place in finding.made_at),
-        advice(finding),
     ]
     return tuple(line.rstrip() for line in lines if line)

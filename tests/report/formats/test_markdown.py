@@ -23,7 +23,7 @@ def test_the_first_lines_say_what_to_cut() -> None:
     text = FORMATS["markdown"](*examples.leaking())
     head = text.partition("<details>")[0]
     assert head.startswith("### ❌ leakscope: 2 leaks\n")
-    assert "<code>closure extract</code> at <code>stage.py:41</code> | 1.50 MiB | 128.00 KiB |" in head
+    assert "<code>closure extract</code> at <code>stage.py:41</code> | 768.00 KiB | 1.50 MiB | 128.00 KiB |" in head
     assert "**Next:** Cut <code>closure extract</code> at stage.py:41" in head
     assert text.count("<details>") == text.count("</details>") == 4
     assert FORMATS["markdown"](*examples.clean()).startswith("### ✅ leakscope: no leak\n")

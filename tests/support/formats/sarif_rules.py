@@ -80,6 +80,7 @@ _RUN = _object(
             "executionSuccessful",
             executionSuccessful={"type": "boolean"},
             exitCode={"type": "integer"},
+            startTimeUtc={"type": "string", "pattern": "^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9:]{8}Z$"},
             arguments=_some(_TEXT),
             toolExecutionNotifications=_some(_NOTICE),
         )
