@@ -14,7 +14,6 @@ from collections import defaultdict
 from collections.abc import Callable, Generator, Iterator, Mapping
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 import pytest
 from support import TESTS, browser
@@ -151,20 +150,20 @@ def script(tmp_path: Path) -> Callable[[str], Path]:
 
 
 @pytest.fixture(scope="module")
-def chromium(starts_processes: None) -> Iterator[object]:
+def windows(starts_processes: None) -> Iterator[browser.Pages]:
     """A real browser, for the tests of one file: while it is there, asyncio can run nothing else in this process."""
     if browser.MISSING:
         pytest.skip(f"{' and '.join(browser.MISSING)} not installed")
     with browser.chromium() as started:
-        yield started
+        yield browser.Pages(started, Path())
 
 
 @pytest.fixture
-def pages(chromium: Any, tmp_path: Path) -> Iterator[browser.Pages]:
-    """Opens pages in a real browser, in windows that are gone with the test."""
-    opened = browser.Pages(chromium, tmp_path)
-    yield opened
-    opened.close()
+def pages(windows: browser.Pages, tmp_path: Path) -> Iterator[browser.Pages]:
+    """Opens pages in a real browser."""
+    windows.folder = tmp_path
+    yield windows
+    windows.end()
 
 
 @pytest.fixture(scope="session")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from support.browser import PHONE, Pages
+from support.browser import PHONE, Pages, unfold
 from support.browser.recorded_pages import page
 
 if TYPE_CHECKING:
@@ -29,10 +29,6 @@ def several(pages: Pages) -> Page:
 
 def shown(parts: Locator) -> int:
     return parts.locator("visible=true").count()
-
-
-def unfold(opened: Page) -> None:
-    opened.evaluate("document.querySelectorAll('details').forEach(part => { part.open = true })")
 
 
 def width(part: Locator) -> float:

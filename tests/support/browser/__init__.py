@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib.util import find_spec
@@ -25,39 +25,58 @@ WIDE, PHONE, SMALL_PHONE = 1440, 390, 320
 
 @dataclass
 class Pages:
-    """Opens pages, each in a window of its own that the test's end closes."""
+    """Opens pages in windows that one test after the other takes: a new one costs four times what a new page does."""
 
     browser: Browser
     folder: Path
+    """Of the test, for its files."""
     requests: list[str] = field(default_factory=list)
-    """What the pages have asked for, themselves and all that they load."""
-    _contexts: list[Any] = field(default_factory=list)
+    """What the test's pages have asked for, themselves and all that they load."""
+    said: list[str] = field(default_factory=list)
+    """Errors of their scripts, and what stands in the console."""
+    _idle: list[tuple[bool, Page]] = field(default_factory=list)
+    _taken: list[tuple[bool, Page]] = field(default_factory=list)
 
     def open(
         self, page: str | Path, width: int = WIDE, scheme: Any = "light", scripts: bool = True, fragment: str = ""
     ) -> Page:
         """The page, from its text or its file, in a window of `width` px; `scheme` is light or dark."""
         path = page if isinstance(page, Path) else self.written(page)
-        context = self.browser.new_context(
-            viewport={"width": width, "height": 900}, color_scheme=scheme, java_script_enabled=scripts
-        )
-        context.set_default_timeout(PATIENCE_MS)
-        self._contexts.append(context)
-        opened = context.new_page()
-        opened.on("request", lambda request: self.requests.append(request.url))
+        window = next((window for window in self._idle if window[0] == scripts), None)
+        if window is None:
+            window = scripts, self._new(scripts)
+        else:
+            self._idle.remove(window)
+        self._taken.append(window)
+        opened = window[1]
+        opened.set_viewport_size({"width": width, "height": 900})
+        opened.emulate_media(media="null", color_scheme=scheme)
         opened.goto(path.as_uri() + fragment)
         return opened
 
-    def close(self) -> None:
-        """All windows."""
-        while self._contexts:
-            self._contexts.pop().close()
+    def end(self) -> None:
+        """Leave the windows empty, to the next test."""
+        for _, opened in self._taken:
+            opened.goto("about:blank")
+        self._idle += self._taken
+        self._taken.clear()
+        self.requests.clear()
+        self.said.clear()
 
     def written(self, text: str) -> Path:
         """A file with this text."""
         path = self.folder / f"page_{len(list(self.folder.iterdir()))}.html"
         path.write_text(text, encoding="utf-8")
         return path
+
+    def _new(self, scripts: bool) -> Page:
+        context = self.browser.new_context(java_script_enabled=scripts)
+        context.set_default_timeout(PATIENCE_MS)
+        opened = context.new_page()
+        opened.on("request", lambda request: self.requests.append(request.url))
+        opened.on("console", lambda message: self.said.append(message.text))
+        opened.on("pageerror", lambda error: self.said.append(str(error)))
+        return opened
 
 
 @contextmanager
@@ -75,11 +94,17 @@ def chromium() -> Iterator[Browser]:
             browser.close()
 
 
-def found_by_axe(page: Page) -> list[str]:
-    """What axe-core finds in the page: the rule, how bad it is, and the first places."""
+def unfold(page: Page) -> None:
+    """Open all that is folded."""
+    page.evaluate("document.querySelectorAll('details').forEach(part => { part.open = true })")
+
+
+def found_by_axe(page: Page, rules: Sequence[str] = ()) -> list[str]:
+    """What axe-core finds in the page by these of its rules, or all: the rule, how bad it is, and the first places."""
     from axe_playwright_python.sync_playwright import Axe
 
+    options = {"resultTypes": ["violations"]} | ({"runOnly": list(rules)} if rules else {})
     return [
         f"{found['id']} ({found['impact']}): " + "; ".join(node["html"][:160] for node in found["nodes"][:4])
-        for found in Axe().run(page).response["violations"]
+        for found in Axe().run(page, options=options).response["violations"]
     ]
