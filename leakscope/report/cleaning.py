@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import fields, is_dataclass, replace
+from functools import cache
 from typing import Any, TypeVar
 
 from leakscope.graph.model import HeapGraph
@@ -26,17 +27,34 @@ def cleaned(value: T) -> T:
 
 
 def _cleaned(value: Any) -> Any:
+    """What has nothing to be cleaned is passed on as it is, not copied: of a thousand ranks that is nearly all."""
     if isinstance(value, str):
         return value if value.isascii() and value.isprintable() else "".join(map(_character, value))
+    if value is None or isinstance(value, (int, float)):
+        return value
     if isinstance(value, (tuple, list)):
-        return type(value)(_cleaned(item) for item in value)
+        items = [_cleaned(item) for item in value]
+        return value if _are_same(items, value) else type(value)(items)
     if isinstance(value, Mapping):
-        return {_cleaned(key): _cleaned(item) for key, item in value.items()}
-    if is_dataclass(value) and not isinstance(value, (HeapGraph, Step, type)):
-        left = ROWS if isinstance(value, Rank) else frozenset()
-        names = [f.name for f in fields(value) if f.name not in left]
-        return replace(value, **{name: _cleaned(getattr(value, name)) for name in names})
-    return value
+        pairs = {_cleaned(key): _cleaned(item) for key, item in value.items()}
+        return value if _are_same(pairs, value) and _are_same(pairs.values(), value.values()) else pairs
+    kind: Any = type(value)
+    was = {name: getattr(value, name) for name in _names(kind)}
+    changed = {name: now for name, before in was.items() if (now := _cleaned(before)) is not before}
+    return replace(value, **changed) if changed else value
+
+
+def _are_same(now: Collection[object], before: Collection[object]) -> bool:
+    return len(now) == len(before) and all(a is b for a, b in zip(now, before, strict=True))
+
+
+@cache
+def _names(kind: Any) -> tuple[str, ...]:
+    """Fields of that kind of dataclass that are cleaned; none of anything else."""
+    if issubclass(kind, (HeapGraph, Step)) or not is_dataclass(kind):
+        return ()
+    left = ROWS if kind is Rank else frozenset()
+    return tuple(f.name for f in fields(kind) if f.name not in left)
 
 
 def _character(character: str) -> str:

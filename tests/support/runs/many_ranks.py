@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
+from functools import cache
 from itertools import pairwise
 
 from leakscope.findings.ledger import LedgerInterval, Line, LineKind
@@ -28,6 +29,7 @@ KILLED, OUTLYING = 3, 6
 LOOKS = (3, 5, 9, 11)
 
 
+@cache
 def many(count: int) -> tuple[Run, Findings]:
     """Every fourth rank has a cycle, every eighth also a list that grows; each has notes and figures of its own."""
     cycle = _seen(cycle_finding(), range(0, count, 4))
