@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from support.examples import cycle_finding
+from support.examples import cycle_finding, growth_finding
 
 from leakscope.findings.facts import Facts, Said
 from leakscope.findings.kinds import RuleName
-from leakscope.findings.model import Cut, CutReference
+from leakscope.findings.model import Cut, CutReference, Finding, Sighting
 from leakscope.findings.rules.frame_hold import CallsFacts
 from leakscope.findings.rules.tensor_cycle import Closing, CycleFacts, InLibrary, MadeClass
 from leakscope.report.wording import first_cut, no_cut_text
@@ -44,6 +44,25 @@ def test_nobody_is_told_to_cut_what_a_library_closes(library: InLibrary | None, 
     if said.startswith("Cut"):
         return
     assert first_cut((finding, finding)) == f"{said} (1.50 MiB wait for gc), then the other leak"
+
+
+def test_what_the_first_cut_mends_as_well_is_no_other_leak() -> None:
+    def leak(size: int, *indexes: int) -> Finding:
+        names = {1: "context.inputs", 2: "context.outputs", 3: "log"}
+        references = (CutReference(names[k], "train.py:9", names[k], indexes=(k, k + 10)) for k in indexes)
+        return replace(growth_finding(), cut=Cut(tuple(references), size << 20))
+
+    both, inner, other = leak(36, 1, 2), leak(18, 2), leak(7, 3)
+    said = "Cut `context.inputs` at train.py:9 together with `context.outputs`: "
+    assert first_cut((both, inner)) == f"{said}54.00 MiB would be freed, both leaks"
+    assert first_cut((both, inner, other)) == f"{said}54.00 MiB would be freed, both leaks, then the other leak"
+    assert first_cut((both, inner, leak(2, 1))) == f"{said}56.00 MiB would be freed, 3 leaks"
+    assert first_cut((both, other)) == f"{said}36.00 MiB would be freed, then the other leak"
+    assert first_cut((inner, both)).endswith("18.00 MiB would be freed, then the other leak"), "it takes both"
+    elsewhere = replace(inner, sightings=(Sighting(1, 3, 1),))
+    assert first_cut((both, elsewhere)).endswith("then the other leak"), "numbers are of one look at one rank"
+    unknown = replace(both, cut=replace(both.cut, is_told=False))
+    assert first_cut((unknown, inner)).endswith("C++ holds, and both leaks are mended")
 
 
 def test_a_class_of_each_step_is_to_be_made_once() -> None:

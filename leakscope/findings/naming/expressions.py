@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 
 from leakscope.findings.naming.trace import NO_NAMES, generic
@@ -32,6 +33,10 @@ _PLAIN = (
     ReferenceKind.CLOSURE,
     ReferenceKind.HOOK,
 )
+
+
+_HOLDS_BY = re.compile(r"\.(?!_)\w+|metadata|(local|closure) \w+")
+"""References that a program writes by a name."""
 
 
 def as_expression(graph: HeapGraph, path: Sequence[int], last: int, names: Mapping[int, str] = NO_NAMES) -> str:
@@ -148,7 +153,24 @@ def as_part_of_holder(graph: HeapGraph, reference: int, names: Mapping[int, str]
         if holder.kind in (ObjectKind.FUNCTION, ObjectKind.FRAME, ObjectKind.GENERATOR)
         else holder.label
     )
-    return f"{names.get(reference, generic(r.name))} of {owner}"
+    name = names.get(reference, generic(r.name))
+    return _in_its_holder(graph, r.holder, name) or f"{name} of {owner}"
+
+
+def _in_its_holder(graph: HeapGraph, container: int, name: str) -> str:
+    """An item of a container without a name, as one of what holds that: `metadata['out'] of MulBackward0`.
+
+    "" where more than one object holds the container, or another container does.
+    """
+    above = graph.into(container).tolist()
+    if graph.object(container).kind != ObjectKind.CONTAINER or not name.startswith("[") or len(above) != 1:
+        return ""
+    r = graph.reference(above[0])
+    holder = graph.object(r.holder)
+    if holder.kind == ObjectKind.CONTAINER or is_hook(graph, r) or not _HOLDS_BY.fullmatch(r.name):
+        return ""
+    called = holder.kind in (ObjectKind.FUNCTION, ObjectKind.FRAME, ObjectKind.GENERATOR)
+    return f"{r.name}{name} of {holder.name}()" if called else f"{r.name}{name} of {holder.label}"
 
 
 def is_lru_cache(obj: Object) -> bool:

@@ -11,14 +11,35 @@ from leakscope.findings.source.edits import suggested
 from leakscope.findings.source.lines import stores_for
 from leakscope.findings.source.sources import Sources
 from leakscope.findings.source.stores import Store
+from leakscope.findings.source.written import as_in_source
 from leakscope.findings.stages.case import Case
 from leakscope.graph.model import ObjectKind
+
+_WRITTEN = (ObjectKind.FUNCTION, ObjectKind.FRAME, ObjectKind.GENERATOR, ObjectKind.CLASS)
+"""Kinds of what is written on a line of its own, and told with that of the reference by which it holds."""
 
 
 def find_lines(case: Case) -> Case:
     """Lines of the kept source that add to what the cuts name, and the edit that would mend it."""
     sources = Sources(case.run.sources)
-    return replace(case, findings=tuple(with_lines(finding, sources) for finding in case.findings))
+    found = (with_lines(finding, sources) for finding in case.findings)
+    return replace(
+        case, findings=tuple(replace(finding, trace=_with_one_line_each(finding.trace)) for finding in found)
+    )
+
+
+def _with_one_line_each(trace: Sequence[Hop]) -> tuple[Hop, ...]:
+    """A trace on which no function or class has two lines, and what closes a cycle has that of its first place."""
+    first: dict[int, str] = {}
+    for hop in trace:
+        if hop.index is not None and hop.where:
+            first.setdefault(hop.index, hop.where)
+    return tuple(
+        replace(hop, where=first.get(hop.index, hop.where))
+        if hop.index is not None and (hop.kind in _WRITTEN or not hop.reference)
+        else hop
+        for hop in trace
+    )
 
 
 def with_lines(finding: Finding, sources: Sources) -> Finding:
@@ -36,8 +57,18 @@ def with_lines(finding: Finding, sources: Sources) -> Finding:
         )
         for reference, stores in zip(finding.cut.references, found, strict=True)
     )
+    references = tuple(
+        as_in_source(finding, reference, stores) for reference, stores in zip(references, found, strict=True)
+    )
     trace = tuple(_at_its_line(hop, finding.cut.references, references) for hop in finding.trace)
-    return replace(finding, trace=trace, cut=replace(finding.cut, references=references), suggestion=suggestion)
+    is_cut = finding.subject == finding.cut.written
+    return replace(
+        finding,
+        trace=trace,
+        cut=replace(finding.cut, references=references),
+        subject=references[0].written if is_cut else finding.subject,
+        suggestion=suggestion,
+    )
 
 
 def _at_its_line(hop: Hop, before: Sequence[CutReference], after: Sequence[CutReference]) -> Hop:

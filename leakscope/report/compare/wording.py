@@ -106,8 +106,9 @@ def rate_text(leak: Compared) -> str:
     alike = len({len(finding.ranks) for finding in both}) == 1
     rates = [finding.bytes_per_step if alike else rank_rate(finding) for finding in both]
     told = " -> ".join(dict.fromkeys(map(bytes_text, rates)))
+    made = " made each step and freed late" if leak.finding.freed_late else " a step"
     as_before = ", as before" if len(both) > 1 and "->" not in told else ""
-    return f"{told} a step{as_before}{'' if alike else ' on each of its ranks'}"
+    return f"{told}{made}{as_before}{'' if alike else ' on each of its ranks'}"
 
 
 def line_of(finding: Finding) -> str:

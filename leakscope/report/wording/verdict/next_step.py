@@ -53,7 +53,7 @@ def next_text(run: Run, findings: Findings) -> str:
 def _nothing_to_mend(findings: Findings) -> str:
     known = [f for f in findings.suppressed if f.severity == Severity.LEAK]
     if known:
-        rate = sum(f.bytes_per_step for f in known)
+        rate = sum(f.bytes_per_step for f in known if not f.freed_late)
         grows = f", and still grows by {bytes_text(rate)} a step" if rate else ""
         return f"Nothing new to mend. What is known is listed below{grows}."
     extra = notes(findings) or library(findings) or avoidable(findings)
@@ -163,25 +163,60 @@ def _cut_first(told: tuple[Finding, ...]) -> str:
 
 def first_cut(told: tuple[Finding, ...]) -> str:
     """What to cut first, as a sentence without its full stop."""
-    finding = told[0]
+    finding, mended = told[0], _mended(told)
     if instead := without_a_cut(finding):
-        return f"{instead} ({bytes_text(finding.retained_bytes)} wait for gc){_others(told)}"
+        return f"{instead} ({bytes_text(finding.retained_bytes)} wait for gc){_others(len(told) - 1)}"
     if finding.cut is None:
-        return f"Read the first leak below{_others(told)}"
+        return f"Read the first leak below{_others(len(told) - 1)}"
     where = f" at {finding.cut.where}" if finding.cut.where else ""
-    return f"Cut `{cut_name(finding.cut)}`{where}{also_text(finding.cut)}: {would_be_freed(finding)}{_others(told)}"
+    frees = _freed_by_all(mended) if len(mended) > 1 else would_be_freed(finding)
+    others = _others(len(told) - len(mended))
+    return f"Cut `{cut_name(finding.cut)}`{where}{also_text(finding.cut)}: {frees}{others}"
 
 
 def cut_in_short(told: tuple[Finding, ...]) -> str:
     """``cut `losses in main()` at train.py:31, would free 36.00 MiB``; without a known cut how many leaks there are."""
-    finding = told[0]
+    finding, mended = told[0], _mended(told)
     if finding.cut is None or without_a_cut(finding):
         return plural(len(told), "distinct leak")
     where = f" at {finding.cut.where}" if finding.cut.where else ""
-    size = finding.cut.told_bytes
+    size = _frees(mended)
     frees = "" if size is None else f", would free {bytes_text(size)}"
-    return f"cut `{cut_name(finding.cut)}`{where}{also_text(finding.cut)}{frees}{_others(told)}"
+    others = _others(len(told) - len(mended))
+    return f"cut `{cut_name(finding.cut)}`{where}{also_text(finding.cut)}{frees}{others}"
 
 
-def _others(told: tuple[Finding, ...]) -> str:
-    return ("", ", then the other leak", f", then the other {len(told) - 1} leaks")[min(len(told), 3) - 1]
+def _others(count: int) -> str:
+    return ("", ", then the other leak", f", then the other {count} leaks")[min(count, 2)]
+
+
+def _mended(told: tuple[Finding, ...]) -> tuple[Finding, ...]:
+    """The first leak, and those whose references to cut are all among its own."""
+    return (told[0], *(other for other in told[1:] if _goes_along(told[0], other)))
+
+
+def _goes_along(finding: Finding, other: Finding) -> bool:
+    """Whether the cut of a finding has all references of another's: they were found in one look at one rank."""
+    if finding.cut is None or other.cut is None or finding.ranks[:1] != other.ranks[:1]:
+        return False
+    cut = {index for reference in finding.cut.references for index in reference.indexes}
+    return all(cut & set(reference.indexes) for reference in other.cut.references)
+
+
+def _frees(findings: tuple[Finding, ...]) -> int | None:
+    """What their cuts free, each storage being in one finding alone; None where that is not known of one."""
+    sizes = [finding.cut.told_bytes for finding in findings if finding.cut is not None]
+    known = [size for size in sizes if size is not None]
+    return sum(known) if len(known) == len(sizes) else None
+
+
+def _freed_by_all(findings: tuple[Finding, ...]) -> str:
+    """`54.00 MiB would be freed on 2 ranks together, both leaks`."""
+    which = "both leaks" if len(findings) == 2 else f"{len(findings)} leaks"  # noqa: PLR2004
+    size = _frees(findings)
+    if size is None:
+        return f"{would_be_freed(findings[0])}, and {which} are mended"
+    ranks = {rank for finding in findings for rank in finding.ranks}
+    when = " when gc runs next" if any(f.cut is not None and f.cut.after_gc for f in findings) else ""
+    together = f" on {len(ranks)} ranks together" if len(ranks) > 1 else ""
+    return f"{bytes_text(size)} would be freed{when}{together}, {which}"
