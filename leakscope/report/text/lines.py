@@ -107,7 +107,7 @@ def cropped(text: str, width: int) -> str:
         return text
     from rich.cells import set_cell_size
 
-    return set_cell_size(text, width - 3).rstrip() + "..."
+    return set_cell_size(text, width - 3).rstrip(" .") + "..."
 
 
 _FILLER = "\0"
