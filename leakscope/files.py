@@ -6,8 +6,10 @@ import json
 import os
 import re
 import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from leakscope.errors import Unreadable
 
@@ -31,11 +33,27 @@ def read_regular(path: Path, most: int = MOST_BYTES) -> bytes:
     Nothing else is opened: a pipe waits for its writer, a device may have no end. Raises Unreadable, which says why
     without the file's name: `it is a named pipe, no file`.
     """
+    with _opened(path, most) as (stream, size):
+        return stream.read(size)
+
+
+def read_lines(path: Path, most: int = MOST_BYTES) -> Iterator[bytes]:
+    """The lines of such a file, without their ends, one after the other; raises Unreadable as well."""
+    with _opened(path, most) as (stream, size):
+        left = size
+        while left and (line := stream.readline(left)):
+            left -= len(line)
+            yield from line.splitlines()  # as the whole would be split: also where only a return ends a line
+
+
+@contextmanager
+def _opened(path: Path, most: int) -> Iterator[tuple[BinaryIO, int]]:
+    """A regular file that is open, and its bytes; what keeps it from being read is Unreadable."""
     try:
         _size_of(os.stat(path), most)  # an open may already do something to a device
         opened = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         with os.fdopen(opened, "rb") as stream:
-            return stream.read(_size_of(os.fstat(opened), most))
+            yield stream, _size_of(os.fstat(opened), most)
     except FileNotFoundError:
         raise Unreadable("there is no such file") from None
     except OSError as error:

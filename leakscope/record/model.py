@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -133,7 +133,7 @@ class Rank:
     """Names of its files that are left out or have lost parts, as the notes say."""
     proved: Mapping[str, int | str] = field(default_factory=dict)
     """Fingerprint to the bytes a forked cut really freed, or to the reason why it was not tried."""
-    operations: tuple[CommOperation, ...] = ()
+    operations: Sequence[CommOperation] = ()
     """P2P and collective operations in the order of issue: of the first steps all, then the late and the last ones."""
     final_operation: FinalOperation | None = None
     """What it did last, right even after SIGKILL."""

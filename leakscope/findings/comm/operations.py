@@ -17,6 +17,7 @@ from leakscope.findings.naming.trace import fingerprint
 from leakscope.graph.model import CommUse, HeapGraph
 from leakscope.record.kinds import Direction
 from leakscope.record.model import Run
+from leakscope.record.read.operations import column
 from leakscope.record.rows.comm import CommOperation, ContextsAtStep
 
 CONTEXT = "dist_autograd context"
@@ -90,8 +91,9 @@ def dropped_work_findings(run: Run) -> list[Finding]:
     """Notes on Works that were dropped before anybody waited for them; what they kept alive is told from the heap."""
     dropped: dict[tuple[str, str], list[tuple[int, CommOperation]]] = defaultdict(list)
     for rank in run.ranks:
-        for operation in rank.operations:
-            if operation.dropped and operation.direction not in _BARRIERS:
+        for place, is_dropped in enumerate(column(rank.operations, "dropped")):
+            operation = rank.operations[place] if is_dropped else None
+            if operation is not None and operation.direction not in _BARRIERS:
                 dropped[operation.direction, operation.issued_at].append((rank.number, operation))
     return [_dropped(direction, where, operations) for (direction, where), operations in sorted(dropped.items())]
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from leakscope.errors import Unreadable
-from leakscope.files import parse_json, read_json, read_regular
+from leakscope.files import parse_json, read_json, read_lines
 
 T = TypeVar("T")
 
@@ -63,22 +63,26 @@ class Damage:
         """What `read` makes of each whole line of a file; nothing where there is none."""
         if not is_there(path):
             return
-        try:
-            data = read_regular(path)
-        except Unreadable as error:
-            self.of_file(path.name, error)
-            return
-        lines = data.splitlines()
-        for number, line in enumerate(lines, 1):
+        lines = self._lines(path)
+        number, line = 1, next(lines, None)
+        while line is not None:
+            after = next(lines, None)
             try:
                 yield read(parse_json(line))
             except Unreadable as error:
-                if number < len(lines):
+                if after is not None:
                     self.of_part(path.name, f"line {number}", error)
                 else:
                     self.note(f"the last line of {path.name} was cut off when the rank died and is left out")
             except ValueError as error:
                 self.of_part(path.name, f"line {number}", error)
+            number, line = number + 1, after
+
+    def _lines(self, path: Path) -> Iterator[bytes]:
+        try:
+            yield from read_lines(path)
+        except Unreadable as error:
+            self.of_file(path.name, error)
 
 
 def is_there(path: Path) -> bool:

@@ -15,8 +15,9 @@ from leakscope.record.last_operation import unpack
 from leakscope.record.model import GcDiff, Rank, Step
 from leakscope.record.read.damage import Damage, is_there
 from leakscope.record.read.looks import blocks_that_fit, lifetimes_that_fit, read_looks
+from leakscope.record.read.operations import read_operations
 from leakscope.record.rows.clock import RecordingEnded, StartedProcess, StepsBy
-from leakscope.record.rows.comm import CommOperation, ContextsAtStep, FinalOperation
+from leakscope.record.rows.comm import ContextsAtStep, FinalOperation
 from leakscope.record.rows.device import DeviceBlocks, DeviceFailure, DeviceStep
 from leakscope.record.rows.host import SHORTAGE_ROWS, AllocationFailure, GcFreeze, MemoryThere
 from leakscope.record.rows.lifetimes import LIFETIME_ROWS
@@ -33,13 +34,6 @@ class _Noted:
     """One line of `notes.jsonl`."""
 
     note: str
-
-
-@dataclass(frozen=True)
-class _Numbered:
-    """What every line of an operation has, the first and those that complete it."""
-
-    id: int
 
 
 @dataclass(frozen=True)
@@ -84,7 +78,7 @@ def read_rows(path: Path, damage: Damage) -> dict[str, Any]:
         return tuple(row for row in read if row is not None)
 
     return {
-        "operations": _operations(path, damage),
+        "operations": read_operations(path, damage),
         "contexts": rows(ContextsAtStep),
         "lifetimes": rows(*LIFETIME_ROWS),
         "device_steps": rows(DeviceStep),
@@ -113,23 +107,6 @@ def _steps(path: Path, damage: Damage) -> tuple[Step, ...]:
         return step
 
     return tuple(damage.each(path / "steps.jsonl", read))
-
-
-def _operations(path: Path, damage: Damage) -> tuple[CommOperation, ...]:
-    """In the order of issue; later lines of the file complete earlier ones by their `id`."""
-    name = f"{CommOperation.FILE}.jsonl"
-    whole: dict[int, dict[str, Any]] = {}
-    for number, line in damage.each(path / name, lambda line: (from_json(_Numbered, line).id, line)):
-        whole.setdefault(number, {}).update(line)
-    issued = []
-    for number, line in whole.items():
-        if "issued" not in line:
-            continue  # its first line was damaged, as is said, or came before what is kept
-        try:
-            issued.append(from_json(CommOperation, line))
-        except ValueError as error:
-            damage.of_part(name, f"operation {number}", error)
-    return tuple(sorted(issued, key=lambda operation: operation.issued))
 
 
 def _final_operation(path: Path, damage: Damage) -> tuple[FinalOperation | None, bool]:
