@@ -12,10 +12,15 @@ from itertools import pairwise
 
 from leakscope.record.kinds import Direction, EndKind, OperationState
 from leakscope.record.model import Rank, Run
+from leakscope.record.read.operations import column
 from leakscope.record.rows.comm import FinalOperation, IssuedOperation
 
 Channel = tuple[str, str, int | None, int | None]
 """(group, direction, peer, tag)."""
+Issued = tuple[int, int, int]
+"""(id, which of its channel, place among the operations of its rank)."""
+_LAST = -1
+"""Place of the last operation, where it is none of the others."""
 _WELL = (EndKind.FINISHED, EndKind.STOPPED, EndKind.UNKNOWN)
 _ANSWERED_BY: Mapping[str, Direction] = {Direction.SEND: Direction.RECV, Direction.RECV: Direction.SEND}
 """P2P operations, each with what the other side does."""
@@ -65,7 +70,7 @@ class CommState:
 class _Book:
     """What one rank issued, as far as it is on record; what lies between is counted, not known."""
 
-    issued: Mapping[Channel, Sequence[IssuedOperation]]
+    issued: Mapping[Channel, Sequence[Issued]]
     ids: Sequence[int]
     newest: int | None
     """Id of the last operation it issued, on record or not; None where that is not known."""
@@ -94,22 +99,37 @@ class _Book:
         return max(0, before - after - 1 - max(0, bisect_left(self.ids, before) - bisect_right(self.ids, after)))
 
 
-def _last_of(operations: Sequence[IssuedOperation]) -> tuple[int, int]:
-    return (operations[-1].id, operations[-1].nth) if operations else (0, 0)
+def _last_of(operations: Sequence[Issued]) -> tuple[int, int]:
+    return operations[-1][:2] if operations else (0, 0)
 
 
 def _book(rank: Rank) -> _Book:
-    last = rank.final_operation
-    by_id: dict[int, IssuedOperation] = {} if last is None else {last.id: last}
-    by_id.update({operation.id: operation for operation in rank.operations})
-    issued: dict[Channel, list[IssuedOperation]] = defaultdict(list)
+    last, known = rank.final_operation, rank.operations
+    columns = [column(known, name) for name in ("id", "nth", "group", "direction", "peer", "tag")]
+    by_id: dict[int, tuple[int, Channel, int]] = {}
+    if last is not None:
+        by_id[last.id] = last.nth, _channel(last), _LAST
+    channels: dict[Channel, Channel] = {}  # each once, be the operations a million
+    for place, (number, nth, group, direction, peer, tag) in enumerate(zip(*columns, strict=True)):
+        channel = (group, direction, peer, tag)
+        by_id[number] = nth, channels.setdefault(channel, channel), place
+    issued: dict[Channel, list[Issued]] = defaultdict(list)
     for number in sorted(by_id):
-        issued[_channel(by_id[number])].append(by_id[number])
+        nth, channel, place = by_id[number]
+        issued[channel].append((number, nth, place))
     gaps = []
     for channel, ordered in issued.items():
-        places = [(0, 0), *((operation.id, operation.nth) for operation in ordered)]
+        places = [(0, 0), *((number, nth) for number, nth, _ in ordered)]
         gaps += [(channel, a, b, n - m - 1) for (a, m), (b, n) in pairwise(places) if n - m > 1]
     return _Book(dict(issued), sorted(by_id), max(by_id, default=0) if _is_on_record(rank) else None, gaps)
+
+
+def _operation(rank: Rank, place: int) -> IssuedOperation:
+    """The operation that has that place in a book."""
+    if place == _LAST:
+        assert rank.final_operation is not None
+        return rank.final_operation
+    return rank.operations[place]
 
 
 def _channel(operation: IssuedOperation) -> Channel:
@@ -146,16 +166,18 @@ def unmatched(run: Run) -> tuple[Unmatched, ...]:
         (group, number, tag) for number, book in books.items() for group, _, peer, tag in book.issued if peer is None
     }
     found = []
+    rank_of = {rank.number: rank for rank in run.ranks}
     for number, book in books.items():
         for (group, direction, peer, tag), operations in book.issued.items():
             receiver = peer if direction == Direction.SEND else number
             if peer is None or direction not in _ANSWERED_BY or peer not in books or (group, receiver, tag) in anybody:
                 continue
             answered = books[peer].at_most((group, _ANSWERED_BY[direction], number, tag))
-            lost = [operation for operation in operations if operation.nth > answered]
+            lost = [(nth, place) for _, nth, place in operations if nth > answered]
             if lost:
-                missing = lost[-1].nth - lost[0].nth + 1
-                found.append(Unmatched(number, direction, peer, tag or 0, group, missing, lost[0], last[peer]))
+                missing = lost[-1][0] - lost[0][0] + 1
+                first = _operation(rank_of[number], lost[0][1])
+                found.append(Unmatched(number, direction, peer, tag or 0, group, missing, first, last[peer]))
     return tuple(sorted(found, key=lambda u: (u.first.issued, u.rank)))
 
 
@@ -163,11 +185,12 @@ def comm_states(run: Run) -> Mapping[int, CommState]:
     """What there is to say of each rank of a run in which some rank did not end well; none for every other run."""
     if all(rank.ended.how in _WELL and not rank.ended.status for rank in run.ranks):
         return {}
-    missing, lost = missing_ranks(run), unmatched(run)
+    missing = missing_ranks(run)
+    lost: dict[int, list[Unmatched]] = defaultdict(list)
+    for one in unmatched(run):
+        lost[one.rank].append(one)
     return {
-        rank.number: CommState(
-            rank.final_operation, missing.get(rank.number), tuple(u for u in lost if u.rank == rank.number)
-        )
+        rank.number: CommState(rank.final_operation, missing.get(rank.number), tuple(lost[rank.number]))
         for rank in run.ranks
     }
 
@@ -183,14 +206,17 @@ def missing_ranks(run: Run) -> dict[int, MissingRanks]:
         for group, *_ in book.issued:
             members[group].add(number)
     stuck = {}
+    known: dict[tuple[Channel, int], tuple[int, ...]] = {}  # a thousand ranks wait in one and the same
     for rank in run.ranks:
         last = rank.final_operation
         if last is None or last.direction in _ANSWERED_BY or last.state not in _NOT_OVER:
             continue
         channel = _channel(last)
-        missing = tuple(m for m in sorted(members[channel[0]]) if books[m].at_most(channel) < last.nth)
-        if missing:
-            stuck[rank.number] = MissingRanks(last, missing)
+        if (channel, last.nth) not in known:
+            missing = (m for m in sorted(members[channel[0]]) if books[m].at_most(channel) < last.nth)
+            known[channel, last.nth] = tuple(missing)
+        if known[channel, last.nth]:
+            stuck[rank.number] = MissingRanks(last, known[channel, last.nth])
     return stuck
 
 

@@ -9,6 +9,7 @@ from itertools import pairwise
 
 from leakscope.record.kinds import Occasion
 from leakscope.record.model import Rank
+from leakscope.record.read.operations import column
 
 _SEEN = 1e-3
 """Seconds below which a pause is none."""
@@ -33,7 +34,7 @@ class StepEnd:
 def step_ends(rank: Rank, last: int = LAST) -> tuple[StepEnd, ...]:
     """The ends of the last steps that have one after them, in order."""
     begins = {step.number: (step.began, step.seconds) for step in rank.steps}
-    numbers = sorted(begins.keys() | {operation.step for operation in rank.operations})[-last:]
+    numbers = sorted(begins.keys() | set(column(rank.operations, "step")))[-last:]
     issued: dict[int, Span] = {}
     events: tuple[float, ...] = ()
     if any(begins.get(number, (None, 0.0))[0] is None for number in numbers):
@@ -53,22 +54,18 @@ def step_ends(rank: Rank, last: int = LAST) -> tuple[StepEnd, ...]:
 def _issued(rank: Rank, steps: Sequence[int]) -> dict[int, Span]:
     """When the first and the last operation of each step were issued."""
     spans: dict[int, Span] = {}
-    for operation in rank.operations:
-        if operation.step >= steps[0] and math.isfinite(operation.issued):
-            first, last = spans.get(operation.step, (math.inf, -math.inf))
-            spans[operation.step] = min(first, operation.issued), max(last, operation.issued)
+    for step, moment in zip(column(rank.operations, "step"), column(rank.operations, "issued"), strict=True):
+        if step >= steps[0] and math.isfinite(moment):
+            first, last = spans.get(step, (math.inf, -math.inf))
+            spans[step] = min(first, moment), max(last, moment)
     return spans
 
 
 def _events(rank: Rank, begin: float) -> tuple[float, ...]:
     """Moments from `begin` on at which something happened to an operation."""
-    moments = (
-        moment
-        for o in rank.operations
-        for moment in (o.issued, o.waited, o.completed, o.tensor_died, o.storage_died, o.work_died)
-        if moment is not None and begin <= moment < math.inf
-    )
-    return tuple(sorted(moments))
+    names = ("issued", "waited", "completed", "tensor_died", "storage_died", "work_died")
+    moments = (moment for name in names for moment in column(rank.operations, name))
+    return tuple(sorted(moment for moment in moments if moment is not None and begin <= moment < math.inf))
 
 
 def _guessed(step: int, gap: Span, seconds: float, events: Sequence[float]) -> StepEnd:

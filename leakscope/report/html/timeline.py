@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from html import escape
 
 from leakscope.findings.comm.turns import Turn, turns_of
+from leakscope.record.read.operations import column
 from leakscope.record.rows.comm import CommOperation
 from leakscope.report.cleaning import cleaned, one_line
 from leakscope.report.html.program_time import Axis, StepEnd, axis, own_seconds
@@ -63,16 +64,18 @@ def timeline(operations: Sequence[CommOperation], ends: Sequence[StepEnd] = ()) 
 
     The steps shown are the last but one and the one before it, as the last is cut short by the end of the run.
     """
-    timed = [operation for operation in operations if math.isfinite(operation.issued)]
-    numbers = sorted({row.step for row in timed})
+    # by columns: there may be a million, of which the steps shown have a few
+    issued = list(zip(column(operations, "step"), column(operations, "issued"), strict=True))
+    numbers = sorted({step for step, moment in issued if math.isfinite(moment)})
     if not numbers:
         return None
     steps = tuple(numbers[-STEPS_SHOWN - 1 : -1] if len(numbers) > STEPS_SHOWN else numbers)
-    ours = [row for row in timed if row.step in steps]
+    ours = [operations[k] for k, (step, moment) in enumerate(issued) if step in steps and math.isfinite(moment)]
+    later = min((moment for step, moment in issued if step > steps[-1] and math.isfinite(moment)), default=None)
     turns = turns_of(ours)
     chosen = sorted(ours, key=lambda row: (row.step, turns[row.id].turn, row.issued, row.id))
     shown = cleaned(chosen[:ROWS_SHOWN])
-    time = axis(min(row.issued for row in shown), _end(timed, shown, steps), ends, _LEFT, _WIDTH - _LEFT - 20, _PAUSE)
+    time = axis(min(row.issued for row in shown), _end(shown, later), ends, _LEFT, _WIDTH - _LEFT - 20, _PAUSE)
     return Timeline(
         svg=_svg(shown, turns, time, [end for end in ends if time.begin < end.moment < time.end]),
         rows=tuple(_row(row, turns[row.id], time, ends) for row in shown),
@@ -83,8 +86,8 @@ def timeline(operations: Sequence[CommOperation], ends: Sequence[StepEnd] = ()) 
     )
 
 
-def _end(timed: Sequence[CommOperation], shown: Sequence[CommOperation], steps: Sequence[int]) -> float:
-    """Right edge: the last event shown, but not far beyond the step after the last one shown."""
+def _end(shown: Sequence[CommOperation], later: float | None) -> float:
+    """Right edge: the last event shown, but not far beyond the step after the last one shown, which begins later."""
     start = min(row.issued for row in shown)
     events = [
         _moment(moment)
@@ -92,9 +95,8 @@ def _end(timed: Sequence[CommOperation], shown: Sequence[CommOperation], steps: 
         for moment in (row.issued, row.waited, row.completed, row.tensor_died, row.storage_died)
     ]
     last = max(event for event in events if event is not None)
-    later = [row.issued for row in timed if row.step > steps[-1]]
     issued = max(row.issued for row in shown)
-    limit = max(min(later), issued) + 0.15 * (min(later) - start) if later else last
+    limit = last if later is None else max(later, issued) + 0.15 * (later - start)
     return max(min(last, limit), start + 1e-6)
 
 
