@@ -89,7 +89,7 @@ def test_the_text_has_a_section_of_its_own_the_largest_first() -> None:
 def test_without_verbose_it_is_a_line_with_the_largest() -> None:
     lines = FORMATS["text"](*told(late(), late())).splitlines()
     (line,) = (line for line in lines if line.startswith("Avoidable"))
-    assert line.startswith("Avoidable  24.00 MiB by 2 holders: rank 0: `out in main()` at train.py:31: 12.00 MiB")
+    assert line.startswith("Avoidable  24.00 MiB by 2 holders: `out in main()` at train.py:31: 12.00 MiB")
     assert "Avoidable" not in FORMATS["text"](*told())
 
 

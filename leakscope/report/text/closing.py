@@ -17,7 +17,6 @@ from leakscope.report.text.ranks import rank_lines
 from leakscope.report.text.verdict import about_text
 from leakscope.report.wording import (
     avoidable,
-    avoidable_text,
     bytes_span,
     held_text,
     kinds_text,
@@ -55,7 +54,7 @@ def closing_lines(run: Run, findings: Findings, groups: tuple[RankGroup, ...], p
     at_length = len(groups) > GROUPS or any(group.badly for group in groups)
     for name, text in (
         *_growth(findings),
-        *_avoidable(run, findings),
+        *_avoidable(findings),
         *_listed("Library", library(findings), findings),
         *_listed("Notes", notes(findings), findings),
         *_collecting(findings),
@@ -90,12 +89,12 @@ def _growth(findings: Findings) -> Iterator[tuple[str, str]]:
         yield "Growth", f"{bytes_text(most.bytes)} {steps}{rank}: {kinds_text(most.lines)}"
 
 
-def _avoidable(run: Run, findings: Findings) -> Iterator[tuple[str, str]]:
+def _avoidable(findings: Findings) -> Iterator[tuple[str, str]]:
     found = avoidable(findings)
     if found:
         many = f" by {len(found)} holders" if len(found) > 1 else ""
         size = bytes_text(sum(finding.retained_bytes for finding in found))
-        yield "Avoidable", f"{size}{many}: {avoidable_text(run, found[0])}"
+        yield "Avoidable", f"{size}{many}: {title(found[0])}"
 
 
 def _listed(name: str, found: tuple[Finding, ...], findings: Findings) -> Iterator[tuple[str, str]]:
