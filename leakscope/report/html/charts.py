@@ -62,11 +62,12 @@ def memory_on_page(run: Run, findings: Findings, groups: Sequence[RankGroup], ab
     others = [memory for memory in found if memory is not most]
     choices = sorted([most, *others[: CHOICES - 1]], key=lambda memory: memory.number)
     drawn = [*choices, *others[CHOICES - 1 : LINES - 1]]
+    chosen = choices.index(most) + 1
     least = run.min_bytes * max(memory.line[-1][0] - memory.line[0][0] for memory in drawn)
     return MemoryOnPage(
-        svg=as_drawing(memory_chart(drawn, len(choices), absolute, least) if most.has_line else ""),
+        svg=as_drawing(memory_chart(drawn, len(choices), absolute, least, chosen) if most.has_line else ""),
         choices=tuple(Choice(memory, layer_colours(memory.layers), _categories(memory)) for memory in choices),
-        chosen=choices.index(most) + 1,
+        chosen=chosen,
         left_out=len(found) - len(drawn),
     )
 

@@ -65,13 +65,13 @@ def layer_colours(layers: Sequence[Layer]) -> tuple[int, ...]:
     return tuple(found)
 
 
-def memory_chart(drawn: Sequence[RankMemory], choices: int, absolute: bool, least: float = 0.0) -> str:
+def memory_chart(drawn: Sequence[RankMemory], choices: int, absolute: bool, least: float = 0.0, chosen: int = 1) -> str:
     """All lines on one axis; of each of the first `choices` ranks also what is shown where it is the chosen one.
 
     That is the ledger's lines, what it would be with the cuts, and its looks.
 
-    What belongs to a choice is of class `of-N`, its line `line-N`, N from 1. The axis spans at least `least` bytes:
-    what is too little to be told must not look like much.
+    What belongs to a choice is of class `of-N`, its line `line-N`, N from 1; the line of `chosen` lies on top. The axis
+    spans at least `least` bytes: what is too little to be told must not look like much.
     """
     unit, name = _unit(max(least, *(abs(size) for memory in drawn for points in _all(memory) for _, size in points)))
     with _figure("memory") as (figure, axes):
@@ -79,7 +79,8 @@ def memory_chart(drawn: Sequence[RankMemory], choices: int, absolute: bool, leas
         for number, memory in enumerate(drawn, 1):
             if number <= choices:
                 _draw_choice(axes, memory, number, unit)
-            _plot(axes, memory.line, unit, gid=f"line line-{number}", color=_FAINT, linewidth=1.2, zorder=3)
+            above = 3.5 if number == chosen else 3
+            _plot(axes, memory.line, unit, gid=f"line line-{number}", color=_FAINT, linewidth=1.2, zorder=above)
         first, last = min(m.line[0][0] for m in drawn), max(_last(memory) for memory in drawn)
         axes.set_xlim(first, last)
         low, high = axes.get_ylim()
@@ -235,6 +236,11 @@ _OURS = r"line line-\d+|(?:area |would )?of of-\d+"
 """Groups that `set_gid` gave one, which is to be a class."""
 
 
+def _rounded(tag: re.Match[str]) -> str:
+    """A tag with its lengths to a tenth of a point; texts stay as they are."""
+    return re.sub(r"-?\d+\.\d{2,}", lambda number: f"{float(number[0]):.1f}", tag[0])
+
+
 def _svg(figure: Figure, overlay: str) -> str:
     stream = io.StringIO()
     canvas: Any = figure.canvas
@@ -246,7 +252,7 @@ def _svg(figure: Figure, overlay: str) -> str:
     text = re.sub(rf' id="({_OURS})"', r' class="\1"', text)
     text = re.sub(r'(<svg[^>]*?) (?:width|height)="[\d.]+pt"', r"\1", text)
     text = re.sub(r'(<svg[^>]*?) (?:width|height)="[\d.]+pt"', r"\1", text, count=1)
-    text = re.sub(r"-?\d+\.\d{2,}", lambda number: f"{float(number[0]):.1f}", text)
+    text = re.sub(r"<[^>]+>", _rounded, text)
     for placeholder, colour in _PLACEHOLDERS.items():
         text = text.replace(placeholder, colour)
     text = text.replace("<svg", '<svg class="plot" role="group" aria-label="Memory over the steps"', 1)

@@ -154,6 +154,12 @@ def test_names_of_lines_that_end_together_do_not_cover_each_other() -> None:
     assert all(b - a > 10 for a, b in pairwise(heights))
 
 
+def test_the_ticks_say_what_they_stand_at() -> None:
+    svg = str(on_page(examples.rank(0, count=5, growth=256 * KIB)).svg)
+    ticks = re.findall(r">([\d.]+) MiB<", svg)
+    assert ticks == ["0", "0.25", "0.5", "0.75", "1"]
+
+
 def test_noise_does_not_fill_the_axis() -> None:
     drawn = memory(examples.rank(0, growth=512), findings_of())
     assert "KiB" in memory_chart((drawn,), 1, absolute=False) and "MiB" in memory_chart((drawn,), 1, False, 8.0 * MIB)
