@@ -168,7 +168,7 @@ def no_cut_text(finding: Finding) -> str:
 
 def figures(finding: Finding) -> tuple[tuple[str, str], ...]:
     """(`72.00 MiB`, `held at the last look, in 768 storages`), (`6.00 MiB`, `more each step`), (`frees 72.00 MiB`,
-    `when cut, measured: 72.00 MiB of 72.00 MiB`), ...: what the head of a finding says.
+    `when cut, measured: 72.00 of 72.00 MiB`), ...: what the head of a finding says.
     """
     ranks = ("ranks " if len(finding.ranks) > 1 else "rank ") + listed_numbers(finding.ranks)
     steps = seen_text(finding).partition("; ")[2]
@@ -192,7 +192,9 @@ def _frees(finding: Finding) -> tuple[tuple[str, str], ...]:
     freed = bytes_text(cut.told_bytes)
     if cut.proved_bytes is not None:
         of = bytes_text(max(finding.retained_bytes, cut.proved_bytes))
-        return ((f"frees {freed}", f"when cut, measured: {freed} of {of}"),)
+        number, _, unit = freed.rpartition(" ")
+        measured = number if of.endswith(f" {unit}") else freed
+        return ((f"frees {freed}", f"when cut, measured: {measured} of {of}"),)
     when = "when cut and gc has run" if cut.after_gc else "when cut"
     part = cut.unproved
     how = f"measured: {bytes_text(part.bytes)} of tensors" if isinstance(part, OnlyTensorsFreed) else "not measured"

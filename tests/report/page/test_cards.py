@@ -85,8 +85,9 @@ def test_an_edit_shows_what_goes_and_what_comes_and_that_it_is_advice() -> None:
 @pytest.mark.parametrize(
     ("proved", "said"),
     [
-        (2 * MIB, ("frees 2.00 MiB", "when cut, measured: 2.00 MiB of 2.00 MiB")),
-        (MIB, ("frees 1.00 MiB", "when cut, measured: 1.00 MiB of 2.00 MiB")),
+        (2 * MIB, ("frees 2.00 MiB", "when cut, measured: 2.00 of 2.00 MiB")),
+        (MIB, ("frees 1.00 MiB", "when cut, measured: 1.00 of 2.00 MiB")),
+        (MIB // 2, ("frees 512.00 KiB", "when cut, measured: 512.00 KiB of 2.00 MiB")),
         (None, ("would free 2.00 MiB", "when cut, not measured")),
     ],
 )
