@@ -54,6 +54,10 @@ def test_a_run_stops_after_the_steps_asked_for(script: Write, tmp_path: Path, mo
         (4, "step"),
         (5, "last"),
     ]
+    before, after = rank.steps[2:4]
+    assert before.began is not None and after.began is not None
+    paused = after.began - before.began - before.seconds
+    assert paused >= next(look.seconds for look in rank.looks if look.step == 3), "a look is no step's time"
     assert rank.gc_diff is not None
     assert (tmp_path / "done").exists(), "the script's own clean-up runs"
     made = {place for look in rank.looks for place in look.heap.made_at.values()}

@@ -16,6 +16,7 @@ import pytest
 
 from leakscope.record.kinds import OperationState
 from leakscope.record.last_operation import NAME, SIZE, unpack
+from leakscope.record.reading import read_run
 
 pytestmark = pytest.mark.process
 
@@ -74,6 +75,10 @@ def test_the_report_says_who_waited_for_whom(
     told = " ".join(done.stdout.split())  # type: ignore[attr-defined]
     assert "never received by rank 1: send #3 to rank 1" in told
     assert "recv #2 from rank 0 (number 1 of step 2, at train.py:20 exchange), done" in told
+    sender = read_run(tmp_path / "run").ranks[0]
+    spans = {step.number: (step.began or 0.0, (step.began or 0.0) + step.seconds) for step in sender.steps}
+    over = [operation for operation in sender.operations if operation.step in spans]
+    assert over and all(spans[o.step][0] <= o.issued <= spans[o.step][1] for o in over), "both by one clock"
     ended = json.loads((tmp_path / "run" / "rank_0001" / "ended.json").read_text())
     first = {
         "kill": "Failed Rank 1 was killed by SIGKILL",
