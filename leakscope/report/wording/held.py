@@ -35,6 +35,8 @@ _REASONS: Mapping[HopReason, str] = {
 """Why an object on a trace is alive, or should not be."""
 
 
+_NAMED = 3
+"""Ranks that the head of a finding names in place of their number; chosen."""
 _AT_PEAK = (RuleName.LATE_RELEASE, RuleName.IDLE_MEMORY)
 
 
@@ -170,9 +172,10 @@ def figures(finding: Finding) -> tuple[tuple[str, str], ...]:
     """(`72.00 MiB`, `held at the last look, in 768 storages`), (`6.00 MiB`, `more each step`), (`frees 72.00 MiB`,
     `when cut, measured: 72.00 of 72.00 MiB`), ...: what the head of a finding says.
     """
-    ranks = ("ranks " if len(finding.ranks) > 1 else "rank ") + listed_numbers(finding.ranks)
-    steps = seen_text(finding).partition("; ")[2]
-    seen = ((ranks, f"seen at {steps}"),) if finding.ranks else ()
+    ranks, steps = seen_text(finding).partition("; ")[::2]
+    seen: tuple[tuple[str, str], ...] = ((ranks, f"seen at {steps}"),) if finding.ranks else ()
+    if len(finding.ranks) > _NAMED:
+        seen = ((plural(len(finding.ranks), "rank"), f"{listed_numbers(finding.ranks)}; seen at {steps}"),)
     if holds_nothing(finding):
         return ((plural(finding.count, "time"), "seen, no memory held"), *seen)
     storages = f", in {plural(finding.count, 'storage')}" if finding.count else ""

@@ -9,7 +9,7 @@ import pytest
 from support import examples
 
 from leakscope.findings.facts import OnlyTensorsFreed
-from leakscope.findings.model import Cut, CutReference, Finding, Findings, Suggestion
+from leakscope.findings.model import Cut, CutReference, Finding, Findings, Sighting, Suggestion
 from leakscope.report import FORMATS
 from leakscope.report.adding_lines import edit_lines
 from leakscope.report.html.cards.card import finding_on_page
@@ -100,6 +100,14 @@ def test_what_only_tensors_of_were_measured_is_not_called_measured_whole() -> No
     assert finding.cut is not None
     part = replace(finding, cut=replace(finding.cut, unproved=OnlyTensorsFreed(MIB)))
     assert ("would free 2.00 MiB", "when cut, measured: 1.00 MiB of tensors") in figures(part)
+
+
+def test_few_ranks_are_named_and_many_are_counted() -> None:
+    def of(*ranks: int) -> tuple[str, str]:
+        return figures(replace(leak(), cut=None, sightings=tuple(Sighting(rank, 3, MIB) for rank in ranks)))[-1]
+
+    assert of(1) == ("rank 1", "seen at step 3") and of(0, 1) == ("ranks 0, 1", "seen at step 3")
+    assert of(0, 1, 2, 7) == ("4 ranks", "0-2, 7; seen at step 3")
 
 
 def test_without_a_cut_nothing_is_said_to_be_freed() -> None:
