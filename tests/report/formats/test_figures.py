@@ -111,6 +111,15 @@ def test_an_operation_is_a_span_from_its_issue_to_the_death_of_its_storage() -> 
     assert flight[1]["ts"] - flight[0]["ts"] == pytest.approx(1e6 * (first.completed - first.issued))
 
 
+def test_of_too_many_operations_the_last_are_shown_and_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    run, findings = examples.leaking()
+    monkeypatch.setattr("leakscope.report.formats.trace.as_trace.MOST", 6)
+    told = json.loads(FORMATS["trace"](run, findings))
+    spans = [event for event in told["traceEvents"] if event["ph"] == "b" and event["name"] != "in flight"]
+    assert [event["id2"]["local"] for event in spans] == [hex(o.id) for o in run.ranks[0].operations[-6:]]
+    assert told["otherData"]["operations left out"] == sum(len(rank.operations) for rank in run.ranks) - 6
+
+
 def test_memory_is_a_counter_of_each_rank() -> None:
     run, findings = examples.leaking()
     told = [event for event in trace(run, findings) if event["ph"] == "C" and event["pid"] == 1]

@@ -10,7 +10,7 @@ from leakscope.findings.model import Findings
 from leakscope.record.model import Rank, Run
 from leakscope.report.cleaning import cleaned
 from leakscope.report.formats.trace.clock import Interval, steps_and_looks
-from leakscope.report.formats.trace.operations import comm_events
+from leakscope.report.formats.trace.operations import MOST, comm_events
 from leakscope.report.wording import ended_badly, ended_text, title
 
 _Event = dict[str, Any]
@@ -23,7 +23,8 @@ def render(run: Run, findings: Findings) -> str:
     counters; times in microseconds from the beginning of its recording.
     """
     run, findings = cleaned(run), cleaned(findings)
-    events = [event for rank in run.ranks for event in _shifted([*_of_rank(rank)])]
+    most = MOST // max(sum(len(rank.operations) > 0 for rank in run.ranks), 1)
+    events = [event for rank in run.ranks for event in _shifted([*_of_rank(rank, most)])]
     named = [event for rank in run.ranks for event in _names(rank)]
     told = {
         "traceEvents": [*named, *sorted(events, key=lambda event: event["ts"])],
@@ -32,6 +33,7 @@ def render(run: Run, findings: Findings) -> str:
             "version": f"leakscope {run.leakscope}".strip(),
             "command": " ".join(run.command),
             "verdict": findings.verdict,
+            "operations left out": sum(max(len(rank.operations) - most, 0) for rank in run.ranks),
             "findings": [f"{finding.fingerprint} {title(finding)}" for finding in findings.findings],
         },
     }
@@ -47,11 +49,11 @@ def _names(rank: Rank) -> Iterator[_Event]:
         yield {"ph": "M", "name": "thread_name", "pid": pid, "tid": tid, "args": {"name": name}}
 
 
-def _of_rank(rank: Rank) -> Iterator[_Event]:
+def _of_rank(rank: Rank, most: int) -> Iterator[_Event]:
     intervals = steps_and_looks(rank)
     for interval in intervals:
         yield from _interval(rank, interval)
-    yield from comm_events(rank)
+    yield from comm_events(rank, most)
     if ended_badly(rank):
         end = max((interval.end for interval in intervals), default=0.0)
         yield {"ph": "i", "s": "p", "name": ended_text(rank), "cat": "end", "pid": rank.number, "tid": STEPS, "ts": end}

@@ -9,6 +9,7 @@ from itertools import pairwise
 
 from leakscope.record.kinds import Occasion
 from leakscope.record.model import Look, Rank, Step
+from leakscope.record.read.operations import column
 
 MICROSECOND = 1e6
 """Of them in a second."""
@@ -59,9 +60,9 @@ def steps_and_looks(rank: Rank) -> tuple[Interval, ...]:
 
 def _issued(rank: Rank) -> _Issued:
     issued: dict[int, list[float]] = {}
-    for operation in rank.operations:
-        if math.isfinite(operation.issued):
-            issued.setdefault(operation.step, []).append(operation.issued * MICROSECOND)
+    for step, moment in zip(column(rank.operations, "step"), column(rank.operations, "issued"), strict=True):
+        if moment is not None and math.isfinite(moment):
+            issued.setdefault(step, []).append(moment * MICROSECOND)
     return {step: sorted(moments) for step, moments in issued.items()}
 
 

@@ -15,12 +15,18 @@ _Event = dict[str, Any]
 _CATEGORY = "comm"
 
 
-def comm_events(rank: Rank) -> Iterator[_Event]:
-    """Spans that may overlap, so asynchronous: the operation, within it the time in flight, and single moments.
+MOST = 100_000
+"""Operations of all ranks in one trace, chosen: half a million events, which a viewer opens within seconds."""
+
+
+def comm_events(rank: Rank, most: int = MOST) -> Iterator[_Event]:
+    """The last operations of a rank, as spans that may overlap, so asynchronous: the operation, within it the time in
+    flight, and single moments.
 
     An id is the process's own (`id2`), for ranks count their operations alike.
     """
-    timed = [operation for operation in rank.operations if math.isfinite(operation.issued)]
+    latest = rank.operations[max(len(rank.operations) - most, 0) :]
+    timed = [operation for operation in latest if math.isfinite(operation.issued)]
     moments = (moment for operation in timed for moment in _moments(operation))
     last = max((moment for moment in moments if moment is not None and math.isfinite(moment)), default=0.0)
     for operation in timed:
