@@ -30,8 +30,12 @@ def test_a_known_leak_stays_known_when_the_run_is_told_again(leakscope: Command,
     said = "no new leak: 1 known leak (2.00 MiB) is suppressed by base/findings.json"
     again = leakscope("run", "-q", "-o", "again", "--baseline", "base", "grow.py", "12")
     assert again.returncode == 0 and said in _flat(again.stdout), again.stdout
+    assert again.stdout.splitlines()[-1] == "Verdict: CLEAN: no new leak, 1 known leak suppressed (exit status 0)"
     told = leakscope("report", "--leak-exit-code", "23", "again")
     assert told.returncode == 0 and said in _flat(told.stdout)
+
+    chained = leakscope("report", "--leak-exit-code", "23", "--baseline", "again", "base")
+    assert chained.returncode == 0, "what was suppressed there is known here"
 
     (tmp_path / "known.txt").write_text("kept* until 2200-01-01  # issue 12\nview-hold\n")
     told = leakscope("report", "--leak-exit-code", "23", "--suppress", "known.txt", "base")

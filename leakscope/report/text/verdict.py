@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from leakscope.findings.model import Findings
+from leakscope.findings.why import Reason, Why
 from leakscope.record.model import Run
 from leakscope.report.per_rank import looking_text
 from leakscope.report.text.lines import Line, field_lines, wrapped
@@ -56,6 +57,8 @@ def last_lines(findings: Findings) -> Iterator[Line]:
     """The verdict once more, for who sees only the end."""
     distinct = leaks(findings)
     what = f": {cut_in_short(distinct)}" if distinct else ""
+    if isinstance(findings.why, Why) and findings.why.reason == Reason.SUPPRESSED:
+        what = f": no new leak, {plural(findings.why.count, 'known leak')} suppressed"
     told = f"Verdict: {findings.verdict.upper()}{what} (exit status {findings.exit_status})"
     yield from wrapped(told, "", "  ")
 
