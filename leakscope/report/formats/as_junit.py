@@ -15,10 +15,11 @@ from leakscope.report.wording import (
     ended_text,
     error_text,
     held_text,
+    ranks_text,
     seen_text,
     suppressed_by_text,
     title,
-    unjudged_text,
+    unjudged_together,
     why_text,
 )
 from leakscope.verdict import Verdict
@@ -40,9 +41,9 @@ def render(run: Run, findings: Findings) -> str:
         ElementTree.SubElement(
             case, "skipped", message=f"{suppressed_by_text(finding) or 'suppressed'}; {_summary(finding)}"
         )
-    for item in findings.unjudged:
-        case = _case(suite, item.rule, f"{item.rule} on rank {item.rank}")
-        ElementTree.SubElement(case, "skipped", message=unjudged_text(item))
+    for rule, ranks, why in unjudged_together(findings.unjudged):
+        case = _case(suite, rule, f"{rule} on {ranks_text(ranks)}")
+        ElementTree.SubElement(case, "skipped", message=why)
     for rank in run.ranks:
         _rank(suite, rank)
     return _counted(suite)

@@ -25,10 +25,11 @@ from leakscope.report.wording import (
     freed_text,
     held_text,
     holds_nothing,
+    ranks_text,
     seen_text,
     suppressed_by_text,
     title,
-    unjudged_text,
+    unjudged_together,
     why_text,
     would_be_freed,
 )
@@ -98,8 +99,8 @@ def _automation(run: Run) -> dict[str, Any]:
 def _invocation(run: Run, findings: Findings) -> dict[str, Any]:
     notices = [{"level": "error", "message": {"text": _ended(rank)}} for rank in run.ranks if ended_badly(rank)]
     notices += [
-        {"level": "note", "message": {"text": f"{item.rule} not judged on rank {item.rank}: {unjudged_text(item)}"}}
-        for item in findings.unjudged
+        {"level": "note", "message": {"text": f"{rule} not judged on {ranks_text(ranks)}: {why}"}}
+        for rule, ranks, why in unjudged_together(findings.unjudged)
     ]
     started = {"startTimeUtc": run.started} if _TIME.fullmatch(run.started) else {}
     return {

@@ -132,11 +132,16 @@ def _group(
         who=like_text(group.representative, len(group.ranks) - 1),
         state=_state(group),
         leaks=tuple(sorted((numbers[each], each) for each in group.fingerprints if each in numbers)),
-        figures=tuple(column.text(group.stories) for column in columns),
+        figures=tuple(_unbroken(column.text(group.stories)) for column in columns),
         each=tuple((str(story.number), *(column.text((story,)) for column in columns)) for story in listed),
         operations=operations,
         operations_svg=as_drawing(operations.svg) if operations is not None else None,
     )
+
+
+def _unbroken(text: str) -> str:
+    """A figure whose lines end between the smallest and the largest only."""
+    return text.replace(" ", "\u00a0").replace("\u00a0to\u00a0", " to\u00a0")
 
 
 def _state(group: RankGroup) -> State:

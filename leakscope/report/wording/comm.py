@@ -14,6 +14,7 @@ from leakscope.findings.rules.p2p_buffer import BufferFacts, HeldBy
 from leakscope.record.kinds import Direction, OperationState
 from leakscope.record.model import Run
 from leakscope.record.rows.comm import FinalOperation, IssuedOperation
+from leakscope.report.wording.numbers import ranks_text
 from leakscope.units import bytes_text
 
 _KINDS_TOLD = 2
@@ -195,8 +196,10 @@ def comm_notes(state: CommState) -> tuple[str, ...]:
         notes.append(f"last operation: {last_operation_text(state.last)}")
     if state.missing is not None:
         operation, ranks = state.missing.operation, state.missing.ranks
-        who = f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"
-        notes.append(f"in {operation.direction} #{operation.nth} of group {operation.group}, to which {who} never came")
+        notes.append(
+            f"in {operation.direction} #{operation.nth} of group {operation.group}, to which {ranks_text(ranks)} "
+            "never came"
+        )
     return (*notes, *map(_unmatched_text, state.unmatched))
 
 

@@ -24,6 +24,8 @@ from leakscope.verdict import Verdict
 
 _BORNE_OUT = 0.5
 """Share of a growth over the looks that the counters of all steps show where it went on; chosen."""
+_LOGS_TOLD = 4
+"""Logs of ranks that wait for each other that a sentence names; chosen."""
 
 
 def next_text(run: Run, findings: Findings) -> str:
@@ -117,8 +119,9 @@ def _look_first(run: Run, culprit: Rank) -> str:
     blamed = ended_from_outside(culprit) and culprit.number == first_to_blame(run)
     cycle = deadlock_cycle(run) if blamed else ()
     if culprit.number in cycle:
-        logs = ", ".join(rank.ended.log for rank in run.ranks if rank.number in cycle and rank.ended.log)
-        told = f" (their logs: {logs})" if logs else ""
+        logs = [rank.ended.log for rank in run.ranks if rank.number in cycle and rank.ended.log]
+        more = f" and {len(logs) - _LOGS_TOLD} more" if len(logs) > _LOGS_TOLD else ""
+        told = f" (their logs: {', '.join(logs[:_LOGS_TOLD])}{more})" if logs else ""
         return (
             f"Look at ranks {listed_numbers(cycle)} first: they wait for each other, "
             f"{deadlock_text(run, cycle)}{told}. "
