@@ -195,17 +195,6 @@ function markListed() {
   for (const finding of all("article.finding")) watching.observe(finding);
 }
 
-// --- Print: what is folded is not lost on paper.
-
-const folded = new Set();
-addEventListener("beforeprint", () => {
-  for (const part of all("details:not([open])")) { folded.add(part); part.open = true; }
-});
-addEventListener("afterprint", () => {
-  for (const part of folded) part.open = false;
-  folded.clear();
-});
-
 addCopyButtons();
 addFilter();
 all(".zoom").forEach(addZoom);
