@@ -120,10 +120,11 @@ class Axis:
 
 
 def axis(begin: float, end: float, ends: Sequence[StepEnd], left: float, width: float, mark: float) -> Axis:
-    """The axis from one moment to another, without leakscope's pauses in between."""
-    pauses = tuple(
-        (max(each.moment, begin), min(each.resumed, end))
-        for each in ends
-        if min(each.resumed, end) - max(each.moment, begin) > _SEEN
-    )
-    return Axis(begin, max(end, begin + 1e-6), pauses, left, width, mark)
+    """The axis from one moment to another, without leakscope's pauses in between; none of them overlaps another."""
+    end = max(end, begin + 1e-6)
+    pauses: list[Span] = []
+    for each in sorted(ends, key=lambda each: each.moment):
+        a, b = max(each.moment, begin, *(until for _, until in pauses)), min(each.resumed, end)
+        if b - a > _SEEN:
+            pauses.append((a, b))
+    return Axis(begin, end, tuple(pauses), left, width, mark)

@@ -142,6 +142,17 @@ def test_later_is_never_further_left(gaps: list[tuple[float, float]], one: float
     assert abs(time.at(time.own(one)) - time.across(one)) <= 12.0 + 1e-6
 
 
+@given(st.lists(st.tuples(st.floats(-9, 30), st.floats(-9, 30)), max_size=5), st.lists(st.floats(-9, 30), min_size=1))
+def test_whatever_the_record_says_everything_lies_on_the_axis(
+    spans: list[tuple[float, float]], moments: list[float]
+) -> None:
+    """A damaged record may have steps that begin before the one before them has ended."""
+    time = axis(0.0, 20.0, [StepEnd(n, *sorted(span), True) for n, span in enumerate(spans)], 250.0, 700.0, 12.0)
+    places = [time.across(moment) for moment in sorted(moments)]
+    assert places == sorted(places) or max(abs(a - b) for a, b in zip(places, sorted(places), strict=True)) < 1e-6
+    assert all(249.99 < place < 950.01 for place in places)
+
+
 def test_the_operations_are_told_in_words_as_they_are_drawn() -> None:
     drawn = timeline(examples.comm_operations(step_count=1, microbatches=1, late=False))
     assert drawn is not None
