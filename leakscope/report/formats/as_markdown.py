@@ -69,7 +69,7 @@ def _head(run: Run, findings: Findings) -> list[str]:
     lines = [
         f"### {_MARKS[findings.verdict]} leakscope: {what}",
         "",
-        f"{sentence(why_text(findings)).rstrip('.')}.",
+        f"**{findings.verdict.upper()}**: {sentence(why_text(findings)).rstrip('.')}.",
         f"{code(' '.join(run.command), 200)}, {ranks}, {plural(steps_of(run), 'step')}.",
         "",
         *_table(distinct),
@@ -130,7 +130,7 @@ def _detail(run: Run, finding: Finding) -> list[str]:
         lines += [f"Suggestion, not tried, at {code(finding.suggestion.where)}:", ""]
         lines += [*block(edit_lines(finding.suggestion), "diff"), ""]
     lines += [*block(detail_lines(finding)), ""]
-    return [*lines, sentence(advice(finding))] if advice(finding) else lines
+    return [*lines, f"**Advice:** {sentence(advice(finding))}"] if advice(finding) else lines
 
 
 def _aside(findings: Findings) -> list[list[str]]:
@@ -145,7 +145,7 @@ def _aside(findings: Findings) -> list[list[str]]:
 
 def _list(found: Sequence[Finding]) -> list[str]:
     lines = [
-        f"- {sentence(title(finding), 300)}: {plain(held_text(finding))}"
+        f"- {code(finding.fingerprint)} {sentence(title(finding), 300)}: {plain(held_text(finding))}"
         + (f"; {plain(by)}" if (by := suppressed_by_text(finding)) else "")
         for finding in found[:_ROWS]
     ]

@@ -13,7 +13,7 @@ _OURS |= {"table", "thead", "tbody", "tr", "th", "td"}
 _ATTRIBUTES = {("style", "text-align:right"), ("class", "language-diff")}
 _QUIET = {"code", "pre"}
 """GitHub looks for mentions and references outside of these."""
-_CALLS = re.compile(r"(?<!\w)@[A-Za-z0-9]|#[0-9]|://|www\.|\bgh-[0-9]", re.IGNORECASE)
+_CALLS = re.compile(r"(?<!\w)@[A-Za-z0-9]|#[0-9]|://|www\.\w|\bgh-[0-9]", re.IGNORECASE)
 MOST = 65_536
 """Characters of a comment."""
 
