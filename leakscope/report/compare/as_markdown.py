@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from leakscope.findings.known.comparison import Change, Comparison
+from leakscope.findings.known.comparison import Comparison
 from leakscope.report.cleaning import cleaned
 from leakscope.report.compare.wording import (
     HEADINGS,
@@ -17,7 +17,7 @@ from leakscope.report.compare.wording import (
     unrelated_text,
     unseen_text,
 )
-from leakscope.report.formats.github_text import plain
+from leakscope.report.formats.github_text import code, plain, sentence
 
 
 def render(comparison: Comparison) -> str:
@@ -28,19 +28,22 @@ def render(comparison: Comparison) -> str:
 def _lines(comparison: Comparison) -> Iterator[str]:
     yield f"## leakscope: {plain(headline(comparison))}"
     yield ""
-    yield f"- **base** {plain(side_text(comparison.base))}"
-    yield f"- **new** {plain(side_text(comparison.new))}"
-    if peaks := peaks_text(comparison):
-        yield f"- **peaks** {plain(peaks)}"
+    yield f"- **base** {sentence(side_text(comparison.base))}"
+    yield f"- **new** {sentence(side_text(comparison.new))}"
+    if text := peaks_text(comparison):
+        yield f"- **peaks** {plain(text)}"
     if text := unrelated_text(comparison):
         yield f"- {plain(text)}"
     if comparison.leaks:
         yield from ("", "| | a step | leak | line |", "|-|-|-|-|")
-    for change in Change:
-        for leak in comparison.of(change):
-            word = HEADINGS[change].partition(":")[0]
-            told = " ".join(
-                part for part in (leak_text(leak), f"({unseen_text(leak)})" * bool(unseen_text(leak))) if part
-            )
-            cells = (word, rate_text(leak), f"{told} [{leak.finding.fingerprint}]", line_of(leak.finding))
-            yield f"| {' | '.join(map(plain, cells))} |"
+    for leak in comparison.leaks:
+        unseen = unseen_text(leak)
+        told = f"{leak_text(leak)} [{leak.finding.fingerprint}]{f'; {unseen}' if unseen else ''}"
+        line = line_of(leak.finding)
+        cells = (
+            plain(HEADINGS[leak.change].partition(":")[0]),
+            plain(rate_text(leak)),
+            sentence(told),
+            code(line) if line else "",
+        )
+        yield f"| {' | '.join(cells)} |"

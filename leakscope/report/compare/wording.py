@@ -128,6 +128,8 @@ def unseen_text(leak: Compared) -> str:
     other = "NEW" if leak.new is None else "BASE"
     if leak.unseen is None:
         return f"{other} could not be judged"
+    if leak.unseen.ranks == leak.finding.ranks:
+        return f"{'that rank' if len(leak.unseen.ranks) == 1 else 'those ranks'} could not be judged in {other}"
     if leak.unseen.ranks:
         ranks = "rank" if len(leak.unseen.ranks) == 1 else "ranks"
         return f"{ranks} {listed_numbers(leak.unseen.ranks)} could not be judged in {other}"
