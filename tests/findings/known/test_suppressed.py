@@ -120,8 +120,15 @@ def test_the_verdict_says_what_is_suppressed_and_by_which_file() -> None:
     assert why_text(found).startswith("no new leak: 1 known leak (3.25 MiB) is suppressed by known.txt; counted memory")
     said = "Nothing new to mend. What is known is listed below, and still grows by 256.00 KiB a step."
     assert next_text(recorded, found) == said
-    for name in ("text", "html"):
-        assert "suppressed by known.txt:1: issue 12" in flat(FORMATS[name](recorded, found))
+    assert "suppressed by known.txt:1: issue 12" in flat(FORMATS["text"](recorded, found))
+
+
+@pytest.mark.process
+def test_the_page_says_by_which_file() -> None:
+    recorded = replace(
+        run(losses=256 * KIB), suppressions=(Suppression("step-growth", "issue 12", "", "known.txt", 1),)
+    )
+    assert "suppressed by k.txt:1: issue 12" in flat(FORMATS["html"](recorded, judge(recorded)))
 
 
 def test_a_leak_beside_a_known_one_is_told() -> None:
