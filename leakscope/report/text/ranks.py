@@ -13,9 +13,9 @@ from leakscope.report.text.lines import Line, wrapped
 from leakscope.report.text.rank_table import Row, table
 from leakscope.report.wording import count_span, leaks, ranks_text
 
-_ROWS = 24
+_ROWS = 16
 """Groups of ranks, chosen, that have a line; and sets of ranks whose notes are told."""
-_WHOLE = 4
+_WHOLE = 3
 """Groups of ranks that ended badly, chosen, of which more than a line is told."""
 
 

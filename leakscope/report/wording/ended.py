@@ -8,7 +8,7 @@ from leakscope.findings.comm.matching import first_to_fail
 from leakscope.record.kinds import EndKind
 from leakscope.record.model import Ended, Rank, Run
 from leakscope.report.cleaning import one_line
-from leakscope.report.wording.numbers import listed_numbers, plural
+from leakscope.report.wording.numbers import plural, ranks_text
 
 _SIGNALLED = 128
 """Exit status of a process that signal 0 would have ended, as shells count."""
@@ -16,6 +16,8 @@ _CTRL_C = _SIGNALLED + signal.SIGINT
 _TERMINATED = _SIGNALLED + signal.SIGTERM
 _ERROR_SHOWN = 240
 """Characters of an error's first line that a sentence quotes; the rest stands below it."""
+_HUNG_TOLD = 3
+"""Sets of ranks that hung after as many steps that a sentence tells; chosen."""
 _NO_WORD = "left no word of how it ended, nor did leakscope's own process,"
 _PASSIVE = ("killed", "stopped", "ended")
 """First words that follow `it was`."""
@@ -99,13 +101,12 @@ def hung_text(run: Run) -> str:
     for rank in run.ranks:
         if is_hung(rank):
             hung.setdefault(ended_text(rank), []).append(rank)
-    told = []
-    for ended, ranks in hung.items():
-        why = ranks[0].ended.error.partition(";")[0]
-        told.append(
-            f"rank{'s' if len(ranks) > 1 else ''} {listed_numbers(tuple(rank.number for rank in ranks))} {ended}: {why}"
-        )
-    return "; ".join(told)
+    told = [
+        f"{ranks_text(rank.number for rank in ranks)} {ended}: {ranks[0].ended.error.partition(';')[0]}"
+        for ended, ranks in list(hung.items())[:_HUNG_TOLD]
+    ]
+    rest = sorted(rank.number for ranks in list(hung.values())[_HUNG_TOLD:] for rank in ranks)
+    return "; ".join([*told, *([f"{ranks_text(rest)} hung too"] if rest else [])])
 
 
 def failure_text(run: Run) -> tuple[str, str]:
