@@ -12,6 +12,8 @@ Place = tuple[float, float]
 """(x, y) in the drawing."""
 _LINE = 15
 """Height of a line of text in the drawing."""
+_LOWEST = 110.0
+"""Where text begins at the lowest: below it four lines find room, in the larger letters of a narrow screen too."""
 
 
 def dots(memory: RankMemory, number: int, place: Callable[[float, float], Place], absolute: bool) -> str:
@@ -23,14 +25,11 @@ def dots(memory: RankMemory, number: int, place: Callable[[float, float], Place]
         lines = (f"step {dot.step}", *_figures(memory, dot, absolute))
         told = escape(", ".join((f"rank {memory.number}, step {dot.step}", *lines[1:])))
         beside, anchor = (x - 8, "end") if dot.step > middle else (x + 8, "start")
-        top = max(min(y, 150) - _LINE, 10)
-        text = "".join(
-            f'<tspan x="{beside:.1f}" y="{top + _LINE * row:.1f}">{escape(line)}</tspan>'
-            for row, line in enumerate(lines)
-        )
+        top = min(max(y - 2 * _LINE, 0), _LOWEST)
+        text = "".join(f'<tspan x="{beside:.1f}" dy="1.25em">{escape(line)}</tspan>' for line in lines)
         parts.append(
             f'<g class="point" tabindex="0" role="img" aria-label="{told}"><circle cx="{x:.1f}" cy="{y:.1f}" r="4"/>'
-            f'<text text-anchor="{anchor}" aria-hidden="true">{text}</text></g>'
+            f'<text y="{top:.1f}" text-anchor="{anchor}" aria-hidden="true">{text}</text></g>'
         )
     return "".join(parts) + "</g>"
 
