@@ -128,7 +128,7 @@ def test_the_page_says_by_which_file() -> None:
     recorded = replace(
         run(losses=256 * KIB), suppressions=(Suppression("step-growth", "issue 12", "", "known.txt", 1),)
     )
-    assert "suppressed by k.txt:1: issue 12" in flat(FORMATS["html"](recorded, judge(recorded)))
+    assert "suppressed by known.txt:1: issue 12" in flat(FORMATS["html"](recorded, judge(recorded)))
 
 
 def test_a_leak_beside_a_known_one_is_told() -> None:
