@@ -93,6 +93,9 @@ KINDS = tuple(ObjectKind)
 ROOTS = tuple(RootKind)
 REFERENCE_KINDS = tuple(ReferenceKind)
 
+_KEPT = 1 << 14
+"""Objects, and references, of one graph that are kept once they were made; chosen: some megabytes."""
+
 IMMORTAL = -1
 """In `HeapGraph.freed`: held by nothing that runs, and never freed by any number of collections."""
 
@@ -194,9 +197,12 @@ class HeapGraph:
 
     def object(self, index: int) -> Object:
         """One object, out of the columns."""
+        known = self._objects.get(index)
+        if known is not None:
+            return known
         text = self.strings
-        return Object(
-            index=index,
+        made = Object(
+            index=int(index),
             type=text[self.type[index]],
             kind=KINDS[self.kind[index]],
             label=text[self.label[index]],
@@ -208,16 +214,45 @@ class HeapGraph:
             freed=int(self.freed[index]),
             unexplained=int(self.unexplained[index]),
         )
+        if len(self._objects) < _KEPT:
+            self._objects[made.index] = made
+        return made
 
     def reference(self, index: int) -> Reference:
         """One reference, out of the columns."""
-        return Reference(
-            index=index,
+        known = self._references.get(index)
+        if known is not None:
+            return known
+        made = Reference(
+            index=int(index),
             holder=int(self.holder[index]),
             held=int(self.held[index]),
             kind=REFERENCE_KINDS[self.reference_kind[index]],
             name=self.strings[self.reference_name[index]],
             where=self.strings[self.reference_where[index]],
+        )
+        if len(self._references) < _KEPT:
+            self._references[made.index] = made
+        return made
+
+    @cached_property
+    def _objects(self) -> dict[int, Object]:
+        """Those that were asked for, the first ones: they are asked for again and again."""
+        return {}
+
+    @cached_property
+    def _references(self) -> dict[int, Reference]:
+        return {}
+
+    def is_same(self, other: HeapGraph) -> bool:
+        """Whether the other says just the same."""
+        return (
+            len(self) == len(other)
+            and self.strings == other.strings
+            and all(
+                np.array_equal(getattr(self, name), getattr(other, name)) for name in OBJECT_COLUMNS + REFERENCE_COLUMNS
+            )
+            and (self.made_at, self.comm_uses, self.device) == (other.made_at, other.comm_uses, other.device)
         )
 
     def of_kind(self, kind: ObjectKind) -> Ints:

@@ -9,6 +9,7 @@ import numpy as np
 from leakscope.findings.naming.trace import generic, group_name, key_of, passes_through
 from leakscope.graph.cycles import Cycles, find_cycles, smallest_cycle
 from leakscope.graph.model import IMMORTAL, KINDS, REFERENCE_KINDS, HeapGraph, ObjectKind, ReferenceKind
+from leakscope.graph.once import once
 from leakscope.graph.ownership import is_outside_users_files
 from leakscope.graph.paths import ShortestPaths, paths_from, paths_from_roots
 
@@ -65,6 +66,7 @@ class Group:
     """Where the holder is gained by under ever new names."""
 
 
+@once
 def group_storages(graph: HeapGraph) -> list[Group]:
     """Every storage of the graph in exactly one group, in the order of their indexes."""
     return _live(graph) + _garbage(graph)

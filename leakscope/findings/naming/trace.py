@@ -6,6 +6,7 @@ import hashlib
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import lru_cache
 
 from leakscope.findings.kinds import HopStatus
 from leakscope.findings.model import Hop
@@ -30,6 +31,7 @@ _ROOT_REASONS: Mapping[str, HopReason] = {
 """Why a root is alive."""
 
 
+@lru_cache(1 << 12)
 def generic(name: str) -> str:
     """A reference without what changes from step to step: `[17]` is `[i]`, `.next_functions[2]` keeps its dot."""
     if re.fullmatch(r"\[-?\d+\]", name):
@@ -42,6 +44,7 @@ def any_item(text: str) -> str:
     return re.sub(r"\[-?\d+\]", "[i]", text)
 
 
+@lru_cache(1 << 12)
 def group_name(name: str) -> str:
     """Even more generic, to collect the items of one container: any key is `[...]`."""
     return "[...]" if name.startswith("[") else re.sub(r"key .*", "key ...", generic(name))

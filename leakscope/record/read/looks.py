@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,8 +24,14 @@ _TYPES = {"HeapGraph": HeapGraph, "GainingContainer": GainingContainer}
 
 def read_looks(folder: Path, damage: Damage) -> tuple[Look, ...]:
     """The looks of a rank in the order in which they were taken; one whose file is damaged is left out."""
-    looks = (damage.read(path, partial(_look, path.name), None) for path in sorted(folder.glob("heap_*.json")))
-    return tuple(sorted(filter(None, looks), key=lambda look: (look.step, look.occasion != Occasion.STEP)))
+    looks: list[Look] = []
+    for path in sorted(folder.glob("heap_*.json")):
+        look = damage.read(path, partial(_look, path.name), None)
+        if look is not None:
+            # what is worked out of a heap is worked out once for all looks that saw the same
+            same = (other.heap for other in looks if other.heap.is_same(look.heap))
+            looks.append(replace(look, heap=next(same, look.heap)))
+    return tuple(sorted(looks, key=lambda look: (look.step, look.occasion != Occasion.STEP)))
 
 
 def _look(name: str, data: Any) -> Look:

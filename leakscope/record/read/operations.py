@@ -35,7 +35,8 @@ class _Words(Sequence[Any]):
         return code
 
     def append(self, value: Any) -> None:
-        self._rows.append(self.code(value))
+        code = self._codes.get(value)
+        self._rows.append(self.code(value) if code is None else code)
 
     def __setitem__(self, row: int, value: Any) -> None:
         self._rows[row] = self.code(value)
@@ -94,12 +95,19 @@ class Operations(Sequence[CommOperation]):
 
     def _add(self, operation: CommOperation | None) -> None:
         """A row more, without anything in it for None."""
-        for name in (*_NUMBERS, *_MOMENTS, *_WORDS):
-            self._columns[name].append(_value(operation, name))
+        values = {} if operation is None else vars(operation)
+        for name in _NUMBERS:
+            self._columns[name].append(values.get(name, 0))
+        for name in _MOMENTS:
+            moment = values.get(name)
+            self._columns[name].append(nan if moment is None else moment)
+        for name in _WORDS:
+            self._columns[name].append(values.get(name))
 
     def _put(self, row: int, operation: CommOperation) -> None:
         for name in (*_NUMBERS, *_MOMENTS, *_WORDS):
-            self._columns[name][row] = _value(operation, name)
+            value = getattr(operation, name)
+            self._columns[name][row] = nan if value is None and name in _MOMENTS else value
 
     def _at(self, row: int) -> CommOperation:
         told = {name: self._columns[name][row] for name in (*_NUMBERS, *_WORDS)}
@@ -115,13 +123,6 @@ class Operations(Sequence[CommOperation]):
 
 def _same(one: object, other: object) -> bool:
     return one == other
-
-
-def _value(operation: CommOperation | None, name: str) -> Any:
-    value = None if operation is None else getattr(operation, name)
-    if name in _NUMBERS:
-        return 0 if value is None else value
-    return nan if value is None and name in _MOMENTS else value
 
 
 def column(operations: Sequence[CommOperation], name: str) -> Iterator[Any]:
@@ -146,8 +147,7 @@ def read_operations(path: Path, damage: Damage) -> Operations:
     for number, line in damage.each(path / name, lambda line: (from_json(_Numbered, line).id, line)):
         row = row_of.setdefault(number, len(row_of))
         is_new = row == len(read._columns["id"])
-        before = {} if is_new else unfit.pop(row) if row in unfit else to_json(read._at(row))
-        told = {**before, **line}
+        told = line if is_new else {**(unfit.pop(row) if row in unfit else to_json(read._at(row))), **line}
         try:
             operation = from_json(CommOperation, told)
         except ValueError:

@@ -1,0 +1,50 @@
+"""Do operations that are kept in columns come out as they went in, completed by later lines, and are like heaps one?"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+from support import ROOT
+from support.examples import comm_operations
+
+from leakscope.record.read.damage import Damage
+from leakscope.record.read.operations import Operations, column, read_operations
+from leakscope.record.reading import read_run
+from leakscope.record.rows.row import to_json
+
+
+def test_columns_give_back_what_was_put_in_in_the_order_of_issue() -> None:
+    some = comm_operations()
+    some = (replace(some[0], tag=(1 << 64) - 1, peer=None, waited=None, failed="it broke", shape=()), *some[1:])
+    kept = Operations(reversed(some))
+    ordered = sorted(some, key=lambda operation: operation.issued)
+    assert len(kept) == len(some) and kept == ordered and list(kept) == ordered
+    assert kept[0] == ordered[0] and kept[-2:] == tuple(ordered[-2:]) and kept != ordered[1:]
+    for name in ("id", "peer", "tag", "waited", "dropped", "failed", "shape"):
+        assert list(column(kept, name)) == list(column(ordered, name)) == [getattr(o, name) for o in ordered]
+
+
+def _read(folder: Path, *lines: object) -> tuple[Operations, tuple[str, ...]]:
+    (folder / "wire.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    damage = Damage()
+    return read_operations(folder, damage), damage.notes()
+
+
+def test_later_lines_complete_an_operation_or_damage_it(tmp_path: Path) -> None:
+    first, second, third = (to_json(operation) for operation in comm_operations()[:3])
+    read, notes = _read(tmp_path, first, second, {"id": second["id"], "waited": 77.5, "dropped": True}, third)
+    assert [o.id for o in read] == [first["id"], second["id"], third["id"]] and not notes
+    assert read[1].waited == 77.5 and read[1].dropped and not read[0].dropped
+    read, notes = _read(tmp_path, first, {"id": first["id"], "bytes": -1}, {"id": 99, "waited": 1.0}, second)
+    assert [o.id for o in read] == [second["id"]]
+    assert len(notes) == 1 and notes[0].startswith("operation 1 of wire.jsonl is damaged and left out: bytes: ")
+    read, notes = _read(tmp_path, {"id": 1, "bytes": 3}, first, {"id": 1, "bytes": "x"}, {"id": 1, "bytes": 5})
+    assert [o.bytes for o in read] == [5] and not notes, "what its last line says counts"
+
+
+def test_looks_that_saw_the_same_share_one_heap() -> None:
+    looks = read_run(ROOT / "sample_runs" / "p2p_pipeline" / "none").ranks[0].looks
+    assert len({id(look.heap) for look in looks}) < len(looks)
+    assert not looks[0].heap.is_same(looks[1].heap)
