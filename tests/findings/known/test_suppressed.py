@@ -111,6 +111,7 @@ def test_a_line_that_cannot_be_taken_is_told_with_file_and_number(line: str, sai
     assert said in str(told.value) and str(told.value).startswith("known.txt, line 2: ")
 
 
+@pytest.mark.process
 def test_the_verdict_says_what_is_suppressed_and_by_which_file() -> None:
     known = Suppression("step-growth", "issue 12", source="known.txt", line=1)
     recorded = replace(run(losses=256 * KIB), suppressions=(known,))
