@@ -22,9 +22,6 @@ from leakscope.report.rank_groups import rank_groups
 from leakscope.report.snapshot.section import device_section
 from leakscope.verdict import Verdict
 
-RANKS_DRAWN = 8
-"""Groups of ranks whose plots stand open on the page; those of the others are folded away."""
-
 CARDS_OPEN = 3
 """Leaks, the largest, whose cards stand open; those of the others are a line each until they are opened."""
 
@@ -82,7 +79,6 @@ def render(run: Run, findings: Findings) -> str:
         ranks=ranks_on_page(run, findings, groups),
         alike=alike,
         memory=memory_on_page(run, findings, groups, is_absolute(run)),
-        ranks_drawn=RANKS_DRAWN,
         device=device_section(run, alike),
         steps=wording.steps_of(run),
         headline=wording.headline(run, findings),
