@@ -70,7 +70,7 @@ def closing_lines(run: Run, findings: Findings, groups: tuple[RankGroup, ...], p
 
 def _more(run: Run, page: str) -> Iterator[tuple[str, str]]:
     if run.folder:
-        command = f"leakscope report {shlex.quote(run.folder)} --verbose"
+        command = f"leakscope report {shlex.quote(run.folder)} --verbose{', or --rank N' if len(run.ranks) > 1 else ''}"
         yield ("Page", f"{page}, or as text: {command}") if page else ("More", command)
 
 
