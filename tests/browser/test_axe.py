@@ -11,7 +11,7 @@ COLOURS = ("color-contrast", "link-in-text-block")
 
 
 @pytest.mark.parametrize("width", [WIDE, PHONE])
-@pytest.mark.parametrize("name", ["leaking", "clean", "64 ranks", "snapshot"])
+@pytest.mark.parametrize("name", ["leaking", "clean", "64 ranks", "comparison", "snapshot"])
 def test_axe_finds_nothing(name: str, width: int, pages: Pages) -> None:
     opened = pages.open(page(name), width)
     if name == "leaking":  # of all that can be folded the others have no other kind

@@ -19,7 +19,7 @@ OUT_OF_REACH = """() => [...document.querySelectorAll('main *')].filter(box => b
 
 
 @pytest.mark.parametrize("width", [PHONE, SMALL_PHONE])
-@pytest.mark.parametrize("name", ["leaking", "8 ranks", "snapshot"])
+@pytest.mark.parametrize("name", ["leaking", "8 ranks", "comparison", "snapshot"])
 def test_only_what_has_a_box_of_its_own_is_wider_than_a_phone(name: str, width: int, pages: Pages) -> None:
     opened = pages.open(page(name), width)
     assert opened.evaluate("document.documentElement.scrollWidth") <= width

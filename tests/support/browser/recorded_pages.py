@@ -1,4 +1,4 @@
-"""Pages of real recorded runs, each made once: leaking, clean, of many ranks, and of memory snapshots."""
+"""Pages of real recorded runs, each made once: leaking, clean, of many ranks, two compared, and of memory snapshots."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from pathlib import Path
 
 from leakscope.allocator import examine
 from leakscope.findings.judge import judge
+from leakscope.findings.known.comparison import Judged, compare
 from leakscope.record.reading import read_run
+from leakscope.report.compare.as_html import render as comparison_page
 from leakscope.report.html.page import render
 from leakscope.report.snapshot.as_html import snapshot_html
 from support import SAMPLES
@@ -35,9 +37,18 @@ def many_ranks(folder: Path, count: int) -> Path:
     return folder
 
 
-def _of_run(folder: Path) -> str:
+def _judged(folder: Path) -> Judged:
     run = read_run(folder, snapshots=True)
-    return render(run, judge(run))
+    return Judged(run, judge(run))
+
+
+def _of_run(folder: Path) -> str:
+    judged = _judged(folder)
+    return render(judged.run, judged.findings)
+
+
+def _of_comparison() -> str:
+    return comparison_page(compare(_judged(PIPELINE / "kept-outputs"), _judged(PIPELINE / "stage-backward-cycle")))
 
 
 def _of_many(count: int) -> str:
@@ -58,11 +69,12 @@ MAKERS = {
     "clean": lambda: _of_run(PIPELINE / "none"),
     "8 ranks": lambda: _of_many(8),
     "64 ranks": lambda: _of_many(64),
+    "comparison": _of_comparison,
     "snapshot": _of_snapshot,
 }
 
 
 @functools.cache
 def page(name: str) -> str:
-    """The text of the page: one of `leaking`, `clean`, `8 ranks`, `64 ranks` and `snapshot`."""
+    """The text of the page of that name, one of MAKERS."""
     return MAKERS[name]()
