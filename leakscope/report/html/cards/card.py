@@ -70,6 +70,11 @@ class LineOnPage:
     gap: bool
     """Lines that are not shown come before it."""
 
+    @property
+    def indent(self) -> int:
+        """Spaces that it begins with: where it is broken, its other parts stand below its first word."""
+        return len(self.text) - len(self.text.lstrip(" "))
+
 
 @dataclass(frozen=True)
 class FindingOnPage:
