@@ -237,8 +237,7 @@ class HeapGraph:
 
     @cached_property
     def _objects(self) -> dict[int, Object]:
-        """Those that were asked for, the first ones: they are asked for again and again."""
-        return {}
+        return {}  # the first that were asked for: they are asked for again and again
 
     @cached_property
     def _references(self) -> dict[int, Reference]:
@@ -249,9 +248,7 @@ class HeapGraph:
         return (
             len(self) == len(other)
             and self.strings == other.strings
-            and all(
-                np.array_equal(getattr(self, name), getattr(other, name)) for name in OBJECT_COLUMNS + REFERENCE_COLUMNS
-            )
+            and all(np.array_equal(getattr(self, each), getattr(other, each)) for each in _COLUMNS)
             and (self.made_at, self.comm_uses, self.device) == (other.made_at, other.comm_uses, other.device)
         )
 
@@ -293,6 +290,7 @@ class HeapGraph:
 OBJECT_COLUMNS = ("type", "kind", "label", "name", "where", "bytes", "size", "root", "freed", "unexplained")
 REFERENCE_COLUMNS = ("holder", "held", "reference_kind", "reference_name", "reference_where")
 """Names of the columns, as files have them too."""
+_COLUMNS = OBJECT_COLUMNS + REFERENCE_COLUMNS
 
 
 def _grouped(keys: Ints, count: int) -> tuple[Ints, Ints]:
