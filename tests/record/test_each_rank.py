@@ -96,3 +96,26 @@ def test_a_process_that_is_killed_is_a_sentence_and_one_without_memory_says_so(m
 
 def test_few_ranks_are_read_by_this_process_alone() -> None:
     assert processes_for(2 * RANKS_A_PROCESS - 1) == 1
+
+
+@pytest.mark.process
+def test_what_is_told_of_many_ranks_grows_by_little_with_their_number(tmp_path: Path) -> None:
+    told = {}
+    for count in (16, 32):
+        folder = tmp_path / str(count)
+        folder.mkdir()
+        (folder / "run.json").write_text(
+            (RUNS / "none" / "run.json").read_text().replace('"ranks": 2', f'"ranks": {count}')
+        )
+        for number in range(count):
+            name, rank = LIKE[number % 4]
+            (folder / f"rank_{number:04d}").symlink_to(RUNS / name / f"rank_{rank:04d}")
+        run, ranks = read_each(open_run(folder), judge_rank)
+        found = judge_together(run, ranks)
+        told[count] = {form: FORMATS[form](run, found) for form in ("text", "html")}
+    lines = {count: text["text"].count("\n") for count, text in told.items()}
+    assert lines[32] <= 200 and lines[32] - lines[16] <= 8, "a name or two more in a list"
+    assert len(told[32]["html"]) < 400_000
+    assert len(told[32]["html"]) - len(told[16]["html"]) < 16 * 4_000, (
+        "what a rank more may take of 5 MB for a thousand"
+    )
