@@ -30,9 +30,12 @@ class Seen:
 
     def rows(self) -> tuple[tuple[str, tuple[float, ...]], ...]:
         """(whose, bytes at each step): of few ranks each, of many what they have in common and who is far from it."""
-        if len(self.ranks) <= FEW:
-            return self.each()
+        each = self.each()
         columns = [column for _, column in self.at_each_step()]
+        if len(self.ranks) <= FEW:
+            return each
+        if len(each) == 1:
+            return (("on each rank", each[0][1]), ("together", tuple(map(sum, columns))))
         in_all = (("smallest", min), ("median", median), ("largest", max), ("together", sum))
         far = tuple((f"rank {rank}", self.sizes[self.ranks.index(rank)]) for rank in self._far()[:FEW])
         return (*((name, tuple(of(column) for column in columns)) for name, of in in_all), *far)

@@ -129,7 +129,7 @@ def test_ranks_that_did_the_same_have_one_line() -> None:
     run = examples.run(*(examples.rank(n, count=4) for n in range(20)))
     _, findings = examples.clean()
     text = FORMATS["html"](run, replace(findings, ranks={}))
-    assert Page(text) and "of each step: rank 0, like 19 more" in text and text.count('class="line ') == 1
+    assert Page(text) and "of each step: rank 0, one of 20 alike" in text and text.count('class="line ') == 1
 
 
 def test_a_rank_on_an_accelerator_shows_its_absolute_memory_and_peak() -> None:

@@ -57,7 +57,7 @@ class RankOnPage:
     group: RankGroup
     story: RankStory
     who: str
-    """`rank 4, like 127 more`."""
+    """`rank 4, one of 128 alike`."""
     state: State
     leaks: tuple[tuple[int, str], ...]
     """(number in the report, fingerprint)."""

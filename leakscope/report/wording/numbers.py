@@ -49,8 +49,8 @@ def one_of_each(ranks: Iterable[int], groups: Sequence[Sequence[int]]) -> dict[i
 
 
 def like_text(rank: int, more: int) -> str:
-    """`rank 4`, or `rank 4, like 127 more` where it is told for others of its group."""
-    return f"rank {rank}, like {more} more" if more else f"rank {rank}"
+    """`rank 4`, or `rank 4, one of 128 alike` where it is told in place of its whole group."""
+    return f"rank {rank}, one of {more + 1} alike" if more else f"rank {rank}"
 
 
 def _runs(numbers: Iterable[int]) -> list[list[int]]:
