@@ -91,6 +91,13 @@ def test_findings_are_filtered_by_text(several: Page) -> None:
     assert several.locator("article.finding").first.is_visible()
 
 
+def test_what_is_found_unfolds(several: Page) -> None:
+    folded = several.locator("details article.finding").last
+    assert not folded.is_visible()
+    several.locator(".filter [name=text]").fill(folded.get_attribute("id"))
+    assert folded.is_visible()
+
+
 def test_a_run_with_one_finding_and_few_ranks_needs_no_filter(leaking: Page) -> None:
     assert leaking.locator("form.filter").count() == 0
 
