@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from leakscope.findings.facts import (
     AliveAtEnd,
@@ -220,7 +221,7 @@ class Finding:
             steps += seen[-1].step - seen[0].step
         return rose < self.bytes_per_step / max(len(self.ranks), 1) * steps / 2
 
-    @property
+    @cached_property
     def ranks(self) -> tuple[int, ...]:
         """Ranks that saw it."""
         return tuple(sorted({s.rank for s in self.sightings}))
