@@ -21,6 +21,7 @@ from leakscope.report.wording import (
     held_text,
     leaks,
     library,
+    line_to_edit,
     listed_numbers,
     next_text,
     notes,
@@ -107,7 +108,8 @@ def _table(found: Sequence[Finding]) -> list[str]:
 def _cut(finding: Finding) -> str:
     if finding.cut is None:
         return ""
-    where = f" at {code(finding.cut.where)}" if finding.cut.where else ""
+    place = line_to_edit(finding)
+    where = f" at {code(place)}" if place else ""
     more = f" and {len(finding.cut.also)} more" if finding.cut.also else ""
     return f"{code(cut_name(finding.cut), 200)}{where}{more}"
 

@@ -20,6 +20,7 @@ from leakscope.report.wording import (
     freed_text,
     held_text,
     holds_nothing,
+    line_to_edit,
     measured_text,
     no_cut_text,
     of_block,
@@ -90,7 +91,8 @@ def _cut(finding: Finding, is_named: bool) -> Iterator[Line]:
     if cut is None:
         yield from field_lines("cut", no_cut_text(finding), INDENT, COLUMN)
         return
-    where = f" at {cut.where}" if cut.where else ""
+    place = line_to_edit(finding)
+    where = f" at {place}" if place else ""
     name = "" if is_named else f"`{cut_name(cut)}`{where}{also_text(cut)}: "
     text = ", ".join(filter(None, (would_be_freed(finding), measured_text(finding))))
     yield from field_lines("cut", f"{name}{text}", INDENT, COLUMN)

@@ -49,7 +49,7 @@ def test_it_names_the_line_what_cutting_frees_and_that_it_was_measured() -> None
         "... 6 more between\n   ╰→ tensor memory",
     ):
         assert said in text
-    assert " ".join(text.split()).endswith("at train.py:222, would free 72.00 MiB (exit status 23)")
+    assert " ".join(text.split()).endswith("at train.py:230, would free 72.00 MiB (exit status 23)")
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from leakscope.report.cleaning import cleaned, one_line
 from leakscope.report.wording.comm import deadlock_text
 from leakscope.report.wording.cycles import without_a_cut
 from leakscope.report.wording.ended import error_text, is_hung, was_text
-from leakscope.report.wording.held import also_text, cut_name, would_be_freed
+from leakscope.report.wording.held import also_text, cut_name, line_to_edit, would_be_freed
 from leakscope.report.wording.numbers import listed_numbers, plural
 from leakscope.report.wording.sections import avoidable, is_worth_telling, leaks, library, notes, steps_of
 from leakscope.report.wording.verdict.no_step import no_step_next
@@ -171,10 +171,9 @@ def first_cut(told: tuple[Finding, ...]) -> str:
         return f"{instead} ({bytes_text(finding.retained_bytes)} wait for gc){_others(len(told) - 1)}"
     if finding.cut is None:
         return f"Read the first leak below{_others(len(told) - 1)}"
-    where = f" at {finding.cut.where}" if finding.cut.where else ""
     frees = _freed_by_all(mended) if len(mended) > 1 else would_be_freed(finding)
     others = _others(len(told) - len(mended))
-    return f"Cut `{cut_name(finding.cut)}`{where}{also_text(finding.cut)}: {frees}{others}"
+    return f"Cut `{cut_name(finding.cut)}`{_at(finding)}{also_text(finding.cut)}: {frees}{others}"
 
 
 def cut_in_short(told: tuple[Finding, ...]) -> str:
@@ -182,11 +181,15 @@ def cut_in_short(told: tuple[Finding, ...]) -> str:
     finding, mended = told[0], _mended(told)
     if finding.cut is None or without_a_cut(finding):
         return plural(len(told), "distinct leak")
-    where = f" at {finding.cut.where}" if finding.cut.where else ""
     size = _frees(mended)
     frees = "" if size is None else f", would free {bytes_text(size)}"
     others = _others(len(told) - len(mended))
-    return f"cut `{cut_name(finding.cut)}`{where}{also_text(finding.cut)}{frees}{others}"
+    return f"cut `{cut_name(finding.cut)}`{_at(finding)}{also_text(finding.cut)}{frees}{others}"
+
+
+def _at(finding: Finding) -> str:
+    where = line_to_edit(finding)
+    return f" at {where}" if where else ""
 
 
 def _others(count: int) -> str:
