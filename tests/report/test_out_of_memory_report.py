@@ -33,7 +33,8 @@ def heap(cache: int, weight: int = 2) -> Any:
     for k in range(cache):
         text += f"list cache -> [{k}] -> tensor t{k}\ntensor t{k} -> storage -> storage s{k} {8 * MIB}\n"
     found = heap_from(text)
-    model = [k for k in range(len(found)) if found.object(k).label in ("tensor weight", "tensor bias")]
+    labels = [found.strings[label] for label in found.label]
+    model = [k for k, label in enumerate(labels) if label in ("tensor weight", "tensor bias")]
     found.kind[model] = KINDS.index("parameter")
     return found
 
