@@ -44,7 +44,7 @@ _AS = (
 @click.option("--leak-exit-code", type=int, default=0, metavar="N", help="Exit status when the run has leaks (0).")
 @click.option("--fail-on-avoidable", type=Size(), metavar="SIZE", help=OFFERED["fail_on_avoidable"].help)
 @click.option("--baseline", type=click.Path(path_type=Path), metavar="FILE", help=OFFERED["baseline"].help)
-@click.option("--suppress", type=click.Path(path_type=Path), metavar="FILE", help=OFFERED["suppress"].help)
+@click.option("--suppress", type=click.Path(path_type=Path), metavar="FILE", help="File of what is known, as of run.")
 @click.option("--ignore-library", is_flag=True, help=OFFERED["ignore_library"].help)
 @click.option(
     "--rank", "ranks", type=int, multiple=True, metavar="N", help="All of one rank, as text; again and again."
