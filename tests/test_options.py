@@ -10,6 +10,7 @@ from typing import Any
 
 import click
 import pytest
+from leakscope_cli.compare import compare
 from leakscope_cli.report import report
 from leakscope_cli.run import run
 from leakscope_cli.run_options import offered_options
@@ -79,7 +80,7 @@ def test_readme_shows_the_help_as_it_is() -> None:
 
 def test_readme_names_only_options_that_exist() -> None:
     words = set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", README))
-    known = {flag for command in (run, report) for p in command.params for flag in (*p.opts, *p.secondary_opts)}
+    known = {flag for command in (run, report, compare) for p in command.params for flag in (*p.opts, *p.secondary_opts)}
     assert words - known == {"--lr", "--leakscope", "--help", "--version"}, (
         "of the script in the example, of pytest, of all commands"
     )
