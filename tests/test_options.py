@@ -80,7 +80,8 @@ def test_readme_shows_the_help_as_it_is() -> None:
 
 def test_readme_names_only_options_that_exist() -> None:
     words = set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", README))
-    known = {flag for command in (run, report, compare) for p in command.params for flag in (*p.opts, *p.secondary_opts)}
+    params = [p for command in (run, report, compare) for p in command.params]
+    known = {flag for p in params for flag in (*p.opts, *p.secondary_opts)}
     assert words - known == {"--lr", "--leakscope", "--help", "--version"}, (
         "of the script in the example, of pytest, of all commands"
     )
