@@ -34,12 +34,12 @@ def compare(ctx: click.Context, base: Path, new: Path, worse: float, form: str, 
 
     Exit status: 23 when a leak of NEW is new or worse; 2 when one of the runs could not be judged; else 0.
     """
-    told = [read_and_judge(folder) for folder in (base, new)]
+    before, after = read_and_judge(base), read_and_judge(new)
     from leakscope.findings.known.comparison import Judged
     from leakscope.findings.known.comparison import compare as compared
     from leakscope.report import compare as report
 
-    comparison = compared(*(Judged(run, findings) for run, findings in told), worse)
+    comparison = compared(Judged(*before), Judged(*after), worse)
     text = report.FORMATS[form](comparison)
     if output is None:
         tell_or_fail(text)

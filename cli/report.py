@@ -53,6 +53,7 @@ _AS = (
 @click.pass_context
 def report(
     ctx: click.Context,
+    /,
     folder: Path | None,
     formats: Sequence[str],
     output: Path | None,
@@ -128,4 +129,4 @@ def _tell(told: str | bytes, painted: bool) -> None:
     elif sys.stdout.isatty():
         raise LeakscopeError("a terminal shows no png; give it a file, as in --as png=FILE")
     else:
-        click.get_binary_stream("stdout").write(told)
+        sys.stdout.buffer.write(told)

@@ -69,7 +69,8 @@ def _new_folder(options: Options, outside: Outside | None) -> Path:
     if outside is not None or options.nnodes > 1:
         raise LeakscopeError("every rank must record into the same folder; give it with --output")
     name = options.module.replace(".", "_") if options.module else Path(options.script).stem
-    return RUNS / f"{name}_{datetime.now(UTC):%Y%m%d_%H%M%S}"
+    folder: Path = RUNS / f"{name}_{datetime.now(UTC):%Y%m%d_%H%M%S}"
+    return folder
 
 
 class _Known(NamedTuple):
