@@ -11,13 +11,14 @@ from leakscope.findings.model import Finding
 from leakscope.record.model import Run
 from leakscope.report.adding_lines import adding_lines
 from leakscope.report.marks import closes_cycle, kept_line
+from leakscope.report.wording.held import line_to_edit
 
 
 class LineMark(StrEnum):
     """Why a line is shown."""
 
-    CUT = "cut"
-    """What is to be cut stands there."""
+    HOLDS = "holds"
+    """What is to be cut belongs to what is made there."""
     ADDS = "adds"
     """It puts something where the cut is."""
     EDIT = "edit"
@@ -34,6 +35,8 @@ class ExcerptLine:
     text: str
     """Without the indentation that all lines of the excerpt have, and without tabs."""
     mark: LineMark
+    to_edit: bool = False
+    """The one to begin at."""
 
 
 @dataclass(frozen=True)
@@ -50,30 +53,37 @@ def excerpts(run: Run, finding: Finding, around: int = 1) -> tuple[Excerpt, ...]
 
     One excerpt for each file, that of the cut first; () where no source was kept.
     """
+    begin = kept_line(run, line_to_edit(finding))
     marked: dict[str, dict[int, LineMark]] = {}
     for where, mark in _marked_places(run, finding):
         place = kept_line(run, where)
         if place is not None:
             marked.setdefault(place.name, {}).setdefault(place.number, mark)
-    return tuple(Excerpt(file, _lines(run.sources[file], of_file, around)) for file, of_file in marked.items())
+    first = {file: begin.number for file in marked if begin is not None and begin.name == file}
+    return tuple(
+        Excerpt(file, _lines(run.sources[file], of_file, around, first.get(file))) for file, of_file in marked.items()
+    )
 
 
 def _marked_places(run: Run, finding: Finding) -> Iterator[tuple[str, LineMark]]:
     for reference in finding.cut.references if finding.cut is not None else ():
-        yield reference.where, LineMark.CUT
+        yield reference.where, LineMark.HOLDS
     for where, _ in adding_lines(run, finding):
         yield where, LineMark.ADDS
     if finding.suggestion is not None:
         yield finding.suggestion.where, LineMark.EDIT
 
 
-def _lines(source: tuple[str, ...], marks: dict[int, LineMark], around: int) -> tuple[ExcerptLine, ...]:
+def _lines(
+    source: tuple[str, ...], marks: dict[int, LineMark], around: int, first: int | None
+) -> tuple[ExcerptLine, ...]:
     near = {at for number in marks for at in range(number - around, number + around + 1)}
     shown = sorted(at for at in near if at in marks or (0 < at <= len(source) and source[at - 1].strip()))
     texts = [" ".join(source[at - 1].expandtabs(4).rstrip().splitlines()) for at in shown]
     indent = min((len(text) - len(text.lstrip()) for text in texts if text), default=0)
     return tuple(
-        ExcerptLine(at, text[indent:], marks.get(at, LineMark.NEAR)) for at, text in zip(shown, texts, strict=True)
+        ExcerptLine(at, text[indent:], marks.get(at, LineMark.NEAR), at == first)
+        for at, text in zip(shown, texts, strict=True)
     )
 
 

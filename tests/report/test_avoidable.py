@@ -17,7 +17,7 @@ from leakscope.findings.stages.verdict import avoidable_over
 from leakscope.record.model import Run
 from leakscope.report import FORMATS
 from leakscope.report.text.page import render
-from leakscope.report.wording import title
+from leakscope.report.wording import next_text, title
 
 MIB = 1 << 20
 
@@ -90,6 +90,10 @@ def test_without_verbose_it_is_a_line_with_the_largest() -> None:
     lines = FORMATS["text"](*told(late(), late())).splitlines()
     (line,) = (line for line in lines if line.startswith("Avoidable"))
     assert line.startswith("Avoidable  24.00 MiB by 2 holders: `out in main()` at train.py:31: 12.00 MiB")
+    assert next_text(*told(late(), late())) == (
+        "Nothing to mend. 24.00 MiB could be let go of, listed below: most of it is held by `out in main()` at "
+        "train.py:31."
+    )
     assert "Avoidable" not in FORMATS["text"](*told())
 
 

@@ -41,7 +41,7 @@ _RESERVED = 600
 _ROWS = 50
 """Rows of a table at the most, and ranks that are named; chosen."""
 _MARKS = {Verdict.LEAKS: "❌", Verdict.CLEAN: "✅", Verdict.INCONCLUSIVE: "❔"}
-_SIGNS = {LineMark.CUT: "✂", LineMark.ADDS: "+", LineMark.EDIT: "✎", LineMark.NEAR: " "}
+_SIGNS = {LineMark.HOLDS: "·", LineMark.ADDS: "+", LineMark.EDIT: "✎", LineMark.NEAR: " "}
 
 
 def render(run: Run, findings: Findings) -> str:
@@ -126,7 +126,9 @@ def _details(run: Run, found: Sequence[Finding]) -> list[list[str]]:
 def _detail(run: Run, finding: Finding) -> list[str]:
     lines = [f"{plain(held_text(finding))}.", ""]
     for excerpt in excerpts(run, finding):
-        numbered = [f"{_SIGNS[line.mark]} {line.number:>5}  {line.text}" for line in excerpt.lines]
+        numbered = [
+            f"{'>' if line.to_edit else ' '}{_SIGNS[line.mark]} {line.number:>5}  {line.text}" for line in excerpt.lines
+        ]
         lines += [code(excerpt.file), "", *block(numbered), ""]
     if finding.suggestion is not None:
         lines += [f"Suggestion, not tried, at {code(finding.suggestion.where)}:", ""]

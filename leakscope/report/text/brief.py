@@ -74,9 +74,10 @@ def _excerpts(run: Run, finding: Finding) -> Iterator[Line]:
         before = excerpt.lines[0].number
         for line in excerpt.lines:
             if line.number > before + 1:
-                yield f"{INDENT}     {'...'.rjust(digits)}"
+                yield f"{INDENT}        {'...'.rjust(digits)}"
             before = line.number
-            gutter = f"{INDENT}{line.mark:>4} {line.number:>{digits}} | "
+            mark = f"{'> ' if line.to_edit else ''}{line.mark}"
+            gutter = f"{INDENT}{mark:>7} {line.number:>{digits}} | "
             if line.mark:
                 yield Paragraph(line.text, gutter, " " * (len(gutter) + 4))
             else:

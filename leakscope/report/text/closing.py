@@ -37,7 +37,7 @@ SHOWN = 3
 """Findings that decide nothing, and notes of ranks, at most; chosen."""
 GROUPS = 6
 """Groups of ranks that have a line each, at most; chosen."""
-LINES = {"Avoidable": 1, "Run": 1, "Page": 4, "More": 4}
+LINES = {"Run": 1, "Page": 4, "More": 4}
 """Lines of what has not two at the most; chosen."""
 _FIGURES: Mapping[str, Callable[[RankStory], float | None]] = {
     "allocated": lambda story: story.counted_bytes,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
 from support import examples
 
 from leakscope.findings.model import Cut, CutReference, Finding, Suggestion
@@ -30,7 +31,7 @@ def marks(excerpt: Excerpt) -> dict[int, LineMark]:
 
 def test_the_cut_and_what_adds_to_it_are_marked_among_the_lines_beside_them() -> None:
     (shown,) = excerpts(RUN, finding("train.py:1", ("train.py:5 add",)))
-    assert shown.file == "train.py" and marks(shown) == {1: LineMark.CUT, 5: LineMark.ADDS}
+    assert shown.file == "train.py" and marks(shown) == {1: LineMark.HOLDS, 5: LineMark.ADDS}
     assert [line.number for line in shown.lines] == [1, 2, 5, 6], "an empty line beside one is left out"
 
 
@@ -42,14 +43,23 @@ def test_lines_keep_their_indentation_among_themselves() -> None:
 def test_each_file_has_its_own_excerpt_that_of_the_cut_first() -> None:
     shown = excerpts(RUN, finding("train.py:5", ("main.py:2",), edit="main.py:1"), around=0)
     assert [(excerpt.file, marks(excerpt)) for excerpt in shown] == [
-        ("train.py", {5: LineMark.CUT}),
+        ("train.py", {5: LineMark.HOLDS}),
         ("main.py", {1: LineMark.EDIT, 2: LineMark.ADDS}),
     ]
 
 
 def test_a_line_is_shown_once_with_its_first_mark() -> None:
     (shown,) = excerpts(RUN, finding("main.py:2", ("main.py:2",), edit="main.py:2"))
-    assert marks(shown) == {2: LineMark.CUT}
+    assert marks(shown) == {2: LineMark.HOLDS}
+
+
+@pytest.mark.parametrize(
+    ("added_at", "edit", "begin"),
+    [((), "", ("train.py", 1)), (("train.py:5",), "", ("train.py", 5)), (("train.py:5",), "main.py:1", ("main.py", 1))],
+)
+def test_one_line_is_the_one_to_begin_at(added_at: tuple[str, ...], edit: str, begin: tuple[str, int]) -> None:
+    shown = excerpts(RUN, finding("train.py:1", added_at, edit))
+    assert [(each.file, line.number) for each in shown for line in each.lines if line.to_edit] == [begin]
 
 
 def test_nothing_is_shown_of_source_that_was_not_kept() -> None:

@@ -41,8 +41,8 @@ def test_a_run_with_one_leak_is_a_screen(name: str) -> None:
 def test_it_names_the_line_what_cutting_frees_and_that_it_was_measured() -> None:
     text = render(*recorded("stage-backward-cycle"))
     for said in (
-        "   cut 222 | def collect(output: Any, grad: Any) -> None:",
-        "   edit 230 | collect(outputs, grads)",
+        " holds 222 | def collect(output: Any, grad: Any) -> None:",
+        "> edit 230 | collect(outputs, grads)",
         "measured 72.00 of 72.00 MiB",
         "   edit      after train.py:230, advice, not tried:\n             + del collect\n",
         "↓ closure collect   <- cut here\n",

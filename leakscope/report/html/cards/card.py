@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 AROUND = 2
 """Lines of source that stand on each side of a marked one; chosen."""
 MARKS: Mapping[LineMark, str] = {
-    LineMark.CUT: "holds it",
+    LineMark.HOLDS: "holds it",
     LineMark.ADDS: "adds to it",
     LineMark.EDIT: "suggested edit",
 }
@@ -67,6 +67,8 @@ class LineOnPage:
     kind: LineMark
     mark: str
     """In words; "" beside the lines that are marked."""
+    begin: bool
+    """The line to edit: where a reader begins."""
     gap: bool
     """Lines that are not shown come before it."""
 
@@ -126,6 +128,7 @@ def _lines(run: Run, shown: Excerpt) -> tuple[LineOnPage, ...]:
             line.text,
             line.mark,
             MARKS.get(line.mark, ""),
+            line.to_edit,
             any(text.strip() for text in source[previous : line.number - 1]),
         )
         for previous, line in zip(before, shown.lines, strict=False)
@@ -134,7 +137,7 @@ def _lines(run: Run, shown: Excerpt) -> tuple[LineOnPage, ...]:
 
 def _unkept(run: Run, finding: Finding) -> tuple[tuple[str, str], ...]:
     references = finding.cut.references if finding.cut is not None else ()
-    places = [(MARKS[LineMark.CUT], reference.where) for reference in references]
+    places = [(MARKS[LineMark.HOLDS], reference.where) for reference in references]
     places += [(MARKS[LineMark.ADDS], place) for place, _ in adding_lines.adding_lines(run, finding)]
     return tuple((does, place) for does, place in places if place and marks.kept_line(run, place) is None)
 

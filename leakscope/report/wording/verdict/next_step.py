@@ -58,8 +58,19 @@ def _nothing_to_mend(findings: Findings) -> str:
         rate = sum(f.bytes_per_step for f in known if not f.freed_late)
         grows = f", and still grows by {bytes_text(rate)} a step" if rate else ""
         return f"Nothing new to mend. What is known is listed below{grows}."
-    extra = notes(findings) or library(findings) or avoidable(findings)
+    if could_go := avoidable(findings):
+        return f"Nothing to mend. {_could_go(could_go)}"
+    extra = notes(findings) or library(findings)
     return "Nothing to mend." + (" What is listed below is worth a glance." if extra else "")
+
+
+def _could_go(found: Sequence[Finding]) -> str:
+    """`8.00 MiB could be let go of, listed below: most of it is held by batch in main() at train.py:33.`"""
+    largest = found[0]
+    holder = cut_name(largest.cut) if largest.cut is not None else largest.subject
+    most = "it is" if len(found) == 1 else "most of it is"
+    held = f": {most} held by `{one_line(cleaned(holder))}`{_at(largest)}" if holder else ""
+    return f"{bytes_text(sum(f.retained_bytes for f in found))} could be let go of, listed below{held}."
 
 
 def _of_growing(run: Run, growing: Sequence[Finding]) -> str:
