@@ -65,7 +65,7 @@ def _nothing_to_mend(findings: Findings) -> str:
 
 
 def _could_go(found: Sequence[Finding]) -> str:
-    """`8.00 MiB could be let go of, listed below: most of it is held by batch in main() at train.py:33.`"""
+    """As in: 8.00 MiB could be let go of, listed below: most of it is held by batch in main() at train.py:33."""
     largest = found[0]
     holder = cut_name(largest.cut) if largest.cut is not None else largest.subject
     most = "it is" if len(found) == 1 else "most of it is"
