@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -12,14 +13,27 @@ if TYPE_CHECKING:
     from markupsafe import Markup
 
 
-def ticked(text: str) -> Markup:
-    """Text with what stands between backticks set as code."""
+_END = re.compile(r"[A-Za-z0-9-]{0,10}\.[A-Za-z]\w{0,5}:\d+")
+"""The end of a place: of `src/norm_hooks.py:21` it is `hooks.py:21`."""
+
+
+def place(text: str) -> Markup:
+    """Text in which the end of each place, the line's number with it, is never broken into two lines."""
     from markupsafe import Markup, escape
+
+    return Markup(_END.sub(r'<span class="whole">\g<0></span>', str(escape(text))))
+
+
+def ticked(text: str) -> Markup:
+    """Text with what stands between backticks set as code, and each place as `place` sets it."""
+    from markupsafe import Markup
 
     pieces = text.split("`")
     if len(pieces) % 2 == 0:
-        return escape(text)
-    return Markup("").join(Markup("<code>{}</code>").format(p) if i % 2 else escape(p) for i, p in enumerate(pieces))
+        return place(text)
+    return Markup("").join(
+        Markup("<code>{}</code>").format(place(p)) if i % 2 else place(p) for i, p in enumerate(pieces)
+    )
 
 
 def as_drawing(svg: str) -> Markup | None:
@@ -29,5 +43,10 @@ def as_drawing(svg: str) -> Markup | None:
     return Markup(svg) if svg else None
 
 
-FILTERS: dict[str, Callable[..., Any]] = {"bytes": bytes_text, "numbers": listed_numbers, "ticked": ticked}
+FILTERS: dict[str, Callable[..., Any]] = {
+    "bytes": bytes_text,
+    "numbers": listed_numbers,
+    "place": place,
+    "ticked": ticked,
+}
 """Filters of the templates, by the name they have there."""

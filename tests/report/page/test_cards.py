@@ -58,7 +58,9 @@ def test_lines_of_two_files_stand_apart() -> None:
 def test_a_place_whose_source_was_not_kept_is_named() -> None:
     card = finding_on_page(RUN, leak(CutReference(".seen", "lost.py:4", added_at=("train.py:30",))), drawn=False)
     assert card.unkept == (("holds it", "lost.py:4"),)
-    assert '<code class="place">lost.py:4</code> holds it' in shown(leak(CutReference(".seen", "lost.py:4")))
+    assert '<code class="place"><span class="whole">lost.py:4</span></code> holds it' in shown(
+        leak(CutReference(".seen", "lost.py:4"))
+    )
 
 
 def test_the_line_to_begin_at_is_that_of_the_edit_then_what_adds_then_what_holds() -> None:
@@ -143,7 +145,7 @@ def test_many_leaks_are_listed_with_their_line_and_only_the_first_stand_open() -
     page = many(30)
     listed = page[page.index('<nav class="findings-list') : page.index("</nav>")]
     assert len(re.findall(r'<a href="#[0-9a-f]{8}">', listed)) == 30 and "22 more" in listed
-    assert '<code class="place">train.py:4</code>' in listed
+    assert '<code class="place"><span class="whole">train.py:4</span></code>' in listed
     assert page.count("<article ") == 30
     assert len(re.findall(r"<article [^>]*>\s*<h3>", page)) == 3
 
