@@ -68,14 +68,14 @@ class CutReference:
 
 @dataclass(frozen=True)
 class Suggestion:
-    """The smallest edit of one line that would mend a leak; advice, nobody has tried it."""
+    """The smallest edit of one place that would mend a leak; advice, nobody has tried it."""
 
     where: str
-    """The line: `train.py:31`."""
+    """Its first line: `train.py:31`."""
     before: str
-    """As it stands, without its indentation."""
+    """Its lines as they stand, without the indentation of the first."""
     after: str
-    """As it would be; "" where the line is to go."""
+    """As they would be; "" where the line is to go."""
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,12 @@ def edit_text(finding: Finding) -> str:
     edit = finding.suggestion
     if edit is None:
         return ""
-    return f"{SUGGESTION} at {edit.where}, `{edit.before}` -> `{'; '.join(edit.after.splitlines())}`"
+    before, after = (_in_a_line(text) for text in (edit.before, edit.after))
+    return f"{SUGGESTION} at {edit.where}, `{before}` -> `{after}`"
+
+
+def _in_a_line(text: str) -> str:
+    return "; ".join(line.strip() for line in text.splitlines())
 
 
 def adding_lines(run: Run, finding: Finding) -> tuple[tuple[str, str], ...]:

@@ -214,3 +214,26 @@ def is_hooks(reference: str) -> bool:
     return reference in ("hooks", "pre-hooks", "post-hook", "pre-hook") or bool(
         re.fullmatch(r"\._\w*hooks(_with_kwargs)?", reference)
     )
+
+
+def runs_hook(statement: ast.stmt, register: str, of: ast.expr) -> bool:
+    """Whether a statement may run the hook that the method `register` puts on an object: one of a forward where that
+    object, or what it is a part of, is called, and where a backward runs it again (torch/utils/checkpoint.py); one of
+    a step where something steps; any other where backward is called.
+    """
+    calls = [node.func for node in ast.walk(statement) if isinstance(node, ast.Call)]
+    names = {last_name(function) for function in calls}
+    if "_step_" in register:
+        return "step" in names
+    if "forward" in register:
+        return "backward" in names or any(ast.unparse(function) in _parts_of(of) for function in calls)
+    return "backward" in names
+
+
+def _parts_of(node: ast.expr) -> list[str]:
+    """`self.net[0]`, `self.net` of the former."""
+    parts = []
+    while isinstance(node, (ast.Attribute, ast.Subscript)):
+        parts.append(ast.unparse(node))
+        node = node.value
+    return [*parts, ast.unparse(node)]

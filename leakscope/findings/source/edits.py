@@ -1,4 +1,4 @@
-"""Which edit of one line would mend it?"""
+"""Which edit of one place would mend it?"""
 
 from __future__ import annotations
 
@@ -9,11 +9,17 @@ from functools import cached_property
 
 from leakscope.findings.kinds import RuleName
 from leakscope.findings.model import Finding, Hop, Suggestion
-from leakscope.findings.source.closures import is_hooks
+from leakscope.findings.source.closures import is_hooks, runs_hook
 from leakscope.findings.source.lines import on_trace
 from leakscope.findings.source.names import last_name
 from leakscope.findings.source.parsed import ParsedFile
-from leakscope.findings.source.rewriting import text_of, with_lines_after, with_method, with_text
+from leakscope.findings.source.rewriting import (
+    text_of,
+    with_lines_after,
+    with_lines_around,
+    with_method,
+    with_text,
+)
 from leakscope.findings.source.sources import Sources
 from leakscope.findings.source.stores import How, Store
 from leakscope.findings.source.uses import Uses
@@ -155,13 +161,33 @@ def _is_caught(name: ast.Name, case: Case) -> bool:
 
 
 def _with_handle(case: Case) -> Suggestion | None:
-    """The handle is kept, so that it can be removed; where a line keeps it already there is nothing to add to it."""
-    statement = case.store.found.statement
-    if not isinstance(statement, ast.Expr) or statement.value is not case.store.found.node:
+    """The handle is kept, and removed behind what runs the hook; None where another line keeps it already, or where
+    nothing in the same block is known to run the hook, or that may be left before.
+    """
+    one, store = case.store.found, case.store
+    if not isinstance(one.statement, ast.Expr) or one.statement.value is not one.node:
         return None
-    return with_lines_after(
-        case.parsed, statement, "handle = ", "handle.remove()  # once the step is done with the hook"
-    )
+    rest = _behind(one.statement, one.scope.node)
+    running = [at for at, statement in enumerate(rest) if runs_hook(statement, store.name, store.target)]
+    if not running or "handle" in one.scope.bound:
+        return None
+    span = rest[: running[-1] + 1]
+    if any(isinstance(node, _LEAVES) for statement in span for node in ast.walk(statement)):
+        return None
+    return with_lines_around(case.parsed, one.statement, span[-1], "handle = ", "handle.remove()")
+
+
+_LEAVES = (ast.Return, ast.Break, ast.Continue, ast.Raise, ast.Yield, ast.YieldFrom)
+
+
+def _behind(statement: ast.stmt, inside: ast.AST) -> list[ast.stmt]:
+    """The statements that follow one in its block."""
+    for node in ast.walk(inside):
+        for name in ("body", "orelse", "finalbody"):
+            block = getattr(node, name, None)
+            if isinstance(block, list) and statement in block:
+                return block[block.index(statement) + 1 :]
+    return []
 
 
 def _saved_for_backward(case: Case) -> Suggestion | None:

@@ -1,14 +1,19 @@
-"""How does one line of the source look with one expression in it written otherwise?"""
+"""How do lines of the source look with one expression in them written otherwise, or with a line more?"""
 
 from __future__ import annotations
 
 import ast
+import textwrap
 
 from leakscope.findings.model import Suggestion
 from leakscope.findings.source.parsed import ParsedFile
 
 _ATOMS = (ast.Name, ast.Attribute, ast.Subscript, ast.Call, ast.Constant, ast.List, ast.Tuple, ast.Dict)
 """Expressions to which a method can be written without brackets."""
+
+
+_MOST_LINES = 12
+"""Lines of one edit, chosen: more would be a rewriting of the program."""
 
 
 def with_method(parsed: ParsedFile, value: ast.expr, method: str) -> Suggestion | None:
@@ -38,6 +43,19 @@ def with_lines_after(parsed: ParsedFile, node: ast.AST, prefix: str, *more: str)
     if line.encode()[: getattr(node, "col_offset", 0)].strip():
         return None
     return _suggestion(parsed, start, "\n".join((prefix + line.strip(), *more)))
+
+
+def with_lines_around(
+    parsed: ParsedFile, first: ast.stmt, last: ast.stmt, prefix: str, *more: str
+) -> Suggestion | None:
+    """The lines of some statements, with `prefix` before the first and further lines behind the last."""
+    end = last.end_lineno or last.lineno
+    if end > len(parsed.lines) or end - first.lineno >= _MOST_LINES:
+        return None
+    if parsed.lines[first.lineno - 1].encode()[: first.col_offset].strip():
+        return None
+    before = textwrap.dedent("\n".join(parsed.lines[first.lineno - 1 : end]))
+    return Suggestion(f"{parsed.name}:{first.lineno}", before, "\n".join((prefix + before, *more)))
 
 
 def text_of(parsed: ParsedFile, value: ast.expr) -> str:

@@ -107,10 +107,11 @@ def _edit(run: Run, finding: Finding, quoted: bool) -> Iterator[Line]:
             yield from field_lines("added at", places, INDENT, COLUMN)
     if finding.suggestion is not None:
         lines = edit_lines(finding.suggestion)
-        told = f"{_how(lines)} {finding.suggestion.where}, advice, not tried:"
+        stays = "".join(line[0] for line in lines).strip(" -")
+        told = f"{'at' if ' ' in stays else _how(lines)} {finding.suggestion.where}, advice, not tried:"
         yield from field_lines("edit", told, INDENT, COLUMN)
         added = [line for line in lines if line.startswith("+")]
-        for line in added if quoted and added else lines:  # what goes, or stays, is quoted above
+        for line in added if quoted and added and " " not in stays else lines:  # what goes, or stays, is quoted above
             yield Paragraph(line[1:], f"{INDENT}{' ' * COLUMN}{line[0]}", f"{INDENT}{' ' * COLUMN}    ")
 
 

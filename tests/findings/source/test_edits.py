@@ -175,21 +175,56 @@ def test_plain_tensors_have_no_edit_that_keeps_the_meaning() -> None:
     assert edit(finding(trace, 0), train=loop("kept = []", "kept.append(out)")) is None
 
 
-def test_a_hooks_handle_is_kept_to_be_removed() -> None:
-    trace = """
-        frame main train.py:2 -> local net
-        nn Linear -> ._forward_hooks
-        dict -> [i]
-        function main.<locals>.<lambda> train.py:3 -> closure seen
-        tensor float32[4]
-    """
-    found = edit(finding(trace, 1), train="def main(net, seen):\n\n    net.register_forward_hook(lambda *_: seen)")
-    assert found is not None and found.after.splitlines() == [
-        "handle = net.register_forward_hook(lambda *_: seen)",
-        "handle.remove()  # once the step is done with the hook",
-    ]
-    kept = "def main(net, seen):\n\n    self.handle = net.register_forward_hook(lambda *_: seen)"
-    assert edit(finding(trace, 1), train=kept) is None
+HOOKS = """
+    frame main train.py:1 -> local net
+    nn Linear -> ._forward_hooks
+    dict -> [i]
+    function main.<locals>.<lambda> train.py:3 -> closure seen
+    tensor float32[4]
+"""
+FORWARD = "net.register_forward_hook(lambda *_: seen)"
+
+
+@pytest.mark.parametrize(
+    ("block", "edited"),
+    [
+        ((FORWARD, "loss = net(x).mean()", "log(loss)"), 2),
+        ((FORWARD, "loss = net(x).mean()", "loss.backward()", "log(loss)"), 3),
+        ((FORWARD, "for x in batches:", "    net(x)", "log(net)"), 3),
+        ((FORWARD, "log(net)"), None),
+        ((FORWARD, "if quiet:", "    return", "net(x)"), None),
+        ((FORWARD, "return net(x)"), None),
+        ((FORWARD, *["x = x + 1"] * 20, "net(x)"), None),
+        ((f"self.handle = {FORWARD}", "net(x)"), None),
+        (("handle = other()", FORWARD, "net(x)"), None),
+        ((FORWARD,), None),
+    ],
+)
+def test_a_hooks_handle_is_kept_to_be_removed_behind_what_runs_it(block: tuple[str, ...], edited: int | None) -> None:
+    source = "\n".join(["def main(net, seen, x):", "", *(f"    {line}" for line in block)])
+    found = edit(finding(HOOKS, 1), train=source)
+    after = None if edited is None else ("handle = " + block[0], *block[1:edited], "handle.remove()")
+    assert (tuple(found.after.splitlines()) if found else None) == after
+    assert found is None or tuple(found.before.splitlines()) == block[:edited]
+
+
+@pytest.mark.parametrize(
+    ("after", "edited"),
+    [
+        (("x.grad = None", "net(x).mean().backward()", "send(x.grad)"), 2),
+        (("torch.autograd.backward(net(x))",), 1),
+        (("net(x)", "send(x)"), None),
+        (("if go:", "    net(x).backward()", "send(x)"), 2),
+    ],
+)
+def test_a_tensors_hook_is_removed_behind_backward(after: tuple[str, ...], edited: int | None) -> None:
+    trace = HOOKS.replace("local net", "local x").replace("nn Linear -> ._forward", "tensor float32[4] -> ._backward")
+    register = "x.register_hook(lambda *_: seen)"
+    source = "\n".join(["def main(x, seen):", "", *(f"    {line}" for line in (register, *after))])
+    found = edit(finding(trace, 1), train=source)
+    assert (found.after if found else None) == (
+        None if edited is None else "\n".join([f"handle = {register}", *after[:edited], "handle.remove()"])
+    )
 
 
 CTX = """class Keeps(torch.autograd.Function):
