@@ -127,7 +127,7 @@ def hops(
             r = graph.reference(int(path[place]))
             hop = replace(
                 hop,
-                where=r.where or obj.where,
+                where=obj.where if obj.where and obj.kind == ObjectKind.FUNCTION else r.where or obj.where,
                 reference=names.get(r.index, generic(r.name)),
                 frees_bytes=frees.get(r.index),
                 references=(r.index,),
