@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from leakscope.findings.model import Hop
 from leakscope.findings.naming.place import place_of
@@ -15,6 +15,8 @@ from leakscope.findings.source.sources import Sources
 from leakscope.findings.source.stores import How, Store
 from leakscope.graph.model import ObjectKind
 
+PACK = "pack hook"
+"""In the place of a method: a line on which a pack hook returns."""
 _REGISTERS = re.compile(r"_?register_\w*hook|add_done_callback|finalize|subscribe|connect|ref")
 
 
@@ -89,14 +91,33 @@ def _may_be(given: ast.expr, scope: Scope, written_in: Scope, sources: Sources) 
 
 
 def where_packed(sources: Sources) -> tuple[Store, ...]:
-    """The line that sets hooks for saved tensors; () where several do, for the trace does not tell which it was."""
+    """The lines on which the pack hook returns, and the line that sets hooks for saved tensors; () where several do,
+    for the trace does not tell which it was.
+    """
     calls = [
         Store(one, How.ADDS, one.node.func, tuple(one.node.args), "saved_tensors_hooks")
         for parsed in sources.containing("saved_tensors_hooks")
         for one in parsed.found
         if isinstance(one.node, ast.Call) and last_name(one.node.func) == "saved_tensors_hooks"
     ]
-    return tuple(calls) if len(calls) == 1 else ()
+    if len(calls) != 1:
+        return ()
+    return (*_returns(calls[0], sources), *calls)
+
+
+def _returns(call: Store, sources: Sources) -> Iterator[Store]:
+    """What the pack hook returns, where it is a function of the same file."""
+    given = call.values[0] if call.values else None
+    owner = call.found.scope.owner(given.id) if isinstance(given, ast.Name) else None
+    parsed = sources.of_line(call.found.scope.file)
+    if parsed is None or owner is None or not isinstance(given, ast.Name):
+        return
+    for scope in parsed.scopes:
+        if isinstance(scope.node, ast.FunctionDef) and scope.outer is owner and scope.node.name == given.id:
+            returned = (node for node in ast.walk(scope.node) if isinstance(node, ast.Return))
+            for node in sorted(returned, key=lambda one: one.lineno):
+                if node.value is not None:
+                    yield Store(Found(node, scope, node, ()), How.BINDS, node.value, (node.value,), PACK)
 
 
 def _is_at(one: Found, line: int) -> bool:

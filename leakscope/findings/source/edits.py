@@ -9,7 +9,7 @@ from functools import cached_property
 
 from leakscope.findings.kinds import RuleName
 from leakscope.findings.model import Finding, Hop, Suggestion
-from leakscope.findings.source.closures import is_hooks, runs_hook
+from leakscope.findings.source.closures import PACK, is_hooks, runs_hook
 from leakscope.findings.source.lines import on_trace
 from leakscope.findings.source.names import last_name
 from leakscope.findings.source.parsed import ParsedFile
@@ -88,6 +88,8 @@ def _edit(case: Case) -> Suggestion | None:
     """The edit of one line, by what hangs there."""
     if case.store.name == "def":
         return _forgetting(case)
+    if case.store.name == PACK:
+        return _packed_detached(case)
     if is_hooks(case.holder.reference):
         return _with_handle(case)
     if case.holder.kind == ObjectKind.GRAD_NODE:
@@ -175,6 +177,15 @@ def _with_handle(case: Case) -> Suggestion | None:
     if any(isinstance(node, _LEAVES) for statement in span for node in ast.walk(statement)):
         return None
     return with_lines_around(case.parsed, one.statement, span[-1], "handle = ", "handle.remove()")
+
+
+def _packed_detached(case: Case) -> Suggestion | None:
+    """`return t.detach()` for the one line on which a pack hook returns the tensor that it is given."""
+    value, scope = case.store.target, case.store.found.scope
+    returned = [node for node in ast.walk(scope.node) if isinstance(node, ast.Return)]
+    if len(returned) != 1 or not isinstance(value, ast.Name) or value.id not in scope.parameters:
+        return None
+    return None if value.id in scope.bound else with_method(case.parsed, value, "detach")
 
 
 _LEAVES = (ast.Return, ast.Break, ast.Continue, ast.Raise, ast.Yield, ast.YieldFrom)

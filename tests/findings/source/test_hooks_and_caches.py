@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from findings.source.traces import finding, told
+import pytest
+from findings.source.traces import edit, finding, told
 
 from leakscope.findings.kinds import FreedBy
 from leakscope.findings.rules.immortal_cycle import ClosedBy, ImmortalFacts
@@ -191,3 +192,27 @@ def test_the_one_line_that_sets_hooks_for_saved_tensors_is_told_where_they_close
     found = finding(trace, 1, freed_by=FreedBy.NEVER, facts=ImmortalFacts(ClosedBy.PACK_HOOK, None))
     assert told(found, train=text) == ["with saved_tensors_hooks(pack, unpack):"]
     assert told(found, train=text, other=text) == []
+    assert edit(found, train=text) is None, "the pack hook is not in the file"
+
+
+@pytest.mark.parametrize(
+    ("pack", "line", "edited"),
+    [
+        ("return t", "return t", "return t.detach()"),
+        ("return t.cpu()", "return t.cpu()", None),
+        ("t = t.view(-1); return t", "t = t.view(-1); return t", None),
+        ("if t.is_leaf: return t\n    return t", "if t.is_leaf: return t", None),
+    ],
+)
+def test_what_a_pack_hook_returns_is_the_line_to_edit(pack: str, line: str, edited: str | None) -> None:
+    trace = """
+        tensor*0 float32[4] -> .grad_fn
+        node*1 SigmoidBackward0 -> saved result
+        tensor*0 float32[4]
+    """
+    text = f"def pack(t):\n    {pack}\n\ndef forward(x):\n    with saved_tensors_hooks(pack, unpack):\n        net(x)"
+    found = finding(trace, 1, freed_by=FreedBy.NEVER, facts=ImmortalFacts(ClosedBy.PACK_HOOK, None))
+    lines = told(found, train=text)
+    assert (lines[0], lines[-1]) == (line, "with saved_tensors_hooks(pack, unpack):")
+    edit_of = edit(found, train=text)
+    assert (edit_of.after if edit_of is not None else None) == edited
