@@ -103,6 +103,8 @@ class HopReason(StrEnum):
     NOT_USED_AGAIN = "not used again"
     """It is not used again before it is released."""
     KEPT_BY_LIBRARY = "kept by library"
+    LEFT_OPEN = "left open"
+    """It is a context that was entered and not left."""
 
 
 @dataclass(frozen=True, kw_only=True)

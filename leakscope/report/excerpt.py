@@ -11,7 +11,7 @@ from leakscope.findings.model import Finding
 from leakscope.record.model import Run
 from leakscope.report.adding_lines import adding_lines
 from leakscope.report.marks import closes_cycle, kept_line
-from leakscope.report.wording.held import line_to_edit
+from leakscope.report.wording.held import cut_in_library, line_to_edit
 
 
 class LineMark(StrEnum):
@@ -72,6 +72,8 @@ def _marked_places(run: Run, finding: Finding) -> Iterator[tuple[str, LineMark]]
         yield where, LineMark.ADDS
     if finding.suggestion is not None:
         yield finding.suggestion.where, LineMark.EDIT
+    if finding.cut is not None and cut_in_library(finding):
+        yield line_to_edit(finding), LineMark.HOLDS
 
 
 def _lines(

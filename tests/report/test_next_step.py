@@ -5,28 +5,35 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from support.examples import cycle_finding, growth_finding
+from support.examples import clean, cycle_finding, growth_finding
 
 from leakscope.findings.facts import Facts, Said
-from leakscope.findings.kinds import RuleName
-from leakscope.findings.model import Cut, CutReference, Finding, Sighting
+from leakscope.findings.kinds import RuleName, Severity
+from leakscope.findings.model import Cut, CutReference, Finding, Sighting, Suggestion
 from leakscope.findings.rules.frame_hold import CallsFacts
 from leakscope.findings.rules.tensor_cycle import Closing, CycleFacts, InLibrary, MadeClass
-from leakscope.report.wording import first_cut, no_cut_text
+from leakscope.report.wording import first_cut, line_to_edit, no_cut_text
+from leakscope.report.wording.verdict.next_step import next_text
 
 PYTREE = "<torch/utils/_pytree.py>:1471"
 FLATTEN = InLibrary("torch", "tree_flatten", "function step.<locals>.<lambda>", "train.py:28", "batch")
+INSTEAD = "Give torch's tree_flatten() a function that does not capture `batch` in place of that at train.py:28"
 LOCAL = CycleFacts(Closing.CLASS, made_class=MadeClass("class Local", "step", "train.py:4"))
 
 
 @pytest.mark.parametrize(
     ("library", "places", "said"),
     [
-        (FLATTEN, [PYTREE], "Give torch's tree_flatten() a function that does not capture `batch`"),
+        (
+            FLATTEN,
+            [PYTREE],
+            INSTEAD,
+        ),
         (
             replace(FLATTEN, captured=""),
             [PYTREE],
-            "Do not give torch's tree_flatten() your function step.<locals>.<lambda>, or let gc run every few steps",
+            "Do not give torch's tree_flatten() your function step.<locals>.<lambda> (train.py:28), "
+            "or let gc run every few steps",
         ),
         (
             replace(FLATTEN, yours="", captured=""),
@@ -44,6 +51,41 @@ def test_nobody_is_told_to_cut_what_a_library_closes(library: InLibrary | None, 
     if said.startswith("Cut"):
         return
     assert first_cut((finding, finding)) == f"{said} (1.50 MiB wait for gc), then the other leak"
+    assert line_to_edit(finding) == (library.where if library is not None else "")
+
+
+def test_a_line_that_adds_to_the_other_leaks_too_is_said_to() -> None:
+    def leak(index: int, *added: str) -> Finding:
+        reference = CutReference("seen", f"train.py:{index}", "seen", indexes=(index,), added_at=added)
+        return replace(growth_finding(), cut=Cut((reference,), 1 << 20))
+
+    first, same, other = leak(1, "train.py:20"), leak(2, "train.py:20"), leak(3, "train.py:30")
+    said = "Cut `seen` at train.py:20: 1.00 MiB would be freed, then the other "
+    assert first_cut((first, same)) == f"{said}leak, which the same line adds to"
+    assert first_cut((first, same, leak(4, "train.py:20"))) == f"{said}2 leaks, which the same line adds to"
+    assert first_cut((first, same, other)) == f"{said}2 leaks (1 at the same line)"
+    assert first_cut((first, other)) == f"{said}leak"
+    assert first_cut((leak(1), leak(2))).endswith("then the other leak"), "no line is known to add"
+
+
+def test_of_what_grows_too_little_the_most_is_named_with_what_would_end_it() -> None:
+    run, findings = clean()
+    small = replace(
+        growth_finding(),
+        severity=Severity.NOTE,
+        bytes_per_step=1000.0,
+        retained_bytes=4000,
+        cut=Cut((CutReference("total", "train.py:28", "total in main()"),), 4000),
+        suggestion=Suggestion("train.py:28", "total += loss", "total += loss.item()"),
+    )
+    quiet = replace(findings, findings=(small,))
+    run = replace(run, ranks=(replace(run.ranks[0], steps=()),))
+    keeps = "Look at `total in main()` at train.py:28: it keeps 1000 B more each step, too little to be called a leak"
+    assert next_text(run, quiet) == f"{keeps} (--min-bytes); `total += loss.item()` there would end it."
+    both = replace(quiet, findings=(replace(small, bytes_per_step=24.0, subject="other"), small))
+    assert "all that is listed below grows by 1.00 KiB a step; `total" in next_text(run, both)
+    longer = replace(small, suggestion=Suggestion("train.py:28", "a()", "b = a()\nb.remove()"))
+    assert next_text(run, replace(quiet, findings=(longer,))) == f"{keeps} (--min-bytes)."
 
 
 def test_what_the_first_cut_mends_as_well_is_no_other_leak() -> None:

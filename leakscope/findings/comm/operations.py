@@ -9,11 +9,12 @@ from itertools import pairwise
 
 from leakscope.findings.facts import BufferKind, CommBuffers, Facts, OpenContextsFacts
 from leakscope.findings.grouping.candidate import Candidate
-from leakscope.findings.kinds import FreedBy, RuleName, Severity
+from leakscope.findings.kinds import FreedBy, HopStatus, RuleName, Severity
 from leakscope.findings.merge import merge_findings
-from leakscope.findings.model import Cut, CutReference, Finding, Sighting
+from leakscope.findings.model import Cut, CutReference, Finding, Hop, Sighting
 from leakscope.findings.naming.place import place_of
 from leakscope.findings.naming.trace import fingerprint
+from leakscope.findings.why import HopReason
 from leakscope.graph.model import CommUse, HeapGraph
 from leakscope.record.kinds import Direction
 from leakscope.record.model import Run
@@ -23,6 +24,7 @@ from leakscope.record.rows.comm import CommOperation, ContextsAtStep
 CONTEXT = "dist_autograd context"
 """Direction of a crossing that is a gradient in a distributed-autograd context."""
 CUT = "the open context"
+CONTEXT_TYPE = "DistAutogradContext"
 _BARRIERS = ("barrier", "monitored_barrier")
 """Collectives without a buffer: nothing is lost when their Work is dropped."""
 _LINES_TO_JUDGE = 3
@@ -197,8 +199,16 @@ def with_contexts(findings: Sequence[Finding], run: Run) -> list[Finding]:
         name = fingerprint(("dist-autograd-context", *functions))
         assert isinstance(finding.facts, OpenContextsFacts)
         facts = replace(finding.facts, opened_at=tuple(places), workers=tuple(workers))
-        merged.append(replace(finding, fingerprint=name, cut=cut, facts=facts))
+        trace = tuple(map(_left_open, finding.trace))
+        merged.append(replace(finding, fingerprint=name, cut=cut, facts=facts, trace=trace))
     return [f for f in findings if f not in mine] + merged
+
+
+def _left_open(hop: Hop) -> Hop:
+    """A hop; of a context that it is what leaks, of which no reference is to be cut."""
+    if not hop.name.endswith(CONTEXT_TYPE):
+        return hop
+    return replace(hop, status=HopStatus.LEAKED, reason=HopReason.LEFT_OPEN, frees_bytes=None)
 
 
 def _opened(run: Run) -> tuple[list[str], list[int]]:

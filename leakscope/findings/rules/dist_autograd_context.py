@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-from leakscope.findings.comm.operations import buffers_of
+from leakscope.findings.comm.operations import CONTEXT_TYPE, buffers_of
 from leakscope.findings.facts import OpenContextsFacts
 from leakscope.findings.grouping.candidate import Candidate
 from leakscope.findings.kinds import RuleName
 from leakscope.findings.rules.rule import OwnRule, ToCut
 
-_CONTEXT = "DistAutogradContext"
-
 
 def _applies(candidate: Candidate) -> bool:
-    return candidate.group.freed == 0 and any(o.name.endswith(_CONTEXT) for o in candidate.before_tensor)
+    return candidate.group.freed == 0 and any(o.name.endswith(CONTEXT_TYPE) for o in candidate.before_tensor)
 
 
 def _facts(candidate: Candidate, _cut: ToCut) -> OpenContextsFacts:
     graph = candidate.graph
     buffers = buffers_of(graph, candidate.group.storages).values()
     return OpenContextsFacts(
-        count=sum(name.endswith(_CONTEXT) for name in (graph.strings[k] for k in graph.name.tolist())),
+        count=sum(name.endswith(CONTEXT_TYPE) for name in (graph.strings[k] for k in graph.name.tolist())),
         issued_at=tuple(dict.fromkeys(c.issued_at for c in buffers if c.issued_at)),
     )
 

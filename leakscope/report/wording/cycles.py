@@ -8,7 +8,7 @@ from leakscope.findings.model import Finding
 from leakscope.findings.naming.expressions import SEVERAL
 from leakscope.findings.rules.immortal_cycle import ClosedBy, ImmortalFacts
 from leakscope.findings.rules.tensor_cycle import ClosedOver, Closing, CutAt, CycleFacts, InLibrary, MadeClass
-from leakscope.graph.ownership import is_library_line
+from leakscope.report.wording.held import cut_in_library
 from leakscope.units import bytes_text
 
 _NUMBERS = ("no", "one", "two", "three", "four")
@@ -65,13 +65,15 @@ def without_a_cut(finding: Finding) -> str:
     if finding.cut is None and facts.made_class is not None:
         return f"Make {facts.made_class.label} once instead of in each step"
     library = facts.library
-    if library is None or finding.cut is None or not all(is_library_line(cut.where) for cut in finding.cut.references):
+    if library is None or not cut_in_library(finding):
         return ""
     call = f"{library.package}'s {library.function}()"
     if library.captured:
-        return f"Give {call} a function that does not capture `{library.captured}`"
+        instead = f" in place of that at {library.where}" if library.where else ""
+        return f"Give {call} a function that does not capture `{library.captured}`{instead}"
     if library.yours:
-        return f"Do not give {call} your {library.yours}, or let gc run every few steps"
+        where = f" ({library.where})" if library.where else ""
+        return f"Do not give {call} your {library.yours}{where}, or let gc run every few steps"
     return f"Let gc run every few steps, or do without {call} in the training step"
 
 

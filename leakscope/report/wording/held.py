@@ -6,10 +6,11 @@ from collections.abc import Mapping
 
 from leakscope.findings.facts import OnlyTensorsFreed
 from leakscope.findings.kinds import FreedBy, HopStatus, RuleName, Severity
-from leakscope.findings.model import Cut, Finding, Hop
+from leakscope.findings.model import Cut, CutReference, Finding, Hop
 from leakscope.findings.rules.frame_hold import CallsFacts
 from leakscope.findings.rules.tensor_cycle import CycleFacts
 from leakscope.findings.why import HopReason
+from leakscope.graph.ownership import is_library_line
 from leakscope.report.cleaning import one_line
 from leakscope.report.marks import closes_cycle, says_why
 from leakscope.report.wording.numbers import listed_numbers, plural
@@ -30,6 +31,7 @@ _REASONS: Mapping[HopReason, str] = {
     HopReason.HELD_BY_CYCLE: "held by the cycle",
     HopReason.STILL_NEEDED: "still needed",
     HopReason.NOT_USED_AGAIN: "not used again before it is released",
+    HopReason.LEFT_OPEN: "opened and never left, which alone lets go of what it holds",
     HopReason.KEPT_BY_LIBRARY: "kept by the library",
 }
 """Why an object on a trace is alive, or should not be."""
@@ -205,14 +207,32 @@ def _frees(finding: Finding) -> tuple[tuple[str, str], ...]:
 
 
 def line_to_edit(finding: Finding) -> str:
-    """The place in the user's source to begin at: of the suggested edit, else of what adds to it, else of what holds
-    it; "" where none is known.
+    """The place in the user's source to begin at: of the suggested edit, else of the function that a library closes a
+    cycle over or whose results are cached, else of what adds to it, else of what holds it; "" where none is known.
     """
     if finding.suggestion is not None:
         return finding.suggestion.where
+    if isinstance(finding.facts, CycleFacts) and finding.facts.library is not None and cut_in_library(finding):
+        return finding.facts.library.where
     references = finding.cut.references if finding.cut is not None else ()
+    if references and references[0].where and _is_of_cache(finding, references[0]):
+        return references[0].where
     added = [place for reference in references for place in reference.added_at]
     return next((place for place in (*added, *(reference.where for reference in references)) if place), "")
+
+
+def _is_of_cache(finding: Finding, reference: CutReference) -> bool:
+    """Whether what holds by a reference is what `functools.lru_cache` puts in a function's place: its line is the
+    decorator's.
+    """
+    place = reference.trace
+    holders = finding.trace[place : place + 1] if place is not None else ()
+    return any(hop.type == "functools._lru_cache_wrapper" for hop in holders)
+
+
+def cut_in_library(finding: Finding) -> bool:
+    """Whether all references to cut are a library's own: nothing for the user to cut."""
+    return finding.cut is not None and all(is_library_line(cut.where) for cut in finding.cut.references)
 
 
 def would_be_freed(finding: Finding) -> str:

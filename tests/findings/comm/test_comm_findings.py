@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from support.comm_examples import rank_with, row, run_of
+from support.examples import growth_finding
 
 from leakscope.findings.comm.matching import (
     comm_states,
@@ -16,9 +17,12 @@ from leakscope.findings.comm.matching import (
     missing_ranks,
     unmatched,
 )
-from leakscope.findings.comm.operations import context_findings, dropped_work_findings
+from leakscope.findings.comm.operations import CUT, context_findings, dropped_work_findings, with_contexts
+from leakscope.findings.facts import OpenContextsFacts
+from leakscope.findings.kinds import RuleName
 from leakscope.findings.model import Findings, Hop
 from leakscope.findings.ownership.known_leaks import known_leak
+from leakscope.findings.why import HopReason
 from leakscope.record.kinds import Direction, EndKind, OperationState
 from leakscope.record.model import Ended, Rank
 from leakscope.report import FORMATS
@@ -251,6 +255,27 @@ def test_contexts_without_gradients_are_told_when_they_pile_up() -> None:
     assert "3 distributed-autograd contexts left open" in title(finding) and "train.py:7 run" in title(finding)
     level = [{**r, "open": 2} for r in rows]
     assert context_findings(run_of(rank_with(0, contexts=level))) == []
+
+
+def test_an_open_context_is_what_leaks_and_no_single_reference_of_it_is_to_be_cut() -> None:
+    context = {"id": 1, "opened_at": "train.py:7 run", "step": 1, "workers": [1], "gradients": 1, "bytes": 9}
+    run = run_of(
+        rank_with(0, contexts=[{"step": 1, "open": 1, "backward_passes": 0, "bytes": 9, "contexts": [context]}])
+    )
+    holder = Hop("DistAutogradContext object", "DistAutogradContext", "instance", "", "expected", "gradient",
+                 HopReason.NATIVE, 9, name="DistAutogradContext")  # fmt: skip
+    tensor = Hop("Tensor float32[9]", "torch.Tensor", "tensor", "", "leaked", "", name="torch.Tensor")
+    found = replace(
+        growth_finding(),
+        rule=RuleName.DIST_AUTOGRAD_CONTEXT,
+        facts=OpenContextsFacts(1, ()),
+        trace=(holder, tensor),
+        storages={0: (1,)},
+    )
+    (told,) = with_contexts([found], run)
+    assert told.cut is not None
+    assert (told.cut.reference, told.cut.where) == (CUT, "train.py:7")
+    assert told.trace == (replace(holder, status="leaked", reason=HopReason.LEFT_OPEN, frees_bytes=None), tensor)
 
 
 def test_upstream_leaks_are_known_by_torchs_own_types_only() -> None:

@@ -9,7 +9,7 @@ import pytest
 from support import examples
 
 from leakscope.findings.facts import OnlyTensorsFreed
-from leakscope.findings.model import Cut, CutReference, Finding, Findings, Sighting, Suggestion
+from leakscope.findings.model import Cut, CutReference, Finding, Findings, Hop, Sighting, Suggestion
 from leakscope.report import FORMATS
 from leakscope.report.adding_lines import edit_lines
 from leakscope.report.html.cards.card import finding_on_page
@@ -69,6 +69,10 @@ def test_the_line_to_begin_at_is_that_of_the_edit_then_what_adds_then_what_holds
     assert line_to_edit(leak(holds)) == "train.py:4"
     assert line_to_edit(leak(adds)) == "train.py:30"
     assert line_to_edit(leak(adds, suggestion=Suggestion("other.py:2", "b", "b.item()"))) == "other.py:2"
+    cache = Hop("lru_cache", "functools._lru_cache_wrapper", "instance", "train.py:4", "leaked", "cached result")
+    cached = replace(leak(replace(adds, trace=0)), trace=(cache, replace(cache, type="dict")))
+    assert line_to_edit(cached) == "train.py:4", "the decorator, not a line that calls the function"
+    assert line_to_edit(replace(cached, trace=(replace(cache, type="dict"),))) == "train.py:30"
     assert line_to_edit(leak(CutReference(".seen"))) == "" == line_to_edit(replace(leak(holds), cut=None))
 
 

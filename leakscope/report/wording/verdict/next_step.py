@@ -83,8 +83,20 @@ def _of_growing(run: Run, growing: Sequence[Finding]) -> str:
         )
     small = not any(_is_large(f, run.min_bytes) for f in growing)
     so_far = " in all so far" if any(f.bytes_per_step >= run.min_bytes for f in growing) else ""
-    more = f", too little{so_far} for a verdict (--min-bytes), as long as the run goes on" if small else ""
-    return f"Look at what is listed below: it grows by {per_step} a step{more}."
+    more = f", too little{so_far} to be called a leak (--min-bytes)" if small else ""
+    most = max(growing, key=lambda finding: finding.bytes_per_step)
+    name = one_line(cleaned(cut_name(most.cut) if most.cut is not None else most.subject))
+    if not name:
+        return f"Look at what is listed below: it grows by {per_step} a step{more}."
+    others = f"; all that is listed below grows by {per_step} a step" if len(growing) > 1 else ""
+    keeps = f"it keeps {bytes_text(most.bytes_per_step)} more each step{more}"
+    return f"Look at `{name}`{_at(most)}: {keeps}{others}{_would_end(most)}."
+
+
+def _would_end(finding: Finding) -> str:
+    """``; `total += loss.item()` there would end it``: an edit of one line."""
+    edit = finding.suggestion.after if finding.suggestion is not None else ""
+    return f"; `{one_line(cleaned(edit))}` there would end it" if edit and "\n" not in edit else ""
 
 
 def _to_judge(run: Run, findings: Findings) -> str:
@@ -179,11 +191,11 @@ def first_cut(told: tuple[Finding, ...]) -> str:
     """What to cut first, as a sentence without its full stop."""
     finding, mended = told[0], _mended(told)
     if instead := without_a_cut(finding):
-        return f"{instead} ({bytes_text(finding.retained_bytes)} wait for gc){_others(len(told) - 1)}"
+        return f"{instead} ({bytes_text(finding.retained_bytes)} wait for gc){_others(told[1:])}"
     if finding.cut is None:
-        return f"Read the first leak below{_others(len(told) - 1)}"
+        return f"Read the first leak below{_others(told[1:])}"
     frees = _freed_by_all(mended) if len(mended) > 1 else would_be_freed(finding)
-    others = _others(len(told) - len(mended))
+    others = _others([other for other in told if other not in mended], line_to_edit(finding))
     return f"Cut `{cut_name(finding.cut)}`{_at(finding)}{also_text(finding.cut)}: {frees}{others}"
 
 
@@ -194,7 +206,7 @@ def cut_in_short(told: tuple[Finding, ...]) -> str:
         return plural(len(told), "distinct leak")
     size = _frees(mended)
     frees = "" if size is None else f", would free {bytes_text(size)}"
-    others = _others(len(told) - len(mended))
+    others = _others([other for other in told if other not in mended], line_to_edit(finding))
     return f"cut `{cut_name(finding.cut)}`{_at(finding)}{also_text(finding.cut)}{frees}{others}"
 
 
@@ -203,8 +215,15 @@ def _at(finding: Finding) -> str:
     return f" at {where}" if where else ""
 
 
-def _others(count: int) -> str:
-    return ("", ", then the other leak", f", then the other {count} leaks")[min(count, 2)]
+def _others(others: Sequence[Finding], line: str = "") -> str:
+    """`, then the other 2 leaks, which the same line adds to`."""
+    if not others:
+        return ""
+    told = ", then the other leak" if len(others) == 1 else f", then the other {len(others)} leaks"
+    added = sum(any(line in reference.added_at for reference in o.cut.references) for o in others if o.cut is not None)
+    if not line or not added:
+        return told
+    return f"{told}, which the same line adds to" if added == len(others) else f"{told} ({added} at the same line)"
 
 
 def _mended(told: tuple[Finding, ...]) -> tuple[Finding, ...]:
