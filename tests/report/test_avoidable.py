@@ -112,12 +112,37 @@ def test_the_page_has_the_same_lines_with_what_holds_it_folded() -> None:
     assert "Avoidable memory" not in FORMATS["html"](*told())
 
 
+OPEN = '<details class="section" open><summary><h2>Avoidable memory'
+LINK = '<a href="#0a0a0a0a">Show it</a>'
+
+
+@pytest.mark.process
+@pytest.mark.parametrize(
+    ("found", "is_open"),
+    [
+        ((late(),), True),
+        ((replace(late(), retained_bytes=MIB // 2),), True),
+        ((replace(late(), retained_bytes=MIB // 2), examples.library_finding()), False),
+        ((late(), examples.library_finding()), True),
+        ((late(), examples.growth_finding()), False),
+    ],
+)
+def test_the_only_news_of_a_clean_run_stands_open_and_the_first_screen_leads_to_it(
+    found: tuple[Finding, ...], is_open: bool
+) -> None:
+    run, findings = told(*found)
+    if any(f.severity == Severity.LEAK for f in found):
+        findings = replace(findings, verdict="leaks")
+    page = FORMATS["html"](run, findings)
+    assert (OPEN in page, LINK in page) == (is_open, is_open)
+    assert "Avoidable memory (1)" in page
+
+
 @pytest.mark.process
 def test_the_page_shows_them_at_once_where_they_are_more_than_allowed() -> None:
-    run, findings = told(late())
-    opened = '<details class="section" open><summary><h2>Avoidable memory'
-    assert opened not in FORMATS["html"](run, findings)
-    assert opened in FORMATS["html"](run, replace(findings, avoidable_over=24 * MIB))
+    run, findings = told(replace(late(), retained_bytes=MIB // 2), examples.library_finding())
+    assert OPEN not in FORMATS["html"](run, findings)
+    assert OPEN in FORMATS["html"](run, replace(findings, avoidable_over=24 * MIB))
 
 
 def test_passing_the_allowed_size_is_said_beside_the_verdict() -> None:

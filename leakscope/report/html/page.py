@@ -7,6 +7,7 @@ from importlib import import_module
 from pathlib import Path
 
 from leakscope.findings.comm.matching import first_to_fail
+from leakscope.findings.kinds import Severity
 from leakscope.findings.memory.oom import ranks_out_of_memory
 from leakscope.findings.model import Finding, Findings
 from leakscope.record.model import Run
@@ -30,6 +31,9 @@ CARDS_SHOWN = 12
 
 LISTED = 8
 """Leaks that the list at the top shows at once, so that they and the verdict are on the first screen."""
+
+MIB = 1024 * 1024
+"""Bytes of avoidable memory, chosen, from which a clean run's page shows it at once."""
 
 DRAWINGS = 40
 """Findings that are drawn; any further ones have their trace in words only."""
@@ -63,7 +67,8 @@ def render(run: Run, findings: Findings) -> str:
     groups = rank_groups(run, findings)
     alike = [group.ranks for group in groups]
     leaks = wording.leaks(findings)
-    asides = _asides(findings)
+    told_first = _told_first(run, findings)
+    asides = _asides(findings, told_first)
     shown_all = [*leaks, *(f for aside in asides for f in aside.findings)]
     drawn = {id(finding) for finding in shown_all[:DRAWINGS]}
     out_of_memory = tuple(rank.number for rank in ranks_out_of_memory(run))
@@ -87,6 +92,7 @@ def render(run: Run, findings: Findings) -> str:
         is_told_below=not leaks
         and (findings.verdict == Verdict.INCONCLUSIVE or any(map(wording.is_fault, findings.unjudged))),
         next=wording.next_text(run, findings),
+        told_first=told_first,
         out_of_memory=out_of_memory,
         colour=Verdict.LEAKS if out_of_memory else findings.verdict,
         absolute=is_absolute(run),
@@ -97,15 +103,32 @@ def render(run: Run, findings: Findings) -> str:
     )
 
 
-def _asides(findings: Findings) -> tuple[Aside, ...]:
+def _told_first(run: Run, findings: Findings) -> tuple[Finding, ...]:
+    """The only news of a clean run, which "next" speaks of: what grew, else memory that could be let go of."""
+    if findings.verdict != Verdict.CLEAN or findings.suppressed or any(map(wording.ended_badly, run.ranks)):
+        return ()
+    notes, avoidable = wording.notes(findings), wording.avoidable(findings)
+    if growing := tuple(f for f in notes if f.bytes_per_step > 0 and not f.settled):
+        return growing
+    much = sum(f.retained_bytes for f in avoidable) >= MIB
+    return avoidable if much or not (notes or wording.library(findings)) else ()
+
+
+def _asides(findings: Findings, told_first: tuple[Finding, ...]) -> tuple[Aside, ...]:
+    kinds = {finding.severity for finding in told_first}
     return (
-        Aside("Notes", "too small to judge, or no leak by themselves", wording.notes(findings)),
+        Aside(
+            "Notes",
+            "too small to judge, or no leak by themselves",
+            wording.notes(findings),
+            open=Severity.NOTE in kinds,
+        ),
         Aside("Held by libraries", "no leak", wording.library(findings)),
         Aside(
             "Avoidable memory",
             "never a leak: it lies there for longer than it is needed",
             wording.avoidable(findings),
-            open=findings.avoidable_over is not None,
+            open=findings.avoidable_over is not None or Severity.AVOIDABLE in kinds,
         ),
         Aside("Suppressed", "known before: they decide nothing", findings.suppressed, prefix="suppressed-"),
     )
