@@ -37,7 +37,7 @@ def width(part: Locator) -> float:
     return box["width"]
 
 
-@pytest.mark.parametrize("what", [".cutbox code[data-copy]", ".edit code[data-copy]", ".facts code[data-copy]"])
+@pytest.mark.parametrize("what", [".cutbox code[data-copy]", ".facts code[data-copy]"])
 def test_copy_takes_the_text_beside_the_button(what: str, leaking: Page) -> None:
     leaking.context.grant_permissions(["clipboard-read", "clipboard-write"])
     unfold(leaking)
@@ -47,6 +47,20 @@ def test_copy_takes_the_text_beside_the_button(what: str, leaking: Page) -> None
     made.click()
     leaking.wait_for_function("[...document.querySelectorAll('.copy')].some(made => made.textContent === 'copied')")
     assert leaking.evaluate("navigator.clipboard.readText()").split() == code.text_content().split() != []
+
+
+def test_what_is_copied_of_an_edit_can_be_pasted(leaking: Page) -> None:
+    leaking.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    assert "+ del collect" in leaking.locator(".code.edit pre code").first.inner_text()
+    made, box = leaking.locator(".code.edit .copy").first, leaking.locator(".code.edit figcaption").first
+    made.click()
+    leaking.wait_for_function("[...document.querySelectorAll('.copy')].some(made => made.textContent === 'copied')")
+    assert leaking.evaluate("navigator.clipboard.readText()") == "collect(outputs, grads)\ndel collect"
+    leaking.evaluate("getSelection().selectAllChildren(document.querySelector('.code.edit pre code'))")
+    assert leaking.evaluate("getSelection().toString()").split() == ["collect(outputs,", "grads)", "del", "collect"]
+    button, around = made.bounding_box(), box.bounding_box()
+    assert button is not None and around is not None
+    assert button["y"] + button["height"] <= around["y"] + around["height"], "it hangs out of its box"
 
 
 def test_where_nothing_can_be_copied_the_text_is_marked_for_the_keys(leaking: Page) -> None:

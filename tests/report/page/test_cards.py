@@ -84,7 +84,8 @@ def test_an_edit_shows_what_goes_and_what_comes_and_that_it_is_advice() -> None:
         "+ x.append(y.item())",
     )
     card = shown(leak(CutReference(".seen", "train.py:4"), suggestion=Suggestion("train.py:4", "a", "b")))
-    assert "nobody has tried it" in card and '<span class="gone">- a\n' in card and '<span class="new">+ b\n' in card
+    assert "nobody has tried it" in card
+    assert '<span class="gone"><i>- </i>a\n' in card and '<span class="new"><i>+ </i>b\n' in card
     assert "nobody has tried it" not in shown(leak(CutReference(".seen", "train.py:4")))
 
 
@@ -132,6 +133,27 @@ def test_the_trace_is_folded_to_root_cut_and_memory_and_keeps_every_hop() -> Non
     at_once = re.findall(r'data-hop="(\d+)"', shown(finding))
     assert at_once[0] == "0" and at_once[-1] == hops[-1] and len(at_once) < len(hops)
     assert "more between" in card
+
+
+@pytest.mark.parametrize(
+    ("made_at", "told"),
+    [
+        ("train.py:20 main (aten::mm)", ("train.py:20 main (aten::mm)", "line 20")),
+        ("train.py:5 main", None),
+        ("", None),
+    ],
+)
+def test_where_the_tensors_are_made_is_told_where_no_line_shows_it(made_at: str, told: tuple[str, str] | None) -> None:
+    finding = replace(leak(CutReference(".seen", "train.py:4")), made_at=(made_at,) if made_at else ())
+    assert finding_on_page(RUN, finding, drawn=False).made_elsewhere == told
+
+
+@pytest.mark.process
+def test_where_the_tensors_are_made_stands_in_the_open_card_and_an_edit_that_deletes_has_nothing_to_paste() -> None:
+    edit = Suggestion("train.py:4", "line 4", "")
+    card = shown(replace(leak(CutReference(".seen", "train.py:4"), suggestion=edit), made_at=("train.py:20 main",)))
+    assert '<span class="whole">train.py:20</span> main</code> <code class="line">line 20</code>' in card
+    assert 'class="code edit"' in card and "data-copy=" not in card
 
 
 def many(count: int) -> str:

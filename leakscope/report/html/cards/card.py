@@ -96,13 +96,18 @@ class FindingOnPage:
     """(what it does, place) of those whose source was not kept."""
     edit: tuple[str, ...]
     """Lines of the suggested edit as `diff` writes them; () where there is none."""
+    pasted: str
+    """What is to stand there once the suggested edit is made; "" where there is none."""
     made_at: tuple[tuple[str, str], ...]
     """(place, source line)"""
+    made_elsewhere: tuple[str, str] | None
+    """The first of those, where `code` does not show that line."""
     sightings: tuple[Seen, ...]
 
 
 def finding_on_page(run: Run, finding: Finding, drawn: bool) -> FindingOnPage:
     """The finding with all that its card needs of the run; `drawn`: with a picture of its trace."""
+    code = tuple((shown.file, _lines(run, shown)) for shown in excerpts(run, finding, AROUND))
     return FindingOnPage(
         finding=finding,
         faint=finding.severity != Severity.LEAK or finding.origin == Origin.LIBRARY,
@@ -110,10 +115,12 @@ def finding_on_page(run: Run, finding: Finding, drawn: bool) -> FindingOnPage:
         stretches=_stretches(finding),
         no_trace=not finding.trace and finding.rule != RuleName.LATE_RELEASE,
         drawing=as_drawing(draw(finding) if drawn else ""),
-        code=tuple((shown.file, _lines(run, shown)) for shown in excerpts(run, finding, AROUND)),
+        code=code,
         unkept=_unkept(run, finding),
         edit=adding_lines.edit_lines(finding.suggestion) if finding.suggestion is not None else (),
+        pasted=finding.suggestion.after if finding.suggestion is not None else "",
         made_at=marks.allocation_sites(run, finding),
+        made_elsewhere=_made_elsewhere(run, finding, code),
         sightings=seen_together(finding),
     )
 
@@ -133,6 +140,17 @@ def _lines(run: Run, shown: Excerpt) -> tuple[LineOnPage, ...]:
         )
         for previous, line in zip(before, shown.lines, strict=False)
     )
+
+
+def _made_elsewhere(
+    run: Run, finding: Finding, code: tuple[tuple[str, tuple[LineOnPage, ...]], ...]
+) -> tuple[str, str] | None:
+    if not finding.made_at:
+        return None
+    kept = marks.kept_line(run, where := finding.made_at[0])
+    shown = {(file, line.number) for file, lines in code for line in lines}
+    is_shown = kept is not None and (kept.name, kept.number) in shown
+    return None if is_shown else (where, marks.source_line(run, where))
 
 
 def _unkept(run: Run, finding: Finding) -> tuple[tuple[str, str], ...]:

@@ -24,9 +24,11 @@ function unfold(part) {
 
 // --- Copy: a button beside each name, place, edit and fingerprint that one takes elsewhere.
 
+const taken = (code) => code.dataset.copy || code.textContent.trim();
+
 async function copy(code) {
   try {
-    await navigator.clipboard.writeText(code.textContent.trimEnd());
+    await navigator.clipboard.writeText(taken(code));
     return true;
   } catch { // not over https, or not allowed: marked, so that Ctrl+C takes it
     getSelection().selectAllChildren(code);
@@ -36,7 +38,7 @@ async function copy(code) {
 
 function addCopyButtons() {
   for (const code of all("code[data-copy]")) {
-    const label = `Copy ${code.textContent.trim().split("\n")[0].slice(0, 60)}`;
+    const label = `Copy ${taken(code).split("\n")[0].slice(0, 60)}`;
     const made = button("copy", label, async () => {
       made.textContent = (await copy(code)) ? "copied" : "press Ctrl+C";
       setTimeout(() => { made.textContent = "copy"; }, 1500);
