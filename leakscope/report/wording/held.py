@@ -39,6 +39,8 @@ _REASONS: Mapping[HopReason, str] = {
 
 _NAMED = 3
 """Ranks that the head of a finding names in place of their number; chosen."""
+_REST = 0.05
+"""Share of what is held that is worth a word where a cut leaves it; chosen."""
 _AT_PEAK = (RuleName.LATE_RELEASE, RuleName.IDLE_MEMORY)
 
 
@@ -203,7 +205,8 @@ def _frees(finding: Finding) -> tuple[tuple[str, str], ...]:
     when = "when cut and gc has run" if cut.after_gc else "when cut"
     part = cut.unproved
     how = f"measured: {bytes_text(part.bytes)} of tensors" if isinstance(part, OnlyTensorsFreed) else "not measured"
-    return ((f"would free {freed}", f"{when}, {how}"),)
+    rest = rest_text(finding)
+    return ((f"would free {freed}", f"{when}, {how}{f'; {rest}' if rest else ''}"),)
 
 
 def line_to_edit(finding: Finding) -> str:
@@ -242,7 +245,20 @@ def would_be_freed(finding: Finding) -> str:
     if finding.cut is None:
         return ""
     together = f" on {len(finding.ranks)} ranks together" if len(finding.ranks) > 1 else ""
-    return f"{cut_frees_text(finding.cut)}{together}"
+    rest = rest_text(finding)
+    return f"{cut_frees_text(finding.cut)}{together}{f' ({rest})' if rest else ''}"
+
+
+def rest_text(finding: Finding) -> str:
+    """`another cycle holds the other 3.01 MiB too`: garbage that the cut leaves; "" where that is little or not known.
+
+    The graph has all instances of what is cut gone: what would then still wait for gc is kept by some other cycle.
+    """
+    freed = finding.cut.told_bytes if finding.cut is not None else None
+    if freed is None or finding.freed_by != FreedBy.GC or len(finding.ranks) > 1:
+        return ""
+    rest = finding.retained_bytes - freed
+    return f"another cycle holds the other {bytes_text(rest)} too" if rest >= _REST * finding.retained_bytes else ""
 
 
 def cut_frees_text(cut: Cut) -> str:

@@ -9,11 +9,12 @@ import pytest
 from support import examples
 
 from leakscope.findings.facts import OnlyTensorsFreed
+from leakscope.findings.kinds import FreedBy
 from leakscope.findings.model import Cut, CutReference, Finding, Findings, Hop, Sighting, Suggestion
 from leakscope.report import FORMATS
 from leakscope.report.adding_lines import edit_lines
 from leakscope.report.html.cards.card import finding_on_page
-from leakscope.report.wording import figures, line_to_edit
+from leakscope.report.wording import figures, line_to_edit, would_be_freed
 
 MIB = 1024 * 1024
 SOURCES = {"train.py": tuple(f"line {n}" if n != 10 else "" for n in range(1, 41)), "other.py": ("a", "b", "c")}
@@ -74,6 +75,21 @@ def test_the_line_to_begin_at_is_that_of_the_edit_then_what_adds_then_what_holds
     assert line_to_edit(cached) == "train.py:4", "the decorator, not a line that calls the function"
     assert line_to_edit(replace(cached, trace=(replace(cache, type="dict"),))) == "train.py:30"
     assert line_to_edit(leak(CutReference(".seen"))) == "" == line_to_edit(replace(leak(holds), cut=None))
+
+
+def test_of_what_waits_for_gc_a_part_that_the_cut_leaves_is_told() -> None:
+    reference = CutReference("closure model", "train.py:4")
+    found = replace(leak(reference), freed_by=FreedBy.GC, retained_bytes=3 * MIB)
+    assert would_be_freed(found) == "2.00 MiB would be freed (another cycle holds the other 1.00 MiB too)"
+    assert ("would free 2.00 MiB", "when cut, not measured; another cycle holds the other 1.00 MiB too") in figures(
+        found
+    )
+    for other in (
+        replace(found, retained_bytes=2 * MIB + 1000),
+        replace(found, freed_by=FreedBy.PROGRAM),
+        replace(found, sightings=(Sighting(0, 3, 1), Sighting(1, 3, 1))),
+    ):
+        assert would_be_freed(other).startswith("2.00 MiB would be freed") and "another" not in would_be_freed(other)
 
 
 @pytest.mark.process
