@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from leakscope.report.cleaning import one_line
 from leakscope.report.per_rank import RankStory
 from leakscope.report.rank_groups import RankGroup
+from leakscope.report.wording.ended import GARBAGE
 from leakscope.units import bytes_text
 
 
@@ -33,7 +34,10 @@ def notes_of(story: RankStory) -> Iterator[str]:
 
 def all_of(story: RankStory) -> Iterator[str]:
     """All that is known of a rank beside the figures of the table."""
+    named = {"leaked": GARBAGE} if not story.leaked_bytes else {}  # nothing was found to leak, so that is all of it
     categories = sorted(story.categories.items(), key=lambda item: (-item[1], item[0]))
-    sorted_memory = ", ".join(f"{one_line(name)} {bytes_text(count)}" for name, count in categories if count)
+    sorted_memory = ", ".join(
+        f"{one_line(named.get(name, name))} {bytes_text(count)}" for name, count in categories if count
+    )
     of_rank = (sorted_memory, story.gc, story.own_collections, story.looking, *story.notes, *story.not_read)
     yield from (text for text in of_rank if text)

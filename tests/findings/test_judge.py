@@ -157,7 +157,7 @@ def test_little_growth_is_a_note_and_no_verdict() -> None:
 def test_too_few_looks_are_inconclusive() -> None:
     found = judge(run(rank(0, [losses(3), losses(5)], steps=(3, 5))))
     assert found.verdict == "inconclusive"
-    assert "only 2 looks after warm-up" in why_text(found)
+    assert "only 2 looks were taken after warm-up" in why_text(found)
     assert judge(Run((), (), 1, "cpu", "", "")).verdict == "inconclusive"
 
 

@@ -266,7 +266,8 @@ def test_an_only_step_is_counted_to_the_end() -> None:
     end = history([Part("garbage", 4 << 20)], (11,), 11).ranks[0].looks[0]
     rank = replace(run.ranks[0], looks=(replace(end, step=1, occasion=Occasion.END),))
     said = why_text(judge(replace(run, ranks=(rank,))))
-    assert "1 step seen" in said and "44.00 MiB waited for gc at the last look" in said
+    assert "1 step seen: no look was taken after warm-up, and it takes 3 to tell growth; " in said
+    assert "44.00 MiB of garbage waited for gc at the last look, and more looks would tell what keeps it; " in said
     assert "counted memory rose 40.00 MiB from step 1 to the end of the script's main code" in said
 
 

@@ -138,7 +138,7 @@ def test_too_few_looks_are_left_to_judge_by(damaged: Damage) -> None:
         run = damaged(f"rank_{rank:04d}/{name}.jsonl", lambda path: path.unlink())
     findings = judge(run)
     assert findings.verdict == Verdict.INCONCLUSIVE
-    assert "only 2 looks after warm-up" in why_text(findings)
+    assert "only 2 looks were taken after warm-up" in why_text(findings)
 
 
 def test_no_verdict_is_clean_for_want_of_what_is_left_out(damaged: Damage) -> None:

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 from support import examples
 
+from leakscope.findings.facts import AliveAtEnd
 from leakscope.findings.model import Unjudged
 from leakscope.findings.why import UnjudgedReason, WhyUnjudged
 from leakscope.record.kinds import EndKind
@@ -116,3 +117,13 @@ def test_a_run_that_was_too_short_is_not_told_twice_that_it_was() -> None:
     text = FORMATS["text"](run, replace(findings, unjudged=(short, broken)))
     assert "- view-hold on rank 0: it raised ValueError: odd" in text and "- step-growth" not in text
     assert "- step-growth on rank 0: only 1 look" in render(run, replace(findings, unjudged=(short,)), verbose=True)
+
+
+@pytest.mark.process
+def test_garbage_is_called_so_where_nothing_was_found_to_leak() -> None:
+    run, findings = examples.no_step()
+    lost = {"leaked": 27 * examples.MIB, "buffer": examples.KIB}
+    summary = replace(findings.ranks[0], categories=lost)
+    findings = replace(findings, listed=(AliveAtEnd(0, lost),), ranks={0: summary})
+    said = render(run, findings, verbose=True) + FORMATS["html"](run, findings)
+    assert said.count("garbage that waits for gc 27.00 MiB, buffer 1.00 KiB") >= 3 and "leaked 27" not in said

@@ -11,6 +11,7 @@ from leakscope.report.wording.ended import (
     failure_text,
     hung_text,
     is_hung,
+    listed_texts,
     status_text,
     was_text,
 )
@@ -34,7 +35,6 @@ from leakscope.report.wording.held import (
     when_text,
     would_be_freed,
 )
-from leakscope.report.wording.memory import listed_texts
 from leakscope.report.wording.numbers import (
     bytes_span,
     count_span,

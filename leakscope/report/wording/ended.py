@@ -1,14 +1,17 @@
-"""How did each rank end, and what ended the run?"""
+"""How did each rank end, what ended the run, and what was alive then?"""
 
 from __future__ import annotations
 
 import signal
+from collections.abc import Iterable, Sequence
 
 from leakscope.findings.comm.matching import first_to_fail
+from leakscope.findings.facts import AliveAtEnd
 from leakscope.record.kinds import EndKind
 from leakscope.record.model import Ended, Rank, Run
 from leakscope.report.cleaning import one_line
-from leakscope.report.wording.numbers import plural, ranks_text
+from leakscope.report.wording.numbers import like_text, one_of_each, plural, ranks_text
+from leakscope.units import bytes_text
 
 _SIGNALLED = 128
 """Exit status of a process that signal 0 would have ended, as shells count."""
@@ -21,6 +24,8 @@ _HUNG_TOLD = 3
 _NO_WORD = "left no word of how it ended, nor did leakscope's own process,"
 _PASSIVE = ("killed", "stopped", "ended")
 """First words that follow `it was`."""
+GARBAGE = "garbage that waits for gc"
+"""What is lost to the program, and known to be no more than that: nothing was found to leak."""
 
 
 def status_text(status: int) -> str:
@@ -150,3 +155,20 @@ def cut_short_text(ended: Ended) -> str:
 
 def _was(text: str) -> str:
     return f"was {text}" if text.startswith(_PASSIVE) else text
+
+
+def listed_texts(alive: Iterable[AliveAtEnd], groups: Sequence[Sequence[int]] = ()) -> tuple[str, ...]:
+    """What was alive when the main code had returned, on one rank of each group; what is leaked there is garbage."""
+    listed = list(alive)
+    told = one_of_each((each.rank for each in listed), groups)
+    return tuple(
+        f"{like_text(each.rank, told[each.rank])}: "
+        + (
+            ", ".join(
+                f"{GARBAGE if name == 'leaked' else name} {bytes_text(size)}" for name, size in each.categories.items()
+            )
+            or "no tensor memory"
+        )
+        for each in listed
+        if each.rank in told
+    )

@@ -4,10 +4,7 @@ ran out, that was alive at the end, or that collecting frees.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-
 from leakscope.findings.compare_ranks import RankSkewFacts
-from leakscope.findings.facts import AliveAtEnd
 from leakscope.findings.memory.allocator import CaughtFacts, OutsideFacts, PendingFacts, ReservedFacts, RetriesFacts
 from leakscope.findings.memory.device import NativeBlocksFacts
 from leakscope.findings.memory.device_oom import DeviceFailed
@@ -31,13 +28,12 @@ from leakscope.findings.memory.oom import (
 )
 from leakscope.findings.memory.unattributed import UnattributedFacts
 from leakscope.findings.model import Finding
-from leakscope.report.wording.numbers import like_text, one_of_each, plural
+from leakscope.report.wording.numbers import plural
 from leakscope.units import bytes_text, seconds_text
 
 _FOR_EACH_SHAPE = (
-    "oneDNN keeps what it has built for each new shape, up to ONEDNN_PRIMITIVE_CACHE_CAPACITY of them (1024 "
-    "unless set): "
-    "run with fixed shapes, or set it to 1, to see whether anything else grows. "
+    "oneDNN keeps what it has built for each new shape, up to ONEDNN_PRIMITIVE_CACHE_CAPACITY of them (1024 unless "
+    "set): run with fixed shapes, or set it to 1, to see whether anything else grows. "
 )
 _ON_HOST = (
     "Look first for what no container gains item by item: a text that is made longer each step (log += ...), a list "
@@ -220,18 +216,6 @@ def _holder(held: HeldThen) -> str:
         waits = held.garbage == Garbage.WAITS_FOR_GC
         return "garbage that waits for gc" if waits else "a cycle that gc never frees"
     return ", ".join(part for part in (held.name, held.where) if part)
-
-
-def listed_texts(alive: Iterable[AliveAtEnd], groups: Sequence[Sequence[int]] = ()) -> tuple[str, ...]:
-    """What was alive when the main code had returned, on one rank of each group."""
-    listed = list(alive)
-    told = one_of_each((each.rank for each in listed), groups)
-    return tuple(
-        f"{like_text(each.rank, told[each.rank])}: "
-        + (", ".join(f"{name} {bytes_text(size)}" for name, size in each.categories.items()) or "no tensor memory")
-        for each in listed
-        if each.rank in told
-    )
 
 
 def own_collections_text(facts: OwnCollections) -> str:

@@ -16,8 +16,8 @@ def no_step_text(why: Why) -> str:
             "not seen yet"
         )
     return {
-        Reason.NO_STEP: "no step was seen: no torch optimizer stepped, and neither a backward nor a module's call "
-        "could stand in for one",
+        Reason.NO_STEP: "no step was seen: no torch optimizer stepped, and no backward pass or call of a module "
+        "could be taken for a step",
         Reason.FUNCTION_SILENT: f"no step was seen: {why.detail}() never returned",
         Reason.FUNCTION_MISSING: f"no step was seen: the script has no function {why.detail}, nor does it import one",
     }[why.reason]

@@ -12,6 +12,9 @@ from leakscope.report.wording.verdict.ledger import lines_text, rose_text
 from leakscope.report.wording.verdict.no_step import NO_STEP_REASONS, no_step_text
 from leakscope.units import bytes_text
 
+_NOT_NAMED = (*NO_STEP_REASONS, Reason.TOO_FEW_STEPS)
+"""Where garbage was seen, and too few looks to tell what keeps it."""
+
 
 def why_text(findings: Findings) -> str:
     """`2 distinct leaks: 3.00 MiB held, growing by 256.00 KiB a step`; a caller's own words as they are."""
@@ -98,11 +101,14 @@ def _to_the_end(why: Why) -> str:
 
 
 def _garbage(why: Why) -> str:
-    return f"; {bytes_text(why.garbage)} waited for gc at the last look" if why.garbage else ""
+    if not why.garbage:
+        return ""
+    named = ", and more looks would tell what keeps it" if why.reason in _NOT_NAMED else ""
+    return f"; {bytes_text(why.garbage)} of garbage waited for gc at the last look{named}"
 
 
 def unjudged_text(unjudged: Unjudged) -> str:
-    """`only 2 looks after warm-up, growth needs 3`; what capture recorded as it is."""
+    """`only 2 looks were taken after warm-up, and it takes 3 to tell growth`; what capture recorded as it is."""
     return _unjudged(unjudged.why)
 
 
@@ -117,7 +123,8 @@ def unjudged_together(unjudged: Iterable[Unjudged]) -> tuple[tuple[str, tuple[in
 def _unjudged(why: WhyUnjudged | str) -> str:
     if not isinstance(why, WhyUnjudged):
         return why
-    looks = f"only {plural(why.looks, 'look')} after warm-up, growth needs {why.needed}"
+    taken = "no look was" if not why.looks else "only 1 look was" if why.looks == 1 else f"only {why.looks} looks were"
+    looks = f"{taken} taken after warm-up, and it takes {why.needed} to tell growth"
     return {
         UnjudgedReason.TOO_FEW_LOOKS: looks,
         UnjudgedReason.NO_STEP: f"no step was seen; {looks}",
