@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 
 from leakscope.findings.ledger import LedgerInterval, Line, LineKind, totals
@@ -14,6 +14,7 @@ from leakscope.record.model import Look, Rank, Run
 from leakscope.report.per_rank import counted_steps
 from leakscope.report.wording import leaks
 from leakscope.report.wording.verdict.ledger import line_text
+from leakscope.verdict import Verdict
 
 POINTS = 160
 """Points of a line at the most, chosen; a longer one keeps the lowest and the highest of each stretch."""
@@ -52,6 +53,8 @@ class Layer:
     kind: LineKind | None
     """None of several together."""
     growth: Points
+    is_drawn: bool = True
+    """Not where it would look like a finding in a run that has none: unattributed, and too little to be told."""
 
     def at(self, step: int) -> float:
         """Bytes at the look at a step."""
@@ -135,7 +138,8 @@ def memory_of(run: Run, rank: Rank, findings: Findings, absolute: bool, ranks: S
                 kinds.get(look.step, {}),
             )
         )
-    layers, begins = _layers(findings.ledgers.get(rank.number, ()), dots)
+    untold = run.min_bytes if findings.verdict == Verdict.CLEAN else None
+    layers, begins = _layers(findings.ledgers.get(rank.number, ()), dots, untold)
     would = tuple((dot.step, dot.bytes - dot.freed) for dot in dots if dot.freed is not None)
     return RankMemory(
         number=rank.number,
@@ -173,8 +177,13 @@ def _freed_at(finding: Finding, rank: int, step: int, on_device: bool) -> float:
     return share * max(seen[nearest] + slope * (step - nearest), 0.0)
 
 
-def _layers(intervals: Sequence[LedgerInterval], dots: Sequence[LookDot]) -> tuple[tuple[Layer, ...], float]:
-    """The largest lines of a ledger, the others as one, and where on the axis they begin."""
+def _layers(
+    intervals: Sequence[LedgerInterval], dots: Sequence[LookDot], untold: int | None
+) -> tuple[tuple[Layer, ...], float]:
+    """The largest lines of a ledger, the others as one, and where on the axis they begin.
+
+    `untold`: bytes a step below which what is unattributed is not drawn.
+    """
     same = [interval for interval in intervals if interval.counted_on == intervals[-1].counted_on]
     begins = next((dot.bytes for dot in dots if same and dot.step == same[0].from_step), None)
     if begins is None:
@@ -193,7 +202,14 @@ def _layers(intervals: Sequence[LedgerInterval], dots: Sequence[LookDot]) -> tup
             named.append(
                 Layer(f"{len(others)} smaller {'lines' if kind is None else 'leaks'}", kind, _growth(same, others))
             )
-    return tuple(named), begins
+    return tuple(layer if _is_told(layer, untold) else replace(layer, is_drawn=False) for layer in named), begins
+
+
+def _is_told(layer: Layer, untold: int | None) -> bool:
+    if untold is None or layer.kind != LineKind.UNATTRIBUTED:
+        return True
+    (first, _), (last, size) = layer.growth[0], layer.growth[-1]
+    return size >= untold * (last - first)
 
 
 def _growth(intervals: Sequence[LedgerInterval], names: Iterable[tuple[str, ...]]) -> Points:

@@ -114,7 +114,9 @@ def _plot(axes: Axes, points: Points, unit: float, gid: str, **style: Any) -> No
 
 def _draw_choice(axes: Axes, memory: RankMemory, number: int, unit: float) -> None:
     of = f"of of-{number}"
-    for colour, (lower, upper) in zip(layer_colours(memory.layers), _edges(memory), strict=True):
+    for layer, colour, (lower, upper) in zip(memory.layers, layer_colours(memory.layers), _edges(memory), strict=True):
+        if not layer.is_drawn:
+            continue
         area = axes.fill_between(
             [step for step, _ in lower],
             [size / unit for _, size in lower],
@@ -149,7 +151,8 @@ def _edges(memory: RankMemory) -> list[tuple[Points, Points]]:
 
 
 def _stacked(memory: RankMemory) -> list[Points]:
-    return [edge for edges in _edges(memory) for edge in edges]
+    drawn = [edges for layer, edges in zip(memory.layers, _edges(memory), strict=True) if layer.is_drawn]
+    return [edge for edges in drawn for edge in edges]
 
 
 def _names(drawn: Sequence[RankMemory], place: Any) -> str:

@@ -165,6 +165,25 @@ def test_noise_does_not_fill_the_axis() -> None:
     assert "KiB" in memory_chart((drawn,), 1, absolute=False) and "MiB" in memory_chart((drawn,), 1, False, 8.0 * MIB)
 
 
+@pytest.mark.parametrize(
+    ("verdict", "size", "is_drawn"),
+    [
+        (Verdict.CLEAN, -682 * KIB, False),
+        (Verdict.CLEAN, 2 * 64 * KIB - 1, False),
+        (Verdict.CLEAN, 2 * 64 * KIB, True),
+        (Verdict.LEAKS, -682 * KIB, True),
+    ],
+)
+def test_what_a_clean_run_leaves_unattributed_is_not_drawn_where_it_is_too_little_to_be_told(
+    verdict: Verdict, size: int, is_drawn: bool
+) -> None:
+    ledger = (LedgerInterval(3, 5, size, (Line(LineKind.UNATTRIBUTED, size, ""),)),)
+    run = examples.run(examples.rank(0), min_bytes=64 * KIB)
+    found = memory_of(run, run.ranks[0], replace(findings_of(ledger=ledger), verdict=verdict), False)
+    assert found is not None and [layer.at(5) for layer in found.layers] == [size]
+    assert ('class="area of of-1"' in memory_chart((found,), 1, absolute=False)) == is_drawn
+
+
 def test_a_rank_with_one_look_and_no_steps_is_told_without_a_line() -> None:
     alone = replace(examples.rank(0), steps=(), looks=(examples.look(1, MIB, 200 * MIB),))
     page = on_page(alone)
