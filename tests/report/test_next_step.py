@@ -83,7 +83,7 @@ def test_of_what_grows_too_little_the_most_is_named_with_what_would_end_it() -> 
     keeps = "Look at `total in main()` at train.py:28: it keeps 1000 B more each step, too little to be called a leak"
     assert next_text(run, quiet) == f"{keeps} (--min-bytes); `total += loss.item()` there would end it."
     both = replace(quiet, findings=(replace(small, bytes_per_step=24.0, subject="other"), small))
-    assert "all that is listed below grows by 1.00 KiB a step; `total" in next_text(run, both)
+    assert next_text(run, both).endswith("there would end it; all that is listed below grows by 1.00 KiB a step.")
     longer = replace(small, suggestion=Suggestion("train.py:28", "a()", "b = a()\nb.remove()"))
     assert next_text(run, replace(quiet, findings=(longer,))) == f"{keeps} (--min-bytes)."
 

@@ -90,7 +90,7 @@ def _of_growing(run: Run, growing: Sequence[Finding]) -> str:
         return f"Look at what is listed below: it grows by {per_step} a step{more}."
     others = f"; all that is listed below grows by {per_step} a step" if len(growing) > 1 else ""
     keeps = f"it keeps {bytes_text(most.bytes_per_step)} more each step{more}"
-    return f"Look at `{name}`{_at(most)}: {keeps}{others}{_would_end(most)}."
+    return f"Look at `{name}`{_at(most)}: {keeps}{_would_end(most)}{others}."
 
 
 def _would_end(finding: Finding) -> str:
