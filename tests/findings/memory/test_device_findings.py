@@ -16,7 +16,7 @@ from support.recorded_rows import rows
 from leakscope.capture.device import counters as device
 from leakscope.findings import judge
 from leakscope.findings.ledger import LineKind, by_kind
-from leakscope.findings.model import Finding
+from leakscope.findings.model import Finding, Findings
 from leakscope.graph.build import build
 from leakscope.graph.model import HeapGraph, Object
 from leakscope.record.folder import write_run
@@ -25,10 +25,16 @@ from leakscope.record.reading import read_run
 from leakscope.record.rows.device import DeviceFigures
 from leakscope.record.rows.host import AllocationFailure
 from leakscope.report import FORMATS
+from leakscope.report.text.page import render as whole_text
 from leakscope.report.wording import advice, run_text, title
 
 MIB = 1 << 20
 GIB = 1 << 30
+
+
+def in_full(form: str, run: Run, findings: Findings) -> str:
+    """The whole report: as text that of --verbose."""
+    return whole_text(run, findings, verbose=True) if form == "text" else FORMATS[form](run, findings)
 
 
 def test_a_device_that_was_emptied_is_still_what_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -112,7 +118,7 @@ def test_the_ledger_of_a_device_adds_up_with_its_blocks() -> None:
         assert interval.counted_on == "cuda" and sum(line.bytes for line in interval.lines) == interval.counted_bytes
         assert by_kind(interval.lines)[LineKind.BLOCKS] == 2 * MIB
     assert found.verdict == "leaks"
-    assert "device blocks that are no tensor: a leak whose holder is not known" in FORMATS["text"](run_of(one), found)
+    assert "device blocks that are no tensor: a leak whose holder is not known" in in_full("text", run_of(one), found)
 
 
 def test_native_blocks_that_level_off_are_none() -> None:
@@ -211,11 +217,11 @@ def test_a_look_at_a_failure_that_was_caught_is_no_failure() -> None:
 @pytest.mark.parametrize("form", ["text", "html"])
 def test_reports_have_a_table_of_every_look(form: str) -> None:
     run = run_of(rank([blocks(step, native=MIB, pending=2 * MIB, outside=GIB) for step in STEPS]))
-    told = FORMATS[form](run, judge(run))
+    told = in_full(form, run, judge(run))
     assert "Device memory" in told and "cuda:0" in told and "train.py:20 send" in told
     assert all(len(line) <= 110 for line in told.splitlines()) or form == "html"
     without = run_of(rank())
-    assert "Device memory" not in FORMATS[form](without, judge(without))
+    assert "Device memory" not in in_full(form, without, judge(without))
 
 
 @pytest.mark.parametrize("form", ["text", "html"])
@@ -227,7 +233,7 @@ def test_the_runs_own_snapshots_are_told_and_escaped(form: str, tmp_path: Path) 
     folder.mkdir()
     (folder / "cuda_step_000009.pickle").write_bytes(pickle.dumps(whole))
     run = read_run(tmp_path, snapshots=True)
-    told = FORMATS[form](run, judge(run))
+    told = in_full(form, run, judge(run))
     assert "cuda_step_000009.pickle: inconclusive" in told
     if form == "html":
         assert "4.00 MiB" in told and "&lt;b&gt;train.py:41 forward" in told and "<b>train" not in told
