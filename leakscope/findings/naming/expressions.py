@@ -141,13 +141,18 @@ def _is_code(name: str) -> bool:
 
 
 def as_part_of_holder(graph: HeapGraph, reference: int, names: Mapping[int, str] = NO_NAMES) -> str:
-    """One reference with its holder: `.activated of FastTanhBackward`, `closure act of mask_by_activation()`."""
+    """One reference with its holder: `.activated of FastTanhBackward`, `closure act of mask_by_activation()`, `closure
+    walk over itself in flatten()`.
+    """
     r = graph.reference(reference)
     holder = graph.object(r.holder)
     if is_lru_cache(holder) and r.kind == ReferenceKind.ITEM:
         return f"the cache of {holder.name}()"
     if is_hook(graph, r):
         return f"the hook {callable_of(graph, r.held).name}()"
+    within, _, own = holder.name.rpartition(".<locals>.")
+    if r.held == r.holder and within and r.name == f"closure {own}":
+        return f"{r.name} over itself in {within}()"
     owner = (
         f"{holder.name}()"
         if holder.kind in (ObjectKind.FUNCTION, ObjectKind.FRAME, ObjectKind.GENERATOR)

@@ -271,7 +271,7 @@ def _recursive(batch: torch.Tensor) -> None:
         ),
         (
             _recursive,
-            "closure walk of _recursive.<locals>.walk()",
+            "closure walk over itself in _recursive()",
             "def walk(",
             "Do not let the inner function refer to itself",
             1,
