@@ -19,6 +19,7 @@ from leakscope import native
 from leakscope.launch.outcome import merge_run_metadata
 from leakscope.record.folder import write_json, write_run
 from leakscope.report import FORMATS
+from leakscope.report.text.page import render
 
 
 @pytest.fixture
@@ -96,7 +97,7 @@ def test_a_run_says_which_readers_its_ranks_had(tmp_path: Path) -> None:
 def test_reports_say_which_reader_served() -> None:
     run, findings = examples.leaking()
     told = replace(run, heap_reader="native")
-    assert "native heap reader" in " ".join(FORMATS["text"](told, findings).split())
+    assert "native heap reader" in " ".join(render(told, findings, verbose=True).split())
     assert ", native heap reader</span>" in FORMATS["html"](told, findings)
     assert '"heap_reader": "native"' in FORMATS["json"](told, findings)
     assert "heap reader" not in FORMATS["text"](run, findings)

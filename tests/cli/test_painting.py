@@ -44,7 +44,7 @@ def test_beneath_its_colours_the_text_is_what_it_was(name: str, verbose: bool) -
 def test_the_verdict_and_the_guilty_line_stand_out() -> None:
     shown = painted(render(*examples.leaking()), Terminal(colour=True), {})
     assert "\x1b[1;31mLEAKS\x1b[0m" in shown
-    assert re.search(r"\x1b\[1;31m +cut 12 \|     self.losses.append\(loss\)\x1b\[0m", shown)
+    assert re.search(r"\x1b\[1;31m +> holds 12 \|     self.losses.append\(loss\)\x1b\[0m", shown)
     assert "\x1b[1;32mCLEAN\x1b[0m" in painted(render(*examples.clean()), Terminal(colour=True), {})
 
 
@@ -104,6 +104,7 @@ def shown_in_a_terminal(columns: int, *words: str, **environ: str) -> str:
     """What a command writes to a pseudo-terminal."""
     child, screen = pty.fork()
     if child == 0:
+        os.environ.pop("COLUMNS", None)  # it would count for more than the terminal
         os.environ.update({"TERM": "xterm-256color", **environ})
         os.execv(sys.executable, [sys.executable, "-m", "leakscope", *words])
     fcntl.ioctl(screen, termios.TIOCSWINSZ, struct.pack("HHHH", 50, columns, 0, 0))
