@@ -51,7 +51,7 @@ def test_copy_takes_the_text_beside_the_button(what: str, leaking: Page) -> None
 
 def test_what_is_copied_of_an_edit_can_be_pasted(leaking: Page) -> None:
     leaking.context.grant_permissions(["clipboard-read", "clipboard-write"])
-    assert "+ del collect" in leaking.locator(".code.edit pre code").first.inner_text()
+    assert "+\xa0del collect" in leaking.locator(".code.edit pre code").first.inner_text()
     made, box = leaking.locator(".code.edit .copy").first, leaking.locator(".code.edit figcaption").first
     made.click()
     leaking.wait_for_function("[...document.querySelectorAll('.copy')].some(made => made.textContent === 'copied')")
@@ -94,7 +94,7 @@ def test_findings_and_ranks_are_filtered_by_rank(several: Page) -> None:
     assert shown(several.locator("article.finding")) == 0
     assert several.locator("form.filter output").inner_text().startswith("0 of ")
     several.locator(".filter [type=reset]").click()
-    several.wait_for_function("document.querySelectorAll('.filtered').length === 0")
+    several.locator(".filtered").first.wait_for(state="detached")
     assert several.locator(".filter [name=rank]").input_value() == ""
 
 

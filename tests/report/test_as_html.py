@@ -17,7 +17,7 @@ from leakscope.record.model import Ended
 from leakscope.report import FORMATS
 from leakscope.report.html.script import script
 
-VOID = {"meta", "br", "img", "link", "hr", "input"}
+VOID = {"meta", "br", "img", "link", "hr", "input", "wbr"}
 LOADING = {"src", "href", "xlink:href", "data", "action", "srcset", "poster", "formaction"}
 
 

@@ -13,15 +13,22 @@ if TYPE_CHECKING:
     from markupsafe import Markup
 
 
-_END = re.compile(r"[A-Za-z0-9-]{0,10}\.[A-Za-z]\w{0,5}:\d+")
-"""The end of a place: of `src/norm_hooks.py:21` it is `hooks.py:21`."""
+_PLACE = re.compile(r"([\w./-]{0,200}?)([A-Za-z0-9-]{0,10}\.[A-Za-z]\w{0,5}:\d+)")
+"""A place and its end: of `src/norm_hooks.py:21` that is `hooks.py:21`."""
 
 
 def place(text: str) -> Markup:
-    """Text in which the end of each place, the line's number with it, is never broken into two lines."""
+    """Text in which the end of each place, the line's number with it, is never broken into two lines, and what comes
+    before it rather between two words than within one.
+    """
     from markupsafe import Markup, escape
 
-    return Markup(_END.sub(r'<span class="whole">\g<0></span>', str(escape(text))))
+    return Markup(_PLACE.sub(_breakable, str(escape(text))))
+
+
+def _breakable(found: re.Match[str]) -> str:
+    before = re.sub("[/_]", r"\g<0><wbr>", found[1])
+    return f'{before}<span class="whole">{found[2]}</span>'
 
 
 def ticked(text: str) -> Markup:

@@ -101,7 +101,7 @@ def test_an_edit_shows_what_goes_and_what_comes_and_that_it_is_advice() -> None:
     )
     card = shown(leak(CutReference(".seen", "train.py:4"), suggestion=Suggestion("train.py:4", "a", "b")))
     assert "nobody has tried it" in card
-    assert '<span class="gone"><i>- </i>a\n' in card and '<span class="new"><i>+ </i>b\n' in card
+    assert '<span class="gone"><i>-&nbsp;</i>a\n' in card and '<span class="new"><i>+&nbsp;</i>b\n' in card
     assert "nobody has tried it" not in shown(leak(CutReference(".seen", "train.py:4")))
 
 
