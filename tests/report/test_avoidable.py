@@ -91,7 +91,7 @@ def test_without_verbose_it_is_a_line_with_the_largest() -> None:
     (line,) = (line for line in lines if line.startswith("Avoidable"))
     assert line.startswith("Avoidable  24.00 MiB by 2 holders: `out in main()` at train.py:31: 12.00 MiB")
     assert next_text(*told(late(), late())) == (
-        "Nothing to mend. 24.00 MiB could be let go of, listed below: most of it is held by `out in main()` at "
+        "No leak to mend, but 24.00 MiB could be let go of, listed below: most of it is held by `out in main()` at "
         "train.py:31."
     )
     assert "Avoidable" not in FORMATS["text"](*told())

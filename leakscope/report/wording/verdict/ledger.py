@@ -23,7 +23,7 @@ KINDS: dict[LineKind, str] = {
     LineKind.LIBRARY: "closed or held by a library",
     LineKind.BOUND: "filling a declared bound",
     LineKind.GARBAGE: "waiting for gc",
-    LineKind.SLOW: "grows too little for a verdict",
+    LineKind.SLOW: "grows too little to be a leak",
     LineKind.RESTED: "came to rest, or comes and goes",
     LineKind.APART: "suppressed or known before",
     LineKind.OBJECTS: "Python objects that are no tensors",

@@ -59,7 +59,7 @@ def _nothing_to_mend(findings: Findings) -> str:
         grows = f", and still grows by {bytes_text(rate)} a step" if rate else ""
         return f"Nothing new to mend. What is known is listed below{grows}."
     if could_go := avoidable(findings):
-        return f"Nothing to mend. {_could_go(could_go)}"
+        return f"No leak to mend, but {_could_go(could_go)}"
     extra = notes(findings) or library(findings)
     return "Nothing to mend." + (" What is listed below is worth a glance." if extra else "")
 

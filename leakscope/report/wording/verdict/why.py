@@ -87,12 +87,12 @@ def _so_far(why: Why) -> str:
 
 
 def _hardly(why: Why) -> str:
-    """`memory rose by 560 B a step, too little for a verdict`: what the table of the ranks shows as well."""
+    """`memory rose by 560 B a step, too little to be a leak`: what the table of the ranks shows as well."""
     rate = 0 if why.grown is None else round(why.grown.per_step)
     if why.grown is None or rate <= 0:
         return "nothing grew over the looks taken"
     most = " at most" if why.grown.among > 1 else ""
-    return f"memory rose by {bytes_text(rate)} a step{most}, too little for a verdict"
+    return f"memory rose by {bytes_text(rate)} a step{most}, too little to be a leak"
 
 
 def _to_the_end(why: Why) -> str:
