@@ -18,8 +18,10 @@ STAYING_CALLBACKS = {"hypothesis.internal.conjecture.junkdrawer"}
 OWN_VARIABLES = ("LEAKSCOPE", "PYTHON", "OMP_")
 """How the names of the environment's variables begin that leakscope and its tests set; importing torch sets others."""
 SIGNALS = sorted(signal.valid_signals())
-_READS = "_read_thread"
-"""Of the thread that torch.compile's workers are heard by in torch 2.6, which stays."""
+_NOT_OURS = ("_read_thread", "asyncio-waitpid")
+"""In names of threads: that by which torch.compile's workers are heard in torch 2.6, which stays, and that in which
+asyncio waits for the driver of a browser that an earlier file of tests has closed.
+"""
 
 
 def global_state() -> dict[str, Any]:
@@ -29,7 +31,9 @@ def global_state() -> dict[str, Any]:
         "gc thresholds": gc.get_threshold(),
         "gc callbacks": [call for call in gc.callbacks if getattr(call, "__module__", "") not in STAYING_CALLBACKS],
         "gc debug flags": gc.get_debug(),
-        "threads": sorted(thread.name for thread in threading.enumerate() if _READS not in thread.name),
+        "threads": sorted(
+            thread.name for thread in threading.enumerate() if not any(part in thread.name for part in _NOT_OURS)
+        ),
         "trace function": sys.gettrace(),
         "profile function": sys.getprofile(),
         "switch interval": sys.getswitchinterval(),
