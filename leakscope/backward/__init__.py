@@ -38,13 +38,13 @@ Two stages in one process, where a list stands for the wire:
     >>> first.weight.grad is not None and last.weight.grad is not None
     True
 
-For zero-bubble schedules replace `stage_backward` by :func:`stage_backward_input` now (with ``park_grad=False``) and
-:func:`stage_backward_weight` later, and run the forward under :func:`droppable_saves`, so that only what the weights'
+For zero-bubble schedules replace `stage_backward` by `stage_backward_input` now (with ``park_grad=False``) and
+`stage_backward_weight` later, and run the forward under `droppable_saves`, so that only what the weights'
 gradients need is kept in between.
 
 What a whole call costs without ``boxed=True``: the caller's list or tuple keeps every output and output gradient alive
 until the call returns, whatever the callee deletes. Custom Functions that keep saved tensors in Python containers have
-the same trouble; :func:`save_boxed` and :func:`take_boxed` are the way out.
+the same trouble; `save_boxed` and `take_boxed` are the way out.
 
 Limits: a hook or ``retain_grad()`` on an activation at which weights branch off sees its gradient in both passes of a
 split backward (what it returns counts once); reentrant checkpoints are not split (all runs in the input pass); weights

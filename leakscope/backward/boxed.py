@@ -69,7 +69,7 @@ def _hand_over(box: list[torch.Tensor]) -> Any:
 def merge_duplicates(roots: Roots) -> Roots:
     """One start per edge: the gradients of an output that is listed twice are summed.
 
-    So each start's node meets exactly one gradient, which :class:`Delivery` relies on.
+    So each start's node meets exactly one gradient, which `Delivery` relies on.
     """
     place: dict[tuple[Node, int], int] = {}
     merged = Roots([], [], [])
@@ -133,7 +133,7 @@ def save_boxed(ctx: Any, *tensors: torch.Tensor) -> None:
     """Save tensors in a custom Function's forward so that its backward can free each one before it returns.
 
     ``ctx.save_for_backward`` keeps them until the whole backward of the node has returned, and a list on ``ctx`` keeps
-    them until the node dies. Use :func:`take_boxed` in backward.
+    them until the node dies. Use `take_boxed` in backward.
 
     >>> import torch
     >>> from leakscope.backward import save_boxed, take_boxed
@@ -160,7 +160,7 @@ def save_boxed(ctx: Any, *tensors: torch.Tensor) -> None:
 
 
 def take_boxed(ctx: Any) -> list[torch.Tensor]:
-    """The list saved with :func:`save_boxed`. It belongs to the caller: clear it, or hand it to a boxed callee.
+    """The list saved with `save_boxed`. It belongs to the caller: clear it, or hand it to a boxed callee.
 
     While the engine keeps the graph (``retain_graph=True``, the input pass of a split backward) the box stays filled.
 
@@ -191,7 +191,7 @@ def take_boxed(ctx: Any) -> list[torch.Tensor]:
 
 
 def drop_boxed(node: Node) -> None:
-    """Let go of what a custom Function's node saved with :func:`save_boxed`."""
+    """Let go of what a custom Function's node saved with `save_boxed`."""
     box = getattr(node, _BOX, None)
     if isinstance(box, SavedBox):
         box.drop()

@@ -1,6 +1,6 @@
 """Which grad nodes does a stage output lead to, and how does one keep them without keeping the output?
 
-A :class:`torch.autograd.graph.GradientEdge` names the place in the autograd graph where the gradient of a tensor
+A `torch.autograd.graph.GradientEdge` names the place in the autograd graph where the gradient of a tensor
 enters. It keeps the graph alive but not the tensor: once a stage's outputs are turned into edges the outputs can be
 sent and dropped, and their storage dies as soon as nothing in the graph saved it.
 """
@@ -18,7 +18,7 @@ _CONTAINERS = (list, tuple, Mapping)
 
 
 class OutputEdge(GradientEdge):
-    """An edge made by :func:`output_edges`: its node is its own, so no other gradient and no user hook meets there."""
+    """An edge made by `output_edges`: its node is its own, so no other gradient and no user hook meets there."""
 
     __slots__ = ()
 
@@ -39,7 +39,7 @@ class Output(NamedTuple):
 def output_edges(outputs: Any) -> Any:
     """The gradient edges of a stage output, in the same nesting of tuples, lists and mappings.
 
-    Hand the result to :func:`stage_backward` or :func:`stage_backward_input` in place of the outputs, send the outputs
+    Hand the result to `stage_backward` or `stage_backward_input` in place of the outputs, send the outputs
     and drop them. A tensor that needs no gradient and any other value become None. Edges stay what they are.
 
     The edge leads through a view node of its own. So it also keeps the graph of a custom Function alive, whose Python

@@ -28,16 +28,18 @@ def release_frames(error: BaseException) -> None:
 
 
 def failed(what: str, error: Exception, outputs: Any, grads: Any, inputs: Any) -> RuntimeError:
-    """The error torch's contract asks for ("Failed to run stage backward"), raised from the original."""
+    """The error torch's contract asks for ("Failed to run stage backward"), to be raised from the original.
+
+    Raise it where it is made: a frame that keeps its own error in a local closes a cycle through the error's traceback,
+    and an error that carries a tensor keeps that tensor in the cycle.
+    """
     release_frames(error)
-    failure = RuntimeError(
+    return RuntimeError(
         f"Failed to run {what}: {error}\n"
         f"    stage output: {_describe(outputs)}\n"
         f"    output gradients: {_describe(grads)}\n"
         f"    inputs: {_describe(inputs)}"
     )
-    failure.__cause__ = error
-    return failure
 
 
 def _describe(values: Any) -> str:

@@ -32,7 +32,7 @@ def stage_backward(
     (torch.Size([2, 4]), torch.Size([8, 4]), [], None)
 
     Args:
-        stage_output: tensor, gradient edge (see :func:`output_edges`), or a nested tuple, list or mapping of them.
+        stage_output: tensor, gradient edge (see `output_edges`), or a nested tuple, list or mapping of them.
             Parts that need no gradient are skipped, other values ignored.
         output_grads: gradients in the same nesting; None for a scalar. None altogether means "none given".
         input_values: the stage's inputs in order; other values than tensors are allowed.
@@ -54,14 +54,13 @@ def stage_backward(
     """
     try:
         return _run(stage_output, output_grads, input_values, outputs_with_grads_idxs, boxed)
-    except Exception as error:  # noqa: BLE001 - raised again below, with what is known of it
-        failure = failed("stage backward", error, stage_output, output_grads, input_values)
+    except Exception as error:
+        raise failed("stage backward", error, stage_output, output_grads, input_values) from error
     except BaseException as error:
         release_frames(error)
         raise
     finally:
         del stage_output, output_grads, input_values
-    raise failure
 
 
 def _run(

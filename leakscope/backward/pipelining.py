@@ -19,20 +19,17 @@ _FUNCTIONS = {
 
 
 class Installed:
-    """What :func:`install` changed. Leaving the `with` block, or :meth:`uninstall`, puts it back."""
+    """One call of `install`. Leaving the `with` block, or `uninstall`, takes it back.
 
-    def __init__(self) -> None:
-        self._found: list[tuple[Any, str, Any]] = []
-
-    def replace(self, owner: Any, name: str, value: Any) -> None:
-        """Rebind one name and remember what it was."""
-        self._found.append((owner, name, getattr(owner, name)))
-        setattr(owner, name, value)
+    Several may be there at once and go in any order: the last one to go puts every name back as the first found it.
+    """
 
     def uninstall(self) -> None:
-        """Put every name back. A second call changes nothing."""
-        while self._found:
-            owner, name, value = self._found.pop()
+        """Take this call back. A second time changes nothing."""
+        if self in _installed:
+            _installed.remove(self)
+        while _found and not _installed:
+            owner, name, value = _found.pop()
             setattr(owner, name, value)
 
     def __enter__(self) -> Self:
@@ -42,6 +39,16 @@ class Installed:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.uninstall()
+
+
+_installed: list[Installed] = []
+_found: list[tuple[Any, str, Any]] = []
+"""What the first `install` found: owner, name and value of each rebound name."""
+
+
+def _replace(owner: Any, name: str, value: Any) -> None:
+    _found.append((owner, name, getattr(owner, name)))
+    setattr(owner, name, value)
 
 
 def install() -> Installed:
@@ -70,13 +77,14 @@ def install() -> Installed:
         raise RuntimeError("this torch was built without torch.distributed, so there is no pipelining to install into")
     from torch.distributed.pipelining import _IR, _backward, stage
 
-    installed = Installed()
-    for module in (_backward, stage, _IR):
-        for name, function in _FUNCTIONS.items():
-            if hasattr(module, name):
-                installed.replace(module, name, function)
-    base = stage._PipelineStageBase
-    installed.replace(base, "backward_one_chunk", _releasing(base.backward_one_chunk))
+    if not _installed:
+        for module in (_backward, stage, _IR):
+            for name, function in _FUNCTIONS.items():
+                if hasattr(module, name):
+                    _replace(module, name, function)
+        base = stage._PipelineStageBase
+        _replace(base, "backward_one_chunk", _releasing(base.backward_one_chunk))
+    _installed.append(installed := Installed())
     return installed
 
 

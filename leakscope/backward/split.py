@@ -30,7 +30,7 @@ def stage_backward_input(
     """The first pass: gradients of the inputs, and what the weight pass needs.
 
     A drop-in for ``torch.distributed.pipelining._backward.stage_backward_input``. Activations that only the inputs'
-    gradients needed can be freed in between when the forward ran under :func:`droppable_saves`.
+    gradients needed can be freed in between when the forward ran under `droppable_saves`.
 
     >>> import torch
     >>> from leakscope.backward import droppable_saves, stage_backward_input, stage_backward_weight
@@ -46,10 +46,10 @@ def stage_backward_input(
     ((None, None), torch.Size([8, 4]), [])
 
     Args:
-        stage_outputs_or_loss: tensors or gradient edges, nested as in :func:`stage_backward`.
+        stage_outputs_or_loss: tensors or gradient edges, nested as in `stage_backward`.
         output_grads: their gradients in the same nesting; None where all of them are scalars.
         input_values: the stage's inputs in order; other values than tensors are allowed.
-        weights: the parameters whose gradients :func:`stage_backward_weight` will compute.
+        weights: the parameters whose gradients `stage_backward_weight` will compute.
         park_grad: also accumulate each gradient into the input's ``.grad``, as torch does. The returned tensor is
             then the one in ``.grad``; a later call adds out of place and leaves it alone. False keeps ``.grad`` as
             found, so that nothing outlives the caller's use of the returned gradient.
@@ -73,14 +73,13 @@ def stage_backward_input(
             require_lists("stage_outputs_or_loss", stage_outputs_or_loss)
             require_lists("output_grads", output_grads)
         return input_pass(stage_outputs_or_loss, output_grads, input_values, weights, park_grad, boxed)
-    except Exception as error:  # noqa: BLE001 - raised again below, with what is known of it
-        failure = failed("stage backward input", error, stage_outputs_or_loss, output_grads, input_values)
+    except Exception as error:
+        raise failed("stage backward input", error, stage_outputs_or_loss, output_grads, input_values) from error
     except BaseException as error:
         release_frames(error)
         raise
     finally:
         del stage_outputs_or_loss, output_grads, input_values, weights
-    raise failure
 
 
 def stage_backward_weight(
@@ -108,7 +107,7 @@ def stage_backward_weight(
 
     Args:
         weights: the parameters to fill; a parameter of a group that is not among them is left alone.
-        param_groups: what :func:`stage_backward_input` returned.
+        param_groups: what `stage_backward_input` returned.
         retain_graph: keep the graph, as in ``torch.autograd.backward``.
         boxed: also empty the list `param_groups`.
 

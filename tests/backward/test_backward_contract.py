@@ -50,6 +50,19 @@ def test_install_rebinds_all_names_and_puts_them_back() -> None:
     assert stage._PipelineStageBase.backward_one_chunk is chunk
 
 
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+def test_two_installs_undone_in_any_order_put_torchs_names_back(order: tuple[int, int]) -> None:
+    base = stage._PipelineStageBase
+    found = (stage.stage_backward, base.backward_one_chunk)
+    installed = [backward.install(), backward.install()]
+    assert base.backward_one_chunk.__wrapped__ is found[1], "the second call wraps nothing again"
+    installed[order[0]].uninstall()
+    installed[order[0]].uninstall()
+    assert stage.stage_backward is backward.stage_backward, "the other call still holds"
+    installed[order[1]].uninstall()
+    assert (stage.stage_backward, base.backward_one_chunk) == found
+
+
 def test_groups_have_torchs_keys_and_take_written_grads() -> None:
     layer = nn.Linear(3, 3)
     x = torch.randn(2, 3, requires_grad=True)
