@@ -5,6 +5,7 @@ PYTHON ?= $(shell for version in 3.11 3.12 3.13; do python$$version -c pass 2>/d
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/ready
+FRAMEWORKS := .integrations
 VARIANTS := none stage-backward-cycle param-group-cycle kept-outputs engine
 PIPELINE := sample_runs/p2p_pipeline
 
@@ -13,13 +14,17 @@ VERSIONS ?= 3.11:2.6.0 3.12:2.9.1 3.13:2.15.0
 VERSIONS_FOLDER ?= .versions
 HERE := $(if $(wildcard $(BIN)/python),$(BIN)/python,$(PYTHON))
 
-.PHONY: demo test test-fast check bench samples versions python-there clean
+.PHONY: demo test integrations test-fast check docs docs-record bench samples versions python-there clean
 
 demo: $(READY)
 	$(BIN)/leakscope demo
 
 test: $(READY)
 	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder --durations=25
+
+# The callbacks in the frameworks they are for, which have an environment of their own.
+integrations: $(FRAMEWORKS)/ready
+	$(FRAMEWORKS)/bin/python -m pytest tests/integrations tests/docs/test_pages.py -m integrations --durations=10
 
 # The tests that start no process and take milliseconds each, for while one writes.
 test-fast: $(READY)
@@ -31,6 +36,14 @@ check: $(READY)
 	$(BIN)/ruff format --check leakscope cli tests benchmarks
 	$(BIN)/mypy
 	$(BIN)/mypy --strict --ignore-missing-imports cli/*.py
+
+docs: $(READY)
+	$(BIN)/python -m mkdocs build --strict -f docs/mkdocs.yml
+	@echo "docs/site/index.html"
+
+# Runs every command of the pages and writes into them what it told.
+docs-record: $(READY)
+	$(BIN)/python -m pytest tests/docs/test_pages.py --docs-update
 
 bench: $(READY)
 	$(BIN)/python benchmarks/overhead.py
@@ -55,11 +68,19 @@ $(READY): pyproject.toml setup.py constraints.txt $(wildcard leakscope/*/*.[ch] 
 	@$(MAKE) --no-print-directory python-there
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt setuptools wheel torch
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --no-build-isolation --editable '.[test]'
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --no-build-isolation --editable '.[test,docs]'
 	@command -v dot >/dev/null && command -v chromium >/dev/null || test "$$(id -u)" -ne 0 || ! command -v apt-get >/dev/null \
 		|| { apt-get update -qq && apt-get install -y -qq graphviz chromium >/dev/null; } \
 		|| echo "graphviz and chromium could not be installed; the report draws without one, tests skip without the other" >&2
 	touch $(READY)
 
+$(FRAMEWORKS)/ready: pyproject.toml setup.py constraints.txt constraints-integrations.txt
+	@$(MAKE) --no-print-directory python-there
+	test -x $(FRAMEWORKS)/bin/python || $(PYTHON) -m venv $(FRAMEWORKS)
+	$(FRAMEWORKS)/bin/python -m pip install --quiet --constraint constraints.txt setuptools wheel torch
+	$(FRAMEWORKS)/bin/python -m pip install --quiet --constraint constraints.txt --constraint constraints-integrations.txt \
+		--no-build-isolation --editable '.[integrations]'
+	touch $(FRAMEWORKS)/ready
+
 clean:
-	rm -rf $(VENV)
+	rm -rf $(VENV) $(FRAMEWORKS)

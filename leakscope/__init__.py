@@ -5,6 +5,8 @@ From Python:
     with leakscope.watch(fail=True): ...            a block must leave no tensor memory behind
     with leakscope.Profiler() as profiler: ...      a training loop, step by step
     leakscope.check(train_step, repeats=7)          what grows on every repeat?
+    leakscope.holders(), leakscope.holders(tensor)  who holds tensor memory now, who this tensor's?
+    leakscope.draw(obj)                             a picture of what refers to any object
     leakscope.judge(leakscope.read_run(folder))     a recorded run
     leakscope.title(finding), leakscope.advice(finding)    what one finding says
     import leakscope.backward                       a pipeline backward that does not leak
@@ -20,6 +22,8 @@ The packages; data flows launch -> capture -> record -> graph -> findings -> rep
     report/         the findings in words and pictures: text, JSON, HTML, SARIF and JUnit
     allocator/      torch's memory snapshots as plain data
     profiler/       `watch`, `Profiler` and `check`; pytest_plugin has the marker
+    integrations/   Lightning, transformers, accelerate, loops in classes: one line to add
+    testing/        in place of torch's check_leaked_tensors, and of counting tensors with gc
     backward/       the cure: a stage backward that does not leak; needs nothing of the rest
     errors, units   what leakscope tells its user, and how people read bytes
 
@@ -35,8 +39,10 @@ from leakscope._version import __version__
 
 if TYPE_CHECKING:
     from leakscope.errors import LaunchFailed, LeakscopeError, Unreadable
-    from leakscope.findings import Finding, Findings, judge
-    from leakscope.profiler import LeaksFound, Profiler, check, watch
+    from leakscope.findings import Finding, Findings
+    from leakscope.profiler import LeaksFound, Profiler, Result, check, judge, watch
+    from leakscope.profiler.holding.drawing import draw
+    from leakscope.profiler.holding.holders import holders
     from leakscope.record.model import Run
     from leakscope.record.reading import read_run
     from leakscope.report.wording import advice, title
@@ -48,11 +54,14 @@ _MODULE_OF = {
     "LeaksFound": "leakscope.profiler",
     "LeakscopeError": "leakscope.errors",
     "Profiler": "leakscope.profiler",
+    "Result": "leakscope.profiler",
     "Run": "leakscope.record.model",
     "Unreadable": "leakscope.errors",
     "advice": "leakscope.report.wording",
     "check": "leakscope.profiler",
-    "judge": "leakscope.findings",
+    "draw": "leakscope.profiler.holding.drawing",
+    "holders": "leakscope.profiler.holding.holders",
+    "judge": "leakscope.profiler",
     "read_run": "leakscope.record.reading",
     "title": "leakscope.report.wording",
     "watch": "leakscope.profiler",
@@ -66,11 +75,14 @@ __all__ = [
     "LeaksFound",
     "LeakscopeError",
     "Profiler",
+    "Result",
     "Run",
     "Unreadable",
     "__version__",
     "advice",
     "check",
+    "draw",
+    "holders",
     "judge",
     "read_run",
     "title",

@@ -188,7 +188,7 @@ class Options:
         for name, option in OFFERED.items():
             wrong = option.refuses(getattr(self, name))
             if wrong:
-                raise ValueError(f"{flags_of(name)[-1]} {wrong}")
+                raise ValueError(f"{name if self.by_hand else flags_of(name)[-1]} {wrong}")
         if self.step_function is not None and not all(map(str.isidentifier, self.step_function.split("."))):
             raise ValueError(
                 f"--step-function {self.step_function!r} is no name; give one like train_step or Trainer.training_step"

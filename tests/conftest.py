@@ -40,7 +40,8 @@ STARTED = pytest.StashKey[tuple[int, float]]()
 
 
 LOOKING = {
-    "leakscope", "leakscope.capture.heap.look", "leakscope.profiler", "support.heap_readers", "support.lived_steps",
+    "leakscope", "leakscope.capture.heap.look", "leakscope.profiler", "leakscope.testing",
+    "support.heap_readers", "support.lived_steps",
 }  # fmt: skip
 """Who looks at a whole process: a module that imports one of these, or something of it, does."""
 
@@ -53,9 +54,12 @@ SECONDS = {"process": 8.0, "look": 1.0, "unit": 0.02}
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """A test is in one lane: `process` where it or a fixture says so, else `look` by its imports, else `unit`.
 
-    Workers beside each other take the longest files first, so that none is left with one at the end.
+    What needs the frameworks is in none of them. Workers beside each other take the longest files first, so that none
+    is left with one at the end.
     """
     for item in items:
+        if item.get_closest_marker("integrations"):
+            continue
         fixtures = getattr(item, "fixturenames", ())
         if "starts_processes" in fixtures or "pytester" in fixtures:
             item.add_marker(pytest.mark.process)
@@ -90,7 +94,8 @@ def pytest_runtest_setup(item: pytest.Item) -> Generator[None, None, None]:
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
     yield
-    if not item.get_closest_marker("process") and processes_ended() != item.stash[STARTED]:
+    may_start = item.get_closest_marker("process") or item.get_closest_marker("integrations")
+    if not may_start and processes_ended() != item.stash[STARTED]:
         pytest.fail("started a process: mark the test `process`, or let its fixture ask for `starts_processes`")
 
 
@@ -100,8 +105,11 @@ def starts_processes() -> None:
 
 
 @pytest.fixture(autouse=True)
-def process_as_found() -> Iterator[None]:
-    """A test leaves the process as it found it."""
+def process_as_found(request: pytest.FixtureRequest) -> Iterator[None]:
+    """A test leaves the process as it found it, but for the threads and hooks that frameworks leave."""
+    if request.node.get_closest_marker("integrations"):
+        yield
+        return
     before = global_state()
     yield
     changed = changes(before)

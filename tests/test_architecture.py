@@ -39,10 +39,17 @@ PLAN: dict[str, tuple[set[str], set[str]]] = {
     ),
     "profiler": (
         {"capture", "findings", "report", "record", "graph", "units", "errors", "options", "native", "verdict"},
+        {"torch"},
+    ),
+    "integrations": (
+        {"profiler", "report", "verdict", "errors", "options"},
+        {"torch", "lightning", "transformers", "accelerate", "IPython"},
+    ),
+    "pytest_plugin": ({"profiler", "findings", "report", "record", "units", "errors", "verdict"}, {"pytest"}),
+    "testing": (
+        {"profiler", "capture", "findings", "report", "record", "graph", "units", "verdict", "errors"},
         set(),
     ),
-    "integrations": ({"profiler", "errors"}, {"lightning", "transformers", "IPython"}),
-    "pytest_plugin": ({"profiler", "findings", "report", "units", "errors"}, {"pytest"}),
     "backward": (set(), {"torch"}),
     "__init__": ({"profiler", "findings", "report", "record", "errors"}, set()),
     "__main__": (set(), {"leakscope_cli"}),
@@ -69,7 +76,8 @@ INSIDE_FUNCTIONS = {
     ("capture", "report"),
     ("launch", "torch"),
     ("profiler", "capture"),
-    *(("integrations", package) for package in PLAN["integrations"][1]),
+    ("testing", "capture"),
+    ("profiler", "torch"),
     *(("pytest_plugin", package) for package in PLAN["pytest_plugin"][0]),
     *(("__init__", package) for package in PLAN["__init__"][0]),
 }
@@ -87,6 +95,7 @@ CROWDED: dict[str, str] = {}
 """The folders that hold more, and why."""
 LONG: dict[str, str] = {
     "benchmarks/backward.py": "four comparisons side by side",
+    "leakscope/findings/model.py": "what a finding is, field by field",
     "tests/capture/comm/test_groups.py": "one fixture, and each way to make and use a group",
     "tests/capture/device/test_on_a_device.py": "one training script, and all that is asked of it on a device",
     "tests/capture/heap/python/test_referents.py": "one example for each type of Python",
@@ -236,6 +245,7 @@ def test_the_commands_that_the_readme_shows_exist() -> None:
         assert command is not None, f"leakscope {name}"
         own = re.split(r"\S+\.py\b|-m\b", words)[0]
         known = {option for parameter in command.params for option in (*parameter.opts, *parameter.secondary_opts)}
+        known |= {"--help"}
         assert set(re.findall(r"(?<!\S)--?[a-z][a-z-]*", own)) <= known, f"leakscope {name}{words}"
 
 

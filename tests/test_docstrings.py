@@ -16,6 +16,8 @@ PUBLIC = {
     "watch": leakscope.watch,
     "Profiler": leakscope.Profiler,
     "check": leakscope.check,
+    "draw": leakscope.draw,
+    "holders": leakscope.holders,
     "judge": leakscope.judge,
     "read_run": leakscope.read_run,
     **{f"backward.{name}": getattr(backward, name) for name in backward.__all__ if name != "Installed"},

@@ -5,7 +5,7 @@ from __future__ import annotations
 import _thread
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
@@ -18,6 +18,7 @@ from leakscope.capture.heap.look import Live, LookContext
 from leakscope.capture.heap.look import inspect as inspect_heap
 from leakscope.capture.heap.look import look as look_at_heap
 from leakscope.capture.heap.objects.gains import Gains
+from leakscope.capture.heap.python.beginnings import GivenRoot
 from leakscope.capture.host.limits import HostLimits
 from leakscope.capture.lifetimes.allocation_sites import AllocationSites
 from leakscope.capture.private_names import Part, lacks, sentences
@@ -51,12 +52,13 @@ class Looks:
         counter: Counter,
         sites: AllocationSites,
         own: Callable[[], tuple[object, ...]],
+        given: Sequence[GivenRoot] = (),
     ) -> None:
         self.lock = _thread.allocate_lock()
         self.comm: CommMonitor | None = None
         self.device: DeviceMemory | None = None
         self._options, self._folder, self._counter, self._sites = options, folder, counter, sites
-        self._own = own
+        self._own, self._given = own, given
         self._turns = Turns(options.turns, launchers_number(os.environ, "LOCAL_WORLD_SIZE", options.world))
         self.limits = HostLimits()
         self._frozen = False
@@ -158,6 +160,7 @@ class Looks:
             peak_bytes=counted.peak,
             counted_on=self._counter.device,
             hidden=self.own_objects(),
+            given=self._given,
             made_at=self._sites.made_at,
             comm_holds=() if comm is None else comm.holds(),
             comm_uses={} if comm is None else comm.last_uses(),
@@ -171,7 +174,9 @@ class Looks:
         run = read_run(self._options.folder)
         mine = next(rank for rank in run.ranks if rank.number == self._options.rank)
         context = self._context()
-        known = LookContext(hidden=context.hidden, comm_holds=context.comm_holds, comm_uses=context.comm_uses)
+        known = LookContext(
+            hidden=context.hidden, given=context.given, comm_holds=context.comm_holds, comm_uses=context.comm_uses
+        )
         self._folder.proved(prove(run, mine, step, known))
 
     def own_objects(self) -> tuple[object, ...]:

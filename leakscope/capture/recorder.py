@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import _thread
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -11,6 +11,7 @@ from leakscope.capture.comm.monitor import CommMonitor, is_there
 from leakscope.capture.device.counters import Counter
 from leakscope.capture.device.monitor import DeviceMemory
 from leakscope.capture.heap.look import Live
+from leakscope.capture.heap.python.beginnings import GivenRoot
 from leakscope.capture.lifetimes.allocation_sites import AllocationSites
 from leakscope.capture.lifetimes.tracker import LifetimeTracker
 from leakscope.capture.looks import Looks
@@ -45,7 +46,7 @@ LONG_STEP_S = 1.0
 class Recorder:
     """Attached once torch is there; everything it puts into the process is in `patches` and taken out at the end."""
 
-    def __init__(self, options: Options, patches: Patches | None = None) -> None:
+    def __init__(self, options: Options, patches: Patches | None = None, given: Sequence[GivenRoot] = ()) -> None:
         self.options = options
         self.patches = Patches() if patches is None else patches
         self.steps = 0
@@ -60,7 +61,7 @@ class Recorder:
         guard.weightless = self._collections.weightless
         self._schedule = Schedule(options.warmup, options.steps, options.budget)
         self._sites = AllocationSites(self.patches.part())
-        self._looks = Looks(options, self._folder, self._counter, self._sites, self._own_objects)
+        self._looks = Looks(options, self._folder, self._counter, self._sites, self._own_objects, given)
         self._peers = Peers(self._rank_state, self._schedule, options, self._look_as_peer, self._look_for_failing_peer)
         self._lifetimes = LifetimeTracker(
             options.warmup, self._at_peak, lambda: self._counter.fullest, self._sites.know

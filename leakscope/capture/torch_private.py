@@ -263,9 +263,12 @@ def skipped_folders() -> tuple[list[str], Any] | None:
 
 def frames_compiled() -> Mapping[str, int]:
     """What torch.compile counts of the frames that it has met; empty where it was not used."""
-    utils = sys.modules.get("torch._dynamo.utils")
-    frames: Mapping[str, int] = getattr(utils, "counters", {}).get("frames", {})
-    return frames
+    return dict(getattr(sys.modules.get("torch._dynamo.utils"), "counters", {}).get("frames", {}))
+
+
+def compiles() -> bool:
+    """Whether anything was handed to torch.compile, even if it was never called (torch/_dynamo/eval_frame.py)."""
+    return any(getattr(sys.modules.get("torch._dynamo.eval_frame"), "cached_backends", {}).values())
 
 
 def inductor_options() -> Any:

@@ -13,7 +13,7 @@ from leakscope.findings.model import Finding, Sighting, Unjudged
 from leakscope.findings.naming.expressions import SEVERAL
 from leakscope.findings.naming.see_also import places
 from leakscope.findings.naming.trace import fingerprint
-from leakscope.findings.ownership.library_cycles import origin_of
+from leakscope.findings.ownership.library_cycles import whose
 from leakscope.findings.rules import ToCut, facts_of
 from leakscope.graph.model import IMMORTAL
 
@@ -41,6 +41,7 @@ def build_with_problems(candidate: Candidate, min_bytes: int) -> tuple[Finding, 
     goes_on = candidate.per_step >= min_bytes and (candidate.recreated or line.goes_on(min_bytes))
     leak = goes_on and large and not known.facts.is_bounded
     gc = group.freed > 0
+    origin, library = whose(candidate, each)
     finding = Finding(
         rule=known.rule.name,
         facts=known.facts,
@@ -51,7 +52,8 @@ def build_with_problems(candidate: Candidate, min_bytes: int) -> tuple[Finding, 
         bytes_per_step=candidate.per_step,
         trace=trace,
         cut=cut and on_trace(cut, trace),
-        origin=origin_of(candidate),
+        origin=origin,
+        library=library,
         collections=group.freed if gc else None,
         made_at=_made_at(candidate),
         sightings=tuple(Sighting(candidate.rank, s, b) for s, b in zip(line.steps, line.bytes, strict=True) if b),

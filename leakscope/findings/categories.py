@@ -11,7 +11,7 @@ from leakscope.findings.facts import AliveAtEnd
 from leakscope.findings.grouping.candidate import Candidate
 from leakscope.findings.model import RankSummary
 from leakscope.findings.peak.late_release import avoidable_peak_bytes
-from leakscope.graph.model import REFERENCE_KINDS, HeapGraph, ObjectKind, ReferenceKind
+from leakscope.graph.model import REFERENCE_KINDS, ROOTS, HeapGraph, ObjectKind, ReferenceKind, RootKind
 from leakscope.graph.reach import Mask, reachable
 from leakscope.record.kinds import Occasion
 from leakscope.record.model import Look, Rank
@@ -77,7 +77,7 @@ def categories(graph: HeapGraph, leaked: Collection[int] = ()) -> dict[str, int]
         storages, list(graph.comm_uses)
     )
     masks["input or label"] = over(_given(graph, name))
-    named = graph.roots[np.isin(graph.root[graph.roots], (1, 2, 3, 5))]
+    named = graph.roots[graph.root[graph.roots] != ROOTS.index(RootKind.NATIVE)]
     masks["held by a named root"] = reachable(n, graph.holder, graph.held, named)[storages]
     host = ~np.isin(storages, list(graph.device)) & bool(graph.device)
     left = np.ones(len(storages), dtype=bool)

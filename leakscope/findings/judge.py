@@ -62,27 +62,7 @@ def judge(
     ignore_library: bool = False,
     fail_on_avoidable: int | None = None,
 ) -> Findings:
-    """The verdict of a run, and each distinct leak in it.
-
-    >>> from pathlib import Path
-    >>> import leakscope
-    >>> run = leakscope.read_run(Path("sample_runs/p2p_pipeline/stage-backward-cycle"))
-    >>> findings = leakscope.judge(run)
-    >>> findings.verdict.value, findings.exit_status, str(findings.findings[0].rule)
-    ('leaks', 23, 'tensor-cycle')
-    >>> leakscope.judge(run, suppress=["tensor-cycle"]).verdict.value
-    'clean'
-
-    Args:
-        run: what `read_run` or a `Profiler` gives.
-        suppress: fingerprints, names of rules, holders or places, with `*` for any text; what they name is listed apart
-            and decides nothing. What the run was given counts as well (`run.suppressions`).
-        baseline: fingerprints of an earlier run's findings, listed apart as well.
-        leak_exit_code: `exit_status` of the findings where the verdict is leaks.
-        ignore_library: what a library leaks is told all the same, and decides nothing.
-        fail_on_avoidable: avoidable bytes above which `exit_status` is `leak_exit_code` as well; None for never.
-
-    """
+    """The verdict of a run, and each distinct leak in it; `leakscope.judge` says what the arguments are."""
     return judge_together(
         run,
         [judge_rank(run, rank) for rank in run.ranks],

@@ -6,7 +6,7 @@ from enum import StrEnum
 
 
 class RuleName(StrEnum):
-    """All rules, in the order in which a storage is offered to them; it belongs to the first that applies."""
+    """All rules, in the order in which they are listed; `OWN_RULES` has that in which a storage is offered to them."""
 
     IMMORTAL_CYCLE = "immortal-cycle"
     TENSOR_CYCLE = "tensor-cycle"

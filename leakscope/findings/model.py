@@ -23,6 +23,7 @@ from leakscope.findings.ledger import LedgerInterval
 from leakscope.findings.why import HopReason, Why, WhyUnjudged
 from leakscope.graph.model import ObjectKind
 from leakscope.record.suppression import Suppression
+from leakscope.units import bytes_text
 from leakscope.verdict import Verdict
 
 
@@ -47,6 +48,8 @@ class Hop:
     """Indexes of `reference` there, more than one where a run of grad nodes is told as one hop; not written to disk."""
     name: str = ""
     """Qualified name of the function, class, module or type, as the heap graph has it; not written to disk."""
+    base: str = ""
+    """The class of a package's that a type of the user's derives from; not written to disk."""
 
 
 @dataclass(frozen=True)
@@ -108,9 +111,8 @@ class Cut:
     @property
     def told_bytes(self) -> int | None:
         """What is told: the proved figure where there is one; None where it is not known."""
-        if self.proved_bytes is not None:
-            return self.proved_bytes
-        return self.frees_bytes if self.is_told else None
+        known = self.frees_bytes if self.is_told else None
+        return known if self.proved_bytes is None else self.proved_bytes
 
     @property
     def reference(self) -> str:
@@ -142,7 +144,7 @@ class Sighting:
     bytes: int
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Finding:
     """One distinct leak."""
 
@@ -162,6 +164,8 @@ class Finding:
     """From the root down to the storage; for a cycle, once around."""
     cut: Cut | None
     origin: Origin = Origin.APPLICATION
+    library: str = ""
+    """The package that closes or keeps it, `torch`; "" for the application's own, and where it is not known."""
     collections: int | None = None
     """Full collections that free it, where gc does."""
     made_at: tuple[str, ...] = ()
@@ -172,6 +176,8 @@ class Finding:
     """The smallest cycle, for drawing; the closing reference last."""
     count: int = 0
     """Storages held at the last sighting."""
+    before_bytes: int = 0
+    """Bytes that its holder had before the calls of `check`: in no other figure of its own, and `count` is 0 then."""
     host_bytes: int = 0
     """Those of the bytes that are in host memory, in a run that uses an accelerator."""
     counted_bytes: int = 0
@@ -199,6 +205,9 @@ class Finding:
     storages: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
     """Rank to the storages' indexes in that rank's last judged look; not written to disk."""
 
+    def __repr__(self) -> str:
+        return f"<Finding {self.rule} [{self.fingerprint}], {self.severity}: {bytes_text(self.retained_bytes)}>"
+
     @property
     def cut_position(self) -> int | None:
         """Position on the trace of the hop whose reference is the one to cut; None where the trace does not show it."""
@@ -214,11 +223,9 @@ class Finding:
         """As much waits for gc at each look, though more is made each step: collections come and free the older."""
         if self.freed_by != FreedBy.GC or self.bytes_per_step <= 0:
             return False
-        rose = steps = 0
-        for rank in self.ranks:
-            seen = sorted((s for s in self.sightings if s.rank == rank), key=lambda sighting: sighting.step)
-            rose += seen[-1].bytes - seen[0].bytes
-            steps += seen[-1].step - seen[0].step
+        seen = [sorted((s for s in self.sightings if s.rank == rank), key=lambda s: s.step) for rank in self.ranks]
+        rose = sum(of_rank[-1].bytes - of_rank[0].bytes for of_rank in seen)
+        steps = sum(of_rank[-1].step - of_rank[0].step for of_rank in seen)
         return rose < self.bytes_per_step / max(len(self.ranks), 1) * steps / 2
 
     @cached_property
@@ -262,7 +269,7 @@ class RankSummary:
     categories_by_step: tuple[tuple[int, Mapping[str, int]], ...] = ()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Findings:
     """The verdict of a run and everything behind it."""
 
@@ -291,3 +298,7 @@ class Findings:
     """What collecting freed and cost, and whether less of it would do."""
     drag: tuple[RunFacts, ...] = ()
     """How long the memory of a watched step lay unused, and how much of its peak."""
+
+    def __repr__(self) -> str:
+        leaks = sum(finding.retained_bytes for finding in self.findings if finding.severity == Severity.LEAK)
+        return f"<{type(self).__name__}: {self.verdict}{f', {bytes_text(leaks)} in leaks' if leaks else ''}>"

@@ -20,6 +20,8 @@ class Reason(StrEnum):
     SUPPRESSED = "suppressed"
     """All leaks that were found are known already."""
     CLEAN_BLOCK = "clean block"
+    WITHIN_ALLOWANCE = "within allowance"
+    """A block can have left no more than it is allowed to, and no look says what it was."""
     NO_STEP = "no step"
     FUNCTION_SILENT = "function silent"
     """The function of --step-function never returned."""

@@ -26,6 +26,8 @@ _WORDS = {"kind": KINDS, "root": ROOTS, "reference_kind": REFERENCE_KINDS}
 _TEXTS = ("type", "label", "name", "where", "reference_name", "reference_where")
 """Columns of indexes into the strings."""
 _STORAGE, _ARRAY = KINDS.index(ObjectKind.STORAGE), KINDS.index(ObjectKind.ARRAY)
+_TOLD_OF_SOME = ("made_at", "comm_uses", "device", "given", "set_by", "bases")
+"""What is told of a few objects only."""
 _LONGEST = 1 << 16
 """Characters of a string, chosen; what is longer is cut off there."""
 _MOST_BYTES = 1 << 60
@@ -47,6 +49,12 @@ def to_json(graph: HeapGraph) -> dict[str, Any]:
         data[column] = getattr(graph, column).tolist()
     data["made_at"] = {str(index): text for index, text in graph.made_at.items()}
     data["device"] = {str(index): text for index, text in graph.device.items()}
+    if graph.given:
+        data["given"] = {str(index): text for index, text in graph.given.items()}
+    if graph.set_by:
+        data["set_by"] = {str(index): text for index, text in graph.set_by.items()}
+    if graph.bases:
+        data["bases"] = dict(graph.bases)
     data["crossed"] = {str(index): list(astuple(use)) for index, use in graph.comm_uses.items()}
     return data
 
@@ -81,7 +89,20 @@ def from_json(data: Any) -> HeapGraph:
         made_at=_by_index("made_at", data.get("made_at"), count, _text),
         device=_by_index("device", data.get("device", {}), count, _text),
         comm_uses=_by_index("crossed", data.get("crossed", {}), count, _use),
+        given=_by_index("given", data.get("given", {}), count, _text),
+        set_by=_by_index("set_by", data.get("set_by", {}), len(columns["holder"]), _text),
+        bases={_text(name): _text(base) for name, base in _of_type(data.get("bases", {}), dict, "bases").items()},
         **columns,
+    )
+
+
+def is_same(one: HeapGraph, other: HeapGraph) -> bool:
+    """Whether two graphs say just the same."""
+    return (
+        len(one) == len(other)
+        and one.strings == other.strings
+        and all(np.array_equal(getattr(one, each), getattr(other, each)) for each in OBJECT_COLUMNS + REFERENCE_COLUMNS)
+        and all(getattr(one, each) == getattr(other, each) for each in _TOLD_OF_SOME)
     )
 
 

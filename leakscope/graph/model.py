@@ -59,6 +59,8 @@ class RootKind(StrEnum):
     """A module's namespace."""
     FRAME = "frame"
     """A running frame."""
+    CALLBACK = "callback"
+    """A running frame that a library has called, and which called leakscope: what it was given is somebody else's."""
     THREAD = "thread"
     NATIVE = "native"
     """Native code, with the count of references that could not be found."""
@@ -191,6 +193,13 @@ class HeapGraph:
     """Storage index to the last comm operation that used it."""
     device: Mapping[int, str] = field(default_factory=dict)
     """Storage index to `cuda:0`, for each that is not in host memory; empty where no accelerator was in use."""
+    given: Mapping[int, str] = field(default_factory=dict)
+    """Index of each object that the user gave a name, by which traces through it are written, to that name."""
+    set_by: Mapping[int, str] = field(default_factory=dict)
+    """Reference to the package whose class sets that attribute; of garbage, where no line of the user's does."""
+    bases: Mapping[str, str] = field(default_factory=dict)
+    """Type of the user's to the class of a package's that it derives from: `train.Net` to `peft.peft_model.PeftModel`.
+    """
 
     def __len__(self) -> int:
         return len(self.kind)
@@ -243,15 +252,6 @@ class HeapGraph:
     def _references(self) -> dict[int, Reference]:
         return {}
 
-    def is_same(self, other: HeapGraph) -> bool:
-        """Whether the other says just the same."""
-        return (
-            len(self) == len(other)
-            and self.strings == other.strings
-            and all(np.array_equal(getattr(self, each), getattr(other, each)) for each in _COLUMNS)
-            and (self.made_at, self.comm_uses, self.device) == (other.made_at, other.comm_uses, other.device)
-        )
-
     def of_kind(self, kind: ObjectKind) -> Ints:
         """Indexes of all objects of one kind."""
         return np.flatnonzero(self.kind == KINDS.index(kind))
@@ -290,7 +290,6 @@ class HeapGraph:
 OBJECT_COLUMNS = ("type", "kind", "label", "name", "where", "bytes", "size", "root", "freed", "unexplained")
 REFERENCE_COLUMNS = ("holder", "held", "reference_kind", "reference_name", "reference_where")
 """Names of the columns, as files have them too."""
-_COLUMNS = OBJECT_COLUMNS + REFERENCE_COLUMNS
 
 
 def _grouped(keys: Ints, count: int) -> tuple[Ints, Ints]:

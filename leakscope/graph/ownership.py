@@ -172,6 +172,7 @@ def reach_of(graph: HeapGraph, index: int) -> Reach:
 
 def users_side(graph: HeapGraph) -> Mask:
     """Which objects a walk from the user's own frames and modules reaches."""
-    roots = [int(index) for index in graph.roots if ROOTS[graph.root[index]] in (RootKind.FRAME, RootKind.MODULE)]
+    named = (RootKind.FRAME, RootKind.CALLBACK, RootKind.MODULE)
+    roots = [int(index) for index in graph.roots if ROOTS[graph.root[index]] in named]
     starts = [index for index in roots if is_users(graph.object(index))]
     return reachable(len(graph), graph.holder, graph.held, np.asarray(starts, dtype=np.int64))

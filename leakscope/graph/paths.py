@@ -27,12 +27,15 @@ _REFERENCE_COST = {
 """A reference that code writes costs 1: a path through what a person sees goes before a shorter one through C++."""
 _ROOT_COST = {
     RootKind.FRAME: 1.0,
+    RootKind.CALLBACK: 7.0,
     RootKind.MODULE: 1.5,
     RootKind.THREAD: 2.0,
     RootKind.INTERPRETER: 30.0,
     RootKind.NATIVE: 60.0,
 }
 """In the same: what a person can open goes before what nobody can, however far."""
+_GIVEN_COST = 0.5
+"""Less than any root: a path through what the user gave a name begins there."""
 _LIBRARY_COST = 8.0
 """Of a library's module or frame."""
 _DUNDER_COST = 0.7
@@ -87,9 +90,10 @@ class ShortestPaths:
 
 @once
 def paths_from_roots(graph: HeapGraph) -> ShortestPaths:
-    """From the root that a person would name first.
+    """From what the user gave a name, else from the root that a person would name first.
 
-    A frame or module of the user's goes before a library's, and that before native code.
+    A frame or module of the user's goes before a frame that is there for the look only, that before a library's, and
+    that before native code.
     """
     cost = np.array([_ROOT_COST.get(name, _FAR) for name in ROOTS])[graph.root]
     for index in np.flatnonzero(graph.root == ROOTS.index(RootKind.MODULE)).tolist():
@@ -99,7 +103,10 @@ def paths_from_roots(graph: HeapGraph) -> ShortestPaths:
     for index in np.flatnonzero(graph.root == ROOTS.index(RootKind.FRAME)).tolist():
         if is_library_line(graph.object(index).where):
             cost[index] = _LIBRARY_COST
-    return _paths(graph, graph.roots, cost[graph.roots])
+    given = np.asarray(list(graph.given), dtype=np.int64)
+    cost[given] = _GIVEN_COST
+    starts = np.union1d(graph.roots, given)
+    return _paths(graph, starts, cost[starts])
 
 
 def paths_from(graph: HeapGraph, starts: Ints) -> ShortestPaths:

@@ -64,7 +64,7 @@ def run_under_elastic(options: Options, command: Sequence[str]) -> dict[int, int
         min_nodes=options.nnodes,
         max_nodes=options.nnodes,
         nproc_per_node=options.ranks,
-        run_id=options.rdzv_id or uuid.uuid4().hex,
+        run_id=options.rdzv_id or ("none" if options.nnodes > 1 else uuid.uuid4().hex),  # as torchrun has it
         rdzv_backend="c10d" if options.rdzv_endpoint else loopback_rendezvous(),
         rdzv_endpoint=options.rdzv_endpoint,
         rdzv_configs={"is_host": str(options.node_rank == 0)} if options.nnodes > 1 else {},

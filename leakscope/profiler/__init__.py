@@ -6,5 +6,6 @@ from leakscope.profiler.block import watch
 from leakscope.profiler.leaks import LeaksFound
 from leakscope.profiler.loop import Profiler
 from leakscope.profiler.repeats import check
+from leakscope.profiler.result import Result, judge
 
-__all__ = ["LeaksFound", "Profiler", "check", "watch"]
+__all__ = ["LeaksFound", "Profiler", "Result", "check", "judge", "watch"]

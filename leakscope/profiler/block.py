@@ -2,43 +2,72 @@
 
 from __future__ import annotations
 
+import copy
 import gc
 import sys
 import warnings
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, ParamSpec, Self, TypeVar
 
 from leakscope.findings.kinds import FreedBy, RuleName
 from leakscope.findings.why import Reason, Why
+from leakscope.profiler.decorated import decorated
 from leakscope.profiler.in_memory import look_now, run_of_rank, why_no_look
-from leakscope.profiler.leaks import LeaksFound, leaks_of, leaks_text, left_behind
-from leakscope.record.kinds import EndKind, Occasion
+from leakscope.profiler.leaks import leaks_of, left_behind, raise_leaks
+from leakscope.profiler.result import Result
+from leakscope.record.kinds import EndKind, MadeBy, Occasion
 from leakscope.units import parse_bytes
 from leakscope.verdict import Verdict
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
+    from leakscope.capture.heap.explain import ExplainedHeap
     from leakscope.capture.held.tensors import Mark
-    from leakscope.findings.model import Findings
+    from leakscope.findings.model import Finding, Findings
     from leakscope.record.model import Look, Run
 
 _IN_FLIGHT = (RuleName.DIST_AUTOGRAD_CONTEXT, RuleName.P2P_BUFFER)
 """Rules that a block answers for although something alive holds the memory."""
 
 
+P = ParamSpec("P")
+T = TypeVar("T")
+
 HIDDEN = "this torch does not show all that C++ holds, so garbage may have been left behind"
 
 
-class watch:
-    """A block that must leave no tensor memory unreachable and unfreed.
+@dataclass(eq=False)
+class _Entered:
+    """One block that was entered and not left yet."""
 
-    What a live variable holds is no leak here, and neither is what was there before. Automatic gc waits until the block
-    is over, so that what it would have freed is seen every time; before the block gc collects what is young. A look is
-    taken only where something may be held by nothing alive, and before the block a full collection comes first. Where
+    collecting: bool
+    """Automatic gc was on."""
+    unseen: str
+    """Why nothing can be looked at; "" where it can."""
+    left: Mapping[str, int]
+    """Bytes of the findings about what was garbage before, by fingerprint."""
+    mark: Mark | None
+
+
+_ENTERED: list[_Entered] = []
+"""The blocks of this process that run now, of all threads."""
+
+
+class watch:
+    """A block, or the calls of a function, that must leave no tensor memory unreachable and unfreed.
+
+    What a live variable holds is no leak here, of whichever thread, and neither is what was there before. Garbage is
+    the process's: what threads leave behind while the block runs counts, whether they go on running or not. Automatic
+    gc waits until the block is over, so that what it would have freed is seen every time; before the block gc collects
+    what is young. A look is taken only where more than `allowance` may be held by nothing alive, and before the block a
+    full collection comes first; a block within another collects nothing, and both tell what the inner one leaves. Where
     torch is not imported, nothing is looked at. A torch that lacks what a look needs is warned of, and the verdict is
     inconclusive.
+
+    `async with` and `@watch()` do the same, for a coroutine function from its start to its end; what a decorated
+    function returns is no leak of it. One `watch` can be used again and again, and within itself: it has the findings
+    of the block that ended last. A generator function cannot be decorated, for its call runs nothing.
 
     Args:
         fail: raise at the end of a block that leaves more than `allowance` behind.
@@ -47,6 +76,7 @@ class watch:
     Raises:
         LeaksFound: an AssertionError with each leak's trace; never in place of what the block itself raised.
         ValueError: `allowance` is no size.
+        TypeError: what is decorated is a generator function, or none at all.
 
     >>> import torch, leakscope
     >>> def leave_a_cycle():
@@ -56,68 +86,162 @@ class watch:
     ...     leave_a_cycle()
     >>> block.findings.verdict.value, block.findings.findings[0].retained_bytes
     ('leaks', 4096)
-    >>> with leakscope.watch(fail=True, allowance="1 MB"):
+    >>> @leakscope.watch(fail=True, allowance="1 MB")
+    ... def leave_another():
     ...     leave_a_cycle()
+    >>> leave_another()
 
     """
 
-    findings: Findings
+    findings: Result
     """What the block left behind; there after the block."""
     run: Run
     """What was seen of it, as the rest of leakscope takes it; with a look where one was needed."""
 
     def __init__(self, fail: bool = False, allowance: int | str = 0) -> None:
         self._fail, self._allowance = fail, parse_bytes(allowance)
+        self._entered: list[_Entered] = []
+        self._returned: tuple[object, ...] = ()
+        """What the call returned that ends, for as long as that takes."""
+        self._at_most = 0
+        """Bytes that the block which ended last can have left behind, where no look was needed."""
 
     def __enter__(self) -> Self:
-        self._collecting = gc.isenabled()
+        collecting = gc.isenabled()
         gc.disable()
-        self._left: dict[str, int] = {}
-        self._mark: Mark | None = None
-        self._unseen = why_no_look() if "torch" in sys.modules else ""
-        if "torch" in sys.modules and not self._unseen:
+        entered = _Entered(collecting, why_no_look() if "torch" in sys.modules else "", {}, None)
+        if "torch" in sys.modules and not entered.unseen:
             from leakscope.capture.held.question import QUESTION
 
-            if not (QUESTION.held_before() or QUESTION.held_before(full=True)):
-                before = _findings_of(look_now(0, Occasion.BLOCK, explained=QUESTION.learn_before))
-                QUESTION.looked_before({finding.fingerprint: finding.retained_bytes for finding in before.findings})
-            self._left, self._mark = QUESTION.left, QUESTION.begin()
+            entered.left = self._left_within() if _ENTERED else self._left_before()
+            entered.mark = QUESTION.begin()
+        self._entered.append(entered)
+        _ENTERED.append(entered)
         return self
+
+    def _left_before(self) -> Mapping[str, int]:
+        """What is garbage before the block and will stay, by fingerprint; what gc can free, it frees."""
+        from leakscope.capture.held.question import QUESTION
+
+        if not (QUESTION.held_before() or QUESTION.held_before(full=True)):
+            before = _findings_of(look_now(0, Occasion.BLOCK, explained=self._learn_before))
+            QUESTION.looked_before(_bytes_of(before.findings))
+        return dict(QUESTION.left)
+
+    def _left_within(self) -> Mapping[str, int]:
+        """What is garbage before a block within another, which is to find it yet: nothing is collected."""
+        from leakscope.capture.held.question import QUESTION
+
+        if QUESTION.held_within():
+            return dict(QUESTION.left)
+        before = _findings_of(look_now(0, Occasion.BLOCK, explained=self._learn_before))
+        stays = [finding for finding in before.findings if finding.freed_by == FreedBy.NEVER]
+        QUESTION.looked_before(_bytes_of(stays), collect=False)
+        return _bytes_of(before.findings)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        entered = self._entered.pop()
+        _ENTERED.remove(entered)
+        try:
+            self._unseen = entered.unseen or (why_no_look() if "torch" in sys.modules else "")
+            asked = "torch" in sys.modules and kind is None and not self._unseen
+            after = self._look_where_doubtful(entered.mark) if asked else None
+            self.run = _run_of_block(after)
+            self.findings = Result.of(self.run, self._judged(entered, asked, after))
+        finally:
+            self._returned = ()
+            if entered.collecting:
+                gc.enable()
+        if self._unseen:
+            warnings.warn(f"the block was not looked at: {self._unseen}", stacklevel=2)
+        if self._fail:
+            raise_leaks(self.findings, self._allowance)
+
+    def _judged(self, entered: _Entered, asked: bool, after: Look | None) -> Findings:
         from leakscope.findings.model import Findings
 
-        try:
-            self._unseen = self._unseen or (why_no_look() if "torch" in sys.modules else "")
-            asked = "torch" in sys.modules and kind is None and not self._unseen
-            after = _look_where_doubtful(self._mark) if asked else None
-        finally:
-            if self._collecting:
-                gc.enable()
-        self.run = _run_of_block(after)
-        why = Why(reason=Reason.CLEAN_BLOCK) if asked else "torch was not used, or the block raised"
-        self.findings = Findings(Verdict.CLEAN, why, 0) if after is None else _left_behind(self._left, after)
         if self._unseen:
-            self.findings = Findings(Verdict.INCONCLUSIVE, self._unseen, 0)
-            warnings.warn(f"the block was not looked at: {self._unseen}", stacklevel=2)
-        leaked = sum(finding.retained_bytes for finding in leaks_of(self.findings))
-        if self._fail and leaked > self._allowance:
-            raise LeaksFound(leaks_text(self.run, self.findings, self._allowance), self.findings)
+            return Findings(Verdict.INCONCLUSIVE, self._unseen, 0)
+        if after is not None:
+            return _left_behind(entered.left, after)
+        why = _within(self._at_most) if asked else "torch was not used, or the block raised"
+        return Findings(Verdict.CLEAN, why, 0)
+
+    async def __aenter__(self) -> Self:
+        return self.__enter__()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.__exit__(kind, error, trace)
+
+    def __call__(self, function: Callable[P, T]) -> Callable[P, T]:
+        """The same function, each call of it watched."""
+        return decorated("leakscope.watch()", lambda: _Call(self), function)
+
+    def returns(self, result: object) -> None:
+        """What the block hands on to its caller is none of what it leaves behind."""
+        self._returned = (result,)
+
+    def _look_where_doubtful(self, mark: Mark | None) -> Look | None:
+        """A look after the block; None where all tensors are certainly held."""
+        from leakscope.capture.held.question import QUESTION
+
+        if QUESTION.held_after(mark, self._returned, self._allowance):
+            self._at_most = QUESTION.at_most
+            return None
+        return look_now(1, Occasion.BLOCK, explained=self._learn)
+
+    def _learn_before(self, heap: ExplainedHeap) -> None:
+        """Told what the look before the block found, while the process stands still."""
+        from leakscope.capture.held.question import QUESTION
+
+        QUESTION.learn_before(heap)
+
+    def _learn(self, heap: ExplainedHeap) -> None:
+        """Told what the look after the block found."""
+        from leakscope.capture.held.question import QUESTION
+
+        QUESTION.learn(heap)
 
 
-def _look_where_doubtful(mark: Mark | None) -> Look | None:
-    """A look after the block; None where all tensors are certainly held."""
-    from leakscope.capture.held.question import QUESTION
+class _Call:
+    """One call of a decorated function: a block of its own, for calls may overlap; its findings are the owner's."""
 
-    return None if QUESTION.held_after(mark) else look_now(1, Occasion.BLOCK, explained=QUESTION.learn)
+    def __init__(self, owner: watch) -> None:
+        self._owner, self._block = owner, copy.copy(owner)
+        self._block._entered = []
+
+    def __enter__(self) -> Callable[[object], None]:
+        self._block.__enter__()
+        return self._block.returns
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            self._block.__exit__(kind, error, trace)
+        finally:
+            self._owner.findings, self._owner.run = self._block.findings, self._block.run
+
+
+def _bytes_of(findings: Iterable[Finding]) -> dict[str, int]:
+    """Bytes of each, by fingerprint."""
+    return {finding.fingerprint: finding.retained_bytes for finding in findings}
+
+
+def _within(at_most: int) -> Why:
+    """Why a block is clean after which no look was needed: it can have left so many bytes behind."""
+    return Why(reason=Reason.WITHIN_ALLOWANCE, bytes=at_most) if at_most else Why(reason=Reason.CLEAN_BLOCK)
 
 
 def _run_of_block(look: Look | None) -> Run:
     from leakscope.record.model import Ended, Rank
 
-    return run_of_rank(Rank(0, (), () if look is None else (look,), Ended(EndKind.FINISHED, 0, 0)))
+    rank = Rank(0, (), () if look is None else (look,), Ended(EndKind.FINISHED, 0, 0))
+    return run_of_rank(rank, MadeBy.BLOCK)
 
 
 def _findings_of(look: Look) -> Findings:

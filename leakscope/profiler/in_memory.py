@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from leakscope.capture.device.counters import Counter
     from leakscope.capture.heap.explain import ExplainedHeap
     from leakscope.capture.heap.objects.gains import Gains
-    from leakscope.record.kinds import Occasion
+    from leakscope.record.kinds import MadeBy, Occasion
     from leakscope.record.model import Look, Rank, Run
 
 
@@ -22,10 +22,12 @@ def look_now(
     counter: Counter | None = None,
     gains: Gains | None = None,
     explained: Callable[[ExplainedHeap], None] | None = None,
+    made_at: Mapping[int, str] | None = None,
 ) -> Look:
     """One look at this process; what it keeps itself does not count as the program's.
 
-    `gains` are of the looks before, where what containers gain is to be told; `explained` is told what was found.
+    `gains` are of the looks before, where what containers gain is to be told; `explained` is told what was found;
+    `made_at`: a storage's address to the place that made it.
     """
     from leakscope.capture.device.counters import Counter
     from leakscope.capture.heap.look import LookContext, look
@@ -33,7 +35,8 @@ def look_now(
     counter = counter or Counter()
     counted = counter.read().bytes
     with counter.ours(most=sys.maxsize):  # the look itself is kept: megabytes where thousands of tensors live
-        return look(step, occasion, LookContext(counted, counter.device, gains=gains, explained=explained))
+        known = LookContext(counted, counter.device, made_at=made_at or {}, gains=gains, explained=explained)
+        return look(step, occasion, known)
 
 
 def why_no_look() -> str:
@@ -43,7 +46,7 @@ def why_no_look() -> str:
     return "; ".join(sentences()) if lacks(Part.LOOKS) else ""
 
 
-def run_of_rank(rank: Rank, warmup: int = 0, min_bytes: int = 0) -> Run:
+def run_of_rank(rank: Rank, made_by: MadeBy, warmup: int = 0, min_bytes: int = 0) -> Run:
     """A run of this process, its one rank."""
     from leakscope._version import __version__
     from leakscope.native import heap_reader
@@ -60,4 +63,5 @@ def run_of_rank(rank: Rank, warmup: int = 0, min_bytes: int = 0) -> Run:
         heap_reader=heap_reader(),
         warmup=warmup,
         min_bytes=min_bytes,
+        made_by=made_by,
     )

@@ -11,16 +11,17 @@ from leakscope.units import bytes_text
 
 if TYPE_CHECKING:
     from leakscope.findings.model import Finding, Findings
+    from leakscope.profiler.result import Result
     from leakscope.record.model import Run
 
 
 class LeaksFound(AssertionError):
     """A block left tensor memory behind; the message holds each leak's trace."""
 
-    findings: Findings
+    findings: Result
     """What was found, the leaks among it."""
 
-    def __init__(self, message: str, findings: Findings) -> None:
+    def __init__(self, message: str, findings: Result) -> None:
         super().__init__(message)
         self.findings = findings
 
@@ -30,16 +31,24 @@ def leaks_of(findings: Findings) -> tuple[Finding, ...]:
     return tuple(f for f in findings.findings if f.severity == Severity.LEAK and f.origin == Origin.APPLICATION)
 
 
-def leaks_text(run: Run, findings: Findings, allowance: int = 0) -> str:
-    """What a failing test says: the sum, the `allowance` in bytes, then every leak's trace."""
-    from leakscope.report.text.page import render_in_test
+def sum_text(run: Run, findings: Findings, left: Why, allowance: int) -> str:
+    """`2 tensor leaks, 3.00 KiB left behind by 3 repeats, each of them a step (1 to 3), 1.00 KiB allowed`."""
     from leakscope.report.wording import why_text
 
-    repeats = sum(len(rank.steps) for rank in run.ranks)
+    steps = [step.number for rank in run.ranks for step in rank.steps]
+    by = f" by {len(steps)} repeats, each of them a step ({steps[0]} to {steps[-1]})" if steps else ""
     allowed = f", {bytes_text(allowance)} allowed" if allowance else ""
-    called = f" after {repeats} repeats, each of them a step" if repeats else ""
-    total = why_text(replace(findings, why=left_behind(findings)))
-    return f"{total}{called}{allowed}\n\n{render_in_test(run, findings)}"
+    return f"{why_text(replace(findings, why=left))}{by}{allowed}"
+
+
+def raise_leaks(found: Result, allowance: int) -> None:
+    """Raise LeaksFound, with the sum and every leak's trace, where the leaks hold more than that many bytes."""
+    from leakscope.report.text.page import render_in_test
+
+    left = left_behind(found)
+    if left.bytes > allowance:
+        told = f"{sum_text(found.run, found, left, allowance)}\n\n{render_in_test(found.run, found)}"
+        raise LeaksFound(told, found)
 
 
 def left_behind(findings: Findings) -> Why:

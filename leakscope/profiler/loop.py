@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
-import functools
-import os
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+import weakref
+from _thread import get_ident
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, ParamSpec, Self, TypeVar
 
-from leakscope.options import Options, launchers_number
-from leakscope.record.kinds import EndKind
+from leakscope.errors import LeakscopeError, Unreadable
+from leakscope.options import Options
+from leakscope.profiler.decorated import decorated
+from leakscope.profiler.marks import StepMark, started, stopped
+from leakscope.profiler.ranks import rank_and_world
+from leakscope.profiler.result import Result, judge
+from leakscope.profiler.roots import weakly
+from leakscope.record.kinds import EndKind, MadeBy
 from leakscope.units import parse_bytes
 
 if TYPE_CHECKING:
     from leakscope.capture.recorder import Recorder
-    from leakscope.findings.model import Findings
     from leakscope.record.model import Run
 
 P = ParamSpec("P")
@@ -29,17 +34,28 @@ T = TypeVar("T")
 class Profiler:
     """Records a training loop whose steps the caller marks, and judges it at the end.
 
-    Under a launcher (RANK, WORLD_SIZE) every rank records itself into the same folder and judges itself.
+    `with`, `async with` and `@Profiler()` record a block, or each call of a function or coroutine function; `start()`
+    and `stop()` what comes between them, over the cells of a notebook. It can be used again and again and has the
+    findings of what it recorded last; a call within a decorated call belongs to that one.
+
+    Under a launcher (RANK, WORLD_SIZE) every rank records itself into the same folder and judges itself alone;
+    `leakscope report` tells of all of them once they are through.
 
     Args:
-        output: the run's folder, which also gets `findings.json` and `report.html`; without it nothing stays on disk.
+        output: the run's folder, which also gets `findings.json` and `report.html`; an earlier run of a Profiler there
+            is replaced. Without it nothing stays on disk.
         warmup: steps that are not judged.
         budget: share of the run's time that looking may take; 0.02 is 2%.
         min_bytes: growth a step, in bytes or like `"64 KiB"`, below which it is a note.
+        roots: objects by the name that traces through them are to begin with, as `{"trainer": trainer}`; none of them
+            is kept alive.
 
     Raises:
+        TypeError: a root that takes no weak reference, as a list or a dict; what is decorated is a generator function,
+            whose calls run nothing, or no function.
         ValueError: a size that is none, a negative warmup, or a budget that is no share between 0 and 1.
-        LeakscopeError: on entering, where `output` holds something already or cannot be written to.
+        LeakscopeError: on entering, where `output` holds something else already or cannot be written to.
+        RuntimeError: on entering, where it records already; of `step()`, where it does not.
 
     >>> import torch, leakscope
     >>> net, losses = torch.nn.Linear(256, 256), []
@@ -52,7 +68,7 @@ class Profiler:
 
     """
 
-    findings: Findings
+    findings: Result
     """What leaks; there after the `with` block."""
     run: Run
     """What was recorded."""
@@ -64,25 +80,64 @@ class Profiler:
         warmup: int = Options.warmup,
         budget: float = Options.budget,
         min_bytes: int | str = Options.min_bytes,
+        roots: Mapping[str, object] | None = None,
     ) -> None:
         self._output = None if output is None else Path(output)
         self._options = Options(warmup=warmup, budget=budget, min_bytes=parse_bytes(min_bytes), by_hand=True)
+        self._roots = weakly(roots or {})
         self._recorder: Recorder | None = None
         self._temporary: tempfile.TemporaryDirectory[str] | None = None
+        self._mark: tuple[weakref.ref[StepMark], int] | None = None
+        """The last one, and the thread that asked for it."""
+
+    def __call__(self, function: Callable[P, T]) -> Callable[P, T]:
+        """The same function, each call of it recorded and judged."""
+        return decorated("leakscope.Profiler()", lambda: nullcontext() if self._recorder else _Call(self), function)
+
+    def start(self) -> Self:
+        """Record from here on, until `stop()`; one that was started before and never stopped ends here.
+
+        What is not stopped at the end of the program ends with it, and its report is written where it has an `output`.
+        """
+        started(self)
+        try:
+            return self.__enter__()
+        except BaseException:
+            stopped(self)
+            raise
+
+    def stop(self) -> Result:
+        """End the recording, and judge it; a second time what was found is given again.
+
+        Raises RuntimeError where nothing was started.
+        """
+        if self._recorder is not None:
+            self.__exit__(None, None, None)
+        elif not hasattr(self, "findings"):
+            raise RuntimeError("nothing was recorded: profiler.start() comes first")
+        return self.findings
+
+    async def __aenter__(self) -> Self:
+        return self.__enter__()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.__exit__(kind, error, trace)
 
     def __enter__(self) -> Self:
+        if self._recorder is not None:
+            raise RuntimeError("this Profiler records already; what is to be recorded beside it needs one of its own")
         from leakscope._version import __version__
         from leakscope.capture.recorder import Recorder
         from leakscope.native import heap_reader
-        from leakscope.record.folder import prepare_folder, time_now, write_run
+        from leakscope.record.folder import time_now, write_run
         from leakscope.record.secrets import masked
 
-        rank, world = (launchers_number(os.environ, *said) for said in (("RANK", 0), ("WORLD_SIZE", 1)))
-        if not 0 <= rank < world:
-            rank, world = 0, 1
+        rank, world = self._rank, self._world = rank_and_world()
         options = replace(self._options, folder=self._folder(), rank=rank, world=world)
         if self._output is not None and world == 1:
-            prepare_folder(options.folder, force=False)
+            _prepare(options.folder)
         write_run(
             options.folder,
             {
@@ -94,9 +149,10 @@ class Profiler:
                 "torch": str(sys.modules["torch"].__version__) if "torch" in sys.modules else "",
                 "warmup": options.warmup,
                 "min_bytes": options.min_bytes,
+                "made_by": MadeBy.PROFILER,
             },
         )
-        self._recorder = Recorder(options)
+        self._recorder = Recorder(options, given=self._roots)
         self._recorder.attach()
         return self
 
@@ -113,6 +169,7 @@ class Profiler:
         from leakscope.record.model import Ended
 
         assert self._recorder is not None
+        self._count_mark()
         how, status = (EndKind.FINISHED, 0) if kind is None else (EndKind.RAISED, 1)
         self._recorder.failed(error)
         self._recorder.finish(
@@ -121,46 +178,93 @@ class Profiler:
             look=False,
         )
         self._recorder = None
+        stopped(self)
         try:
             self._judge()
         except Exception as problem:
             if error is None:
                 raise
             say_on_stderr(f"what was recorded was not judged: {type(problem).__name__}: {problem}")
-        if self._temporary is not None:
-            self._temporary.cleanup()
+        finally:
+            if self._temporary is not None:
+                self._temporary.cleanup()
+                self._temporary = None
 
     def _judge(self) -> None:
         from leakscope.capture.process.guard import say_on_stderr
-        from leakscope.findings import judge
         from leakscope.record.reading import read_run
         from leakscope.report import write
 
         self.run = read_run(self._folder(), snapshots=True)
+        if self._world > 1:  # the others still run, or have folders of their own
+            own = tuple(rank for rank in self.run.ranks if rank.number == self._rank)
+            self.run = replace(self.run, ranks=own, expected_ranks=1)
+        if self._temporary is not None:
+            self.run = replace(self.run, folder="")  # nobody can ask it for more
         self.findings = judge(self.run)
-        if self._output is not None and self.run.expected_ranks == 1:
+        if self._output is not None and self._world == 1:
             try:
                 write(self.run, self.findings, self._output)
             except OSError as problem:  # the training has come to its end, and what was found is here
                 say_on_stderr(f"{self._output} could not be written: {problem.strerror}")
 
-    @contextmanager
-    def step(self) -> Iterator[None]:
-        """One step of the training: a block, which counts unless it raises.
+    def step(self) -> StepMark:
+        """One step of the training: a `with` block, which counts unless it raises, or called plainly at the step's end.
 
-        Raises RuntimeError outside of the profiler's own `with` block.
+        Raises RuntimeError where nothing is recorded.
         """
         if self._recorder is None:
-            raise RuntimeError("profiler.step() belongs inside `with leakscope.Profiler() as profiler:`")
-        yield
-        self._recorder.boundary()
+            raise RuntimeError(
+                "profiler.step() belongs inside `with leakscope.Profiler() as profiler:`, or between profiler.start() "
+                "and profiler.stop()"
+            )
+        self._count_mark()
+        mark = StepMark(self._step_over)
+        self._mark = weakref.ref(mark), get_ident()
+        return mark
+
+    def _count_mark(self) -> None:
+        """End the step of the last mark, where somebody keeps that and has not entered it."""
+        mark = self._mark[0]() if self._mark is not None and self._mark[1] == get_ident() else None
+        if mark is not None:
+            mark.count()
+
+    def _step_over(self) -> None:
+        if self._recorder is not None:
+            self._recorder.boundary()
 
     def wrap(self, train_step: Callable[P, T]) -> Callable[P, T]:
-        """The same training step, each call of it marked as a step."""
+        """The same training step, each call of it marked as a step; a coroutine function from its start to its end.
 
-        @functools.wraps(train_step)
-        def stepped(*args: P.args, **kwargs: P.kwargs) -> T:
-            with self.step():
-                return train_step(*args, **kwargs)
+        Raises TypeError for a generator function, whose calls run nothing.
+        """
+        return decorated("profiler.step()", self.step, train_step)
 
-        return stepped
+
+class _Call:
+    """One call of a decorated function."""
+
+    def __init__(self, profiler: Profiler) -> None:
+        self._profiler = profiler
+
+    def __enter__(self) -> None:
+        self._profiler.__enter__()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._profiler.__exit__(kind, error, trace)
+
+
+def _prepare(folder: Path) -> None:
+    """Make the folder, in place of an earlier run of a Profiler's. Raises LeakscopeError for anything else in it."""
+    from leakscope.record.folder import prepare_folder
+    from leakscope.record.header import read_header
+
+    try:
+        own = read_header(folder).get("made_by") == MadeBy.PROFILER
+    except Unreadable:
+        own = False
+    if not own and folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise LeakscopeError(f"{folder} holds something else than a Profiler's run; give another output=")
+    prepare_folder(folder, force=own)

@@ -9,6 +9,16 @@ ORPHAN_STATUS = 128 + signal.SIGTERM
 """Exit status of a rank that is ended because leakscope's own process is gone."""
 
 
+class MadeBy(StrEnum):
+    """What recorded a run."""
+
+    COMMAND = "run"
+    """`leakscope run`: there is a command to run again, and an exit status."""
+    PROFILER = "profiler"
+    CHECK = "check"
+    BLOCK = "watch"
+
+
 class Occasion(StrEnum):
     """Why a look was taken."""
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from leakscope.record.kinds import EndKind, Occasion
+from leakscope.record.kinds import EndKind, MadeBy, Occasion
 from leakscope.record.rows.row import Signed, rare
 from leakscope.record.suppression import Suppression
 
@@ -191,7 +191,7 @@ class InRepository:
     """The script; "" where it is in none, or a module was run."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Run:
     """One run of a script on one or more ranks."""
 
@@ -218,6 +218,14 @@ class Run:
     """What is known of it already and decides no verdict: its baseline's findings, and suppressions."""
     repository: InRepository = InRepository()
     """Nothing in runs of the first versions."""
+    made_by: MadeBy = MadeBy.COMMAND
+
+    def __repr__(self) -> str:
+        steps = max((len(rank.steps) for rank in self.ranks), default=0)
+        looks = sum(len(rank.looks) for rank in self.ranks)
+        counts = ((len(self.ranks), "rank"), (steps, "step"), (looks, "look"))
+        told = ", ".join(f"{count} {what}{'' if count == 1 else 's'}" for count, what in counts)
+        return f"<Run of {' '.join(self.command)[:80]!r}: {told}, {self.device}>"
 
     def warmup_of(self, rank: Rank) -> int:
         """Steps of this rank that are not judged: warm-up begins again where another clock takes over."""

@@ -13,7 +13,7 @@ from leakscope.errors import Unreadable
 from leakscope.record.about import is_told, with_what_ranks_know
 from leakscope.record.ends import lost, rank_name, ranks_in
 from leakscope.record.header import MOST_RANKS, read_header
-from leakscope.record.kinds import EndKind
+from leakscope.record.kinds import EndKind, MadeBy
 from leakscope.record.model import InRepository, Rank, Run
 from leakscope.record.read.damage import Damage
 from leakscope.record.read.rank import read_rank
@@ -115,6 +115,7 @@ def open_run(folder: Path, snapshots: bool = False) -> OpenRun:
         started=told.started,
         suppressions=damage.read(folder / SUPPRESSIONS, kept_suppressions, ()),
         repository=told.repository,
+        made_by=told.made_by,
         notes=damage.notes(),
     )
     return OpenRun(folder, run, tuple(numbers), tuple(lost), snapshots, launcher_ended)
@@ -134,6 +135,7 @@ class _Header:
     min_bytes: int = Run.min_bytes
     started: str = ""
     repository: InRepository = Run.repository
+    made_by: MadeBy = Run.made_by
 
 
 def _header(data: Mapping[str, Any], damage: Damage) -> _Header:

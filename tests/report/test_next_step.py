@@ -12,6 +12,7 @@ from leakscope.findings.kinds import RuleName, Severity
 from leakscope.findings.model import Cut, CutReference, Finding, Sighting, Suggestion
 from leakscope.findings.rules.frame_hold import CallsFacts
 from leakscope.findings.rules.tensor_cycle import Closing, CycleFacts, InLibrary, MadeClass
+from leakscope.record.kinds import MadeBy
 from leakscope.report.wording import first_cut, line_to_edit, no_cut_text
 from leakscope.report.wording.verdict.next_step import next_text
 
@@ -82,6 +83,7 @@ def test_of_what_grows_too_little_the_most_is_named_with_what_would_end_it() -> 
     run = replace(run, ranks=(replace(run.ranks[0], steps=()),))
     keeps = "Look at `total in main()` at train.py:28: it keeps 1000 B more each step, too little to be called a leak"
     assert next_text(run, quiet) == f"{keeps} (--min-bytes); `total += loss.item()` there would end it."
+    assert f"{keeps} (min_bytes); " in next_text(replace(run, made_by=MadeBy.CHECK), quiet)
     both = replace(quiet, findings=(replace(small, bytes_per_step=24.0, subject="other"), small))
     assert next_text(run, both).endswith("there would end it; all that is listed below grows by 1.00 KiB a step.")
     longer = replace(small, suggestion=Suggestion("train.py:28", "a()", "b = a()\nb.remove()"))

@@ -17,9 +17,10 @@ from leakscope.graph.model import IMMORTAL, HeapGraph, Object, Reference
 _KINDS = {
     "module": "namespace", "list": "container", "dict": "container", "tensor": "tensor", "storage": "storage",
     "node": "grad node", "function": "function", "frame": "frame", "object": "instance", "method": "method",
-    "native": "tensor", "exception": "exception", "network": "nn.Module", "parameter": "parameter",
+    "callback": "frame", "native": "tensor", "exception": "exception", "network": "nn.Module", "parameter": "parameter",
+    "class": "class",
 }  # fmt: skip
-_ROOTS = {"module": "module", "frame": "frame", "native": "native"}
+_ROOTS = {"module": "module", "frame": "frame", "callback": "callback", "native": "native"}
 
 
 def heap_from(text: str) -> HeapGraph:

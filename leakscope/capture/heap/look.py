@@ -29,6 +29,7 @@ from leakscope.capture.heap.native.running import read_frames
 from leakscope.capture.heap.native.storages import device_of, storage_object, tensor_over
 from leakscope.capture.heap.objects.found import gaining_containers, rows_of
 from leakscope.capture.heap.objects.gains import Gains
+from leakscope.capture.heap.python.beginnings import Beginnings, GivenRoot, callback_frames, given_places
 from leakscope.capture.heap.python.columns import Growing
 from leakscope.capture.heap.python.gc_heap import sweep, type_counts
 from leakscope.capture.heap.to_graph import StorageFacts, to_heap_graph
@@ -79,6 +80,8 @@ class LookContext:
     """A storage's address to the operation that used it last."""
     blocks: Blocks | None = None
     """Joins the accelerator's blocks."""
+    given: Sequence[GivenRoot] = ()
+    """What the user gave a name."""
     gains: Gains | None = None
     """What containers have gained at the looks before; None where nobody asks."""
     explained: Callable[[ExplainedHeap], None] | None = None
@@ -154,6 +157,7 @@ def _inspect(
     native.walk()
     go_on()
     running = read_frames(native, frames, _growing(context))
+    callbacks = callback_frames(native)
     devices = None if context.counted_on == "cpu" else _devices(native)
     of_blocks = {} if context.blocks is None else context.blocks.read(native.storages.values(), native.sweep.objects)
     facts = StorageFacts({**of_blocks, **context.made_at}, context.comm_uses, devices)
@@ -164,7 +168,7 @@ def _inspect(
     if context.explained is not None:
         context.explained(explained)
     go_on()
-    graph, order, places = to_heap_graph(explained, facts)
+    graph, order, places = to_heap_graph(explained, facts, Beginnings(given_places(native, context.given), callbacks))
     types = type_counts(native.sweep)
     stopped = CLOCK.perf_counter() - started
     seen = Look(

@@ -8,6 +8,7 @@ from typing import Any
 from leakscope.capture.heap.python.classes import class_file
 from leakscope.capture.heap.raw_types import type_dict, type_qualname
 from leakscope.capture.source import user_source as source
+from leakscope.capture.source.notebook import is_of_session, newest_first
 from leakscope.capture.torch_private import BACKWARD_OF
 from leakscope.graph.model import ReferenceKind
 
@@ -16,9 +17,12 @@ def line_of_namespace(namespace: dict[str, Any], name: str, last: bool) -> str:
     """`train.py:12`, where a module's global of this name is bound; "" where no line shows it. As for the others below.
 
     `last` asks for the line that binds it last: a tensor is held by the assignment made last, while a container is
-    made once and then filled.
+    made once and then filled. In a notebook it is the cell that ran last of those that bind it.
     """
     filename = namespace.get("__file__")
+    if is_of_session(namespace):
+        bound = ((cell, source.local_line(cell, "", name, last)) for cell in newest_first())
+        return next((source.at(cell, line) for cell, line in bound if line), "")
     if type(filename) is not str or not source.is_users(filename):
         return ""
     return _at(filename, source.local_line(filename, "", name, last))

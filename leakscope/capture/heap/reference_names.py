@@ -155,7 +155,7 @@ class ReferenceNames:
         obj = self._objects[holder]
         style = self._folds.style.get(holder)
         if style is None:
-            return _referents(obj, type(obj), has_folded_dict=holder in self._folds.with_dict)
+            return named_referents(obj, type(obj), has_folded_dict=holder in self._folds.with_dict)
         if style is Style.MRO:
             return ((ATTRIBUTE, ".__mro__", base) for base in obj)
         return _closure(self._objects[self.stands_for(holder)], obj)
@@ -239,7 +239,8 @@ def _closure(function: Any, cells: Sequence[Any]) -> Iterator[Named]:
         yield CLOSURE, f"closure {name}", cell
 
 
-def _referents(obj: Any, kind: type, has_folded_dict: bool) -> Iterator[Named]:
+def named_referents(obj: Any, kind: type, has_folded_dict: bool) -> Iterator[Named]:
+    """What one object of Python's holds, by name; its own dict's items but where that dict is folded into it."""
     reader = reader_of(kind)
     if reader is not None:
         yield from reader(obj)

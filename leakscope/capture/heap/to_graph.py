@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,6 +11,9 @@ import numpy as np
 from leakscope.capture.heap.describe import Described, describe, namespace
 from leakscope.capture.heap.explain import ExplainedHeap
 from leakscope.capture.heap.native.references import Storage
+from leakscope.capture.heap.python.beginnings import Beginnings
+from leakscope.capture.heap.python.classes import package_base
+from leakscope.capture.heap.python.setters import package_that_sets
 from leakscope.capture.heap.reference_names import NamedReference, ReferenceNames
 from leakscope.capture.process.pause import go_on
 from leakscope.graph.model import (
@@ -21,12 +24,15 @@ from leakscope.graph.model import (
     HeapGraph,
     Ints,
     ObjectKind,
+    ReferenceKind,
     RootKind,
 )
 from leakscope.graph.reach import reachable
 
 _STORAGE = ObjectKind.STORAGE
 _STORAGE_TEXT = _STORAGE.value
+_OF_CLASSES = (ObjectKind.INSTANCE, ObjectKind.NN_MODULE, ObjectKind.OPTIMIZER)
+"""Kinds of objects whose classes derive from those of packages that give advice of their own."""
 _KIND_CODES = {kind: code for code, kind in enumerate(KINDS)}
 _REFERENCE_CODES = {kind: code for code, kind in enumerate(REFERENCE_KINDS)}
 _ROOT_CODES = {root: code for code, root in enumerate(ROOTS)}
@@ -69,15 +75,17 @@ def _columns(rows: Sequence[tuple[Any, ...]], count: int) -> list[Sequence[Any]]
     return list(zip(*rows, strict=True)) if rows else [()] * count
 
 
-def to_heap_graph(heap: ExplainedHeap, facts: StorageFacts) -> tuple[HeapGraph, list[int], dict[int, int]]:
+def to_heap_graph(
+    heap: ExplainedHeap, facts: StorageFacts, beginnings: Beginnings
+) -> tuple[HeapGraph, list[int], dict[int, int]]:
     """The graph, for each of its objects the index in the sweep, and where each container stands that is gaining."""
     names = ReferenceNames(heap.native, heap.refcounts, heap.pruned)
     order = [k for k in heap.pruned.objects.tolist() if names.stands_for(k) == k]
     place = {k: i for i, k in enumerate(order)}
-    references = dict.fromkeys(r for r in names.references() if r.holder in place and r.held in place)
-    kept = _columns(sorted(references), len(NamedReference._fields))
+    references = sorted({r for r in names.references() if r.holder in place and r.held in place})
+    kept = _columns(references, len(NamedReference._fields))
     holder, held = (_ints([place[k] for k in column]) for column in kept[:2])
-    storages = _storages_in(order, heap)
+    storages, freed = _storages_in(order, heap), _freed(order, heap)
     described = [_of_storage(storages[i], facts) if i in storages else _of_object(k, heap) for k, i in place.items()]
     kinds, types, labels, own_names, where, sizes = _columns(described, len(Described._fields))
     text = _Strings()
@@ -90,8 +98,8 @@ def to_heap_graph(heap: ExplainedHeap, facts: StorageFacts) -> tuple[HeapGraph, 
         where=text.codes(where),
         bytes=_ints([storages[i].bytes if i in storages else 0 for i in range(len(order))]),
         size=_ints(sizes),
-        root=_roots(order, heap, holder, held),
-        freed=_freed(order, heap),
+        root=_roots(order, heap, holder, held, beginnings.callbacks),
+        freed=freed,
         unexplained=heap.refcounts.unexplained[order].astype(np.int64) if order else _ints([]),
         holder=holder,
         held=held,
@@ -102,8 +110,37 @@ def to_heap_graph(heap: ExplainedHeap, facts: StorageFacts) -> tuple[HeapGraph, 
         made_at={i: facts.made_at[a] for i, a in address.items() if a in facts.made_at},
         comm_uses={i: facts.comm_uses[a] for i, a in address.items() if a in facts.comm_uses},
         device={i: facts.device[a] for i, a in address.items() if a in facts.device} if facts.device else {},
+        given={place[k]: name for k, name in beginnings.given.items() if k in place and freed[place[k]] == 0},
+        bases=_bases(order, described, heap),
+        set_by=_set_by(references, place, freed, heap),
     )
     return graph, order, {k: place[at] for k in heap.gaining if (at := names.stands_for(k)) in place}
+
+
+def _bases(order: Sequence[int], described: Sequence[Described], heap: ExplainedHeap) -> dict[str, str]:
+    """The class of a package's that each type of the user's derives from, for those that have one."""
+    bases: dict[str, str] = {}
+    for index, told in zip(order, described, strict=True):
+        if told.where and told.kind in _OF_CLASSES and told.type not in bases:
+            bases[told.type] = package_base(type(heap.native.sweep.objects[index]))
+    return {name: base for name, base in bases.items() if base}
+
+
+def _set_by(
+    references: Sequence[NamedReference], place: Mapping[int, int], freed: Ints, heap: ExplainedHeap
+) -> dict[int, str]:
+    """The package that sets each attribute of garbage which no line of the user's does."""
+    known: dict[tuple[int, str], str] = {}
+    packages: dict[int, str] = {}
+    objects = heap.native.sweep.objects
+    for index, r in enumerate(references) if freed.any() else ():
+        if freed[place[r.holder]] and r.kind is ReferenceKind.ATTRIBUTE and not r.where and r.name.startswith("."):
+            kind = type(objects[r.holder])
+            if (id(kind), r.name) not in known:
+                known[id(kind), r.name] = package_that_sets(kind, r.name[1:])
+            if known[id(kind), r.name]:
+                packages[index] = known[id(kind), r.name]
+    return packages
 
 
 def _freed(order: Sequence[int], heap: ExplainedHeap) -> Ints:
@@ -136,14 +173,14 @@ def _ints(values: Sequence[int]) -> Ints:
     return np.asarray(values, dtype=np.int64)
 
 
-def _roots(order: list[int], heap: ExplainedHeap, holder: Ints, held: Ints) -> Ints:
+def _roots(order: list[int], heap: ExplainedHeap, holder: Ints, held: Ints, callbacks: Collection[int]) -> Ints:
     """Why each object lives; what lives for a reason outside the pruned graph is a root of the interpreter's."""
     codes = np.zeros(len(order), dtype=np.int64)
     for i, index in enumerate(order):
         if index in heap.pruned.modules:
             codes[i] = _ROOT_CODES[RootKind.MODULE]
         elif index in heap.running:
-            codes[i] = _ROOT_CODES[RootKind.FRAME]
+            codes[i] = _ROOT_CODES[RootKind.CALLBACK if index in callbacks else RootKind.FRAME]
         elif heap.refcounts.unexplained[index] > 0:
             codes[i] = _ROOT_CODES[RootKind.NATIVE]
     alive = _freed(order, heap) == 0

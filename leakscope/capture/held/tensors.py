@@ -63,6 +63,10 @@ class Tensors:
         self.scan()
         return None
 
+    def draw_line(self) -> None:
+        """What comes now comes after the mark; nothing is collected."""
+        self.mark = []
+
     def scan(self) -> None:
         """Know all that there are, from all that gc knows."""
         self._add(listed()[0])

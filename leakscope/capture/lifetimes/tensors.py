@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from leakscope.capture.heap.python.listed import listed
+from leakscope.capture.heap.python.listed import objects_listed
 from leakscope.capture.heap.raw_types import mro
 from leakscope.capture.torch_private import TensorBase
 
@@ -42,7 +42,7 @@ def each_tensor(value: Any, kinds: Kinds, take: Callable[[Any], None]) -> None:
 def tensors_alive() -> Iterator[Any]:
     """Every tensor gc knows, and the gradients that may live in C++ alone."""
     kinds = Kinds()
-    for obj in listed()[0]:
+    for obj in objects_listed():
         if kinds[type(obj)] == TENSOR:
             yield obj
             if TensorBase.is_leaf.__get__(obj) and TensorBase.requires_grad.__get__(obj):

@@ -123,17 +123,21 @@ class LifetimeTracker:
         if reason:
             self._starts.clear()
             return unjudged(step, f"lifetimes were not watched: {reason}")
-        self._home = threading.get_ident()
         self._second, self._peak, self._look, self._deaf = -1, None, None, False
+        self._watch(self._fullest)
+        self._modules.enter(self._patches)
+        return None
+
+    def _watch(self, device: Callable[[], str]) -> None:
+        """See each operation from here on, and the storages whose memory counts: those on this device."""
+        self._home = threading.get_ident()
         self._optimizing = False
         with without_functions():
-            self._table = Table(torch.device(self._fullest()), self._patches.guard)
+            self._table = Table(torch.device(device()), self._patches.guard)
             self._table.there(tensors_alive())
-        self._modules.enter(self._patches)
         self._raw_access.enter(self._patches)
         self._mode = watching_mode(self._dispatched, self._patches.guard)
         enter(self._mode, self._patches)
-        return None
 
     def _go_on(self) -> Lifetimes | None:
         table = self._table
@@ -208,7 +212,11 @@ class LifetimeTracker:
         table.count()
         if name.startswith("c10d::"):
             self._send(args)
-        peak = self._peak
+        self._counted()
+
+    def _counted(self) -> None:
+        """An operation is over, and what is alive is counted."""
+        table, peak = self._table, self._peak
         if peak is not None and self._look is None and len(table.operations) - 1 - self._second == peak.operation:
             self._at_the_peak(peak)
 

@@ -86,15 +86,15 @@ class Schedule:
         return self._taken < len(FIRST_LOOKS) and step >= self.warmup + FIRST_LOOKS[self._taken]
 
     def _affords_first(self, elapsed: float) -> bool:
-        if self._taken < _NEEDED:
-            return self._is_worth_a_verdict(elapsed)
-        return self.worked + self._work <= _CHEAP_S or self._is_within_budget(elapsed)
+        at_once = self._is_worth_a_verdict(elapsed) if self._taken < _NEEDED else self.worked + self._work <= _CHEAP_S
+        return at_once or self._is_within_budget(elapsed)
 
     def _is_worth_a_verdict(self, elapsed: float) -> bool:
         return self.worked + self._work <= _AT_ONCE_S + _SHARE_AT_FIRST * elapsed
 
     def _is_within_budget(self, elapsed: float) -> bool:
-        return max(self.with_one_more, self.peers_spent) <= self.budget * elapsed
+        """The time of a look is part of the run's: with a budget of 1, all of it, none is too dear."""
+        return max(self.with_one_more, self.peers_spent) <= self.budget * (elapsed + self._cost)
 
     def _is_called_for(self, elapsed: float) -> bool:
         """Had memory risen at the step before?"""

@@ -17,14 +17,14 @@ ROOTS = tuple(
     for path in {sysconfig.get_paths()["stdlib"], sysconfig.get_paths()["platstdlib"], *site.getsitepackages()}
 )
 """Folders of the standard library and of installed packages."""
-_SITE_PACKAGES = f"{os.sep}site-packages{os.sep}"
+SITE_PACKAGES = f"{os.sep}site-packages{os.sep}"
 # the default of torch/_inductor/runtime/cache_dir_utils.py
 _INDUCTOR = os.path.join(os.path.realpath(tempfile.gettempdir()), "torchinductor_")
 
 
 def is_installed(path: str) -> bool:
     """Whether a real path lies where libraries are installed."""
-    return path.startswith(ROOTS) or _SITE_PACKAGES in path
+    return path.startswith(ROOTS) or SITE_PACKAGES in path
 
 
 @lru_cache(maxsize=4096)

@@ -6,6 +6,7 @@ import re
 import sys
 from collections.abc import Sequence
 
+from leakscope.capture.source.notebook import newest_first
 from leakscope.capture.source.user_source import is_users, lines_of, short
 
 _MAX_FILES = 300
@@ -17,8 +18,11 @@ _MAX_LINES = 20_000
 
 
 def users_sources() -> dict[str, tuple[str, ...]]:
-    """Lines of every file of the user's that this process has imported, by the short name used for lines in a run."""
-    sources: dict[str, tuple[str, ...]] = {}
+    """Lines of every file of the user's that this process has imported, by the short name used for lines in a run.
+
+    In a notebook those of its cells, as they ran last.
+    """
+    sources = {short(cell): tuple(line.rstrip("\n") for line in lines_of(cell)) for cell in newest_first()[:_MAX_FILES]}
     for module in list(sys.modules.values()):
         # the module's dict is read, not its attributes: a module may define __getattr__
         namespace = module.__dict__ if type(module).__name__ == "module" else {}

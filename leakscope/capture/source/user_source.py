@@ -12,7 +12,8 @@ from pathlib import Path
 from types import CodeType
 from typing import Final
 
-from leakscope.capture.source.library_files import ROOTS, is_installed, writer_of
+from leakscope.capture.source.library_files import ROOTS, SITE_PACKAGES, is_installed, writer_of
+from leakscope.capture.source.notebook import cell_name
 
 _READ: Final = 4
 """Fields of an entry of `linecache.cache` whose lines are there: size, time, lines, name (CPython Lib/linecache.py)."""
@@ -22,7 +23,7 @@ _OWN = str(Path(__file__).resolve().parents[2]) + os.sep
 @lru_cache(maxsize=4096)
 def is_users(filename: str) -> bool:
     """Whether a file is the user's own code: no library's, nor written by one, and not leakscope's."""
-    if not filename or filename.startswith("<"):
+    if not filename or (filename.startswith("<") and not cell_name(filename)):
         return False
     path = os.path.realpath(filename)
     return not path.startswith(_OWN) and not is_installed(path) and not writer_of(path)
@@ -33,9 +34,16 @@ def is_ours(filename: str) -> bool:
     return os.path.realpath(filename).startswith(_OWN)
 
 
-@lru_cache(maxsize=4096)
 def short(filename: str) -> str:
-    """The file as a person would write it: relative to the working directory where it lies below it."""
+    """The file as a person would write it: relative to the working directory where it lies below it.
+
+    A cell of a notebook is `In[5]`, by the number of its last run.
+    """
+    return cell_name(filename) or _short(filename)
+
+
+@lru_cache(maxsize=4096)
+def _short(filename: str) -> str:
     if not is_users(filename):
         return library_name(filename)
     try:
@@ -50,6 +58,8 @@ def library_name(filename: str) -> str:
     for root in ROOTS:
         if path.startswith(root):
             return f"<{path[len(root) :].removeprefix('site-packages/')}>"
+    if SITE_PACKAGES in path:  # of an environment beside this one, which a .pth file names
+        return f"<{path.rpartition(SITE_PACKAGES)[2]}>"
     writer = writer_of(path)
     return f"<{writer}/{Path(filename).name}>" if writer else f"<{Path(filename).name}>"
 

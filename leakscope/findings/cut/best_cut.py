@@ -34,6 +34,11 @@ def best_cut(candidate: Candidate) -> tuple[Cut | None, dict[int, int], tuple[in
     return _of_cycle(candidate) if candidate.group.freed != 0 else _of_path(candidate)
 
 
+def best_cut_with_gc(candidate: Candidate) -> Cut | None:
+    """The same of what is alive, where a full collection comes after the cut."""
+    return _on_path(candidate, _freed_with_gc)[0]
+
+
 def _of_cycle(candidate: Candidate) -> tuple[Cut | None, dict[int, int], tuple[int, ...]]:
     graph, group = candidate.graph, candidate.group
     positions = around_cycle(candidate)

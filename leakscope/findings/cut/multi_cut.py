@@ -42,7 +42,7 @@ def minimal_cut(
     typical = group.storages[len(group.storages) // 2]  # the last one made may still be in use
     compared = group.storages[:: -(-len(group.storages) // _MAX_COMPARED)]
     while len(cuts) < MAX_REFERENCES:
-        rest, number = _without(candidate.graph, [*beside, *cuts])
+        rest, number = without(candidate.graph, [*beside, *cuts])
         paths = paths_from_roots(rest)
         path = tuple(int(number[reference]) for reference in paths.path_to(rest, typical))
         if not path:
@@ -56,14 +56,14 @@ def minimal_cut(
         cuts.append(shared)
         held_by.append(holder)
         if freed(cuts) >= FREED_THRESHOLD * group.bytes:
-            needed = _needed(cuts, lambda some: freed(some) >= FREED_THRESHOLD * group.bytes)
+            needed = those_needed(cuts, lambda some: freed(some) >= FREED_THRESHOLD * group.bytes)
             if len(cuts) + bool(beside) == 1:
                 return (), ()
             return tuple(cuts[k] for k in needed), tuple(held_by[k] for k in needed)
     return (), ()
 
 
-def _needed(cuts: Sequence[int], is_enough: Callable[[Sequence[int]], bool]) -> list[int]:
+def those_needed(cuts: Sequence[int], is_enough: Callable[[Sequence[int]], bool]) -> list[int]:
     """Positions of those cuts without which the others are not enough.
 
     One found late may make an earlier one needless.
@@ -90,7 +90,7 @@ def _last_shared(candidate: Candidate, below: Mapping[int, int], count: int) -> 
     return shared[-1] if shared else None
 
 
-def _without(graph: HeapGraph, references: Sequence[int]) -> tuple[HeapGraph, Ints]:
+def without(graph: HeapGraph, references: Sequence[int]) -> tuple[HeapGraph, Ints]:
     """The graph without these references, and what number each of its references had."""
     if not references:
         return graph, np.arange(len(graph.holder))

@@ -11,7 +11,7 @@ from leakscope.findings.facts import Bounded, TooLarge
 from leakscope.findings.grouping.groups import Group
 from leakscope.findings.grouping.growth import Series
 from leakscope.findings.naming.expressions import as_expression, line_of
-from leakscope.findings.naming.trace import OF_TENSORS, generic, passes_through
+from leakscope.findings.naming.trace import OF_TENSORS, own_name, passes_through, written
 from leakscope.graph.model import HeapGraph, Object, ObjectKind, Reference
 from leakscope.graph.paths import paths_from_roots
 
@@ -61,13 +61,13 @@ class Candidate:
 
     def name(self, reference: int) -> str:
         """A reference's own name: `.seen`, `[i]` where it is one of many items, `[1]` where all hangs on that item."""
-        return self.names.get(reference, generic(self.graph.reference(reference).name))
+        return self.names.get(reference, written(self.graph, self.graph.reference(reference)))
 
     @cached_property
     def names(self) -> Mapping[int, str]:
         """References on the way that are not told by their generic names: `[1]` of its kind, `.client{i}` for many."""
         many = self.group.many
-        own = {reference: self.graph.reference(reference).name for reference in self.one_of_its_kind}
+        own = {reference: own_name(self.graph, self.graph.reference(reference)) for reference in self.one_of_its_kind}
         return own | ({self.group.path[many.place]: many.name} if many else {})
 
     @cached_property

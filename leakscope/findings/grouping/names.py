@@ -10,7 +10,7 @@ from itertools import pairwise, takewhile
 
 from leakscope.findings.grouping.groups import Group, OneOfMany
 from leakscope.findings.grouping.growth import MIN_LOOKS
-from leakscope.findings.naming.trace import part_of
+from leakscope.findings.naming.trace import MODULE_DICTS, part_of
 from leakscope.graph.model import HeapGraph
 
 Key = tuple[str, ...]
@@ -21,8 +21,6 @@ _NUMBER = re.compile(r"\d+")
 _ANY_NUMBER = "{i}"
 _ANY_NAME = ".{name}"
 """As in the f-string that makes such names."""
-_DICTS = ("torch.nn.modules.container.ModuleDict", "torch.nn.modules.container.ParameterDict")
-"""Modules whose attributes are written as items."""
 _SHARED = 2
 """Parts of a key that holders which gain the same names have in common: their root, and what hangs on it; chosen."""
 _MANY = 4
@@ -164,7 +162,7 @@ def _one_of(same: Sequence[Group], graph: HeapGraph, key: Key, place: int, told:
         holder_type = graph.strings[graph.type[graph.holder[typical.path[on_path]]]]
         many = OneOfMany(
             on_path,
-            f"['{told.removeprefix('.')}']" if holder_type in _DICTS else told,
+            f"['{told.removeprefix('.')}']" if holder_type in MODULE_DICTS else told,
             frozenset(_name(group.key[place]) for group in same),
             len({group.key[:place] for group in same}),
         )

@@ -18,10 +18,16 @@ _NAME = "objects"
 
 
 def counted_objects_of(look: Look) -> int:
-    """Bytes of objects that are no tensors, gained since the process was first looked at, that the host's counter
-    counts: what Python's own arenas serve is not in its count.
+    """Bytes of objects that are no tensors, gained since the process was first looked at, as `counted_of` has them."""
+    return sum(counted_of(look, row) for row in look.containers)
+
+
+def counted_of(look: Look, row: GainingContainer) -> int:
+    """Bytes of a container's gain that the host's counter counts: what Python's own arenas serve is not in its count.
+
+    All of them where a look has no count for them to be set against.
     """
-    return sum(row.counted_bytes for row in look.containers)
+    return row.bytes if look.counted_bytes is None else row.counted_bytes
 
 
 def with_objects_for_storages(rank: Rank) -> Rank | None:

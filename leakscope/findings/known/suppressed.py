@@ -53,7 +53,7 @@ def _names(one: Suppression, finding: Finding) -> bool:
 
 def _texts(finding: Finding) -> Iterator[str]:
     """All that a pattern may name it by."""
-    yield from (finding.fingerprint, finding.rule, finding.subject)
+    yield from filter(None, (finding.fingerprint, finding.rule, finding.subject, finding.library))
     references = () if finding.cut is None else finding.cut.references
     yield from (reference.written for reference in references)
     for where in (*(at for reference in references for at in (reference.where, *reference.added_at)), *finding.made_at):

@@ -111,11 +111,6 @@ def gc_advice(run: Run, findings: Sequence[Finding]) -> tuple[RunFacts, ...]:
     return tuple(facts)
 
 
-def collecting_matters(facts: Sequence[RunFacts]) -> bool:
-    """Whether there is something to do about collecting: it frees what a leak leaves, or takes the steps' time."""
-    return any(isinstance(f, CutsInstead) or (isinstance(f, FreezeSaves) and f.share is not None) for f in facts)
-
-
 def _of_rank(rank: Rank) -> list[RunFacts]:
     # what came before the end of the first step is mostly imports
     rank = replace(rank, steps=rank.steps[1:])

@@ -117,9 +117,9 @@ def largest_holder(rank: Rank) -> Holder | None:
     graph = look.heap
     sizes = [(_bytes(look, group), group) for group in group_storages(graph)]
     size, group = max(sizes, key=lambda pair: pair[0], default=(0, None))
-    if group is None or group.freed or is_model(graph, group) or not _is_named(graph, group):
+    if group is None or group.freed or is_model(graph, group) or not is_named(graph, group):
         return None
-    return Holder(*_named(graph, group), size, look.explained_bytes)
+    return Holder(*named(graph, group), size, look.explained_bytes)
 
 
 def _bytes(look: Look, group: Group) -> int:
@@ -214,29 +214,36 @@ def _look_at(rank: Rank, step: int, occasion: str = "memory") -> Look | None:
 
 def alive_then(rank: Rank, look: Look, failed_rank: int | None, most: int = MOST_HOLDERS) -> Alive:
     """What was alive at a look, the largest holders first."""
-    rows: dict[tuple[str, str, Garbage | None], tuple[int, int]] = {}
-    for group in group_storages(look.heap):
-        holder = _holder(look.heap, group)
-        size, count = rows.get(holder, (0, 0))
-        rows[holder] = (size + group.bytes, count + len(group.storages))
-    largest = sorted(rows.items(), key=lambda row: -row[1][0])[:most]
-    holders = tuple(HeldThen(size, count, *holder) for holder, (size, count) in largest)
+    holders = holders_then(look.heap, most)
     return Alive(rank=rank.number, bytes=look.explained_bytes, holders=holders, failed_rank=failed_rank)
+
+
+def holders_then(graph: HeapGraph, most: int, among: frozenset[int] | None = None) -> tuple[HeldThen, ...]:
+    """Who held these storages, or all of them, the largest holders first."""
+    rows: dict[tuple[str, str, Garbage | None], tuple[int, int]] = {}
+    for group in group_storages(graph):
+        storages = [s for s in group.storages if among is None or s in among]
+        if storages:
+            holder = _holder(graph, group)
+            size, count = rows.get(holder, (0, 0))
+            rows[holder] = (size + int(graph.bytes[storages].sum()), count + len(storages))
+    largest = sorted(rows.items(), key=lambda row: -row[1][0])[:most]
+    return tuple(HeldThen(size, count, *holder) for holder, (size, count) in largest)
 
 
 def _holder(graph: HeapGraph, group: Group) -> tuple[str, str, Garbage | None]:
     """(name, line, garbage): what a user would call it, or that nothing alive holds it."""
     if group.freed:
         return "", "", Garbage.WAITS_FOR_GC if group.freed > 0 else Garbage.NEVER_FREED
-    return (*_named(graph, group), None)
+    return (*named(graph, group), None)
 
 
-def _is_named(graph: HeapGraph, group: Group) -> bool:
+def is_named(graph: HeapGraph, group: Group) -> bool:
     """Whether a variable of a function or of a module leads there."""
     return any(graph.object(int(graph.holder[r])).kind in (ObjectKind.FRAME, ObjectKind.NAMESPACE) for r in group.path)
 
 
-def _named(graph: HeapGraph, group: Group) -> tuple[str, str]:
+def named(graph: HeapGraph, group: Group) -> tuple[str, str]:
     """`net.weight in main()` and the line, from the frame nearest to the memory, which the error's traceback may
     keep.
     """

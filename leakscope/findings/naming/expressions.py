@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
-from leakscope.findings.naming.trace import NO_NAMES, generic
+from leakscope.findings.naming.trace import NO_NAMES, generic, written
 from leakscope.graph.model import HeapGraph, Object, ObjectKind, Reference, ReferenceKind
 from leakscope.graph.ownership import is_users
 
@@ -47,8 +47,10 @@ def as_expression(graph: HeapGraph, path: Sequence[int], last: int, names: Mappi
     """
     above = _down_to(path, last)
     inner = _inner(graph, above)
-    above, text = above[inner:], "self" if inner else ""
+    above = above[inner:]
     root = graph.object(int(graph.holder[above[0]]))
+    given = "" if inner else graph.given.get(root.index, "")
+    text = "self" if inner else given
     for place, reference in enumerate(above):
         r = graph.reference(reference)
         of_python = _of_python(graph, above, place)
@@ -60,9 +62,11 @@ def as_expression(graph: HeapGraph, path: Sequence[int], last: int, names: Mappi
         if r.kind in (ReferenceKind.CLOSURE, ReferenceKind.LOCAL) and text:
             if reference != last:
                 return as_part_of_holder(graph, last, names)
-            return f"{names.get(reference, generic(r.name))} of {_in(text, root)}"
+            return f"{names.get(reference, written(graph, r))} of {text if given else _in(text, root)}"
         if not (r.name == ".data" and graph.object(r.holder).type in _WEAK_DICTS):
-            text += names.get(reference, generic(r.name)).removeprefix("local ").removeprefix("closure ")
+            text += names.get(reference, written(graph, r)).removeprefix("local ").removeprefix("closure ")
+    if given:
+        return text
     if inner or root.kind in (ObjectKind.FRAME, ObjectKind.NAMESPACE):
         return _in(text, root)
     return as_part_of_holder(graph, last, names)
@@ -158,7 +162,7 @@ def as_part_of_holder(graph: HeapGraph, reference: int, names: Mapping[int, str]
         if holder.kind in (ObjectKind.FUNCTION, ObjectKind.FRAME, ObjectKind.GENERATOR)
         else holder.label
     )
-    name = names.get(reference, generic(r.name))
+    name = names.get(reference, written(graph, r))
     return _in_its_holder(graph, r.holder, name) or f"{name} of {owner}"
 
 

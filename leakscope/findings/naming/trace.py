@@ -11,18 +11,21 @@ from functools import lru_cache
 from leakscope.findings.kinds import HopStatus
 from leakscope.findings.model import Hop
 from leakscope.findings.why import HopReason
-from leakscope.graph.model import HeapGraph, ObjectKind, ReferenceKind, RootKind
+from leakscope.graph.model import HeapGraph, ObjectKind, Reference, ReferenceKind, RootKind
 
 _TENSORS = (ObjectKind.TENSOR, ObjectKind.PARAMETER)
 OF_TENSORS = (*_TENSORS, ObjectKind.GRAD_NODE, ObjectKind.STORAGE)
 """Kinds of what a tensor is made of and what made it."""
 NO_NAMES: Mapping[int, str] = {}
+MODULE_DICTS = ("torch.nn.modules.container.ModuleDict", "torch.nn.modules.container.ParameterDict")
+"""Types that a user asks by key for what are attributes to torch."""
 _REPEATED = 3
 """Parts of a key in which the next one is looked for: a linked list repeats `.next`, one of dicts three references."""
 
 
 _ROOT_REASONS: Mapping[str, HopReason] = {
     RootKind.FRAME: HopReason.FUNCTION_RUNS,
+    RootKind.CALLBACK: HopReason.FUNCTION_RUNS,
     RootKind.MODULE: HopReason.MODULE,
     RootKind.THREAD: HopReason.THREAD_RUNS,
     RootKind.NATIVE: HopReason.NATIVE,
@@ -37,6 +40,19 @@ def generic(name: str) -> str:
     if re.fullmatch(r"\[-?\d+\]", name):
         return "[i]"
     return re.sub(r"\[\d+\]$", "[i]", name) if name.startswith((".next_functions", "saved")) else name
+
+
+def own_name(graph: HeapGraph, reference: Reference) -> str:
+    """A reference as its user would write it: `['auroc']` for what stands in a ModuleDict, an attribute to torch."""
+    by_key = reference.name.startswith(".") and graph.object(reference.holder).type in MODULE_DICTS
+    if by_key and graph.object(reference.held).kind in (ObjectKind.NN_MODULE, ObjectKind.PARAMETER):
+        return f"['{reference.name[1:]}']"
+    return reference.name
+
+
+def written(graph: HeapGraph, reference: Reference) -> str:
+    """Its own name without what changes from step to step."""
+    return generic(own_name(graph, reference))
 
 
 def any_item(text: str) -> str:
@@ -70,7 +86,7 @@ def key_of(graph: HeapGraph, start: int, path: Sequence[int], names: bool = Fals
     tensors = (k for k, kind in enumerate(kinds) if kind in _TENSORS and not passes_through(graph, path[k]))
     before = next(tensors, len(kinds))
     items = [k for k in range(before) if kinds[k] == ObjectKind.CONTAINER]
-    parts = [_kind_and_name(graph, start) + _native_type(graph, start)]
+    parts = [_kind_and_name(graph, start) + _native_type(graph, start) + _given_apart(graph, start)]
     for reference in path[: items[-1] + 1 if items else before]:
         part = part_of(graph, reference, names)
         if part not in parts[-_REPEATED:]:
@@ -94,6 +110,12 @@ def _native_type(graph: HeapGraph, start: int) -> str:
     obj = graph.object(start)
     held = obj.root == RootKind.NATIVE and obj.kind in _TENSORS
     return f" {obj.label.split()[-1].partition('[')[0]}" if held and "[" in obj.label else ""
+
+
+def _given_apart(graph: HeapGraph, start: int) -> str:
+    """The name that the user gave an object, where another one of its type was given, too; else its type says it."""
+    alike = [index for index in graph.given if graph.type[index] == graph.type[start]]
+    return f" {graph.given[start]}" if start in graph.given and len(alike) > 1 else ""
 
 
 def fingerprint(parts: Sequence[str]) -> str:
@@ -122,13 +144,15 @@ def hops(
         leaked = place >= leaked_from
         status = HopStatus.LEAKED if leaked else HopStatus.EXPECTED
         reason = reasons[1] if leaked else _ROOT_REASONS.get(obj.root) or reasons[0]
-        hop = Hop(obj.label, obj.type, obj.kind, obj.where, status, "", reason or "", index=index, name=obj.name)
+        label = f"{graph.given[index]} ({obj.label})" if place == 0 and index in graph.given else obj.label
+        base = graph.bases.get(obj.type, "")
+        hop = Hop(label, obj.type, obj.kind, obj.where, status, "", reason or "", index=index, name=obj.name, base=base)
         if place < len(path):
             r = graph.reference(int(path[place]))
             hop = replace(
                 hop,
                 where=obj.where if obj.where and obj.kind == ObjectKind.FUNCTION else r.where or obj.where,
-                reference=names.get(r.index, generic(r.name)),
+                reference=names.get(r.index, written(graph, r)),
                 frees_bytes=frees.get(r.index),
                 references=(r.index,),
             )

@@ -197,4 +197,6 @@ def named_upstream(finding: Finding) -> Finding:
     known = None if finding.upstream else known_leak(finding.trace)
     if known is None:
         return finding
-    return replace(finding, origin=Origin.LIBRARY, upstream=Upstream(known.issue, known.what, known.cure))
+    return replace(
+        finding, origin=Origin.LIBRARY, library="torch", upstream=Upstream(known.issue, known.what, known.cure)
+    )

@@ -87,6 +87,7 @@ def _known(peak: PeakOfStep, kept: LibraryRetention, idle: Sequence[Idle]) -> Fi
         trace=trace,
         cut=on_trace(Cut((named,), frees), trace) if frees else None,
         origin=Origin.LIBRARY,
+        library="torch",
         upstream=Upstream(known.issue, known.what),
         made_at=_made_at(idle),
         sightings=(Sighting(peak.rank, peak.step.step, size),),

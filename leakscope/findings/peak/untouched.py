@@ -110,7 +110,8 @@ def _entries(graph: HeapGraph, ended: Mask) -> Ints:
     inside = ended.copy()
     for kind in _OF_ERRORS:
         inside[graph.of_kind(kind)] = True
-    named = np.isin(graph.root, [ROOTS.index(root) for root in (RootKind.NONE, RootKind.MODULE, RootKind.FRAME)])
+    of_program = (RootKind.NONE, RootKind.MODULE, RootKind.FRAME, RootKind.CALLBACK)
+    named = np.isin(graph.root, [ROOTS.index(root) for root in of_program])
     entries: Ints = np.flatnonzero((named & ~inside)[graph.holder] & inside[graph.held])
     return entries
 

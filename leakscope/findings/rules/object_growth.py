@@ -9,7 +9,7 @@ from enum import StrEnum
 from leakscope.findings.facts import Facts
 from leakscope.findings.grouping.candidate import Candidate
 from leakscope.findings.grouping.growth import Series
-from leakscope.findings.grouping.objects import row_of
+from leakscope.findings.grouping.objects import counted_of, row_of
 from leakscope.findings.kinds import RuleName
 from leakscope.findings.model import Finding
 from leakscope.graph.model import ObjectKind
@@ -78,9 +78,9 @@ def of_objects(finding: Finding, candidate: Candidate, looks: Sequence[Look]) ->
 
 
 def counted_series(candidate: Candidate, looks: Sequence[Look]) -> tuple[int, ...]:
-    """The candidate's bytes at each of the looks that the host's counter has in its count."""
+    """The candidate's bytes at each of the looks, as `counted_of` has them."""
     at = candidate.storages_at
-    return tuple(sum(row_of(look, s).counted_bytes for s in at.get(look.step, ())) for look in looks)
+    return tuple(sum(counted_of(look, row_of(look, s)) for s in at.get(look.step, ())) for look in looks)
 
 
 def _gained(look: Look, storages: Sequence[int]) -> int:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from leakscope.graph.as_json import from_json as heap_from_json
+from leakscope.graph.as_json import is_same
 from leakscope.graph.model import HeapGraph
 from leakscope.record.folder import look_name
 from leakscope.record.kinds import Occasion
@@ -29,7 +30,7 @@ def read_looks(folder: Path, damage: Damage) -> tuple[Look, ...]:
         look = damage.read(path, partial(_look, path.name), None)
         if look is not None:
             # what is worked out of a heap is worked out once for all looks that saw the same
-            same = (other.heap for other in looks if other.heap.is_same(look.heap))
+            same = (other.heap for other in looks if is_same(other.heap, look.heap))
             looks.append(replace(look, heap=next(same, look.heap)))
     return tuple(sorted(looks, key=lambda look: (look.step, look.occasion != Occasion.STEP)))
 

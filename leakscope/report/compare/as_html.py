@@ -9,6 +9,7 @@ from leakscope.report import html
 from leakscope.report.cleaning import cleaned
 from leakscope.report.compare import wording
 from leakscope.report.html.filters import FILTERS
+from leakscope.report.wording import title
 from leakscope.verdict import Verdict
 
 _COLOURS = {0: Verdict.CLEAN, 2: Verdict.INCONCLUSIVE}
@@ -33,4 +34,5 @@ def render(comparison: Comparison) -> str:
         colour=_COLOURS.get(comparison.exit_status, Verdict.LEAKS),
         kinds=[(change, wording.HEADINGS[change], comparison.of(change)) for change in Change],
         words=wording,
+        title=title,
     )

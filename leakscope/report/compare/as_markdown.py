@@ -9,7 +9,6 @@ from leakscope.report.cleaning import cleaned
 from leakscope.report.compare.wording import (
     HEADINGS,
     headline,
-    leak_text,
     line_of,
     peaks_text,
     rate_text,
@@ -18,6 +17,7 @@ from leakscope.report.compare.wording import (
     unseen_text,
 )
 from leakscope.report.formats.github_text import code, plain, sentence
+from leakscope.report.wording import title
 
 
 def render(comparison: Comparison) -> str:
@@ -38,7 +38,7 @@ def _lines(comparison: Comparison) -> Iterator[str]:
         yield from ("", "| | a step | leak | line |", "|-|-|-|-|")
     for leak in comparison.leaks:
         unseen = unseen_text(leak)
-        told = f"{leak_text(leak)} [{leak.finding.fingerprint}]{f'; {unseen}' if unseen else ''}"
+        told = f"{title(leak.finding)} [{leak.finding.fingerprint}]{f'; {unseen}' if unseen else ''}"
         line = line_of(leak.finding)
         cells = (
             plain(HEADINGS[leak.change].partition(":")[0]),

@@ -9,7 +9,6 @@ from leakscope.report.cleaning import cleaned
 from leakscope.report.compare.wording import (
     HEADINGS,
     headline,
-    leak_text,
     peaks_text,
     rate_text,
     side_text,
@@ -17,6 +16,7 @@ from leakscope.report.compare.wording import (
     where_text,
 )
 from leakscope.report.text.lines import WIDTH, Line, field_lines, laid_out, wrapped
+from leakscope.report.wording import title
 
 
 def render(comparison: Comparison, width: int = WIDTH) -> str:
@@ -39,5 +39,5 @@ def _lines(comparison: Comparison) -> Iterator[Line]:
             yield from ("", heading, "=" * len(heading))
         for leak in leaks:
             finding = leak.finding
-            yield from wrapped(f"{rate_text(leak)}: {leak_text(leak)} [{finding.fingerprint}]", "- ", "  ")
+            yield from wrapped(f"{rate_text(leak)}: {title(finding)} [{finding.fingerprint}]", "- ", "  ")
             yield from wrapped(where_text(leak), "  ", "  ")

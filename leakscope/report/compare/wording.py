@@ -9,7 +9,7 @@ from leakscope.findings.counters import counted_steps
 from leakscope.findings.known.comparison import Change, Compared, Comparison, Judged, rank_rate, script_of
 from leakscope.findings.model import Finding
 from leakscope.findings.naming.place import place_of
-from leakscope.report.wording import listed_numbers, plural, seen_text, steps_of, title, why_text
+from leakscope.report.wording import line_to_edit, listed_numbers, plural, seen_text, steps_of, why_text
 from leakscope.units import bytes_text
 
 HEADINGS = {
@@ -41,9 +41,7 @@ def headline(comparison: Comparison) -> str:
         said = {"BASE": "new or worse", "NEW": "fixed or better"}
         unsaid = " or ".join(said[name] for name in lost)
         return f"{' and '.join(lost)} could not be judged, so nothing is said to be {unsaid}"
-    words = {Change.NEW: "new", Change.WORSE: "worse", Change.PERSISTING: "persisting", Change.BETTER: "better",
-             Change.NOT_SEEN: "not seen", Change.SUPPRESSED: "suppressed", Change.FIXED: "fixed"}  # fmt: skip
-    counted = [f"{len(of)} {word}" for change, word in words.items() if (of := comparison.of(change))]
+    counted = [f"{len(of)} {change.replace('_', ' ')}" for change in Change if (of := comparison.of(change))]
     if comparison.exit_status:
         return f"leaks: {', '.join(counted)}"
     return f"no leak is new or worse{': ' if counted else ''}{', '.join(counted)}"
@@ -112,12 +110,8 @@ def rate_text(leak: Compared) -> str:
 
 
 def line_of(finding: Finding) -> str:
-    """The line to edit: that of the suggested edit, or what adds to it, or where it is held or was made."""
-    references = () if finding.cut is None else finding.cut.references
-    places = [finding.suggestion.where] if finding.suggestion is not None else []
-    places += [place for reference in references for place in reference.added_at]
-    places += [*(reference.where for reference in references), *finding.made_at]
-    found = (place_of(place) for place in places)
+    """The line to edit, else where it was made."""
+    found = (place_of(place) for place in (line_to_edit(finding), *finding.made_at))
     return next((place.at for place in found if place is not None), "")
 
 
@@ -137,11 +131,6 @@ def unseen_text(leak: Compared) -> str:
     return (
         f"{other} was looked at up to step {leak.unseen.until} only, and in BASE it was first seen after step {begun}"
     )
-
-
-def leak_text(leak: Compared) -> str:
-    """`kept gains tensors each step and lets none go`."""
-    return title(leak.finding)
 
 
 def where_text(leak: Compared) -> str:

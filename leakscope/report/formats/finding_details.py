@@ -27,7 +27,7 @@ def cut_line(finding: Finding) -> str:
     """What to cut, where, and what that frees; "" without a cut."""
     if finding.cut is None:
         return ""
-    where = f" at {finding.cut.where}" if finding.cut.where else ""
+    where = f", held at {finding.cut.where}" if finding.cut.where else ""
     return f"cut {cut_name(finding.cut)}{where}{also_text(finding.cut)}: {would_be_freed(finding)}"
 
 

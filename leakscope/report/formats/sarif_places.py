@@ -10,7 +10,7 @@ from leakscope.findings.kinds import HopStatus
 from leakscope.findings.model import Finding, Hop
 from leakscope.record.model import Run
 from leakscope.report.formats.source_tree import TreeLine, script_line, tree_line
-from leakscope.report.wording import reason_text, status_word
+from leakscope.report.wording import line_to_edit, reason_text, status_word
 
 ROOT = "SRCROOT"
 """Base of the user's own files."""
@@ -25,7 +25,7 @@ _MOST_RELATED = 100
 
 
 def location(run: Run, finding: Finding) -> dict[str, Any]:
-    """The line to change: of the cut, else of what is leaked, else where the memory was made, each in the user's own
+    """The line to edit, else of the cut, else of what is leaked, else where the memory was made, each in the user's own
     files first; for a leak of which no line is known the script's first, as code scanning refuses a log with a result
     that has none.
     """
@@ -33,7 +33,7 @@ def location(run: Run, finding: Finding) -> dict[str, Any]:
     cut = chain.from_iterable((reference.where, *reference.added_at) for reference in references)
     leaked = (hop.where for hop in finding.trace if hop.status == HopStatus.LEAKED)
     others = (hop.where for hop in finding.trace if hop.status != HopStatus.LEAKED)
-    lines = list(_lines(run, (*cut, *leaked, *finding.made_at, *reversed(tuple(others)))))
+    lines = list(_lines(run, (line_to_edit(finding), *cut, *leaked, *finding.made_at, *reversed(tuple(others)))))
     return _location(next((line for line in lines if not line.is_packages), script_line(run)))
 
 

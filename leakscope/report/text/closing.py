@@ -24,6 +24,7 @@ from leakscope.report.wording import (
     ledger_table,
     library,
     notes,
+    of_block,
     plural,
     ranks_text,
     run_text,
@@ -59,7 +60,7 @@ def closing_lines(run: Run, findings: Findings, groups: tuple[RankGroup, ...], p
         *_listed("Notes", notes(findings), findings),
         *_collecting(findings),
         *_named("Device", device_text(run)),
-        *(() if at_length else _ranks(run, groups)),
+        *(() if at_length or of_block(run) else _ranks(run, groups)),
         ("Run", about_text(run, whole=False)),
         *_more(run, page),
     ):
@@ -103,7 +104,8 @@ def _listed(name: str, found: tuple[Finding, ...], findings: Findings) -> Iterat
         yield name, f"{plural(len(found), 'finding')} beside, no leak"
         return
     for index, finding in enumerate(found[:SHOWN]):
-        yield name if index == 0 else "", f"{title(finding)}; {held_text(finding)} [{finding.fingerprint}]"
+        told = f"{title(finding)}; {held_text(finding)}; {finding.rule} [{finding.fingerprint}]"
+        yield name if index == 0 else "", told
     if len(found) > SHOWN:
         yield "", f"and {len(found) - SHOWN} more"
 

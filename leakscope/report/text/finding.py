@@ -35,15 +35,15 @@ SIGHTINGS_SHOWN = 4
 """Looks, the last ones, and ranks that looked at other steps: a line of each."""
 
 
-def finding_lines(run: Run, finding: Finding, number: int) -> Iterator[Line]:
-    """One finding: its title, its trace, its cut, and what there is to do."""
+def finding_lines(run: Run, finding: Finding, number: int, least: int = 0) -> Iterator[Line]:
+    """One finding: its title, its trace, its cut, and what there is to do; `least` as `trace_lines` has it."""
     yield from wrapped(f"{number}. {title(finding)}", "", "   ")
     block = of_block(run)
     held = held_text(finding, "after the block") if block else f"{held_text(finding)}; {seen_text(finding)}"
     yield from wrapped(f"{finding.rule} [{finding.fingerprint}]; {held}", "   ")
     yield ""
     if not holds_nothing(finding):
-        yield from _held(run, finding)
+        yield from _held(run, finding, least)
     if advice(finding):
         yield from field_lines("advice", advice(finding), INDENT, COLUMN)
     yield from _made_at(run, finding)
@@ -53,9 +53,9 @@ def finding_lines(run: Run, finding: Finding, number: int) -> Iterator[Line]:
         yield from field_lines("see" if index == 0 else "", place, INDENT, COLUMN)
 
 
-def _held(run: Run, finding: Finding) -> Iterator[Line]:
+def _held(run: Run, finding: Finding, least: int) -> Iterator[Line]:
     """What holds the memory, what to cut, and who frees it."""
-    if trace := list(trace_lines(finding)):
+    if trace := list(trace_lines(finding, least)):
         yield from trace
         yield ""
     yield from _cut(run, finding)
@@ -93,7 +93,7 @@ def _cut(run: Run, finding: Finding) -> Iterator[Line]:
     if cut is None:
         yield from field_lines("cut", no_cut_text(finding), INDENT, COLUMN)
         return
-    where = f" at {cut.where}" if cut.where else ""
+    where = f", held at {cut.where}" if cut.where else ""
     text = f"`{cut_name(cut)}`{where}{also_text(cut)}: {would_be_freed(finding)}"
     yield from field_lines("cut", text, INDENT, COLUMN)
     yield from _source(source_line(run, cut.where))

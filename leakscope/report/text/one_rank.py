@@ -16,7 +16,7 @@ from leakscope.report.text.ledger import ledger_lines
 from leakscope.report.text.lines import WIDTH, Line, field_lines, laid_out, wrapped
 from leakscope.report.text.ranks import error_lines
 from leakscope.report.text.small_print import small_print
-from leakscope.report.wording import cut_name, leaks, plural, ranks_text, run_text, title
+from leakscope.report.wording import cut_name, leaks, line_to_edit, plural, ranks_text, run_text, title
 from leakscope.units import bytes_text
 
 _COLUMN = 16
@@ -83,7 +83,7 @@ def _findings(findings: Findings, own: Findings, number: int) -> Iterator[Line]:
         which = f"leak {numbers[finding.fingerprint]}" if finding.fingerprint in numbers else finding.severity
         yield from wrapped(f"{which}: {title(finding)} [{finding.fingerprint}]", "- ", "  ")
         if finding.cut is not None:
-            yield from wrapped(f"cut `{cut_name(finding.cut)}` {finding.cut.where}".rstrip(), "  ")
+            yield from wrapped(f"cut `{cut_name(finding.cut)}` {line_to_edit(finding)}".rstrip(), "  ")
         yield from wrapped(_seen(finding, number), "  ")
     if own.findings:
         yield ""

@@ -33,6 +33,8 @@ TOLD = 3
 """Leaks that are told at some length, chosen: the first ones, on half a screen each."""
 LISTED = 20
 """Leaks that have a line at least, chosen."""
+LEAST_IN_TEST = 12
+"""Objects between the cut and the memory that a failing test counts instead of telling them, chosen: half a screen."""
 HEADINGS = {
     "leak": "Leaks",
     "library": "Held by libraries: no leak",
@@ -65,7 +67,7 @@ def _brief(run: Run, findings: Findings, page: str) -> Iterator[Line]:
         yield ""
     yield from closing_lines(run, findings, groups, page)
     yield from ("", *small_print(run, findings, verbose=False, groups=alike))
-    yield from last_lines(findings)
+    yield from last_lines(run, findings)
 
 
 def _whole(run: Run, findings: Findings) -> Iterator[Line]:
@@ -77,7 +79,7 @@ def _whole(run: Run, findings: Findings) -> Iterator[Line]:
     if device := list(device_lines(run)):
         yield from (*(line for text in device for line in wrapped(text, "", "  ")), "")
     yield from small_print(run, findings, verbose=True)
-    yield from last_lines(findings)
+    yield from last_lines(run, findings)
 
 
 def render_in_test(run: Run, findings: Findings) -> str:
@@ -85,7 +87,7 @@ def render_in_test(run: Run, findings: Findings) -> str:
     run, findings = cleaned(run), cleaned(findings)
     distinct = leaks(findings)
     lines = [*field_lines("Next", f"{first_cut(distinct)}."), ""] if distinct else []
-    lines += _section(run, "leak", distinct, whole=True)
+    lines += _section(run, "leak", distinct, whole=True, least=LEAST_IN_TEST)
     lines += _aside(run, findings, whole=False)
     lines += [
         line
@@ -106,18 +108,18 @@ def _aside(run: Run, findings: Findings, whole: bool) -> Iterator[Line]:
     yield from _section(run, "note", notes(findings), whole)
 
 
-def _section(run: Run, name: str, shown: Sequence[Finding], whole: bool) -> Iterator[Line]:
-    """Findings under their heading; a line each where they are not told whole."""
+def _section(run: Run, name: str, shown: Sequence[Finding], whole: bool, least: int = 0) -> Iterator[Line]:
+    """Findings under their heading; a line each where they are not told whole. `least` as `trace_lines` has it."""
     if not shown:
         return
     heading = f"{HEADINGS[name]} ({len(shown)})"
     yield from (heading, "=" * len(heading), "")
     for number, finding in enumerate(shown, 1):
-        yield from (*finding_lines(run, finding, number), "") if whole else _folded(finding)
+        yield from (*finding_lines(run, finding, number, least), "") if whole else _folded(finding)
     if not whole:
-        yield from ("  (--verbose tells what holds each, and where it was made)", "")
+        yield ""
 
 
 def _folded(finding: Finding) -> Iterator[Line]:
     """A finding that decides nothing, in a line."""
-    yield from wrapped(f"{title(finding)}; {held_text(finding)} [{finding.fingerprint}]", "- ", "  ")
+    yield from wrapped(f"{title(finding)}; {held_text(finding)}; {finding.rule} [{finding.fingerprint}]", "- ", "  ")

@@ -19,11 +19,17 @@ CLOSED = "the cycle is closed; from it on to the memory:"
 """Where a trace has gone once around."""
 
 
-def trace_lines(finding: Finding) -> Iterator[Line]:
-    """Every object, why it is alive, and the reference by which it holds the next."""
+def trace_lines(finding: Finding, least: int = 0) -> Iterator[Line]:
+    """Every object, why it is alive, and the reference by which it holds the next; `least` hops or more that need not
+    be seen are counted, none where it is 0.
+    """
     yield from _without_trace(finding)
     at_fault, reasons = suspects(finding), new_reasons(finding)
+    folded = [stretch.hops for stretch in folded_trace(finding, least) if stretch.is_folded] if least else []
     for index, hop in enumerate(finding.trace):
+        if any(index in hops for hops in folded):
+            yield from (f"   │    ... {len(hops)} more between" for hops in folded if index == hops.start)
+            continue
         yield from _object(finding, index)
         stem = _stem(finding, index)
         if closes_cycle(finding, index):

@@ -12,10 +12,12 @@ from leakscope.report.text.lines import Line, field_lines, wrapped
 from leakscope.report.wording import (
     clock_text,
     cut_in_short,
+    exit_text,
     failure_text,
     hung_text,
     leaks,
     next_text,
+    of_block,
     plural,
     run_text,
     steps_of,
@@ -35,15 +37,15 @@ def verdict_lines(run: Run, findings: Findings, groups: Sequence[Sequence[int]] 
     count = f": {plural(len(distinct), 'distinct leak')}" if distinct else ""
     nothing = failure and not steps_of(run) and not distinct
     count = ": before the first step there is nothing to judge" if nothing else count
-    yield from field_lines("Verdict", f"{findings.verdict.upper()}{count} (exit status {findings.exit_status})")
+    yield from field_lines("Verdict", f"{findings.verdict.upper()}{count}{exit_text(run, findings)}")
     if hung := hung_text(run):
         yield from field_lines("Hung", hung)
     if not nothing:
         yield from field_lines("Why", why_text(findings))
     for sentence in run_text(findings.out_of_memory, groups):
         yield from field_lines("Memory", sentence)
-    if not nothing:
-        yield from field_lines("Next", next_text(run, findings))
+    if not nothing and (told := next_text(run, findings)):
+        yield from field_lines("Next", told)
 
 
 def about_lines(run: Run) -> Iterator[Line]:
@@ -53,13 +55,13 @@ def about_lines(run: Run) -> Iterator[Line]:
         yield from field_lines("Folder", run.folder)
 
 
-def last_lines(findings: Findings) -> Iterator[Line]:
+def last_lines(run: Run, findings: Findings) -> Iterator[Line]:
     """The verdict once more, for who sees only the end."""
     distinct = leaks(findings)
     what = f": {cut_in_short(distinct)}" if distinct else ""
     if isinstance(findings.why, Why) and findings.why.reason == Reason.SUPPRESSED:
         what = f": no new leak, {plural(findings.why.count, 'known leak')} suppressed"
-    told = f"Verdict: {findings.verdict.upper()}{what} (exit status {findings.exit_status})"
+    told = f"Verdict: {findings.verdict.upper()}{what}{exit_text(run, findings)}"
     yield from wrapped(told, "", "  ")
 
 
@@ -68,7 +70,8 @@ def about_text(run: Run, whole: bool = True) -> str:
     `whole`: up to the device.
     """
     steps = f"{plural(steps_of(run), 'step')} {clock_text(run)}".strip()
-    of_run = (plural(max(len(run.ranks), run.expected_ranks), "rank"), steps, looking_text(run), run.device)
+    of_ranks = (plural(max(len(run.ranks), run.expected_ranks), "rank"), steps)
+    of_run = (*(() if of_block(run) else of_ranks), looking_text(run), run.device)
     reader = f"{run.heap_reader} heap reader" if run.heap_reader else ""
     parts = (*of_run, *((f"torch {run.torch}" if run.torch else "", reader) if whole else ()))
     return f"{' '.join(run.command)}: {', '.join(part for part in parts if part)}"

@@ -45,7 +45,9 @@ from leakscope.report.wording.numbers import (
     ranks_text,
 )
 from leakscope.report.wording.sections import (
+    again_text,
     avoidable,
+    exit_text,
     is_fault,
     is_worth_telling,
     leaks,
@@ -63,6 +65,7 @@ from leakscope.report.wording.verdict.why import unjudged_text, unjudged_togethe
 
 __all__ = [
     "advice",
+    "again_text",
     "also_text",
     "avoidable",
     "avoidable_text",
@@ -77,6 +80,7 @@ __all__ = [
     "ended_badly",
     "ended_text",
     "error_text",
+    "exit_text",
     "failure_text",
     "figures",
     "first_cut",

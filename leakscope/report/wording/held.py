@@ -57,6 +57,9 @@ def held_text(finding: Finding, when: str = "") -> str:
         growth = f", {rate} made every step and freed late"
     part = "" if finding.host_bytes >= finding.retained_bytes else f"{bytes_text(finding.host_bytes)} of it "
     host = f", {part}in host memory" if finding.host_bytes else ""
+    if finding.before_bytes:
+        there = f"{bytes_text(finding.before_bytes)} were held before"
+        return f"{bytes_text(finding.retained_bytes)} added by the calls{host}{growth} ({there})"
     return f"{bytes_text(finding.retained_bytes)} held{storages} {when or when_text(finding)}{host}{growth}"
 
 
@@ -185,7 +188,8 @@ def figures(finding: Finding) -> tuple[tuple[str, str], ...]:
     storages = f", in {plural(finding.count, 'storage')}" if finding.count else ""
     part = "" if finding.host_bytes >= finding.retained_bytes else f"{bytes_text(finding.host_bytes)} of it "
     host = f", {part}in host memory" if finding.host_bytes else ""
-    held = (bytes_text(finding.retained_bytes), f"held {when_text(finding)}{storages}{host}")
+    when = "added by the calls" if finding.before_bytes else f"held {when_text(finding)}"
+    held = (bytes_text(finding.retained_bytes), f"{when}{storages}{host}")
     how = "made every step, freed late" if finding.freed_late else "more each step"
     growth = ((bytes_text(finding.bytes_per_step), how),) if finding.bytes_per_step else ()
     return (held, *growth, *_frees(finding), *seen)

@@ -204,10 +204,11 @@ def alive_text(facts: Alive) -> tuple[str, ...]:
         whose = "the" if facts.failed_rank == facts.rank else f"rank {facts.failed_rank}'s"
         when = f"when {whose} allocation failed"
     first = f"{when}, storages of {bytes_text(facts.bytes)} were alive; the largest holders:"
-    return (first, *map(_held_then, facts.holders))
+    return (first, *map(held_then_text, facts.holders))
 
 
-def _held_then(held: HeldThen) -> str:
+def held_then_text(held: HeldThen) -> str:
+    """`4.00 MiB in 1 storage: losses in main(), train.py:12`."""
     return f"{bytes_text(held.bytes)} in {plural(held.storages, 'storage')}: {_holder(held)}"
 
 

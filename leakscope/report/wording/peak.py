@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from leakscope.findings.memory.rise import RiseFacts
 from leakscope.findings.model import Finding
 from leakscope.findings.naming.place import place_of
 from leakscope.findings.peak.drag import IdleAtPeak, LagUseDrag
@@ -11,6 +12,8 @@ from leakscope.findings.peak.idle import Releaser
 from leakscope.findings.peak.late_release import LateReleaseFacts
 from leakscope.findings.peak.library_drag import OthersFacts
 from leakscope.findings.peak.untouched import UntouchedFacts
+from leakscope.report.wording.memory import held_then_text
+from leakscope.report.wording.numbers import plural
 from leakscope.units import bytes_text
 
 _OTHERS: Mapping[Releaser, tuple[str, str]] = {
@@ -177,3 +180,24 @@ def idle_text(facts: IdleAtPeak) -> str:
         else ""
     )
     return f"{text}; {idle}{': ' if named else ''}{', '.join(named)}.{beside}"
+
+
+def rise_text(facts: RiseFacts) -> str:
+    """How high tensor memory rose in a test; then, a line each, who made and who held what was alive at the peak."""
+    lines = [f"tensor memory rose by {bytes_text(facts.bytes)}, {bytes_text(facts.allowed_bytes)} allowed"]
+    if facts.made and facts.made[0].where:
+        lines[0] += f": {facts.made[0].where} made {bytes_text(facts.made[0].bytes)} of it"
+    lines += ["", f"alive at the peak, after {facts.at}, by the line that made it:"]
+    for made in facts.made:
+        where = made.where or "made where nobody saw it: in another thread, by numpy or from a file"
+        lines.append(f"  {bytes_text(made.bytes)} in {plural(made.storages, 'storage')}: {where}")
+    if facts.held_bytes:
+        risen, (operation, returned) = bytes_text(facts.held_bytes), facts.returned
+        when = "then" if risen == bytes_text(facts.bytes) else f"when it had risen by {risen}"
+        lines += ["", f"who held it {when}:", *(f"  {held_then_text(held)}" for held in facts.held)]
+        if returned:
+            lines.append(f"  {bytes_text(returned)}: nobody yet, {operation} was about to return it")
+    if any(device != "cpu" for device, _ in facts.devices):
+        on = ", ".join(f"{bytes_text(size)} on {device}" for device, size in facts.devices)
+        lines.append(f"  of that {on}")
+    return "\n".join(lines) + "\n"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from leakscope.findings.kinds import Origin, Severity
 from leakscope.findings.model import Finding, Findings, Unjudged
 from leakscope.findings.why import UnjudgedReason, WhyUnjudged
-from leakscope.record.kinds import Occasion
+from leakscope.record.kinds import MadeBy
 from leakscope.record.model import Run
 
 
@@ -49,4 +49,14 @@ def steps_of(run: Run) -> int:
 
 def of_block(run: Run) -> bool:
     """Whether it was one block of code, without steps."""
-    return any(look.occasion == Occasion.BLOCK for rank in run.ranks for look in rank.looks)
+    return run.made_by == MadeBy.BLOCK
+
+
+def again_text(run: Run) -> str:
+    """What to do once something is mended: `run the same command again`."""
+    return "run the same command again" if run.made_by == MadeBy.COMMAND else "run it again"
+
+
+def exit_text(run: Run, findings: Findings) -> str:
+    """` (exit status 23)`; "" where no command was run that would end with it."""
+    return f" (exit status {findings.exit_status})" if run.made_by == MadeBy.COMMAND else ""

@@ -26,6 +26,7 @@ from leakscope.findings.memory.scattered import ScatteredFacts
 from leakscope.findings.memory.unattributed import UnattributedFacts
 from leakscope.findings.model import Finding
 from leakscope.findings.ownership.facts import LibraryDragFacts, RetentionFacts
+from leakscope.findings.ownership.sayings import saying_of
 from leakscope.findings.peak.drag import IdleAtPeak, LagUseDrag
 from leakscope.findings.peak.late_release import LateReleaseFacts
 from leakscope.findings.peak.library_drag import OthersFacts
@@ -108,6 +109,9 @@ def advice(finding: Finding) -> str:
     own = _advice(finding) + "".join(f" {bytes_text(b.bytes)} of {b.noun}s go with it." for b in finding.beside)
     if finding.too_large is not None:
         own = growth.too_large_text(finding.too_large) + own
+    saying = saying_of(finding)
+    if saying is not None:
+        own = f"{saying.what[:1].upper()}{saying.what[1:]}. {saying.cure}"
     known = finding.upstream
     if known is not None:
         own = f"Known upstream, {known.issue}: {known.what}. {known.cure or own}".rstrip()

@@ -19,6 +19,10 @@ import torch
 from support import SAMPLES
 from support.commands.recorded_runs import Runs
 from support.devices.kinds import Kind
+from support.pages import PAGES
+from support.pages.blocks import blocks_of, commands_of
+from support.pages.telling import agree
+from support.pages.walk import patch
 
 from leakscope.findings.memory.device import DeviceLook, device_looks
 from leakscope.record.model import Rank
@@ -434,6 +438,19 @@ def test_two_devices_of_one_process_are_told_apart(
     held = sum(int(peak.heap.bytes[s]) for s, on in peak.heap.device.items() if on == watched.device)
     assert 0 <= watched.peak_bytes - held <= 1 << 20, "what runs at the peak is seen by the allocator alone"
     assert watched.peak_bytes <= int(said(told, "peak")[0])
+
+
+def test_the_page_on_the_allocator_shows_what_is_told(script: Write, leakscope: Command, device: Kind) -> None:
+    """Its scripts are for CUDA; the device's name is put into them, and CUDA's into what is told."""
+    page = blocks_of((PAGES / "rules" / "allocator.md").read_text(encoding="utf-8"))
+    for block in page:
+        if block.language == "python":
+            path = script(block.text.replace("cuda", device.name), block.title)
+        elif block.language == "diff":
+            patch(path, block.text.replace("cuda", device.name))
+        for command in commands_of(block.text) if block.language == "text" else ():
+            told = leakscope(*command.words.split()[1:], timeout=300, env=device.env).stdout
+            assert agree(command.output, told.replace(device.name, "cuda").splitlines()), told
 
 
 PIPELINE = SAMPLES / "p2p_pipeline" / "train.py"

@@ -17,8 +17,11 @@ from corpus.left_behind import GARBAGE, KEPT
 import leakscope
 from leakscope.capture.heap.look import LookContext, look
 from leakscope.capture.held import tensors
-from leakscope.capture.held.question import Question, _weakly
+from leakscope.capture.held.at_most import most_bytes
+from leakscope.capture.held.question import Question, _objects_at
+from leakscope.capture.held.seen import Seen
 from leakscope.findings.model import Findings
+from leakscope.report.wording import why_text
 
 load()
 GARBAGE_OF_CORPUS = [name for name, case in CASES.items() if case.freed_by != "program"]
@@ -35,8 +38,8 @@ ONE = Question()
 def question() -> Question:
     """One that knows what earlier tests have left for ever."""
     if not asked_before(ONE):
-        garbage = [obj for obj in gc.get_objects() if id(obj) in ONE.doubtful]
-        ONE._garbage |= {id(obj): _weakly(obj) for obj in garbage}
+        garbage = [obj for obj in gc.get_objects() if id(obj) in ONE.doubtful or ONE._garbage.has(obj)]
+        ONE._garbage = Seen(garbage)
         garbage.clear()
         ONE.looked_before({})
     assert asked_before(ONE)
@@ -73,6 +76,45 @@ def held(question: Question, *blocks: Callable[[], object]) -> bool:
 @pytest.mark.parametrize("name", GARBAGE)
 def test_garbage_is_never_called_held(name: str, question: Question) -> None:
     assert not held(question, GARBAGE[name]())
+
+
+@pytest.mark.parametrize("name", GARBAGE)
+def test_what_can_be_left_at_most_is_never_less_than_a_look_finds(name: str, question: Question) -> None:
+    assert not held(question, GARBAGE[name]())
+    most = most_bytes(_objects_at(question.doubtful) or [])
+    with leakscope.watch() as watched:
+        GARBAGE[name]()()
+    left = sum(finding.retained_bytes for finding in watched.findings.findings)
+    assert left and (most is None or most >= left)
+
+
+def test_a_block_within_its_allowance_needs_no_look() -> None:
+    with leakscope.watch(allowance="8 KiB") as small:
+        GARBAGE["list_of_itself"]()()
+    with leakscope.watch(allowance=1000) as more:
+        GARBAGE["list_of_itself"]()()
+    assert (small.findings.verdict, small.run.ranks[0].looks) == ("clean", ())
+    assert why_text(small.findings) == "the block left at most 3.91 KiB behind, within its allowance"
+    assert more.findings.verdict == "leaks"
+
+
+def test_what_keeps_no_memory_needs_no_look_before_a_block_or_after_it() -> None:
+    def leave() -> None:
+        things = [torch.empty(1024, device="meta")]
+        things.append(things)  # type: ignore[arg-type]
+
+    with leakscope.watch():
+        leave()
+    with leakscope.watch() as block:
+        leave()
+    assert (block.findings.verdict, block.run.ranks[0].looks) == ("clean", ())
+
+
+def test_ways_that_lead_to_no_tensor_are_forgotten(question: Question) -> None:
+    many = [[k] for k in range(50_000)]
+    question._paths |= {id(many), *map(id, many)}
+    assert question.held_before()
+    assert question._paths.isdisjoint({id(many), *map(id, many)})
 
 
 def test_garbage_that_a_look_has_seen_is_not_asked_about_again() -> None:

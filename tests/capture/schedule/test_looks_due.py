@@ -64,6 +64,18 @@ def test_looks_of_any_cost_are_taken_where_the_end_was_asked_for() -> None:
     assert due == [*FIRST, 11]
 
 
+def test_a_budget_of_all_the_time_finds_no_look_too_dear() -> None:
+    """As in a process with a heap of many packages, where a look takes longer than the whole run without it."""
+    schedule, due, now = Schedule(warmup=2, steps=None, budget=1.0), [], 0.0
+    for step in range(1, 13):
+        now += 0.001
+        if schedule.due(step, now):
+            schedule.taken(step, 5.0, 5.0)
+            due.append(step)
+            now += 5.0
+    assert due == [*FIRST, 12]
+
+
 def test_what_else_is_done_at_the_ends_of_steps_counts() -> None:
     schedule = Schedule(warmup=2, steps=None, budget=BUDGET)
     for step in FIRST:

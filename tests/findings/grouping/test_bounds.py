@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from support.heap_text import heap_from
 
-from leakscope.findings.cut.multi_cut import _needed
+from leakscope.findings.cut.multi_cut import those_needed
 from leakscope.findings.grouping.growth import series
 from leakscope.findings.judge import judge
 from leakscope.findings.model import Findings
@@ -276,4 +276,4 @@ def test_what_one_cut_frees_is_one_finding() -> None:
 def test_what_must_be_cut_together_is_no_more_than_is_enough(
     cuts: tuple[int, ...], enough: set[int], needed: list[int]
 ) -> None:
-    assert _needed(cuts, lambda some: enough <= set(some)) == needed
+    assert those_needed(cuts, lambda some: enough <= set(some)) == needed

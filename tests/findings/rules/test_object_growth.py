@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from support.heap_text import heap_from
 
@@ -66,6 +68,14 @@ def test_all_that_was_counted_stands_on_its_line() -> None:
     lines = by_kind(line for interval in findings.ledgers[0] for line in interval.lines)
 
     assert (lines[LineKind.LEAKS], lines[LineKind.UNATTRIBUTED]) == (800 * KIB, 0)
+
+
+def test_where_nothing_is_counted_all_that_was_gained_stands_on_its_line() -> None:
+    findings = judged(tuple(replace(look, counted_bytes=None) for look in looks(EVEN, counted=0.25)))
+    (line,) = {line.kind: line for interval in findings.ledgers[0] for line in interval.lines if line.bytes}.values()
+
+    assert line.kind == LineKind.LEAKS
+    assert [interval.grown for interval in findings.ledgers[0]] == [400 * KIB] * 4
 
 
 def test_what_arenas_serve_is_a_leak_though_nothing_is_counted() -> None:

@@ -12,7 +12,7 @@ from leakscope.findings import judge
 from leakscope.findings.model import Cut, CutReference, Findings, Suggestion
 from leakscope.record.model import Run
 from leakscope.record.reading import read_run
-from leakscope.report.text.page import LISTED, TOLD, render
+from leakscope.report.text.page import LEAST_IN_TEST, LISTED, TOLD, render, render_in_test
 
 CLEAN, LEAKING = 25, 40
 """Lines at most, of a clean run, and of one with one leak."""
@@ -50,6 +50,18 @@ def test_it_names_the_line_what_cutting_frees_and_that_it_was_measured() -> None
     ):
         assert said in text
     assert " ".join(text.split()).endswith("at train.py:230, would free 72.00 MiB (exit status 23)")
+
+
+@pytest.mark.parametrize("more", [0, 1, 60])
+def test_a_failing_test_counts_a_long_stretch_of_the_trace(more: int) -> None:
+    finding = examples.growth_finding()
+    between = LEAST_IN_TEST - 1 + more
+    far = (replace(finding.trace[-2], reference=f".far_{k}") for k in range(between))
+    trace = (*finding.trace[: (finding.cut_position or 0) + 2], *far, finding.trace[-1])
+    run, findings = examples.leaking()
+    text = render_in_test(run, replace(findings, findings=(replace(finding, trace=trace),)))
+    assert (f"   │    ... {between} more between\n   ╰→ " in text) == (more > 0)
+    assert ("↓ .far_3\n" in text) == (more == 0)
 
 
 @pytest.mark.parametrize(

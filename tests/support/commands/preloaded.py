@@ -57,12 +57,31 @@ class Preloaded:
         self._line(STARTS_S)
 
     def run(
-        self, words: Sequence[str], folder: Path, env: Mapping[str, str], timeout: float
+        self,
+        words: Sequence[str],
+        folder: Path,
+        env: Mapping[str, str],
+        timeout: float,
+        program: str = "leakscope",
+        *,
+        together: bool = False,
     ) -> subprocess.CompletedProcess[str]:
-        """As `subprocess.run` of `python -m leakscope` with these words in that folder, its output read."""
+        """As `subprocess.run` of `python -m PROGRAM`, or of `python` with a script, with these words in that folder.
+
+        Its output is read; `together` stdout has stderr between its lines, as a terminal shows it.
+        """
         self._calls += 1
         told = [self._folder / f"{self._calls}.{name}" for name in ("stdout", "stderr")]
-        ask = {"words": list(words), "folder": str(folder), "env": dict(env), "told": [str(path) for path in told]}
+        if together:
+            told[1].touch()
+        ask = {
+            "words": [program, *words],
+            "folder": str(folder),
+            "env": dict(env),
+            "told": [str(path) for path in told],
+        }
+        if together:
+            ask["told"] = [str(told[0])] * 2
         os.write(self._asks, json.dumps(ask).encode() + b"\n")
         process = int(self._line(STARTS_S))
         try:
@@ -71,7 +90,7 @@ class Preloaded:
             os.kill(process, signal.SIGKILL)
             self._line(STARTS_S)
             raise
-        return subprocess.CompletedProcess(["leakscope", *words], status, *(path.read_text() for path in told))
+        return subprocess.CompletedProcess([program, *words], status, *(path.read_text() for path in told))
 
     def close(self) -> None:
         os.close(self._asks)
@@ -104,14 +123,21 @@ class Copies:
             one.close()
 
     def run(
-        self, words: Sequence[str], folder: Path, env: Mapping[str, str], timeout: float
+        self,
+        words: Sequence[str],
+        folder: Path,
+        env: Mapping[str, str],
+        timeout: float,
+        program: str = "leakscope",
+        *,
+        together: bool = False,
     ) -> subprocess.CompletedProcess[str]:
         """As `Preloaded.run`."""
         path = env.get("PYTHONPATH", "")
         if path not in self._known:
             others = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
             self._known[path] = Preloaded(self._new_folder(), others | ({"PYTHONPATH": path} if path else {}))
-        return self._known[path].run(words, folder, env, timeout)
+        return self._known[path].run(words, folder, env, timeout, program, together=together)
 
 
 def serve(asks: int, answers: int) -> None:
@@ -131,19 +157,22 @@ def serve(asks: int, answers: int) -> None:
 
 
 def be_the_command(ask: dict[str, Any], loaded_with: dict[str, str], not_ours: Sequence[int]) -> NoReturn:
-    """In the copy: what `python -m leakscope` does."""
+    """In the copy: what `python -m leakscope`, or of another program, does."""
     for number in not_ours:
         os.close(number)
     for number, path in zip((1, 2), ask["told"], strict=True):
         file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND)
         os.dup2(file, number)
         os.close(file)
-    become(ask["folder"], ask["env"], ["leakscope", *ask["words"]])
+    become(ask["folder"], ask["env"], ask["words"])
     subprocess.Popen._execute_child = copying(  # type: ignore[attr-defined]
         subprocess.Popen._execute_child,  # type: ignore[attr-defined]
         loaded_with,
     )
-    end_as(lambda: runpy.run_module("leakscope", run_name="__main__", alter_sys=True))
+    program = ask["words"][0]
+    if program.endswith(".py"):
+        end_as(lambda: runpy.run_path(program, run_name="__main__"))
+    end_as(lambda: runpy.run_module(program, run_name="__main__", alter_sys=True))
 
 
 def read_at_import(env: Mapping[str, str]) -> dict[str, str]:
@@ -184,13 +213,13 @@ def end_as(main: Callable[[], object]) -> NoReturn:
 
 
 def copying(starts: Callable[..., None], loaded_with: dict[str, str]) -> Callable[..., None]:
-    """In the place of `Popen._execute_child`: a rank is a copy, and whatever else is started is a new program."""
+    """In the place of `Popen._execute_child`: a rank and `leakscope` are copies, all else is a new program."""
 
     def execute_child(self: Any, args: Any, *rest: Any) -> None:
         (_, preexec, _, _, cwd, env, _, _, _, stdin, to_stdin, from_stdout, stdout, from_stderr, stderr) = rest[:15]
         wanted = os.environ if env is None else env
-        rank = list(args[:3]) == [sys.executable, "-m", "leakscope.capture"]
-        if not rank or preexec or read_at_import(wanted) != loaded_with:
+        ours = list(args[:3]) == [sys.executable, "-m", "leakscope.capture"] or args[0] == "leakscope"
+        if not ours or preexec or read_at_import(wanted) != loaded_with:
             return starts(self, args, *rest)
         sys.stdout.flush()
         sys.stderr.flush()
@@ -198,7 +227,7 @@ def copying(starts: Callable[..., None], loaded_with: dict[str, str]) -> Callabl
         if self.pid == 0:
             if rest[-2]:
                 os.setsid()
-            be_the_rank(args, cwd or os.getcwd(), dict(wanted), (stdin, stdout, stderr))
+            be_what_is_started(args, cwd or os.getcwd(), dict(wanted), (stdin, stdout, stderr))
         self._child_created = True
         self._close_pipe_fds(stdin, to_stdin, from_stdout, stdout, from_stderr, stderr)
         return None
@@ -206,8 +235,8 @@ def copying(starts: Callable[..., None], loaded_with: dict[str, str]) -> Callabl
     return execute_child
 
 
-def be_the_rank(args: Sequence[str], folder: str, env: Mapping[str, str], streams: Sequence[int]) -> NoReturn:
-    """In the copy of a launcher: what `python -m leakscope.capture` does."""
+def be_what_is_started(args: Sequence[str], folder: str, env: Mapping[str, str], streams: Sequence[int]) -> NoReturn:
+    """In the copy of a launcher: what `python -m leakscope.capture` does, or `leakscope` under another launcher."""
     for number, stream in enumerate(streams):
         if stream not in (-1, number):
             os.dup2(stream, number)
@@ -218,6 +247,9 @@ def be_the_rank(args: Sequence[str], folder: str, env: Mapping[str, str], stream
                 signal.signal(known, signal.default_int_handler if known == signal.SIGINT else signal.SIG_DFL)
     sys.stdout, sys.stderr = sys.__stdout__, sys.__stderr__
     sys.excepthook = sys.__excepthook__
+    if args[0] == "leakscope":
+        become(folder, env, args)
+        end_as(lambda: runpy.run_module("leakscope", run_name="__main__", alter_sys=True))
     become(folder, env, args[2:])
     end_as(lambda: sys.exit(importlib.import_module("leakscope.capture.__main__").main(list(args[3:]))))
 

@@ -20,7 +20,7 @@ from leakscope.graph.model import ROOTS, HeapGraph, Ints, RootKind
 from leakscope.graph.reach import reachable
 from leakscope.record.rows.objects import GainingContainer
 
-_NAMED = (RootKind.MODULE, RootKind.FRAME, RootKind.THREAD, RootKind.NATIVE)
+_NAMED = (RootKind.MODULE, RootKind.FRAME, RootKind.CALLBACK, RootKind.THREAD, RootKind.NATIVE)
 """Roots of the program's: what has none of them hangs on leakscope's own objects."""
 
 

@@ -10,8 +10,9 @@ from numpy.typing import NDArray
 
 from leakscope.capture.heap.python.address_book import Ints, in_own_pages
 
-_MOST_KEPT = 1 << 17
-"""Containers that are kept between looks, chosen: 3 MiB."""
+_MOST_KEPT = 1 << 20
+"""Containers that are kept between looks, chosen: 24 MiB. With many packages a process has a quarter of that before the
+program makes any, and beyond it short lists are forgotten."""
 _LONG = 1 << 16
 """Lengths from which on all count as one when the commonest are left out."""
 

@@ -6,8 +6,10 @@ import sys
 import types
 from typing import Any
 
-from leakscope.capture.heap.raw_types import mro, type_dict, type_qualname
+from leakscope.capture.heap.raw_types import mro, qualified_name, type_dict, type_qualname
 from leakscope.capture.source import user_source as source
+from leakscope.capture.source.notebook import MAIN, newest_first
+from leakscope.graph.ownership import is_built_with
 
 _module_dict = type_dict(types.ModuleType)["__dict__"].__get__
 
@@ -27,9 +29,26 @@ def module_file(module: Any) -> str:
 
 
 def class_file(kind: type) -> str:
-    """The file that defines a class, "" for one written in C."""
+    """The file that defines a class, or the cell that did so last; "" for one written in C."""
     module = type_dict(kind).get("__module__")
-    return module_file(sys.modules.get(module)) if type(module) is str else ""
+    if type(module) is not str:
+        return ""
+    file = module_file(sys.modules.get(module))
+    if file or module != MAIN:
+        return file
+    return next((cell for cell in newest_first() if source.class_line(cell, type_qualname(kind))), "")
+
+
+def package_base(kind: type) -> str:
+    """`torchmetrics.metric.Metric`: the nearest class of an installed package that a class of the user's derives from.
+
+    "" where none is, but for torch's and Python's own.
+    """
+    for base in mro(kind)[1:]:
+        name, filename = qualified_name(base), class_file(base)
+        if filename and not is_built_with(name) and not source.is_users(filename):
+            return name
+    return ""
 
 
 def class_where(kind: type) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Set
 from functools import partial
 from itertools import chain, compress, filterfalse, repeat
 from operator import and_, call, is_, is_not, ne
@@ -41,3 +42,21 @@ def listed(*generations: int) -> tuple[list[Any], set[int]]:
     )
     kept += filterfalse(partial(is_, None), work)  # None is what the methods answer
     return kept, addresses - {id(every), id(kept)}
+
+
+def listed_at(addresses: Set[int], *generations: int) -> list[Any]:
+    """What gc lists at these addresses, of these generations or of all; no tuples. Nothing else is held meanwhile."""
+    every: list[Any] = []
+    found: list[Any] = []
+    work = chain(
+        map(every.extend, map(gc.get_objects, generations or (None,))),
+        compress(every, map(addresses.__contains__, map(id, every))),
+        map(call, (every.clear,)),
+    )
+    found += filterfalse(partial(is_, None), work)
+    return found
+
+
+def objects_listed() -> list[Any]:
+    """What gc lists, as `listed` has it: the addresses take longer than the list."""
+    return gc.get_objects() if is_alone() else listed()[0]

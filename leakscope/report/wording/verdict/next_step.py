@@ -10,6 +10,7 @@ from leakscope.findings.kinds import Severity
 from leakscope.findings.memory.oom import largest_holder, ranks_out_of_memory
 from leakscope.findings.model import Finding, Findings
 from leakscope.findings.why import Reason, Why
+from leakscope.record.kinds import MadeBy
 from leakscope.record.model import Rank, Run
 from leakscope.report.cleaning import cleaned, one_line
 from leakscope.report.wording.comm import deadlock_text
@@ -17,7 +18,16 @@ from leakscope.report.wording.cycles import without_a_cut
 from leakscope.report.wording.ended import error_text, is_hung, was_text
 from leakscope.report.wording.held import also_text, cut_name, line_to_edit, would_be_freed
 from leakscope.report.wording.numbers import listed_numbers, plural
-from leakscope.report.wording.sections import avoidable, is_worth_telling, leaks, library, notes, steps_of
+from leakscope.report.wording.sections import (
+    again_text,
+    avoidable,
+    is_worth_telling,
+    leaks,
+    library,
+    notes,
+    of_block,
+    steps_of,
+)
 from leakscope.report.wording.verdict.no_step import no_step_next
 from leakscope.units import bytes_text
 from leakscope.verdict import Verdict
@@ -26,6 +36,8 @@ _BORNE_OUT = 0.5
 """Share of a growth over the looks that the counters of all steps show where it went on; chosen."""
 _LOGS_TOLD = 4
 """Logs of ranks that wait for each other that a sentence names; chosen."""
+UNMARKED = "Mark each step of the loop, with profiler.step() or profiler.wrap(train_step)."
+"""What to do where a Profiler has seen no step."""
 
 
 def next_text(run: Run, findings: Findings) -> str:
@@ -34,22 +46,22 @@ def next_text(run: Run, findings: Findings) -> str:
     culprit = first_to_fail(run)
     first = "" if culprit is None else _look_first(run, culprit)
     if culprit is not None and culprit.number in {rank.number for rank in ranks_out_of_memory(run)}:
-        return first + _after_out_of_memory(culprit, told)
+        return first + _after_out_of_memory(run, culprit, told)
     if told:
-        return first + _cut_first(told)
+        return first + _cut_first(run, told)
     if first:
         return first + "What is told below was recorded before that."
     if culprit is not None and not ended_from_outside(culprit):
-        return "Mend what ended the script first, then run the same command again."
+        return f"Mend what ended the script first, then {again_text(run)}."
     reason = findings.why.reason if isinstance(findings.why, Why) else None
+    if of_block(run):
+        return _nothing_to_mend(findings) if findings.verdict == Verdict.CLEAN else ""
     if steps_of(run) == 0 and reason != Reason.RECORDING_ENDED:
-        return no_step_next(findings.why)
+        return no_step_next(findings.why) if run.made_by == MadeBy.COMMAND else UNMARKED
     if findings.verdict == Verdict.INCONCLUSIVE:
         return _to_judge(run, findings)
     growing = [f for f in notes(findings) if f.bytes_per_step > 0 and not f.settled]
-    if growing:
-        return _of_growing(run, growing)
-    return _nothing_to_mend(findings)
+    return _of_growing(run, growing) if growing else _nothing_to_mend(findings)
 
 
 def _nothing_to_mend(findings: Findings) -> str:
@@ -83,7 +95,8 @@ def _of_growing(run: Run, growing: Sequence[Finding]) -> str:
         )
     small = not any(_is_large(f, run.min_bytes) for f in growing)
     so_far = " in all so far" if any(f.bytes_per_step >= run.min_bytes for f in growing) else ""
-    more = f", too little{so_far} to be called a leak (--min-bytes)" if small else ""
+    bound = "--min-bytes" if run.made_by == MadeBy.COMMAND else "min_bytes"
+    more = f", too little{so_far} to be called a leak ({bound})" if small else ""
     most = max(growing, key=lambda finding: finding.bytes_per_step)
     name = one_line(cleaned(cut_name(most.cut) if most.cut is not None else most.subject))
     if not name:
@@ -105,7 +118,7 @@ def _to_judge(run: Run, findings: Findings) -> str:
     longer = max(10, 2 * steps_of(run))
     if reason == Reason.RECORDING_ENDED:
         return (
-            "Mend what ended the recording, then run the same command again; if it was nothing of yours, it is a fault "
+            f"Mend what ended the recording, then {again_text(run)}; if it was nothing of yours, it is a fault "
             "of leakscope's to be reported. The script was not touched by it."
         )
     if reason == Reason.NEW_SHAPES:
@@ -123,19 +136,19 @@ def _to_judge(run: Run, findings: Findings) -> str:
     return f"Run it for longer (at least {longer} steps){mend}."
 
 
-def _after_out_of_memory(rank: Rank, told: tuple[Finding, ...]) -> str:
+def _after_out_of_memory(run: Run, rank: Rank, told: tuple[Finding, ...]) -> str:
     """What to let go of on the rank whose allocation failed; else its own leaks before those of other ranks."""
     own = tuple(f for f in told if rank.number in f.ranks and f.cut is not None)
     holder = largest_holder(rank)
     if holder is None:
         told = (*own, *(f for f in told if f not in own)) if own else told
-        return _cut_first(told) if told else "What is told below was recorded before that."
+        return _cut_first(run, told) if told else "What is told below was recorded before that."
     name, where = one_line(cleaned(holder.name)), f" at {cleaned(holder.where)}" if holder.where else ""
     parts = f"{bytes_text(holder.bytes)} of {bytes_text(holder.alive_bytes)}"
     said = f"`{name}`{where} was the largest holder on rank {rank.number} when its allocation failed: {parts}."
     if any(f.cut is not None and cut_name(f.cut) == name for f in own):
-        return f"{said} Cut it, then run the same command again."
-    return f"{said} Let go of what it need not keep, then run the same command again."
+        return f"{said} Cut it, then {again_text(run)}."
+    return f"{said} Let go of what it need not keep, then {again_text(run)}."
 
 
 def _look_first(run: Run, culprit: Rank) -> str:
@@ -181,10 +194,10 @@ def _is_large(finding: Finding, min_bytes: int) -> bool:
     return finding.bytes_per_step >= min_bytes and finding.retained_bytes >= min_bytes * seen
 
 
-def _cut_first(told: tuple[Finding, ...]) -> str:
+def _cut_first(run: Run, told: tuple[Finding, ...]) -> str:
     if told[0].cut is None and not without_a_cut(told[0]):
-        return f"{first_cut(told)}, and run the same command again."
-    return f"{first_cut(told)}. Then run the same command again."
+        return f"{first_cut(told)}, and {again_text(run)}."
+    return f"{first_cut(told)}. Then {again_text(run)}."
 
 
 def first_cut(told: tuple[Finding, ...]) -> str:

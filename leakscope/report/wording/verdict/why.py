@@ -18,14 +18,15 @@ _NOT_NAMED = (*NO_STEP_REASONS, Reason.TOO_FEW_STEPS)
 
 def why_text(findings: Findings) -> str:
     """`2 distinct leaks: 3.00 MiB held, growing by 256.00 KiB a step`; a caller's own words as they are."""
-    text = _why(findings.why) if isinstance(findings.why, Why) else findings.why
+    held = "added" if any(finding.before_bytes for finding in findings.findings) else "held"
+    text = _why(findings.why, held) if isinstance(findings.why, Why) else findings.why
     over = findings.avoidable_over
     return text if over is None else f"{text}; {bytes_text(over)} avoidable, more than --fail-on-avoidable allows"
 
 
-def _why(why: Why) -> str:
+def _why(why: Why, held: str) -> str:
     if why.reason == Reason.LEAKS:
-        return _leaks(why)
+        return _leaks(why, held)
     if why.ended is not None:
         who = "it" if why.is_only_rank else f"rank {why.rank}"
         looks = f", {plural(why.count, 'look')}" if why.count else ""
@@ -42,6 +43,7 @@ def _why(why: Why) -> str:
         Reason.NOTHING_RECORDED: "nothing was recorded",
         Reason.SUPPRESSED: f"{_known(why)}{rest}",
         Reason.CLEAN_BLOCK: "the block left no tensor memory behind",
+        Reason.WITHIN_ALLOWANCE: f"the block left at most {bytes_text(why.bytes)} behind, within its allowance",
         Reason.DAMAGED: f"{_damaged(why)}, so a leak may have been missed; {_so_far(why)}",
         Reason.TOO_FEW_STEPS: f"too few steps to judge, {plural(why.count, 'step')} seen: {_unjudged(why.unjudged)}; "
         f"{_so_far(why)}; run at least {why.steps} steps",
@@ -64,11 +66,11 @@ def _damaged(why: Why) -> str:
     return f"{why.detail}{of} {'are' if ',' in why.detail else 'is'} damaged and left out, in whole or in part"
 
 
-def _leaks(why: Why) -> str:
+def _leaks(why: Why, held: str) -> str:
     many = f"{why.count} distinct leaks" if why.count > 1 else "1 leak"
     speed = f", growing by {bytes_text(why.bytes_per_step)} a step" if why.bytes_per_step else ""
     late = f", {bytes_text(why.freed_late)} of garbage made every step, freed late" if why.freed_late else ""
-    return f"{many}: {bytes_text(why.bytes)} held{speed}{late}"
+    return f"{many}: {bytes_text(why.bytes)} {held}{speed}{late}"
 
 
 def _known(why: Why) -> str:

@@ -10,7 +10,7 @@ import pytest
 
 from leakscope.capture.heap.python import listed as module
 from leakscope.capture.heap.python import pure_reader
-from leakscope.capture.heap.python.listed import listed
+from leakscope.capture.heap.python.listed import listed, listed_at
 
 
 class Thing:
@@ -44,3 +44,9 @@ def test_what_lists_in_the_presence_of_threads_holds_nothing_of_what_is_listed()
     columns = pure_reader.read(lambda: [*gc.get_objects(0), last], False, alone=False)
     assert any(type(obj) is map for obj in columns.objects)
     assert sys.getrefcount(thing) == before
+
+
+def test_what_is_listed_at_some_addresses() -> None:
+    wanted, others = [[1], [2]], [[3]]
+    assert {id(obj) for obj in listed_at(set(map(id, wanted)))} == set(map(id, wanted))
+    assert others and not listed_at(set())

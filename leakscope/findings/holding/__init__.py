@@ -1,0 +1,1 @@
+"""Who holds tensor memory now, and what lets go of it?"""

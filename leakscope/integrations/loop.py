@@ -1,0 +1,98 @@
+"""Which leaks has a training loop that lives in a class, as torchtitan's Trainer does?"""
+
+from __future__ import annotations
+
+import functools
+import weakref
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from leakscope.integrations.training import Watching
+from leakscope.options import Options
+from leakscope.profiler.ranks import rank_and_world
+
+Log = Callable[[dict[str, float], int], object]
+"""Takes figures by name and the number of the step, as the loggers of torchtitan do."""
+
+
+class LeakLoop(Watching):
+    """Watches the training that the block runs: each call of one method of the trainer's is a step.
+
+        with LeakLoop(trainer):
+            trainer.train()
+
+    That is the one line for torchtitan, whose Trainer has a `train_step` and a `metrics_processor.logger`; there the
+    figures `leakscope/leaks`, `leakscope/leaked_bytes` and `leakscope/bytes_per_step` are logged when the block is
+    over. Traces start at `trainer`.
+
+    Args:
+        trainer: the object whose method runs a step; it is not kept alive.
+        step: the method's name.
+        log: takes the figures and the number of the last step; without it the logger of the `metrics_processor`.
+        output: the run's folder, which also gets `findings.json` and `report.html`; without it nothing stays on disk.
+        warmup: steps that are not judged.
+        budget: share of the training's time that looking may take; 0.02 is 2%.
+        min_bytes: growth a step, in bytes or like `"64 KiB"`, below which it is a note.
+
+    Raises:
+        AttributeError: the trainer has no such method.
+        ValueError: a size that is none, a negative warmup, or a budget that is no share between 0 and 1.
+
+    """
+
+    def __init__(
+        self,
+        trainer: Any,
+        step: str = "train_step",
+        log: Log | None = None,
+        output: str | Path | None = None,
+        *,
+        warmup: int = Options.warmup,
+        budget: float = Options.budget,
+        min_bytes: int | str = Options.min_bytes,
+    ) -> None:
+        if not callable(getattr(trainer, step, None)):
+            raise AttributeError(
+                f"{type(trainer).__name__} has no method {step}(); name the one that runs a step: step="
+            )
+        super().__init__(output, warmup=warmup, budget=budget, min_bytes=min_bytes)
+        self._trainer, self._step, self._log = weakref.ref(trainer), step, log
+        self._steps = 0
+
+    def __enter__(self) -> Self:
+        trainer = self._trainer()
+        assert trainer is not None, "the trainer is gone"
+        self._own = self._step in vars(trainer)
+        method = getattr(trainer, self._step)
+
+        @functools.wraps(method)
+        def stepped(*args: Any, **given: Any) -> Any:
+            result = method(*args, **given)
+            del args, given  # they may hold the batch
+            self._steps += 1
+            self._training.step()
+            return result
+
+        setattr(trainer, self._step, stepped)
+        self._training.begin({"trainer": trainer}, self._tell, aloud=rank_and_world()[0] == 0)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        trainer = self._trainer()
+        if trainer is not None:
+            stepped = vars(trainer).pop(self._step)
+            if self._own:
+                setattr(trainer, self._step, stepped.__wrapped__)
+        self._training.end(error)
+
+    def _tell(self, values: dict[str, float | str]) -> None:
+        processor = getattr(self._trainer(), "metrics_processor", None)
+        log = self._log or getattr(getattr(processor, "logger", None), "log", None)
+        # torchtitan's takes numbers alone; the report is in Python's log
+        numbers = {name: value for name, value in values.items() if not isinstance(value, str)}
+        if log is not None and numbers:
+            log(numbers, self._steps)

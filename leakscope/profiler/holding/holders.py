@@ -1,0 +1,153 @@
+"""Who holds tensor memory now, and which ways lead to one tensor?"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, overload
+
+from leakscope.errors import LeakscopeError
+from leakscope.findings.holding.alive import MOST_LINES, alive_now
+from leakscope.findings.holding.model import Alive, HeldNow, Way, Ways
+from leakscope.findings.holding.ways import MOST_WAYS, ways_to
+from leakscope.profiler.in_memory import look_now, why_no_look
+from leakscope.record.kinds import Occasion
+from leakscope.report.holding.as_html import alive_as_html, ways_as_html
+from leakscope.report.holding.as_json import as_json
+from leakscope.report.holding.as_text import alive_as_text, ways_as_text
+from leakscope.report.holding.drawing import draw_to, drawn
+from leakscope.report.holding.picture import ways_as_dot
+
+if TYPE_CHECKING:
+    import torch
+
+
+@dataclass(frozen=True, repr=False)
+class Holders:
+    """Who holds tensor memory, biggest first. Prints as a table, and shows as one in a notebook."""
+
+    alive: Alive
+    """The facts: each line's bytes, and what lets go of them."""
+
+    @property
+    def bytes(self) -> int:
+        """Of all tensor memory that is alive; the lines and `alive.smaller_bytes` add up to it."""
+        return self.alive.bytes
+
+    @property
+    def lines(self) -> tuple[HeldNow, ...]:
+        """A line for each of the largest holders."""
+        return self.alive.lines
+
+    def __str__(self) -> str:
+        return alive_as_text(self.alive)
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        return alive_as_html(self.alive)
+
+    def to_json(self) -> str:
+        """All of it, for programs."""
+        return as_json(self.alive)
+
+
+@dataclass(frozen=True, repr=False)
+class WaysToTensor:
+    """Every way that leads to one tensor. Prints as a list, and shows as a picture in a notebook."""
+
+    found: Ways
+    """The facts."""
+
+    @property
+    def ways(self) -> tuple[Way, ...]:
+        """The ways that are listed; `found.more` are not."""
+        return self.found.ways
+
+    @property
+    def dot(self) -> str:
+        """The picture in graphviz's language."""
+        return ways_as_dot(self.found)
+
+    def __str__(self) -> str:
+        return ways_as_text(self.found)
+
+    __repr__ = __str__
+
+    def _repr_svg_(self) -> str | None:
+        return drawn(self.dot)
+
+    def _repr_html_(self) -> str:
+        return ways_as_html(self.found, self._repr_svg_() or "")
+
+    def draw(self, path: str | Path) -> Path:
+        """Write the picture to a file, whose ending says how: `.svg`, `.png`, `.pdf`; `.dot` needs no graphviz.
+
+        Raises LeakscopeError where graphviz's `dot` is not installed or cannot draw that.
+        """
+        return draw_to(self.dot, path)
+
+    def to_json(self) -> str:
+        """All of it, for programs."""
+        return as_json(self.found)
+
+
+@overload
+def holders(tensor: None = None, *, most: int | None = None) -> Holders: ...
+@overload
+def holders(tensor: torch.Tensor, *, most: int | None = None) -> WaysToTensor: ...
+def holders(tensor: torch.Tensor | None = None, *, most: int | None = None) -> Holders | WaysToTensor:
+    """Who holds tensor memory now, biggest first; or every way that leads to one tensor.
+
+    Nothing is collected or changed. What would be freed is measured: the bytes that are gone once the references told
+    are, with a full collection after it where that is said. In a notebook it also tells what to type to let go.
+
+    Args:
+        tensor: the tensor whose holders are asked for; the call itself does not count as one.
+        most: holders (20) or ways (12) told one by one; the rest is counted.
+
+    Raises:
+        TypeError: `tensor` is no tensor; `leakscope.draw` shows what refers to any object.
+        ValueError: `most` is not positive, or the tensor has no memory that can be found.
+        LeakscopeError: this torch lacks what a look needs.
+
+    >>> import torch, leakscope
+    >>> def train():
+    ...     losses = [torch.ones(1024) for _ in range(4)]
+    ...     return leakscope.holders(), leakscope.holders(losses[1])
+    >>> alive, ways = train()
+    >>> [line.bytes for line in alive.lines if line.name == 'losses in train()']
+    [16384]
+    >>> ways.ways[0].written
+    'train(): losses[1]'
+
+    """
+    if most is not None and most < 1:
+        raise ValueError(f"most={most} tells nothing; give 1 or more")
+    if ("torch" in sys.modules) and (why := why_no_look()):
+        raise LeakscopeError(why)
+    if tensor is None:
+        if "torch" not in sys.modules:
+            return Holders(Alive(0, 0, "cpu", (), 0, 0, (), error="", hides=False))
+        look = look_now(0, Occasion.STEP)
+        counted = None if look.counted_on == "cpu" else look.counted_bytes
+        told = MOST_LINES if most is None else most
+        return Holders(alive_now(look.heap, told, device=look.counted_on, counted_bytes=counted, hides=look.hides))
+    import torch
+
+    if not issubclass(type(tensor), torch.Tensor):
+        raise TypeError(f"{type(tensor).__name__} is no tensor: leakscope.draw(obj) shows what refers to any object")
+    return WaysToTensor(_ways(tensor, MOST_WAYS if most is None else most))
+
+
+def _ways(tensor: Any, most: int) -> Ways:
+    from leakscope.capture.heap.look import inspect
+
+    with inspect(0, Occasion.STEP) as live:
+        graph = live.look.heap
+        index = next((k for k, obj in enumerate(live.objects) if obj is tensor), None)
+        del tensor
+    if index is None:
+        raise ValueError("this tensor has no memory of its own that a look finds, as one on the meta device has none")
+    return ways_to(graph, index, most)

@@ -1,0 +1,134 @@
+"""What was found, and how is it shown: printed, in a notebook, in a file?"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from leakscope.errors import LeakscopeError
+from leakscope.findings.judge import LEAKS_FOUND
+from leakscope.findings.judge import judge as findings_of
+from leakscope.findings.model import Findings
+
+if TYPE_CHECKING:
+    from leakscope.record.model import Run
+
+
+@dataclass(frozen=True, repr=False)
+class Result(Findings):
+    """Findings with the run they are of, which they need to be told.
+
+    `print(result)` is the report on a screen, a notebook shows it as HTML, and `result.report("leaks.html")` writes the
+    page.
+    """
+
+    run: Run = field(kw_only=True)
+    """What was recorded."""
+
+    @classmethod
+    def of(cls, run: Run, findings: Findings) -> Result:
+        """The findings of a run, with it."""
+        return cls(**{each.name: getattr(findings, each.name) for each in fields(Findings)}, run=run)
+
+    def __str__(self) -> str:
+        from leakscope.report import FORMATS
+
+        return FORMATS["text"](self.run, self)
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: one fragment without a script; everything that came from the run is escaped."""
+        from leakscope.report.notebook.cell import render
+
+        return render(self.run, self)
+
+    def to_json(self) -> str:
+        """All of it as `findings.json` has it; the package ships the schema."""
+        from leakscope.report import FORMATS
+
+        return FORMATS["json"](self.run, self)
+
+    def report(self, path: str | os.PathLike[str]) -> Path:
+        """Write it to a file, in the format that its suffix names; into a folder the page and `findings.json`.
+
+        The formats are those of `leakscope report --as`: `.html` is the page, `.txt` the text, then `.json`, `.md`,
+        `.sarif`, `.xml` (JUnit), `.csv`, `.trace.json` and `.speedscope.json`. A path without a suffix, or one that
+        ends in a slash, is a folder, made where it is not there. What was there is replaced, whole or not at all.
+
+        Returns:
+            The path.
+
+        Raises:
+            LeakscopeError: no format has that suffix, or the file cannot be written.
+
+        """
+        from leakscope.record.descriptors import write_whole
+        from leakscope.report import FORMATS, write
+
+        told = Path(path)
+        try:
+            if str(path).endswith(("/", os.sep)) or not told.suffix or told.is_dir():
+                told.mkdir(parents=True, exist_ok=True)
+                write(self.run, self, told)
+            else:
+                name = _format_of(told.name)
+                write_whole(told, FORMATS[name](self.run, self).encode(errors="backslashreplace"))
+        except OSError as error:
+            why = error.strerror or type(error).__name__
+            raise LeakscopeError(f"cannot write {told} ({why}); name a file in a folder that exists") from None
+        return told
+
+
+def _format_of(name: str) -> str:
+    """The format whose files end as this name does; the longer end decides. Raises LeakscopeError."""
+    from leakscope.report.formats import format_named, format_names
+
+    forms = [format_named(each) for each in format_names()]
+    fitting = [form for form in forms if name.lower().endswith(form.suffix)]
+    if not fitting:
+        suffixes = ", ".join(form.suffix for form in forms)
+        raise LeakscopeError(f"no format has files like {name}; let it end in one of {suffixes}, or name a folder")
+    return max(fitting, key=lambda form: len(form.suffix)).name
+
+
+def judge(
+    run: Run,
+    *,
+    suppress: Collection[str] = (),
+    baseline: Collection[str] = (),
+    leak_exit_code: int = LEAKS_FOUND,
+    ignore_library: bool = False,
+    fail_on_avoidable: int | None = None,
+) -> Result:
+    """The verdict of a run, and each distinct leak in it.
+
+    >>> from pathlib import Path
+    >>> import leakscope
+    >>> run = leakscope.read_run(Path("sample_runs/p2p_pipeline/stage-backward-cycle"))
+    >>> found = leakscope.judge(run)
+    >>> found.verdict.value, found.exit_status, str(found.findings[0].rule)
+    ('leaks', 23, 'tensor-cycle')
+    >>> leakscope.judge(run, suppress=["tensor-cycle"]).verdict.value
+    'clean'
+
+    Args:
+        run: what `read_run` or a `Profiler` gives.
+        suppress: fingerprints, names of rules, holders or places, with `*` for any text; what they name is listed apart
+            and decides nothing. What the run was given counts as well (`run.suppressions`).
+        baseline: fingerprints of an earlier run's findings, listed apart as well.
+        leak_exit_code: `exit_status` of the findings where the verdict is leaks.
+        ignore_library: what a library leaks is told all the same, and decides nothing.
+        fail_on_avoidable: avoidable bytes above which `exit_status` is `leak_exit_code` as well; None for never.
+
+    """
+    findings = findings_of(
+        run,
+        suppress=suppress,
+        baseline=baseline,
+        leak_exit_code=leak_exit_code,
+        ignore_library=ignore_library,
+        fail_on_avoidable=fail_on_avoidable,
+    )
+    return Result.of(run, findings)

@@ -1,0 +1,88 @@
+"""Does what was found fail the test, in what words, and what does its report carry to the summary?"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from time import perf_counter
+from typing import TYPE_CHECKING
+
+import pytest
+
+from leakscope.pytest_plugin.grouped import Judgement, Outcome, State
+from leakscope.pytest_plugin.judging import Weighed, judgement, together, unjudged, weighed
+from leakscope.pytest_plugin.known import Baseline, PredicateRaised
+from leakscope.pytest_plugin.settings import Settings, settings_of
+from leakscope.pytest_plugin.telling import failing_text
+
+if TYPE_CHECKING:
+    from leakscope.findings.model import Findings
+    from leakscope.record.model import Run
+
+CARRIED = "leakscope"
+"""Attribute of a test's report with its `Judgement` as plain data, which xdist brings to the controller."""
+BASELINE = pytest.StashKey[Baseline | None]()
+"""What was known when the session began; None without a file that says so."""
+
+_TOLD = pytest.StashKey[str]()
+"""What was told of a test that failed of it."""
+_JUDGEMENTS = pytest.StashKey[list[Judgement]]()
+"""What was found of a test since its last report."""
+_AT_LENGTH = pytest.StashKey[set[str]]()
+"""Fingerprints of this process that a failing test has told at length."""
+_CARRIED = pytest.StashKey[set[str]]()
+"""Fingerprints of this process that a report has carried."""
+
+
+def fail_of_leaks(
+    item: pytest.Item, settings: Settings, run: Run, findings: Findings, seconds: float = 0.0, processes: bool = False
+) -> None:
+    """Fail the test that left more behind, or whose repeats added more, than it is allowed to; keep it for its report.
+
+    `seconds` is what leakscope took for it; `processes` says whether the test started some.
+    """
+    began = perf_counter()
+    stash = item.config.stash
+    at_length, carried = stash.setdefault(_AT_LENGTH, set()), stash.setdefault(_CARRIED, set())
+    judgements = item.stash.setdefault(_JUDGEMENTS, [])
+    baseline = stash.get(BASELINE, None)
+    leaks: tuple[Weighed, ...] = ()
+    try:
+        leaks = weighed(findings, settings, baseline.fingerprints if baseline else ())
+        found = judgement(run, findings, leaks, carried, settings)
+        failed = found.outcome == Outcome.FAILED
+        text = failing_text(run, findings, leaks, at_length, settings.allowance) if failed else ""
+    except PredicateRaised as error:
+        found, text = Judgement(Outcome.FAILED), str(error)
+    except Exception as error:  # noqa: BLE001 - a fault of leakscope's own fails no test
+        found, text = Judgement(Outcome.INCONCLUSIVE, f"leakscope failed with {type(error).__name__}: {error}"), ""
+    at_length.update(leak.finding.fingerprint for leak in leaks if leak.state == State.FAILS)
+    carried.update(leak.finding.fingerprint for leak in leaks)
+    judgements.append(replace(found, seconds=seconds + perf_counter() - began, processes=processes))
+    if text:
+        fail_with(item, text)
+
+
+def fail_with(item: pytest.Item, told: str) -> None:
+    """Fail the test in these words, without a traceback of ours."""
+    item.stash[_TOLD] = told
+    raise pytest.fail.Exception(told, pytrace=False) from None
+
+
+def carry(item: pytest.Item, report: pytest.TestReport) -> None:
+    """Give the report of one phase what was found in it; why a test was not judged, where all are to be."""
+    judgements = item.stash.get(_JUDGEMENTS, [])
+    item.stash[_JUDGEMENTS] = []
+    if not judgements and report.when == "call" and not report.skipped and settings_of(item.config).everywhere:
+        kind = f"tests of type {type(item).__name__}, which run in a way of their own"
+        failed = "tests over their peak" if _TOLD in item.stash else "tests that failed otherwise"
+        judgements = [unjudged(failed if report.failed else kind)]
+    if judgements:
+        setattr(report, CARRIED, together(judgements).as_data())
+
+
+def shorten_summary(item: pytest.Item, call: pytest.CallInfo[None], report: pytest.TestReport) -> None:
+    """Only the sum goes into pytest's summary, which on a CI (and with -vv) repeats a failure's whole message."""
+    crash = getattr(report.longrepr, "reprcrash", None)
+    told = item.stash.get(_TOLD, None)
+    if told is not None and crash is not None and call.excinfo is not None and str(call.excinfo.value) == told:
+        crash.message = told.partition("\n")[0]

@@ -1,0 +1,1 @@
+"""Who holds tensor memory now, told as text, table, JSON and picture."""

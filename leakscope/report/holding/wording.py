@@ -1,0 +1,144 @@
+"""What is said of memory that is held now, and what is typed to let go of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from leakscope.findings.holding.model import Alive, HeldNow, Keeper, Kept, LettingGo, Part, Typed, Ways
+from leakscope.report.wording.numbers import plural
+from leakscope.units import bytes_text
+
+_KEPT = {
+    Kept.WAITS_FOR_GC: "garbage that waits for gc",
+    Kept.NEVER_FREED: "cycles that gc never frees",
+}
+_PARTS = {
+    Part.PARAMETERS: "parameters and buffers of ",
+    Part.GRADIENTS: "gradients of ",
+    Part.STATE: "state of ",
+    Part.NONE: "",
+}
+_KEEPERS = {
+    Keeper.OUTPUTS: "what the session has shown",
+    Keeper.SHOWN: "what the session has shown",
+    Keeper.LAST_ERROR: "the last error",
+    Keeper.TRACEBACK: "the last error",
+    Keeper.DEBUGGER: "the debugger",
+}
+OUTPUTS = ("get_ipython().user_ns_hidden.update(_=None, __=None, ___=None)", "%reset -f out")
+"""IPython hides copies of the last three outputs, which its own `%reset -f out` leaves there
+(IPython/core/displayhook.py, update_user_ns and flush)."""
+TYPE = "to let go, type what you no longer need, in this order"
+HIDES = "this torch does not show all that C++ holds: what would be freed cannot be told"
+
+
+def headline(alive: Alive) -> str:
+    """How much is alive."""
+    if not alive.storages and not alive.bytes:
+        return "no tensor memory is alive"
+    where = "" if alive.device == "cpu" else f" (the allocator of {alive.device} was asked, too)"
+    return f"tensor memory alive: {bytes_text(alive.bytes)} in {plural(alive.storages, 'storage')}{where}"
+
+
+def holder(alive: Alive, held: HeldNow) -> str:
+    """Who holds it."""
+    if held.kept == Kept.UNSEEN:
+        return "no tensor that can be reached: native code, or the allocator's rounding"
+    if held.kept == Kept.NATIVE:
+        return f"native code or a running call ({held.name})"
+    if held.kept == Kept.ERROR:
+        return f"{held.name}, kept by the last error{f' ({alive.error})' if alive.error else ''}"
+    return _KEPT.get(held.kept) or _PARTS[held.part] + held.name
+
+
+def freed(held: HeldNow) -> str:
+    """What would be freed."""
+    if held.letting_go is None:
+        return "-"
+    text = bytes_text(held.letting_go.bytes)
+    return f"{text} by gc" if held.letting_go.after_gc else text
+
+
+def together(held: HeldNow) -> str:
+    """What has to go where that is not just the holder; "" where it is."""
+    going = held.letting_go
+    if going is None or held.kept == Kept.WAITS_FOR_GC:
+        return ""
+    if held.part == Part.GRADIENTS:
+        return "when zero_grad(set_to_none=True) has dropped them"
+    several = needed(going)
+    if held.kept != Kept.PROGRAM or several == (held.name,):
+        return ""
+    return f"when {_gone(several)}"
+
+
+def needed(going: LettingGo) -> tuple[str, ...]:
+    """All that has to go: references as written, and what the session keeps."""
+    return tuple(dict.fromkeys((*going.written, *_kept_by(going.keepers))))
+
+
+def _kept_by(keepers: Sequence[Keeper]) -> tuple[str, ...]:
+    """What the session keeps, each once; the cell before has either failed or shown what it gave."""
+    of_error = {Keeper.LAST_ERROR, Keeper.TRACEBACK, Keeper.DEBUGGER} & {*keepers}
+    cell = _KEEPERS[Keeper.LAST_ERROR if of_error else Keeper.OUTPUTS]
+    return tuple(dict.fromkeys(_KEEPERS.get(keeper, cell) for keeper in keepers))
+
+
+def _gone(parts: tuple[str, ...]) -> str:
+    return f"{_and(parts)} {'is' if len(parts) == 1 else 'are all'} gone"
+
+
+def _and(parts: tuple[str, ...]) -> str:
+    return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"
+
+
+def to_type(steps: Sequence[Typed]) -> Iterator[tuple[str, str]]:
+    """(Lines to type, what they free once those above are typed; "" where nothing yet)."""
+    for step in steps:
+        yield "\n".join(_lines(step)), f"{bytes_text(step.bytes)} would be freed" if step.bytes else ""
+
+
+def _lines(step: Typed) -> Iterator[str]:
+    if Keeper.OUTPUTS in step.keepers:
+        yield from OUTPUTS
+        return
+    if Keeper.SHOWN in step.keepers:
+        yield "import builtins; builtins._ = None"
+    if Keeper.LAST_ERROR in step.keepers:
+        yield f"import sys; del {', '.join(f'sys.{name}' for name in step.error_names)}"
+    if Keeper.TRACEBACK in step.keepers:
+        yield "get_ipython().InteractiveTB.tb = None"
+    if Keeper.DEBUGGER in step.keepers:
+        yield "get_ipython().InteractiveTB.pdb = None"
+    if step.variables:
+        yield f"del {', '.join(step.variables)}"
+    if step.collects:
+        yield "import gc; gc.collect()"
+
+
+def ways_headline(ways: Ways) -> str:
+    """How many ways lead to which memory."""
+    count = len(ways.ways) + ways.more
+    number = plural(count, "way") if ways.all_counted else f"more than {plural(count, 'way')}"
+    if count == 0 and not ways.keepers:
+        return f"{ways.label}, {bytes_text(ways.bytes)}: nothing but the call that asks holds it"
+    return f"{ways.label}, {bytes_text(ways.bytes)}: {number} to it from what is alive"
+
+
+def ways_freed(ways: Ways) -> str:
+    """What frees it."""
+    going = ways.letting_go
+    if going is None:
+        return "no four references free it" if ways.ways else ""
+    gc = ", after gc.collect()" if going.after_gc else ""
+    several = needed(going)
+    if not several:
+        return f"{bytes_text(going.bytes)} would be freed by gc.collect()" if going.after_gc else ""
+    return f"{bytes_text(going.bytes)} would be freed{gc} when {_gone(several)}"
+
+
+def kept_besides(ways: Ways) -> str:
+    """What of the session, or which garbage, leads there, too; "" where nothing does."""
+    names = [*_kept_by(ways.keepers)]
+    names += ["garbage that waits for gc"] if ways.of_garbage else []
+    return f"it is also kept by {_and(tuple(names))}" if names else ""

@@ -1,0 +1,100 @@
+"""Which tensors does a block leave in the garbage, and what holds them there?"""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from dataclasses import replace
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from leakscope.profiler import watch
+from leakscope.verdict import Verdict
+
+if TYPE_CHECKING:
+    from leakscope.capture.heap.explain import ExplainedHeap
+    from leakscope.capture.held.seen import Seen
+    from leakscope.findings.model import Findings
+    from leakscope.record.model import Run
+
+
+class LeakedTensors(list[Any]):
+    """The tensors that a block left in the garbage; empty until it is over. Whoever holds this list holds them."""
+
+    findings: Findings
+    """What holds them, and which reference frees them; there after the block."""
+    run: Run
+    """What was seen of it, as `leakscope.judge` takes it."""
+
+
+class check_leaked_tensors(watch):
+    """As torch's own `check_leaked_tensors`, with the same arguments, and names what holds each tensor.
+
+    Torch's (torch/testing/_internal/common_utils.py) sees what gc frees: tensors that C++ holds in a cycle are none of
+    it. This one sees both, frees nothing, and neither sets a debug flag of gc's nor fills `gc.garbage`. A warning tells
+    how many tensors there are and what holds them.
+
+    Args:
+        limit: leaks that the warning tells with their trace; torch draws as many pictures.
+        matched_type: the type, or a tuple of types, of what is listed; torch.Tensor if not given. Of other types only
+            what leads to tensor memory is found.
+
+    >>> import warnings, torch
+    >>> from leakscope.testing import check_leaked_tensors
+    >>> def leave_a_cycle():
+    ...     outputs = [torch.ones(1024)]
+    ...     outputs.append(outputs)
+    >>> with warnings.catch_warnings(record=True) as told, check_leaked_tensors() as leaked:
+    ...     leave_a_cycle()
+    >>> len(leaked), leaked.findings.findings[0].rule.value
+    (1, 'tensor-cycle')
+
+    """
+
+    def __init__(self, limit: int = 1, matched_type: type | tuple[type, ...] | None = None) -> None:
+        super().__init__()
+        self._limit, self._matched_type = limit, matched_type
+
+    def __enter__(self) -> LeakedTensors:  # type: ignore[override]  # what torch's gives
+        self._leaked = LeakedTensors()
+        self._before: Seen | None = None
+        super().__enter__()
+        return self._leaked
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        leaked = self._leaked
+        super().__exit__(kind, error, trace)
+        leaked.findings, leaked.run = self.findings, self.run
+        if leaked:
+            warnings.warn(f"{len(leaked)} tensors were found in the garbage.{self._told()}", stacklevel=2)
+        elif self.findings.verdict == Verdict.INCONCLUSIVE and not self._unseen:  # that was warned of
+            warnings.warn(f"the block could not be judged: {self.findings.why}", stacklevel=2)
+        del self._leaked
+
+    def _told(self) -> str:
+        from leakscope.report.text.page import render_in_test
+
+        some = replace(self.findings, findings=self.findings.findings[: self._limit])
+        return f"\n\n{render_in_test(self.run, some)}" if some.findings else ""
+
+    def _learn_before(self, heap: ExplainedHeap) -> None:
+        super()._learn_before(heap)
+        from leakscope.capture.held.seen import Seen
+
+        self._before = Seen(self._garbage_among(heap))
+
+    def _learn(self, heap: ExplainedHeap) -> None:
+        super()._learn(heap)
+        self._leaked.extend(self._garbage_among(heap))
+
+    def _garbage_among(self, heap: ExplainedHeap) -> list[Any]:
+        """What is garbage now and was none before, of the types asked for."""
+        from leakscope.capture.held.garbage import garbage_among
+        from leakscope.capture.held.question import QUESTION
+
+        types = self._matched_type if self._matched_type is not None else sys.modules["torch"].Tensor
+        found = garbage_among(heap, types if type(types) is tuple else (types,))
+        before = self._before
+        return [obj for obj in found if not (QUESTION.was_garbage(obj) or (before is not None and before.has(obj)))]

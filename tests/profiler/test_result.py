@@ -1,0 +1,122 @@
+"""What does a result print, show in a notebook and write?"""
+
+from __future__ import annotations
+
+import json
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+from support import examples
+
+from leakscope.errors import LeakscopeError
+from leakscope.findings.model import Findings
+from leakscope.profiler.result import Result, judge
+from leakscope.record.kinds import MadeBy
+from leakscope.record.reading import read_run
+from leakscope.report import FORMATS
+
+
+def result(name: str) -> Result:
+    return Result.of(*examples.ALL[name]())
+
+
+class Seen(HTMLParser):
+    """Elements, their attributes and text."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.tags: set[str] = set()
+        self.attributes: dict[str, set[str]] = {}
+        self.text = ""
+        self.feed(page)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.add(tag)
+        self.open.append(tag)
+        for name, value in attrs:
+            self.attributes.setdefault(name, set()).add(value or "")
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+@pytest.mark.parametrize("name", examples.ALL)
+def test_each_is_one_line_as_a_value_and_the_whole_report_when_printed(name: str) -> None:
+    found = result(name)
+    plain = examples.ALL[name]()[1]
+    for value in (found, plain, found.run, *found.findings):
+        assert "\n" not in repr(value) and len(repr(value)) < 250
+    assert repr(found).startswith("<Result: ") and repr(plain).startswith("<Findings: ")
+    assert str(found) == FORMATS["text"](found.run, plain)
+    assert json.loads(found.to_json()) == json.loads(FORMATS["json"](found.run, plain))
+
+
+def test_a_result_is_its_findings() -> None:
+    run, findings = examples.leaking()
+    found = Result.of(run, findings)
+    assert isinstance(found, Findings) and found.run is run
+    assert (found.verdict, found.findings, found.ledgers) == (findings.verdict, findings.findings, findings.ledgers)
+
+
+@pytest.mark.parametrize("name", examples.ALL)
+def test_a_notebook_is_shown_whole_elements_with_nothing_to_run_or_to_fetch(name: str) -> None:
+    shown = Seen(result(name)._repr_html_())
+    assert shown.open == []
+    assert shown.tags <= {"div", "p", "b", "span", "pre", "code", "details", "summary", "ul", "li", "wbr"}
+    assert shown.attributes.keys() <= {"style", "class", "open"}
+    assert not any("url(" in style for style in shown.attributes["style"])
+
+
+def test_a_notebook_is_told_what_the_text_tells() -> None:
+    found = result("leaking")
+    shown = " ".join(Seen(found._repr_html_()).text.split())
+    assert shown.startswith("LEAKS 2 distinct leaks")
+    for words in ("Cut `", "would be freed", "What holds it", "stage.py:4"):
+        assert words.strip("`") in shown
+    assert examples.HOSTILE in Seen(result("hostile")._repr_html_()).text
+
+
+@pytest.mark.process
+def test_what_no_command_recorded_has_no_exit_status_and_no_command_to_run_again() -> None:
+    run, findings = examples.leaking()
+    assert "(exit status 23)" in str(Result.of(run, findings)) and "same command again" in str(Result.of(run, findings))
+    for made_by in (MadeBy.CHECK, MadeBy.PROFILER, MadeBy.BLOCK):
+        changed = Result.of(examples.run(*run.ranks, made_by=made_by), findings)
+        for told in (str(changed), changed._repr_html_(), FORMATS["html"](changed.run, changed)):
+            assert "xit status" not in told and "same command" not in told and "run it again" in told
+
+
+@pytest.mark.process
+def test_the_suffix_names_the_format_and_a_folder_gets_the_page(tmp_path: Path) -> None:
+    found = result("leaking")
+    for name, form in (("a.html", "html"), ("b.txt", "text"), ("c.JSON", "json"), ("d.trace.json", "trace")):
+        assert found.report(tmp_path / name) == tmp_path / name
+        assert (tmp_path / name).read_text(encoding="utf-8") == FORMATS[form](found.run, found)
+    for folder in (tmp_path / "new" / "folder", tmp_path):
+        assert found.report(str(folder)) == folder
+        assert {"findings.json", "report.html"} <= {path.name for path in folder.iterdir()}
+    found.report(f"{tmp_path}/run.2026/")
+    assert (tmp_path / "run.2026" / "report.html").exists()
+
+
+def test_what_cannot_be_written_is_told_in_one_sentence(tmp_path: Path) -> None:
+    found = result("clean")
+    with pytest.raises(LeakscopeError, match=r"no format has files like leaks.pdf; let it end in one of .txt, .json"):
+        found.report(tmp_path / "leaks.pdf")
+    with pytest.raises(LeakscopeError, match="No such file or directory"):
+        found.report(tmp_path / "nowhere" / "leaks.txt")
+    (tmp_path / "file").touch()
+    with pytest.raises(LeakscopeError, match="cannot write"):
+        found.report(tmp_path / "file" / "folder")
+
+
+def test_a_recorded_run_is_judged_to_a_result() -> None:
+    run = read_run(Path(__file__).parents[2] / "sample_runs/p2p_pipeline/none")
+    found = judge(run)
+    assert found.run is run and str(found) == FORMATS["text"](run, found)

@@ -1,0 +1,8 @@
+"""Tests inside these tests run in this process, and pytest gives it back the modules it had: torch loads only once."""
+
+import torch  # noqa: F401
+
+import leakscope.capture.heap.look
+import leakscope.findings
+import leakscope.profiler.repeats
+import leakscope.report.text.page  # noqa: F401
