@@ -1,0 +1,64 @@
+"""Is this output what the page shows, but for what no two runs have in common?"""
+
+from __future__ import annotations
+
+import difflib
+import doctest
+import re
+from collections.abc import Sequence
+
+VARYING = (
+    (re.compile(r"^\[W\d{4} [^\n]*TCPStore\.cpp.*?^<omitting python frames>\n", re.MULTILINE | re.DOTALL), ""),
+    (re.compile(r"\d{8}_\d{6}"), "20261123_080000"),
+    (re.compile(r"\d+(?:\.\d+)? ?(?:ms|s)\b"), "1.0 s"),
+    (re.compile(r"\d+ looks \("), "7 looks ("),
+    (re.compile(r"\d+(?:\.\d+)?% of the time"), "1% of the time"),
+    (re.compile(r"\b0x[0-9a-f]{6,}\b"), "0x7f0000000000"),
+    (re.compile(r"\b(process|pid) \d+"), r"\1 1234"),
+    (re.compile(r"[\d.]+(?: to [\d.]+)? [KMG]iB (allocated|resident)"), r"100.00 MiB \1"),
+    (re.compile(r"(Growth +|memory rose )[\d.]+ [KMG]iB"), r"\g<1>1.00 MiB"),
+    (re.compile(r"[\d.]+ [KMG]iB more each step"), "1.00 MiB more each step"),
+    (re.compile(r" +$", re.MULTILINE), ""),
+)
+"""Whose store went first, when, how long, where in memory, which process, what the C library counts: not compared."""
+LEFT_OUT = "..."
+"""On a line of its own for lines that a page does not show, within a line for a part of it."""
+
+
+def agree(shown: Sequence[str], told: Sequence[str]) -> bool:
+    want, got = (without_varying("".join(f"{line}\n" for line in lines)) for lines in (shown, told))
+    return doctest.OutputChecker().check_output(want, got, doctest.ELLIPSIS)
+
+
+def without_varying(text: str) -> str:
+    for pattern, same in VARYING:
+        text = pattern.sub(same, text)
+    return text
+
+
+def as_told(shown: Sequence[str], told: Sequence[str]) -> list[str]:
+    """What the page ought to show: what it does where that agrees, else the lines told, some of them left out again."""
+    if not told:
+        return []
+    if agree(shown, told):
+        return list(shown)
+    same = {without_varying(line): line for line in shown}
+    return [same.get(without_varying(line), line) for line in _left_out_again(shown, told)]
+
+
+def _left_out_again(shown: Sequence[str], told: Sequence[str]) -> list[str]:
+    pieces: list[list[str]] = [[]]
+    for line in shown:
+        if line == LEFT_OUT:
+            pieces.append([])
+        else:
+            pieces[-1].append(line)
+    if len(pieces) == 1:
+        return list(told)
+    lines, at = list(told[: len(pieces[0])]), len(pieces[0])
+    for piece in pieces[1:-1]:
+        near = difflib.get_close_matches(piece[0], told[at:], 1, 0.0)
+        start = told.index(near[0], at) if near else at
+        lines += [LEFT_OUT, *told[start : start + len(piece)]]
+        at = start + len(piece)
+    return [*lines, LEFT_OUT, *told[max(at, len(told) - len(pieces[-1])) :]]
