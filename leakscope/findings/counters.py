@@ -19,6 +19,9 @@ _BLOCKS = 5
 _STEADY = 0.25
 """Share of the median rate that each stretch of a steady growth reaches; chosen."""
 
+_TO_AND_FRO = 0.5
+"""Share of the rate that the levels of few steps have to have risen by; chosen."""
+
 
 def counted_steps(rank: Rank) -> list[Step]:
     """The steps whose counted bytes are of the device that was counted last."""
@@ -31,8 +34,12 @@ def counted_rate(rank: Rank, warmup: int) -> float | None:
 
     A rise once, at a compilation or the first use of a library, moves a mean and not this.
     """
-    stretches = _stretches(_rises(rank, warmup))
-    return median(stretches) if stretches else None
+    rises = _rises(rank, warmup)
+    stretches = _stretches(rises)
+    if not stretches:
+        return None
+    rate, at_most = median(stretches), _at_most(rank, warmup)
+    return at_most if len(rises) < _BLOCKS * _FEW and at_most < _TO_AND_FRO * rate else rate
 
 
 def rate_at_end(rank: Rank, warmup: int) -> float | None:
@@ -41,13 +48,24 @@ def rate_at_end(rank: Rank, warmup: int) -> float | None:
     """
     rises = _rises(rank, warmup)
     stretches = _stretches(rises)
-    return min(median(stretches), stretches[-1], mean(rises)) if stretches else None
+    rate = counted_rate(rank, warmup)
+    return None if rate is None else min(rate, stretches[-1], mean(rises))
 
 
 def rises_steadily(rank: Rank, warmup: int) -> bool:
     """Whether no stretch of the steps rose far less than the others."""
     stretches = _stretches(_rises(rank, warmup))
     return len(stretches) >= _FEW and min(stretches) >= _STEADY * median(stretches) > 0
+
+
+def _at_most(rank: Rank, warmup: int) -> float:
+    """Bytes a step by which the later half of the steps came higher than the earlier one, or 0.
+
+    Where steps are few, those left to tell of may all be rises of what comes and goes, as a thread's buffers.
+    """
+    sizes = [step.counted_bytes or 0 for step in counted_steps(rank) if step.number > warmup]
+    half = len(sizes) // 2
+    return max(max(sizes[half:]) - max(sizes[:half]), 0) / half
 
 
 def _rises(rank: Rank, warmup: int) -> list[int]:
