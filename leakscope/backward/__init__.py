@@ -47,7 +47,8 @@ until the call returns, whatever the callee deletes. Custom Functions that keep 
 the same trouble; `save_boxed` and `take_boxed` are the way out.
 
 Limits: a hook or ``retain_grad()`` on an activation at which weights branch off sees its gradient in both passes of a
-split backward (what it returns counts once); reentrant checkpoints are not split (all runs in the input pass); weights
+split backward (what it returns counts once); reentrant checkpoints are not split (all runs in the input pass); of a
+stage with a selective checkpoint, which recomputes once, the input pass has the weights' gradients ready; weights
 that several layers take as they are, a shared bias say, cost the layers in between a second run of their input path.
 """
 

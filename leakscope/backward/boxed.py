@@ -48,7 +48,7 @@ class Delivery:
         self.grads: list[torch.Tensor] = []
         self._handles: list[Any] = []
         for start, grad in zip(roots.starts, roots.grads, strict=True):
-            handed_late = late and isinstance(start, OutputEdge)
+            handed_late = late and isinstance(start, OutputEdge) and not grad.is_nested  # which has no other sizes
             if handed_late:
                 self._handles.append(start.node.register_prehook(_hand_over([grad])))
             self.grads.append(grad.new_zeros(()).expand(grad.shape) if handed_late else grad)

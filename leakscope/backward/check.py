@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
+from math import prod
 from typing import Any, NamedTuple
 
 import torch
@@ -21,15 +22,17 @@ class Roots(NamedTuple):
     nodes: list[tuple[Node, int]]
 
 
-def gather_roots(outputs: Any, output_grads: Any) -> Roots:
+def gather_roots(outputs: Any, output_grads: Any, ones: bool = False) -> Roots:
     """Pair every differentiable output with its gradient.
 
-    Outputs that need no gradient are left out, as in torch. An output of one element with no gradient gets ones.
-    Raises RuntimeError naming the output by position or key where it cannot be differentiated, where a gradient is
-    missing or does not fit (shape, dtype, device), or where its graph was freed; AssertionError where the containers
-    of outputs and gradients differ.
+    Outputs that need no gradient are left out, as in torch. An output of one element with no gradient gets ones, and
+    so does, with `ones`, every output where no gradients are given. A gradient of another floating dtype is converted,
+    as by the engine. Raises RuntimeError naming the output by position or key where it cannot be differentiated, where
+    a gradient is missing or does not fit (shape, dtype, device), or where its graph was freed; AssertionError where the
+    containers of outputs and gradients differ.
     """
-    return _gather_plain(outputs, output_grads) or _gather_nested(outputs, output_grads)
+    plain = _gather_plain(outputs, output_grads)
+    return plain or _gather_nested(outputs, output_grads, ones and output_grads is None)
 
 
 def _gather_plain(outputs: Any, output_grads: Any) -> Roots | None:
@@ -51,7 +54,7 @@ def _gather_plain(outputs: Any, output_grads: Any) -> Roots | None:
     return Roots(list(outputs), list(output_grads), nodes)
 
 
-def _gather_nested(outputs: Any, output_grads: Any) -> Roots:
+def _gather_nested(outputs: Any, output_grads: Any, ones: bool) -> Roots:
     starts: list[Any] = []
     grads: list[torch.Tensor] = []
     nodes: list[tuple[Node, int]] = []
@@ -64,9 +67,8 @@ def _gather_nested(outputs: Any, output_grads: Any) -> Roots:
                 raise RuntimeError(f"{item.name} needs no gradient (requires_grad is False) but was given one")
             continue
         node, number = gradient_edge(value)
-        start = value if isinstance(value, torch.Tensor) else node._input_metadata[number]
         starts.append(value)
-        grads.append(_fitting_grad(item.name, start, item.grad))
+        grads.append(_fitting_grad(item.name, value, node, number, item.grad, ones))
         nodes.append((node, number))
         if freed(node):
             raise RuntimeError(
@@ -76,23 +78,39 @@ def _gather_nested(outputs: Any, output_grads: Any) -> Roots:
     return Roots(starts, grads, nodes)
 
 
-def _fitting_grad(name: str, start: Any, grad: Any) -> torch.Tensor:
-    shape, dtype, device = start.shape, start.dtype, start.device
-    if not isinstance(shape, torch.Size):  # a grad node's metadata gives a list
-        shape = torch.Size(shape)
+def _fitting_grad(name: str, value: Any, node: Node, number: int, grad: Any, ones: bool) -> torch.Tensor:
+    start = value if isinstance(value, torch.Tensor) else node._input_metadata[number]
+    shape, dtype, device = tuple(start.shape), start.dtype, start.device  # a grad node's metadata gives a list
     if grad is None:
-        if shape.numel() != 1 or not dtype.is_floating_point:
-            raise RuntimeError(f"{name} of shape {tuple(shape)} and {dtype} is no real scalar, so it needs a gradient")
+        if ones and isinstance(value, torch.Tensor):
+            return torch.ones_like(value, requires_grad=False)
+        if prod(shape) != 1 or not dtype.is_floating_point:
+            raise RuntimeError(f"{name} of shape {shape} and {dtype} is no real scalar, so it needs a gradient")
         return torch.ones(shape, dtype=dtype, device=device)
     if not isinstance(grad, torch.Tensor):
         raise AssertionError(f"the gradient of {name} must be a tensor or None, not a {type(grad).__name__}")
-    if grad.shape != shape:
-        raise RuntimeError(f"{name} has shape {tuple(shape)} but its gradient has shape {tuple(grad.shape)}")
-    if grad.dtype != dtype:
-        raise RuntimeError(f"{name} is {dtype} but its gradient is {grad.dtype}; convert the gradient first")
+    if tuple(grad.shape) != shape:
+        why = _shrunk(node, number, grad)
+        raise RuntimeError(f"{name} has shape {shape} but its gradient has shape {tuple(grad.shape)}{why}")
     if grad.device != device:
         raise RuntimeError(f"{name} is on {device} but its gradient is on {grad.device}")
-    return grad
+    if grad.dtype == dtype:
+        return grad
+    if grad.is_complex() != dtype.is_complex or not (grad.is_floating_point() or grad.is_complex()):
+        raise RuntimeError(f"{name} is {dtype} but its gradient is {grad.dtype}; convert the gradient first")
+    return grad.to(dtype)
+
+
+def _shrunk(node: Node, number: int, grad: torch.Tensor) -> str:
+    """Why the shapes differ, where the forward made the output in the shape of its gradient."""
+    edges = [(node, number), *node.next_functions][:2]  # an edge made after the shrinking is one view further up
+    made = [child._input_metadata[nr].shape for child, nr in edges if child is not None]
+    if tuple(grad.shape) not in map(tuple, made):
+        return ""
+    return (
+        "; the forward made it in that shape, and its .data was shrunk since (as Megatron's deallocate_output_tensor "
+        "does): take output_edges(outputs) right after the forward and drop the outputs instead"
+    )
 
 
 _LISTED = "_raw_saved_tensors"

@@ -34,7 +34,8 @@ def stage_backward(
     Args:
         stage_output: tensor, gradient edge (see `output_edges`), or a nested tuple, list or mapping of them.
             Parts that need no gradient are skipped, other values ignored.
-        output_grads: gradients in the same nesting; None for a scalar. None altogether means "none given".
+        output_grads: gradients in the same nesting, of any floating dtype; None for a scalar. None altogether means
+            "none given".
         input_values: the stage's inputs in order; other values than tensors are allowed.
         outputs_with_grads_idxs: keep only these positions of both lists (what torch's traced graphs pass).
         boxed: take ownership of the lists and dicts handed in and empty them before the engine runs. An output then

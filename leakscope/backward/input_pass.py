@@ -13,8 +13,8 @@ from .boxed import Delivery, empty, take_roots
 from .check import Roots, gather_roots
 from .edges import flatten, functions_keep_their_graph, owner_of
 from .full import stage_backward
-from .paths import TO_INPUT, Group, Paths, exits_apart, mask, trace_paths, weight_groups
-from .saved import any_handles, drop_saved, packed_by
+from .paths import TO_INPUT, TO_WEIGHT, Group, Paths, crossed, exits_apart, mask, trace_paths, weight_groups
+from .saved import any_handles, by_checkpoint, drop_saved
 
 InputGrads = tuple[torch.Tensor | None, ...]
 ParamGroup = dict[str, Any]
@@ -26,7 +26,7 @@ def input_pass(
     """Run backward up to the inputs and record, group by group, what the weights' gradients will need later."""
     inputs = list(input_values)
     wanted = [tensor for tensor in inputs if isinstance(tensor, torch.Tensor) and tensor.requires_grad]
-    roots = gather_roots(outputs, output_grads)
+    roots = gather_roots(outputs, output_grads, ones=True)
     if boxed:
         roots = take_roots(roots)
         for handed_over in (outputs, output_grads, input_values):
@@ -40,15 +40,14 @@ def input_pass(
     functions = [node for node in paths.order if isinstance(node, BackwardCFunction)]
     if any(node.name() == "CheckpointFunctionBackward" for node in functions):
         return _whole_backward(roots, inputs, park_grad), []
-    groups = weight_groups(paths, [node for node, _ in roots.nodes])
+    groups, again = _groups(paths, [node for node, _ in roots.nodes])
     kept = [owner_of(start) for start in roots.starts] if functions and not functions_keep_their_graph() else []
     dinputs, param_groups = _run(roots, wanted, groups, paths, boxed)
     for group in param_groups if kept else ():
         group["graph"] = kept
     del roots
     if functions or any_handles():
-        running = {node for group in groups for node in group.intermediates}
-        drop_saved([node for node, lead in paths.leads.items() if lead & TO_INPUT and node not in running])
+        drop_saved([node for node, lead in paths.leads.items() if lead & TO_INPUT and node not in again])
     by_id = dict(zip(map(id, wanted), dinputs, strict=True))
     returned = tuple(by_id.pop(id(value), None) for value in inputs)
     if park_grad:
@@ -62,10 +61,7 @@ def _run(
     roots: Roots, wanted: list[torch.Tensor], groups: list[Group], paths: Paths, boxed: bool
 ) -> tuple[InputGrads, list[ParamGroup]]:
     """Run the engine down to the inputs, and catch what arrives at each intermediate on the way."""
-    joint = any(
-        packed_by(node).startswith("torch.utils.checkpoint") for group in groups for node in group.intermediates
-    )
-    param_groups = [_param_group(group, paths, joint) for group in groups]
+    param_groups = _param_groups(groups)
     catches: list[tuple[list[Any], int, int]] = []
     edges: list[GradientEdge] = []
     handles: list[Any] = []
@@ -79,7 +75,7 @@ def _run(
                 grads[index] = (None,) * count
                 if exits is None:
                     grads[index] = _root_grads(node, count, roots)
-                elif param_group["clamped"]:
+                elif group.clamped:
                     handles.append(node.register_prehook(_catch_into(grads, index)))
                 else:
                     catches.append((grads, index, count))
@@ -109,17 +105,36 @@ def _grad(delivery: Delivery, wanted: list[torch.Tensor], edges: list[GradientEd
     return torch.autograd.grad(delivery.starts, ends, delivery.grads, retain_graph=keep, allow_unused=True)
 
 
-def _param_group(group: Group, paths: Paths, joint: bool) -> ParamGroup:
-    """Torch's three keys, and two of our own that the weight pass reads where they are there."""
-    on_path = [exits for exits in group.exits if exits is not None]
-    clamped = bool(on_path) and (joint or (len(on_path) > 1 and not exits_apart(group, paths)))
-    return {
-        "params": group.weights,
-        "intermediates": group.intermediates,
-        "grads": [()] * len(group.intermediates),
-        "exits": group.exits,
-        "clamped": clamped,
-    }
+def _groups(paths: Paths, roots: list[Node]) -> tuple[list[Group], set[Node]]:
+    """The groups, and the nodes on the input path that the weight pass will run again."""
+    groups = weight_groups(paths, roots)
+    joint = any(by_checkpoint(node) for group in groups for node in group.intermediates)
+    for group in groups:
+        on_path = [exits for exits in group.exits if exits is not None]
+        group.clamped = bool(on_path) and (joint or (len(on_path) > 1 and not exits_apart(group, paths)))
+    clamped = {node for group in groups if group.clamped for node in group.intermediates}
+    again = crossed(paths, clamped).union(*(group.intermediates for group in groups))
+    if clamped and any(by_checkpoint(node, once=True) for node in again):
+        own = [weight for weight in paths.weights if paths.leads[weight] == TO_WEIGHT]
+        return [Group([weight], [[]], {weight}) for weight in own], set()
+    return groups, again
+
+
+def _param_groups(groups: list[Group]) -> list[ParamGroup]:
+    """Torch's three keys, and of our own what the weight pass reads where it is there."""
+    waiting = {place: group.clamped for place, group in enumerate(groups)}
+    return [
+        {
+            "params": group.weights,
+            "intermediates": group.intermediates,
+            "grads": [()] * len(group.intermediates),
+            "exits": group.exits,
+            "clamped": group.clamped,
+            "place": place,
+            "waiting": waiting,
+        }
+        for place, group in enumerate(groups)
+    ]
 
 
 def _catch_into(grads: list[Any], index: int) -> Any:

@@ -36,8 +36,12 @@ class Group:
 
     intermediates: list[Node] = field(default_factory=list)
     exits: list[list[Edge] | None] = field(default_factory=list)
-    """Per intermediate, the edges that leave the input path; None for a root that never was on it."""
+    """Per intermediate, the edges that leave the input path; None for a root that never was on it, and nothing for a
+    weight's own node, whose gradient the input pass has ready.
+    """
     weights: set[Node] = field(default_factory=set)
+    clamped: bool = False
+    """Whether intermediates lie on each other's way to the weights, so that each is held to its own gradient."""
 
 
 def trace_paths(roots: Iterable[Node], inputs: set[Node], input_ids: set[int], weight_ids: set[int]) -> Paths:
@@ -144,6 +148,19 @@ def exits_apart(group: Group, paths: Paths) -> bool:
         seen.add(node)
         pending.extend(child for child, _ in paths.next[node])
     return True
+
+
+def crossed(paths: Paths, starts: set[Node]) -> set[Node]:
+    """The nodes on the input path between one of `starts` and the next."""
+    below: set[Node] = set()
+    for node in paths.order:
+        if node in starts or node in below:
+            below.update(child for child, _ in paths.next[node] if child and paths.leads[child] & TO_INPUT)
+    above: set[Node] = set()
+    for node in reversed(paths.order):
+        if any(child in starts or child in above for child, _ in paths.next[node]):
+            above.add(node)
+    return below & above
 
 
 def mask(node: Any, wanted: set[Node]) -> None:

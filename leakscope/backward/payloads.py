@@ -14,8 +14,8 @@ _HEAD = 2
 """Words of a Python object before its own fields; the first of a SavedTensor is the address of a SavedVariable."""
 _TENSOR, _HOOKS = 0, 7
 """Words of a SavedVariable at which its tensor and its hooks stand (torch/csrc/autograd/saved_variable.h)."""
-_PACKED = 3
-"""Word of the packed object in {vtable, pack hook, unpack hook, packed object} (python_saved_variable_hooks.h)."""
+_UNPACK, _PACKED = 2, 3
+"""Words of both in {vtable, pack hook, unpack hook, packed object} (python_saved_variable_hooks.h)."""
 
 
 class Untold:
@@ -40,6 +40,17 @@ def payload_of(saved: Any) -> Any:
     return None if _word(_word(variable, _TENSOR)) == undefined else TENSOR
 
 
+def unpack_hook_of(saved: Any) -> Any:
+    """The hook that would unpack it, None where it has none or this torch does not tell."""
+    if hasattr(saved, "unpack_hook"):
+        return saved.unpack_hook
+    if _TELLS or (layout := _layout()) is None:
+        return None
+    hooks = _word(_word(id(saved), _HEAD), _HOOKS)
+    known = hooks and _word(hooks) == layout[1]
+    return ctypes.cast(_word(hooks, _UNPACK), ctypes.py_object).value if known else None
+
+
 def _word(address: int, place: int = 0) -> int:
     return ctypes.c_size_t.from_address(address + place * ctypes.sizeof(ctypes.c_size_t)).value
 
@@ -59,7 +70,7 @@ def _layout() -> tuple[int, int] | None:
     saved = node._raw_saved_result
     variable = _word(id(saved), _HEAD)
     hooks = _word(variable, _HOOKS)
-    if not hooks or [_word(hooks, place) for place in (1, 2, _PACKED)] != [id(pack), id(_never), id(packed)]:
+    if not hooks or [_word(hooks, place) for place in (1, _UNPACK, _PACKED)] != [id(pack), id(_never), id(packed)]:
         return None
     return _word(_word(variable, _TENSOR)), _word(hooks)
 

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext, suppress
+from types import FunctionType
 from typing import Any
 
 import torch
@@ -18,35 +19,32 @@ from torch.autograd.graph import Node, saved_tensors_hooks
 
 from .boxed import drop_boxed
 from .check import saved_names
-from .payloads import TENSOR, UNKNOWN, payload_of
+from .payloads import TENSOR, UNKNOWN, payload_of, unpack_hook_of
 
 
 class SavedHandle:
     """One tensor saved by the forward, with the version it had."""
 
-    __slots__ = ("__weakref__", "_layout", "_tensor", "_version")
+    __slots__ = ("__weakref__", "_shape", "_tensor", "_version")
 
     def __init__(self, tensor: torch.Tensor) -> None:
         # A handle with the tensor itself would hold an output's own grad node, a cycle that is never freed. detach()
         # shares the storage and the version counter and holds no graph.
         self._tensor: torch.Tensor | None = tensor.detach()
         self._version = tensor._version
-        self._layout: tuple[Any, ...] = ()
+        self._shape: tuple[int, ...] = ()
 
     def drop(self) -> None:
         """Let go of the tensor; only what it looked like is kept."""
         if self._tensor is not None:
-            self._layout = (self._tensor.shape, self._tensor.dtype, self._tensor.device)
+            self._shape = tuple(self._tensor.shape)
             self._tensor = None
 
     def tensor(self) -> torch.Tensor:
         """The tensor as it was saved. Raises RuntimeError where it was changed in place or dropped."""
         if self._tensor is None:
-            if _stand_ins_allowed:
-                shape, dtype, device = self._layout
-                return torch.zeros((), dtype=dtype, device=device).expand(shape)
             raise RuntimeError(
-                f"a tensor of shape {tuple(self._layout[0])} saved by the stage's forward was released by its input "
+                f"a tensor of shape {self._shape} saved by the stage's forward was released by its input "
                 "pass; run the forward again to run the input pass again"
             )
         # Saved-tensor hooks switch off autograd's own version check.
@@ -60,7 +58,6 @@ class SavedHandle:
 
 
 _handles_alive: weakref.WeakSet[Any] = weakref.WeakSet()
-_stand_ins_allowed: list[bool] = []
 
 
 class _Forward:
@@ -106,19 +103,6 @@ def droppable_saves() -> Iterator[None]:
         yield
 
 
-@contextmanager
-def stand_ins() -> Iterator[None]:
-    """While weights that sit on several intermediates run together, dropped tensors answer with zeros.
-
-    What is computed from them is thrown away: every intermediate below is given its captured gradient.
-    """
-    _stand_ins_allowed.append(True)
-    try:
-        yield
-    finally:
-        _stand_ins_allowed.pop()
-
-
 def any_handles() -> bool:
     """Is there a tensor behind a handle anywhere?"""
     return len(_handles_alive) > 0
@@ -140,9 +124,10 @@ def drop_saved(nodes: Iterable[Node]) -> None:
                     handle.drop()
 
 
-def packed_by(node: Node) -> str:
-    """The module of the payload that saved-tensor hooks put into a node, '' where none did; checkpointing's, whose
-    nodes need most care, where this torch does not tell.
+def by_checkpoint(node: Node, once: bool = False) -> bool:
+    """Whether a checkpoint recomputes what a node saved; also said where this torch does not tell.
+
+    With `once`, whether one that has contexts of its own does, as selective checkpointing: they may be entered once.
     """
     for name in saved_names(type(node)):
         saved = getattr(node, name)
@@ -151,6 +136,27 @@ def packed_by(node: Node) -> str:
             if payload is None:
                 continue
             if payload is UNKNOWN:
-                return "torch.utils.checkpoint"
-            return "" if payload is TENSOR or isinstance(payload, torch.Tensor) else type(payload).__module__
-    return ""
+                return not once
+            if payload is TENSOR or isinstance(payload, torch.Tensor):
+                return False
+            checkpoints = type(payload).__module__.startswith("torch.utils.checkpoint")
+            return checkpoints and (not once or _recomputed_in(unpack_hook_of(variable)) is not None)
+    return False
+
+
+def _recomputed_in(unpack: Any) -> Any:
+    """The context that a checkpoint recomputes in, None where it has none (torch/utils/checkpoint.py)."""
+    cells = _cells(unpack)
+    inner = _cells(cells.get("unpack_hook"))
+    frame = cells.get("frame") or inner.get("frame")
+    context = _cells(getattr(frame, "recompute_fn", None)).get("recompute_context")
+    return None if isinstance(context, nullcontext) else context
+
+
+def _cells(function: Any) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    if isinstance(function, FunctionType):
+        for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+            with suppress(ValueError):  # an empty cell
+                found[name] = cell.cell_contents
+    return found

@@ -13,7 +13,6 @@ from .boxed import require_lists
 from .failure import failed, release_frames
 from .input_pass import InputGrads, ParamGroup, input_pass
 from .paths import Edge, mask
-from .saved import stand_ins
 
 Grads = tuple[torch.Tensor | None, ...]
 
@@ -47,7 +46,7 @@ def stage_backward_input(
 
     Args:
         stage_outputs_or_loss: tensors or gradient edges, nested as in `stage_backward`.
-        output_grads: their gradients in the same nesting; None where all of them are scalars.
+        output_grads: their gradients in the same nesting; None altogether: ones for every output, as torch has it.
         input_values: the stage's inputs in order; other values than tensors are allowed.
         weights: the parameters whose gradients `stage_backward_weight` will compute.
         park_grad: also accumulate each gradient into the input's ``.grad``, as torch does. The returned tensor is
@@ -136,12 +135,25 @@ def _weight_pass(weights: list[torch.Tensor], param_groups: list[ParamGroup], re
     clamped = [group for group in pending if group.get("clamped", len(group.get("intermediates", ())) > 1)]
     if clamped:
         pending = [group for group in pending if not any(group is other for other in clamped)]
-        # Their call crosses the nodes between their intermediates: it may free those only if no other group waits.
-        _run_clamped(clamped, wanted, retain_graph or bool(pending))
+        _run_clamped(clamped, wanted, _others_wait(clamped) or retain_graph or bool(pending))
         clamped.clear()
     while pending:
-        _run_group(pending.pop(), wanted, retain_graph)
+        group = pending.pop()
+        _run_group(group, wanted, _others_wait([group]) or retain_graph)
     return before
+
+
+def _others_wait(groups: list[ParamGroup]) -> bool:
+    """Whether groups of the same input pass that are still to come need what the call of these ones runs through.
+
+    The call of clamped groups crosses the nodes between their intermediates, other groups' among them.
+    """
+    waiting: list[dict[int, bool]] = []
+    for group in groups:
+        waiting.append(group.pop("waiting", {}))
+        waiting[-1].pop(group.get("place", -1), None)
+    clamped = any(group.get("clamped") for group in groups)
+    return any(clamped or waits for others in waiting for waits in others.values())
 
 
 def _take(group: ParamGroup) -> tuple[list[Node], list[Grads], list[list[Edge] | None]]:
@@ -155,7 +167,10 @@ def _run_group(group: ParamGroup, wanted: set[int], retain_graph: bool) -> None:
     """Run one group whose intermediates do not lie on each other's way to its weights."""
     targets = _targets(group, wanted)
     intermediates, grads, exits = _take(group)
-    overrides: list[tuple[Node, Grads]] = []
+    # What arrived at a weight's own node has been through the hooks of the weight, which run again.
+    overrides = [
+        (node, caught) for node, caught, edges in zip(intermediates, grads, exits, strict=False) if edges == []
+    ]
     if sum(exit_edges is not None for exit_edges in exits) > 1:
         starts, start_grads = _through_exits(intermediates, grads, exits, wanted, retain_graph, overrides)
         masks: list[tuple[Any, tuple[bool, ...]]] = []
@@ -191,8 +206,7 @@ def _run_clamped(groups: list[ParamGroup], wanted: set[int], retain_graph: bool)
             for node, caught, edges in zip(intermediates, grads, exits, strict=False)
             if torchs or edges is not None
         ]
-    with stand_ins():
-        _accumulate(starts, start_grads, targets, retain_graph, overrides)
+    _accumulate(starts, start_grads, targets, retain_graph, overrides)
 
 
 def _through_exits(

@@ -24,9 +24,10 @@ REFUSED: dict[str, tuple[Callable[[Tensor], Any], Callable[[Tensor], Any], str]]
         lambda y: [None, None],
         "output 1 of shape .3, 5. .* needs a gradient",
     ),
-    "no gradients for a tuple": (lambda y: (y,), lambda y: None, "output 0 .* needs a gradient"),
+    "none for a tuple": (lambda y: (y, None), lambda y: [None, None], "output 0 .* needs a gradient"),
     "shape": (lambda y: {"a": y}, lambda y: {"a": torch.ones(3)}, "output 'a' has shape .3, 5. but .* .3,."),
-    "dtype": (lambda y: [y], lambda y: [torch.ones(3, 5).double()], "output 0 is torch.float32 but .* torch.float64"),
+    "complex": (lambda y: [y], lambda y: [torch.ones(3, 5) * 1j], "output 0 is torch.float32 but .* torch.complex64"),
+    "integers": (lambda y: [y], lambda y: [torch.ones(3, 5).int()], "output 0 is torch.float32 but .* torch.int32"),
     "device": (lambda y: [[y]], lambda y: [[torch.ones(3, 5, device="meta")]], r"output 0\[0\] is on cpu .* on meta"),
     "length": (lambda y: [y, y], lambda y: [None], "output has 2 parts but 1 gradients"),
     "keys": (lambda y: {"a": y}, lambda y: {"b": y}, "output has the keys .*'a'.* its gradients have .*'b'"),
@@ -51,6 +52,16 @@ def test_refused_before_anything_runs(case: str, split: bool) -> None:
         else:
             stage_backward(outputs(y), grads(y), [x])
     assert not ran and x.grad is None and layer.weight.grad is None
+
+
+@pytest.mark.parametrize("edges", [False, True], ids=["tensor", "edge"])
+def test_an_output_shrunk_through_its_data_is_named_as_that(edges: bool) -> None:
+    x, y, _ = made()
+    y.data = torch.empty(1)
+    with pytest.raises(
+        RuntimeError, match=r"output 0 has shape .1,. .* output_edges\(outputs\) right after the forward"
+    ):
+        stage_backward(output_edges([y]) if edges else [y], [torch.ones(3, 5)], [x])
 
 
 @pytest.mark.parametrize("split", [False, True], ids=["whole", "split"])
