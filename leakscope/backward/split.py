@@ -6,15 +6,11 @@ from collections.abc import Iterable
 from typing import Any
 
 import torch
-from torch.autograd.function import BackwardCFunction
-from torch.autograd.graph import GradientEdge, Node
 
 from .boxed import require_lists
 from .failure import failed, release_frames
 from .input_pass import InputGrads, ParamGroup, input_pass
-from .paths import Edge, mask
-
-Grads = tuple[torch.Tensor | None, ...]
+from .weight_pass import weight_pass
 
 
 def stage_backward_input(
@@ -118,196 +114,9 @@ def stage_backward_weight(
 
     """
     try:
-        return _weight_pass(list(weights), param_groups, retain_graph, boxed)
+        return weight_pass(list(weights), param_groups, retain_graph, boxed)
     except BaseException as error:
         release_frames(error)
         raise
     finally:
         del weights, param_groups
-
-
-def _weight_pass(weights: list[torch.Tensor], param_groups: list[ParamGroup], retain_graph: bool, boxed: bool) -> Grads:
-    before = tuple(weight.grad for weight in weights)
-    wanted = {id(weight) for weight in weights}
-    pending, _graphs = param_groups[::-1], [group.pop("graph", None) for group in param_groups]  # kept to the end
-    if boxed:
-        param_groups.clear()  # see also: boxed-lists in stage_backward_weight
-    clamped = [group for group in pending if group.get("clamped", len(group.get("intermediates", ())) > 1)]
-    if clamped:
-        pending = [group for group in pending if not any(group is other for other in clamped)]
-        _run_clamped(clamped, wanted, _others_wait(clamped) or retain_graph or bool(pending))
-        clamped.clear()
-    while pending:
-        group = pending.pop()
-        _run_group(group, wanted, _others_wait([group]) or retain_graph)
-    return before
-
-
-def _others_wait(groups: list[ParamGroup]) -> bool:
-    """Whether groups of the same input pass that are still to come need what the call of these ones runs through.
-
-    The call of clamped groups crosses the nodes between their intermediates, other groups' among them.
-    """
-    waiting: list[dict[int, bool]] = []
-    for group in groups:
-        waiting.append(group.pop("waiting", {}))
-        waiting[-1].pop(group.get("place", -1), None)
-    clamped = any(group.get("clamped") for group in groups)
-    return any(clamped or waits for others in waiting for waits in others.values())
-
-
-def _take(group: ParamGroup) -> tuple[list[Node], list[Grads], list[list[Edge] | None]]:
-    """Take what keeps the graph alive out of a group, so that it dies with the engine call."""
-    grads = group.pop("grads")
-    intermediates = group.pop("intermediates")  # see also: intermediates-released in stage_backward_weight
-    return intermediates, grads, group.pop("exits", None) or [None] * len(intermediates)
-
-
-def _run_group(group: ParamGroup, wanted: set[int], retain_graph: bool) -> None:
-    """Run one group whose intermediates do not lie on each other's way to its weights."""
-    targets = _targets(group, wanted)
-    intermediates, grads, exits = _take(group)
-    # What arrived at a weight's own node has been through the hooks of the weight, which run again.
-    overrides = [
-        (node, caught) for node, caught, edges in zip(intermediates, grads, exits, strict=False) if edges == []
-    ]
-    if sum(exit_edges is not None for exit_edges in exits) > 1:
-        starts, start_grads = _through_exits(intermediates, grads, exits, wanted, retain_graph, overrides)
-        masks: list[tuple[Any, tuple[bool, ...]]] = []
-    else:
-        starts, start_grads = _starts(intermediates, grads)
-        masks = _masked(zip(intermediates, exits, strict=True))
-    del intermediates, grads, exits
-    try:
-        _accumulate(starts, start_grads, targets, retain_graph, overrides)
-    finally:
-        _unmask(masks)
-
-
-def _run_clamped(groups: list[ParamGroup], wanted: set[int], retain_graph: bool) -> None:
-    """Run groups whose intermediates lie on each other's way in one call, each clamped to its own gradient.
-
-    On the way from one intermediate to the next the engine computes the inputs' gradient once more; what arrives is
-    replaced by what the input pass caught. A non-reentrant checkpoint is so recomputed once, not once per group.
-    """
-    starts: list[GradientEdge] = []
-    start_grads: list[torch.Tensor] = []
-    targets: list[torch.Tensor] = []
-    overrides: list[tuple[Node, Grads]] = []
-    for group in groups:
-        targets += _targets(group, wanted)
-        torchs = "exits" not in group
-        intermediates, grads, exits = _take(group)
-        more_starts, more_grads = _starts(intermediates, grads)
-        starts += more_starts
-        start_grads += more_grads
-        overrides += [
-            (node, caught)
-            for node, caught, edges in zip(intermediates, grads, exits, strict=False)
-            if torchs or edges is not None
-        ]
-    _accumulate(starts, start_grads, targets, retain_graph, overrides)
-
-
-def _through_exits(
-    intermediates: list[Node],
-    grads: list[Grads],
-    exits: list[list[Edge] | None],
-    wanted: set[int],
-    retain_graph: bool,
-    overrides: list[tuple[Node, Grads]],
-) -> tuple[list[GradientEdge], list[torch.Tensor]]:
-    """Run each intermediate by itself, no further than where it leaves the input path; start the rest from there.
-
-    For weights used by several layers: asking an intermediate for the weight itself would lead the engine through the
-    layers below. Biases and other leaves right at the exit are accumulated at once.
-    """
-    starts: list[GradientEdge] = []
-    start_grads: list[torch.Tensor] = []
-    reached: dict[Node, dict[int, torch.Tensor]] = {}
-    while intermediates:
-        node, caught, edges = intermediates.pop(), grads.pop(), exits.pop()
-        node_starts, node_grads = _starts([node], [caught])
-        if edges is None:
-            starts += node_starts
-            start_grads += node_grads
-            continue
-        if not node_starts:
-            continue
-        masks = _masked([(node, edges)])
-        try:
-            leaves: list[Any] = [leaf for child, _ in edges if id(leaf := getattr(child, "variable", None)) in wanted]
-            further = [GradientEdge(child, number) for child, number in edges if not hasattr(child, "variable")]
-            _accumulate(node_starts, node_grads, leaves, retain_graph or bool(further), [])
-            if not further:
-                continue
-            arrived = torch.autograd.grad(
-                node_starts, further, node_grads, retain_graph=retain_graph, allow_unused=True
-            )
-        finally:
-            _unmask(masks)
-        for edge, grad in zip(further, arrived, strict=True):
-            if grad is not None:
-                starts.append(edge)
-                start_grads.append(grad)
-                reached.setdefault(edge.node, {})[edge.output_nr] = grad
-    # Asked for as an end, an exit already ran the hooks of its tensor; started from, it runs them again.
-    overrides += [
-        (node, tuple(arrivals.get(number) for number in range(len(node._input_metadata))))
-        for node, arrivals in reached.items()
-    ]
-    return starts, start_grads
-
-
-def _targets(group: ParamGroup, wanted: set[int]) -> list[torch.Tensor]:
-    return [node.variable for node in group["params"] if id(node.variable) in wanted]
-
-
-def _starts(intermediates: list[Node], grads: list[Grads]) -> tuple[list[GradientEdge], list[torch.Tensor]]:
-    starts: list[GradientEdge] = []
-    start_grads: list[torch.Tensor] = []
-    for node, caught in zip(intermediates, grads, strict=False):
-        for number, grad in enumerate(caught):
-            if grad is not None:
-                starts.append(GradientEdge(node, number))
-                start_grads.append(grad)
-    return starts, start_grads
-
-
-def _accumulate(
-    starts: list[GradientEdge],
-    grads: list[torch.Tensor],
-    targets: list[torch.Tensor],
-    retain_graph: bool,
-    overrides: list[tuple[Node, Grads]],
-) -> None:
-    if not starts or not targets:
-        return
-    handles = [node.register_prehook(_answer(caught)) for node, caught in overrides]
-    try:
-        torch.autograd.backward(starts, grads, retain_graph=retain_graph, inputs=targets)
-    finally:
-        for handle in handles:
-            handle.remove()  # see also: hooks-removed in stage_backward_weight
-
-
-def _answer(caught: Grads) -> Any:
-    def answer(_arrived: Grads) -> Grads:
-        return caught
-
-    return answer
-
-
-def _masked(starts: Iterable[tuple[Node, list[Edge] | None]]) -> list[tuple[Any, tuple[bool, ...]]]:
-    """Tell custom Functions which of their inputs' gradients this pass is about (pytorch#174017)."""
-    masks: list[tuple[Any, tuple[bool, ...]]] = []
-    for node, edges in starts:
-        if edges is not None and isinstance(node, BackwardCFunction):
-            masks.append((node, node.needs_input_grad))
-            mask(node, {child for child, _ in edges})
-    return masks
-
-
-def _unmask(masks: list[tuple[Any, tuple[bool, ...]]]) -> None:
-    for node, needed in masks:
-        node.needs_input_grad = needed
