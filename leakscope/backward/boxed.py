@@ -97,13 +97,15 @@ _BOX = "saved_box"
 class SavedBox:
     """The tensors a custom Function saved, in one place that its backward can empty."""
 
-    __slots__ = ("_entries", "_taken")
+    __slots__ = ("_entries", "_taken", "last")
 
     def __init__(self, tensors: tuple[torch.Tensor, ...]) -> None:
         # detach() shares storage and version counter but not the graph: an output kept with its grad_fn would hold
         # the node that holds the box, a cycle no collector sees.
         self._entries = [(tensor.detach(), tensor._version) for tensor in tensors]
         self._taken = False
+        self.last = False
+        """Whether the next to take them is the last one, though the engine keeps the graph."""
 
     def drop(self) -> None:
         """Let go of the tensors for good."""
@@ -124,7 +126,7 @@ class SavedBox:
                     f"saved it (version {tensor._version}, expected {version})"
                 )
         tensors = [tensor for tensor, _ in self._entries]
-        if not keep:
+        if self.last or not keep:
             self.drop()
         return tensors
 
@@ -162,7 +164,8 @@ def save_boxed(ctx: Any, *tensors: torch.Tensor) -> None:
 def take_boxed(ctx: Any) -> list[torch.Tensor]:
     """The list saved with `save_boxed`. It belongs to the caller: clear it, or hand it to a boxed callee.
 
-    While the engine keeps the graph (``retain_graph=True``, the input pass of a split backward) the box stays filled.
+    While the engine keeps the graph (``retain_graph=True``) the box stays filled; not so in the input pass of a split
+    backward, where the node does not run again in the weight pass.
 
     >>> import torch
     >>> from leakscope.backward import save_boxed, take_boxed
@@ -190,8 +193,7 @@ def take_boxed(ctx: Any) -> list[torch.Tensor]:
     return box.take(torch._C._autograd._get_current_graph_task_keep_graph())
 
 
-def drop_boxed(node: Node) -> None:
-    """Let go of what a custom Function's node saved with `save_boxed`."""
+def box_of(node: Node) -> SavedBox | None:
+    """What a custom Function's node saved with `save_boxed`."""
     box = getattr(node, _BOX, None)
-    if isinstance(box, SavedBox):
-        box.drop()
+    return box if isinstance(box, SavedBox) else None

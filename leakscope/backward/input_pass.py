@@ -14,7 +14,7 @@ from .check import Roots, gather_roots
 from .edges import flatten, functions_keep_their_graph, owner_of
 from .full import stage_backward
 from .paths import TO_INPUT, TO_WEIGHT, Group, Paths, crossed, exits_apart, mask, trace_paths, weight_groups
-from .saved import any_handles, by_checkpoint, drop_saved
+from .saved import any_handles, by_checkpoint, dropping
 
 InputGrads = tuple[torch.Tensor | None, ...]
 ParamGroup = dict[str, Any]
@@ -42,12 +42,14 @@ def input_pass(
         return _whole_backward(roots, inputs, park_grad), []
     groups, again = _groups(paths, [node for node, _ in roots.nodes])
     kept = [owner_of(start) for start in roots.starts] if functions and not functions_keep_their_graph() else []
-    dinputs, param_groups = _run(roots, wanted, groups, paths, boxed)
+    done: list[Node] = []
+    if functions or any_handles():
+        done = [node for node, lead in paths.leads.items() if lead & TO_INPUT and node not in again]
+    with dropping(done):
+        dinputs, param_groups = _run(roots, wanted, groups, paths, boxed)
     for group in param_groups if kept else ():
         group["graph"] = kept
     del roots
-    if functions or any_handles():
-        drop_saved([node for node, lead in paths.leads.items() if lead & TO_INPUT and node not in again])
     by_id = dict(zip(map(id, wanted), dinputs, strict=True))
     returned = tuple(by_id.pop(id(value), None) for value in inputs)
     if park_grad:

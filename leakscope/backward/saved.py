@@ -2,8 +2,8 @@
 
 Autograd frees a node's saved tensors when a backward that frees the graph runs it. A split backward runs its input pass
 with the graph kept, so every saved tensor below an intermediate lives on until its weights are done, also those that
-only the input's gradient needed. Saved inside this context, a tensor sits behind a small handle that the input pass
-can empty.
+only the input's gradient needed. Saved inside this context, a tensor sits behind a small handle, which gives it away
+for good when the input pass runs its node.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch.autograd.graph import Node, saved_tensors_hooks
 
-from .boxed import drop_boxed
+from .boxed import SavedBox, box_of
 from .check import saved_names
 from .payloads import TENSOR, UNKNOWN, payload_of, unpack_hook_of
 
@@ -25,7 +25,7 @@ from .payloads import TENSOR, UNKNOWN, payload_of, unpack_hook_of
 class SavedHandle:
     """One tensor saved by the forward, with the version it had."""
 
-    __slots__ = ("__weakref__", "_shape", "_tensor", "_version")
+    __slots__ = ("__weakref__", "_shape", "_tensor", "_version", "last")
 
     def __init__(self, tensor: torch.Tensor) -> None:
         # A handle with the tensor itself would hold an output's own grad node, a cycle that is never freed. detach()
@@ -33,6 +33,8 @@ class SavedHandle:
         self._tensor: torch.Tensor | None = tensor.detach()
         self._version = tensor._version
         self._shape: tuple[int, ...] = ()
+        self.last = False
+        """Whether the next to ask is the last one, so that nothing of ours holds the tensor while its node runs."""
 
     def drop(self) -> None:
         """Let go of the tensor; only what it looked like is kept."""
@@ -54,7 +56,10 @@ class SavedHandle:
                 "changed in place afterwards "
                 f"(it is at version {self._tensor._version}, expected version {self._version})"
             )
-        return self._tensor
+        tensor = self._tensor
+        if self.last:
+            self.drop()
+        return tensor
 
 
 _handles_alive: weakref.WeakSet[Any] = weakref.WeakSet()
@@ -108,20 +113,58 @@ def any_handles() -> bool:
     return len(_handles_alive) > 0
 
 
-def drop_saved(nodes: Iterable[Node]) -> None:
-    """Empty the handles of nodes that will not run again."""
+@contextmanager
+def dropping(nodes: Iterable[Node]) -> Iterator[None]:
+    """While the input pass runs, let go of what `nodes`, which will not run again, have saved: each as it runs.
+
+    A node of torch's own unpacks what it saved once, a custom Function's backward as often as it likes.
+    """
     look = any_handles()
+    saved: list[SavedHandle | SavedBox] = []
+    last: list[SavedHandle | SavedBox] = []
+    hooks: list[Any] = []
     for node in nodes:
-        if isinstance(node, torch._C._FunctionBase):
-            drop_boxed(node)
-        if not look:
+        own = _saved_by(node) if look else []
+        saved += own
+        if not isinstance(node, torch._C._FunctionBase):
+            last += own
             continue
-        for name in saved_names(type(node)):
-            saved = getattr(node, name)
-            for variable in saved if isinstance(saved, tuple) else (saved,):
-                handle = payload_of(variable)
-                if isinstance(handle, SavedHandle):
-                    handle.drop()
+        if own:
+            hooks.append(node.register_hook(_drop(own)))
+        if box := box_of(node):
+            last.append(box)
+            saved.append(box)
+    for one in last:
+        one.last = True
+    try:
+        yield
+        for one in saved:  # of nodes that nothing has reached
+            one.drop()
+    finally:
+        for hook in hooks:
+            hook.remove()
+        for one in last:
+            one.last = False
+
+
+def _drop(saved: list[Any]) -> Any:
+    def drop(_inputs: Any, _outputs: Any) -> None:
+        for one in saved:
+            one.drop()
+
+    return drop
+
+
+def _saved_by(node: Node) -> list[Any]:
+    """The handles in which `droppable_saves` has put what a node saved."""
+    found = []
+    for name in saved_names(type(node)):
+        saved = getattr(node, name)
+        for variable in saved if isinstance(saved, tuple) else (saved,):
+            handle = payload_of(variable)
+            if isinstance(handle, SavedHandle):
+                found.append(handle)
+    return found
 
 
 def by_checkpoint(node: Node, once: bool = False) -> bool:

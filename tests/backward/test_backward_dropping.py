@@ -1,0 +1,131 @@
+"""Is what a node saved gone as soon as the input pass has run it, and are the gradients those of plain autograd?"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.multiprocessing.reductions import StorageWeakRef
+
+from leakscope.backward import (
+    droppable_saves,
+    output_edges,
+    save_boxed,
+    stage_backward_input,
+    stage_backward_weight,
+    take_boxed,
+)
+
+WIDTH = 8
+watched: list[StorageWeakRef] = []
+
+
+@pytest.fixture(autouse=True)
+def _no_gc() -> Iterator[None]:
+    watched.clear()
+    gc.disable()
+    yield
+    gc.enable()
+
+
+def watch(tensor: Tensor) -> Tensor:
+    watched.append(StorageWeakRef(tensor.untyped_storage()))
+    return tensor
+
+
+class AsksTwice(torch.autograd.Function):
+    """Asks for its saved tensor more than once, as a custom Function may."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        result = watch(x.exp())
+        ctx.save_for_backward(result)
+        return result * 1
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        assert torch.equal(ctx.saved_tensors[0], ctx.saved_tensors[0])
+        return grad * ctx.saved_tensors[0]
+
+
+class Boxed(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        result = watch(x.exp())
+        save_boxed(ctx, result)
+        return result * 1
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        saved = take_boxed(ctx)
+        result = grad * saved.pop()
+        assert watched[-1].expired(), "nothing but the list holds it"
+        return result
+
+
+def two_uses(x: Tensor) -> Tensor:
+    doubled = watch(x * 2)
+    return (doubled.exp() + doubled.sin() * doubled) * 1
+
+
+MIDDLES: dict[str, Callable[[Tensor], Tensor]] = {
+    "operator": lambda x: F.gelu(watch(x * 2)),
+    "operator with two uses": two_uses,
+    "custom Function": AsksTwice.apply,
+    "boxed": Boxed.apply,
+}
+
+
+@pytest.mark.parametrize("middle", MIDDLES)
+def test_what_a_node_saved_is_gone_when_the_next_one_runs(middle: str) -> None:
+    first, last = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
+    x = torch.randn(3, WIDTH, requires_grad=True)
+    died: list[bool] = []
+
+    def forward() -> Tensor:
+        below = first(x)
+        below.register_hook(lambda _: died.extend(one.expired() for one in watched))
+        result: Tensor = last(MIDDLES[middle](below).sin())
+        return result
+
+    with droppable_saves():
+        outputs = [forward()]
+    weights = [*first.parameters(), *last.parameters()]
+    (grad,), groups = stage_backward_input(output_edges(outputs), [torch.ones(3, WIDTH)], [x], weights)
+    assert died == [True]
+    stage_backward_weight(weights, groups)
+    found = [grad, *(weight.grad for weight in weights)]
+    expected = torch.autograd.grad(forward().sum(), [x, *weights])
+    assert all(torch.equal(mine, other) for mine, other in zip(found, expected, strict=True))
+
+
+def test_a_failure_in_the_midst_leaves_no_hook_and_a_graph_that_says_why_it_cannot_run() -> None:
+    first, last = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
+    x = torch.randn(3, WIDTH, requires_grad=True)
+    failing = [True]
+
+    def hook(_: Tensor) -> None:
+        if failing:
+            raise LookupError("the hook failed")
+
+    with droppable_saves():
+        below = first(x)
+        below.register_hook(hook)
+        middle = AsksTwice.apply(F.gelu(watch(below * 2)))
+        outputs = [last(middle)]
+    weights = [*first.parameters(), *last.parameters()]
+    with pytest.raises(RuntimeError, match="the hook failed"):
+        stage_backward_input(output_edges(outputs), [torch.ones(3, WIDTH)], [x], weights)
+    failing.clear()
+    assert all(one.expired() for one in watched) and x.grad is None
+    with pytest.raises(RuntimeError, match=r"of shape \(3, 8\) saved by the stage's forward was released by its input"):
+        stage_backward_input(output_edges(outputs), [torch.ones(3, WIDTH)], [x], weights)
+    # What the failed pass never reached is as it was: it may be asked for again and again.
+    for _ in range(2):
+        (grad,) = torch.autograd.grad(below, x, torch.ones(3, WIDTH), retain_graph=True)
+    assert grad.shape == x.shape
