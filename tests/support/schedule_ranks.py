@@ -140,6 +140,8 @@ def run_data_parallel(rank: int, world: int) -> None:
 
 
 def run_rank(rank: int, world: int, meeting_point: str) -> None:
+    from support.schedules import released
+
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{meeting_point}", rank=rank, world_size=world, timeout=LIMIT)
     gc.disable()
@@ -149,6 +151,7 @@ def run_rank(rank: int, world: int, meeting_point: str) -> None:
                 run_schedule(name, rank, world)
         if world == 2:
             run_data_parallel(rank, world)
+        released.check_all(rank, world)
         dist.barrier()
     finally:
         dist.destroy_process_group()

@@ -1,0 +1,1 @@
+"""Schedules of torch's on real ranks, whose stages release their outputs."""
