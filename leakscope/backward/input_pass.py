@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from math import prod
 from typing import Any
 
 import torch
@@ -114,12 +115,32 @@ def _groups(paths: Paths, roots: list[Node]) -> tuple[list[Group], set[Node]]:
     for group in groups:
         on_path = [exits for exits in group.exits if exits is not None]
         group.clamped = bool(on_path) and (joint or (len(on_path) > 1 and not exits_apart(group, paths)))
+        if not group.clamped and _ready_sooner(group):
+            group.intermediates = list(group.weights)
+            group.exits = [[] for _ in group.weights]
     clamped = {node for group in groups if group.clamped for node in group.intermediates}
     again = crossed(paths, clamped).union(*(group.intermediates for group in groups))
     if clamped and any(by_checkpoint(node, once=True) for node in again):
         own = [weight for weight in paths.weights if paths.leads[weight] == TO_WEIGHT]
         return [Group([weight], [[]], {weight}) for weight in own], set()
     return groups, again
+
+
+def _ready_sooner(group: Group) -> bool:
+    """Whether the input pass had better compute these weights' gradients, and keep them in place of what reaches them.
+
+    So it is with norms and with biases of their own: small vectors, each the sum of a whole activation's gradient,
+    for which the weight pass would need the activation too. A weight with hooks would hear from both passes.
+    """
+    weights: list[Any] = [node.variable for node in group.weights]  # type: ignore[attr-defined]
+    if any(weight.dim() > 1 or weight._backward_hooks for weight in weights) or None in group.exits:
+        return False
+    arriving: list[Any] = [meta for node in group.intermediates for meta in node._input_metadata]
+    if any(meta.is_nested_tensor for meta in arriving):
+        return False
+    longest = max((size for meta in arriving for size in meta.shape), default=0)  # many weights made flat are longer
+    sizes = [weight.numel() for weight in weights]
+    return all(size <= longest for size in sizes) and sum(sizes) < sum(prod(meta.shape) for meta in arriving)
 
 
 def _param_groups(groups: list[Group]) -> list[ParamGroup]:

@@ -61,7 +61,7 @@ def _run_group(group: ParamGroup, wanted: set[int], retain_graph: bool) -> None:
     overrides = [
         (node, caught) for node, caught, edges in zip(intermediates, grads, exits, strict=False) if edges == []
     ]
-    if sum(exit_edges is not None for exit_edges in exits) > 1:
+    if sum(bool(exit_edges) for exit_edges in exits) > 1:
         starts, start_grads = _through_exits(intermediates, grads, exits, wanted, retain_graph, overrides)
         masks: list[tuple[Any, tuple[bool, ...]]] = []
     else:

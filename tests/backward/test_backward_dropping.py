@@ -129,3 +129,45 @@ def test_a_failure_in_the_midst_leaves_no_hook_and_a_graph_that_says_why_it_cann
     for _ in range(2):
         (grad,) = torch.autograd.grad(below, x, torch.ones(3, WIDTH), retain_graph=True)
     assert grad.shape == x.shape
+
+
+NORMS: dict[str, Callable[[], nn.Module]] = {
+    "layer norm": lambda: nn.LayerNorm(WIDTH),
+    "batch norm": lambda: nn.BatchNorm1d(WIDTH),
+    "rms norm": lambda: nn.RMSNorm(WIDTH),
+}
+
+
+@pytest.mark.parametrize("norm", NORMS)
+def test_a_norm_has_its_gradient_ready_and_keeps_no_activation_for_it(norm: str) -> None:
+    layer, first, x = NORMS[norm](), nn.Linear(WIDTH, WIDTH), torch.randn(32, WIDTH, requires_grad=True)
+    heard: list[Tensor] = []
+
+    def forward() -> Tensor:
+        return layer(watch(first(x))).sin()
+
+    with droppable_saves():
+        outputs = [forward()]
+    weights = [*first.parameters(), *layer.parameters()]
+    for weight in layer.parameters():
+        weight.register_post_accumulate_grad_hook(heard.append)
+    _, groups = stage_backward_input(outputs, [torch.ones(32, WIDTH)], [x], weights, park_grad=False, boxed=True)
+    assert watched[0].expired()
+    kept = {grad for group in groups for grads in group["grads"] for grad in grads}
+    assert sum(grad.numel() for grad in kept) <= 32 * WIDTH + 2 * WIDTH, "the gradient at the linear layer, and vectors"
+    assert all(weight.grad is None for weight in weights) and not heard
+    stage_backward_weight(weights, groups)
+    assert len(heard) == len(list(layer.parameters()))
+    expected = torch.autograd.grad(forward().sum(), weights)
+    assert all(torch.equal(weight.grad, other) for weight, other in zip(weights, expected, strict=True))
+
+
+def test_a_norms_weight_with_a_hook_is_heard_once_in_the_weight_pass() -> None:
+    layer, x = nn.LayerNorm(WIDTH), torch.randn(32, WIDTH, requires_grad=True)
+    heard: list[float] = []
+    layer.weight.register_hook(lambda grad: heard.append(float(grad.sum())))
+    weights = list(layer.parameters())
+    _, groups = stage_backward_input([layer(x).sin()], [torch.ones(32, WIDTH)], [x], weights)
+    assert heard == []
+    stage_backward_weight(weights, groups)
+    assert heard == [float(layer.weight.grad.sum())]
