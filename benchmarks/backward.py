@@ -1,6 +1,6 @@
 """The shipped backward beside torch's own: when memory dies, how much lives on, how fast, and the original pipeline.
 
-    python benchmarks/backward.py [lifetimes|area|speed|pipeline]...
+    python benchmarks/backward.py [lifetimes|area|blocks|speed|pipeline]...
 
 Everything runs on the CPU with one thread per process. Times are thread CPU times where one process is measured (other
 load on the machine then counts less), in pairs of alternating order; ratios are medians over the pairs. Set
@@ -19,14 +19,17 @@ import time
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
 import torch.distributed as dist
 import torch.distributed.pipelining._backward as torch_backward
 import torch.multiprocessing as mp
+import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.multiprocessing.reductions import StorageWeakRef
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from leakscope.backward import (
     droppable_saves,
@@ -36,6 +39,7 @@ from leakscope.backward import (
     stage_backward_weight,
 )
 
+aten = torch.ops.aten
 PAIRS = int(os.environ.get("LEAKSCOPE_BENCHMARK_PAIRS", "0"))
 
 
@@ -225,6 +229,147 @@ def activation_looks(way: Way, layers: int, width: int, rows: int) -> tuple[Deat
         run(model.parameters(), [group])
         looks.append(deaths.look(""))
     return deaths, looks
+
+
+# --- real blocks -----------------------------------------------------------------------------------------------------
+
+
+class RMSNorm(nn.Module):
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(width))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + 1e-6) * self.weight
+
+
+class SwiGLU(nn.Module):
+    def __init__(self, width: int, hidden: int) -> None:
+        super().__init__()
+        self.gate, self.up = nn.Linear(width, hidden, bias=False), nn.Linear(width, hidden, bias=False)
+        self.down = nn.Linear(hidden, width, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.down(F.silu(self.gate(x)) * self.up(x))
+
+
+class Llama(nn.Module):
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.heads, self.first, self.second = heads, RMSNorm(width), RMSNorm(width)
+        self.projections = nn.ModuleList(nn.Linear(width, width, bias=False) for _ in range(3))
+        self.out, self.mlp = nn.Linear(width, width, bias=False), SwiGLU(width, 3 * width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.first(x)
+        q, k, v = (layer(y).unflatten(-1, (self.heads, -1)).transpose(1, 2) for layer in self.projections)
+        attended = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        x = x + self.out(attended.transpose(1, 2).flatten(2))
+        return x + self.mlp(self.second(x))
+
+
+def conv_norm() -> nn.Sequential:
+    return nn.Sequential(nn.Conv2d(16, 16, 3, padding=1), nn.BatchNorm2d(16), nn.ReLU())
+
+
+class Autocast(nn.Module):
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, x: Tensor) -> Tensor:
+        with torch.autocast("cpu", torch.bfloat16):
+            result: Tensor = self.inner(x)
+            return result
+
+
+def encoder() -> nn.Module:
+    return nn.TransformerEncoderLayer(128, 4, 256, dropout=0.0, batch_first=True, norm_first=True)
+
+
+BLOCKS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
+    "Linear+GELU": (lambda: stack(1, 256), (512, 256)),
+    "SwiGLU": (lambda: SwiGLU(128, 384), (512, 128)),
+    "Llama block": (lambda: Llama(128, 4), (4, 128, 128)),
+    "Llama block, autocast": (lambda: Autocast(Llama(128, 4)), (4, 128, 128)),
+    "TransformerEncoderLayer": (encoder, (4, 128, 128)),
+    "conv-bn-relu": (conv_norm, (8, 16, 32, 32)),
+}
+"""Four of each are one stage."""
+
+
+class Least(TorchDispatchMode):
+    """What the gradients of a forward's weights need at the least: X and dY of each product with a matrix."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self._weights = {w.untyped_storage().data_ptr() for w in model.parameters()}
+        self._kept: list[Tensor] = []
+        self._xs: dict[int, int] = {}
+        self.bytes = sum(w.nbytes for w in model.parameters() if w.dim() == 1)
+
+    def __torch_dispatch__(self, func: Any, _: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        tensors = [one for one in args if isinstance(one, Tensor)]
+        self._kept += tensors
+        if func.overloadpacket in (aten.mm, aten.addmm, aten.convolution):
+            x, weight = tensors[1:3] if func.overloadpacket is aten.addmm else tensors[:2]
+            if weight.untyped_storage().data_ptr() in self._weights:
+                self._xs[x.untyped_storage().data_ptr()] = x.untyped_storage().nbytes()
+                self.bytes += result.nbytes
+        elif func.overloadpacket is aten._to_copy and tensors[0].untyped_storage().data_ptr() in self._weights:
+            self._weights.add(result.untyped_storage().data_ptr())
+        return result
+
+    def total(self) -> int:
+        return self.bytes + sum(self._xs.values())
+
+
+def memory(run: Callable[[], Any]) -> tuple[int, int]:
+    """The most bytes that tensors held above the start, and what they still hold at the end."""
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profile:
+        kept = run()
+    events = profile.profiler.kineto_results.events()
+    now = peak = 0
+    for _, size in sorted((event.start_ns(), event.nbytes()) for event in events if event.name() == "[memory]"):
+        now += size
+        peak = max(peak, now)
+    del kept
+    return peak, now
+
+
+def input_pass(way: Way, model: nn.Module, shape: tuple[int, ...]) -> tuple[Any, Any]:
+    """A forward and its input pass; returns what the weight pass needs, and its input."""
+    x = torch.randn(shape, requires_grad=True)
+    with droppable_saves() if way.saving else nullcontext():
+        outputs: Any = [model(x)]
+    grads = [torch.ones_like(outputs[0])]
+    if not way.ours:
+        return torch_backward.stage_backward_input(outputs, grads, [x], model.parameters())[1], x.detach()
+    if way.edges:
+        outputs = output_edges(outputs)
+    options: dict[str, Any] = {"boxed": True, "park_grad": False} if way.edges else {}
+    return stage_backward_input(outputs, grads, [x], model.parameters(), **options)[1], x.detach()
+
+
+def blocks() -> None:
+    rows = []
+    for name, (make, shape) in BLOCKS.items():
+        model = nn.Sequential(*(make() for _ in range(4)))
+        with Least(model) as least:
+            model(torch.randn(shape, requires_grad=True))
+        base: tuple[int, int] | None = None
+        for way in WAYS:
+            input_pass(way, model, shape)
+            peak, area = memory(partial(input_pass, way, model, shape))
+            base = base or (peak, area)
+            figures = [f"{peak / 2**20:.2f}", f"{peak / base[0]:.2f}", f"{area / 2**20:.2f}", f"{area / base[1]:.2f}"]
+            rows.append([name, way.name, *figures, f"{area / least.total():.2f}"])
+    table(
+        "Four blocks: peak of forward and input pass, and what lives on to the weight pass, MiB",
+        ["block", "way", "peak", "of torch", "kept", "of torch", "of X, dY and vectors"],
+        rows,
+    )
 
 
 # --- speed -----------------------------------------------------------------------------------------------------------
@@ -494,7 +639,7 @@ def pipeline() -> None:
 def main() -> None:
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    parts = {"lifetimes": lifetimes, "area": area, "speed": speed, "pipeline": pipeline}
+    parts = {"lifetimes": lifetimes, "area": area, "blocks": blocks, "speed": speed, "pipeline": pipeline}
     chosen = sys.argv[1:] or list(parts)
     unknown = [name for name in chosen if name not in parts]
     if unknown:

@@ -171,3 +171,50 @@ def test_a_norms_weight_with_a_hook_is_heard_once_in_the_weight_pass() -> None:
     assert heard == []
     stage_backward_weight(weights, groups)
     assert heard == [float(layer.weight.grad.sum())]
+
+
+class Gated(nn.Module):
+    """Attention and a gated MLP between RMS norms, as in a Llama block."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.RMSNorm(WIDTH), nn.RMSNorm(WIDTH)
+        self.q, self.k, self.v, self.gate, self.up, self.down = (nn.Linear(WIDTH, WIDTH, bias=False) for _ in range(6))
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.first(x)
+        q, k, v = (layer(y).unflatten(-1, (2, -1)).transpose(1, 2) for layer in (self.q, self.k, self.v))
+        x = x + F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).flatten(2)
+        y = self.second(x)
+        return x + self.down(F.silu(self.gate(y)) * self.up(y))
+
+
+def encoder() -> nn.Module:
+    return nn.TransformerEncoderLayer(WIDTH, 2, 16, dropout=0.0, batch_first=True)
+
+
+def conv_norm() -> nn.Module:
+    return nn.Sequential(nn.Conv1d(6, 6, 3, padding=1), nn.BatchNorm1d(6), nn.ReLU())
+
+
+@pytest.mark.parametrize("autocast", [False, True], ids=["float32", "autocast"])
+@pytest.mark.parametrize("block", [Gated, encoder, conv_norm])
+def test_gradients_of_real_blocks_are_those_of_autograd_to_the_bit(
+    block: Callable[[], nn.Module], autocast: bool
+) -> None:
+    stage, x = nn.Sequential(block(), block()), torch.randn(4, 6, WIDTH, requires_grad=True)
+    weights = list(stage.parameters())
+
+    def forward() -> list[Tensor]:
+        with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+            return [stage(x).float()]
+
+    grads = torch.randn(4, 6, WIDTH)
+    with droppable_saves():
+        outputs = output_edges(forward())
+    (found,), groups = stage_backward_input(outputs, [grads], [x], weights, park_grad=False, boxed=False)
+    assert all(weight.grad is None for weight in weights)
+    stage_backward_weight(weights, groups)
+    expected = torch.autograd.grad(forward(), [x, *weights], [grads])
+    for mine, other in zip([found, *(weight.grad for weight in weights)], expected, strict=True):
+        assert mine is not None and torch.equal(mine, other)
