@@ -48,9 +48,10 @@ docs-record: $(READY)
 bench: $(READY)
 	$(BIN)/python benchmarks/overhead.py
 
-# The unit lane, the leak corpus, the backward's tests and the sample pipeline on other versions; prints the table.
+# The unit lane, the leak corpus, the backward's tests and the sample pipeline on other versions; prints the table. With
+# TORCH_TESTS, a folder for each version, torch's own tests of the backward too.
 versions: python-there
-	$(HERE) benchmarks/versions.py --folder $(VERSIONS_FOLDER) $(VERSIONS)
+	$(HERE) benchmarks/versions.py --folder $(VERSIONS_FOLDER) $(if $(TORCH_TESTS),--torch-tests $(TORCH_TESTS)) $(VERSIONS)
 
 python-there:
 	@test -n "$(HERE)" || { echo "leakscope needs one of python3.11, python3.12 and python3.13, and none is there" >&2; exit 1; }

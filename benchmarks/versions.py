@@ -1,9 +1,13 @@
 """On which versions of Python and torch does it hold? The tests run in an environment for each, and a table says so.
 
-    python benchmarks/versions.py --folder .versions 3.11:2.6.0 3.12:2.9.1 3.13:2.15.0
+    python benchmarks/versions.py --folder .versions --torch-tests DIR 3.11:2.6.0 3.12:2.9.1 3.13:2.15.0
 
 A Python or torch that cannot be had is said and left out. Each environment takes torch's default build, 3 to 7 GB with
 what it needs; what is there already is used again. Nothing is pinned beside torch: the newest of all else is taken.
+
+Torch's own tests of its pipelining run too, with torch's backward and with ours, where DIR holds them in a folder for
+each version, as DIR/2.13.0/test_backward.py. No wheel has them and they are not kept here: they lie in torch's
+repository, at the tag of the version, in test/distributed/pipelining.
 """
 
 from __future__ import annotations
@@ -28,6 +32,20 @@ TESTS = {
 }
 """Column of the table to what pytest is asked to run."""
 WORKERS = ["-n", "2", "--dist", "loadfile", "--no-loadscope-reorder"]
+TORCHS_FILES = ("test_backward.py", "test_schedule.py")
+"""Those of torch's own tests that are run, where they are there: the others want several ranks."""
+TORCHS_NEED = ("expecttest", "hypothesis")
+"""What torch's own tests import beside torch."""
+RUNNERS = {
+    "torch's": "import sys, pytest; sys.exit(pytest.main(sys.argv[1:]))",
+    "ours": "import sys, pytest, leakscope.backward as b; b.install(); sys.exit(pytest.main(sys.argv[1:]))",
+    "ours and outputs released": (
+        "import sys, pytest, leakscope.backward as b; "
+        "b.install(release_outputs=True); sys.exit(pytest.main(sys.argv[1:]))"
+    ),
+}
+"""Whose backward it is to what Python runs."""
+TORCHS = "torch's own tests"
 PIPELINE = "sample pipeline"
 COUNT = re.compile(r"(\d+) (passed|failed|skipped|errors?)\b")
 
@@ -76,6 +94,51 @@ def tested(python: Path, arguments: list[str], log: Path) -> str:
     return counted(done.stdout) or f"ended with status {done.returncode}"
 
 
+def of_its_own(python: Path, file: Path, runner: str, log: Path) -> tuple[int, int] | str:
+    """How many of the tests in this file of torch's pass, and how many ran; or what came in the way."""
+    command = [str(python), "-c", runner, "-p", "no:cacheprovider", "-p", "no:xdist", "-rfEs", str(file)]
+    there = os.environ | {"PYTHONPATH": str(file.parent), "OMP_NUM_THREADS": "1"}
+    try:
+        done = subprocess.run(
+            command, cwd=file.parent, env=there, capture_output=True, text=True, timeout=LONGEST_S, check=False
+        )
+    except subprocess.TimeoutExpired:
+        return f"not over after {LONGEST_S} s"
+    log.write_text(done.stdout + done.stderr, encoding="utf-8")
+    last = next((line for line in reversed(done.stdout.splitlines()) if COUNT.search(line)), "")
+    counts = {word.rstrip("s"): int(n) for n, word in COUNT.findall(last)}
+    if not counts:
+        return f"ended with status {done.returncode}"
+    passed = counts.get("passed", 0)
+    return passed, passed + counts.get("failed", 0) + counts.get("error", 0)
+
+
+def torchs_own(python: Path, folder: Path | None) -> str:
+    """What came of torch's own tests of this version, with torch's backward and with ours in its place."""
+    files = [] if folder is None else [folder / name for name in TORCHS_FILES if (folder / name).is_file()]
+    if not files:
+        return "not there"
+    wanted = [str(python), "-m", "pip", "install", "--quiet", *TORCHS_NEED]
+    if subprocess.run(wanted, check=False).returncode:
+        return f"pip could not install {' and '.join(TORCHS_NEED)}: not run"
+    cells = []
+    for file in files:
+        logs = python.parents[1]
+        ran = {
+            whose: of_its_own(python, file.resolve(), runner, logs / f"{file.stem} with {whose}.txt")
+            for whose, runner in RUNNERS.items()
+        }
+        said = ", ".join(
+            f"{came if isinstance(came, str) else f'{came[0]} of {came[1]}'} with {whose}"
+            for whose, came in ran.items()
+        )
+        theirs, *ours = ran.values()
+        least = 0 if isinstance(theirs, str) else theirs[0]
+        worse = any(isinstance(came, str) or came[0] < least for came in ours)
+        cells.append(f"{file.stem} {said}{' (fewer)' if worse else ''}")
+    return "; ".join(cells)
+
+
 def told(python: Path, folder: Path) -> str:
     """Whether the demo finds the leak that is planted in the sample pipeline."""
     done = subprocess.run(
@@ -84,14 +147,15 @@ def told(python: Path, folder: Path) -> str:
     return "leak found" if done.returncode == 0 else f"ended with status {done.returncode}"
 
 
-def row(folder: Path, version: str, torch: str) -> str:
+def row(folder: Path, version: str, torch: str, torchs: Path | None) -> str:
     """A line of the table."""
     python = environment(folder, version, torch)
     today = datetime.datetime.now(tz=datetime.UTC).date().isoformat()
     if isinstance(python, str):
         print(f"Python {version} with torch {torch}: {python}", flush=True)
-        return f"| {version} | {torch} | {python} | | | | {today} |"
+        return f"| {version} | {torch} | {python} | | | | | {today} |"
     ran = [tested(python, arguments, python.parents[1] / f"{name}.txt") for name, arguments in TESTS.items()]
+    ran.append(torchs_own(python, torchs and torchs / torch))
     exact = subprocess.run([str(python), "-V"], capture_output=True, text=True, check=True).stdout.split()[-1]
     return f"| {exact} | {torch} | {' | '.join(ran)} | {told(python, python.parents[1])} | {today} |"
 
@@ -100,19 +164,20 @@ def main() -> None:
     """Print the table and write it beside the environments."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--folder", type=Path, default=ROOT / ".versions")
+    parser.add_argument("--torch-tests", type=Path, metavar="DIR")
     parser.add_argument("versions", nargs="*", default=list(VERSIONS), metavar="PYTHON:TORCH")
     options = parser.parse_args()
     folder = options.folder.resolve()
     folder.mkdir(parents=True, exist_ok=True)
-    names = ["Python", "torch", *TESTS, PIPELINE, "date"]
+    names = ["Python", "torch", *TESTS, TORCHS, PIPELINE, "date"]
     table = ["| " + " | ".join(names) + " |", "|-" * len(names) + "|"]
     for pair in options.versions:
         version, _, torch = pair.partition(":")
-        table.append(row(folder, version, torch))
+        table.append(row(folder, version, torch, options.torch_tests))
         print(table[-1], flush=True)
         (folder / "table.md").write_text("\n".join(table) + "\n", encoding="utf-8")
     print("\n".join(table))
-    sys.exit(any(re.search(r"\d failed|\d error|status|not over", line) is not None for line in table))
+    sys.exit(any(re.search(r"\d failed|\d error|status|not over|fewer", line) is not None for line in table))
 
 
 if __name__ == "__main__":
