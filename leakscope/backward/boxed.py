@@ -13,11 +13,20 @@ import torch
 from torch.autograd.graph import GradientEdge, Node
 
 from .check import Roots
-from .edges import OutputEdge, flatten, output_edges
+from .edges import OutputEdge, flatten, owner_of
+
+_LEAVES = (torch.Tensor, GradientEdge, type(None))
+
+
+def _flat(values: Any) -> bool:
+    """The everyday case, a list of tensors."""
+    return type(values) is list and all(isinstance(value, _LEAVES) for value in values)
 
 
 def require_lists(what: str, values: Any) -> None:
     """Refuse containers that cannot be emptied. Raises TypeError naming the place."""
+    if _flat(values):
+        return
     for item in flatten(values, None):
         if isinstance(item.value, torch.Tensor) and not isinstance(item.owner, (list, dict)):
             kind = "bare tensor" if item.owner is None else type(item.owner).__name__
@@ -26,6 +35,9 @@ def require_lists(what: str, values: Any) -> None:
 
 def empty(values: Any) -> None:
     """Empty every list and dict of a nested container, so that nobody who still holds it holds a tensor."""
+    if _flat(values):
+        values.clear()
+        return
     pending = [values]
     while pending:
         value = pending.pop()
@@ -71,6 +83,8 @@ def merge_duplicates(roots: Roots) -> Roots:
 
     So each start's node meets exactly one gradient, which `Delivery` relies on.
     """
+    if len(set(roots.nodes)) == len(roots.nodes):
+        return roots
     place: dict[tuple[Node, int], int] = {}
     merged = Roots([], [], [])
     for start, grad, node in zip(roots.starts, roots.grads, roots.nodes, strict=True):
@@ -87,7 +101,7 @@ def merge_duplicates(roots: Roots) -> Roots:
 def take_roots(roots: Roots) -> Roots:
     """The same roots without their output tensors: each tensor is replaced by its edge."""
     merged = merge_duplicates(roots)
-    starts = output_edges(merged.starts)
+    starts = [owner_of(start) for start in merged.starts]
     return Roots(starts, merged.grads, [(edge.node, edge.output_nr) for edge in starts])
 
 
