@@ -45,7 +45,7 @@ def empty(values: Any) -> None:
             continue
         pending.extend(value.values() if isinstance(value, Mapping) else value)
         if isinstance(value, (list, dict)):
-            value.clear()  # see also: boxed-lists in stage_backward
+            value.clear()
 
 
 class Delivery:
@@ -68,7 +68,7 @@ class Delivery:
     def close(self) -> None:
         """Take the hooks out; their gradients go with them where the engine never came that far."""
         while self._handles:
-            self._handles.pop().remove()  # see also: hooks-removed in stage_backward
+            self._handles.pop().remove()
 
 
 def _hand_over(box: list[torch.Tensor]) -> Any:

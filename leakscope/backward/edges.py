@@ -64,7 +64,7 @@ def output_edges(outputs: Any) -> Any:
     root: list[Any] = [outputs]
     pending: list[tuple[Any, Any]] = [(root, 0)]
     rebuilt: list[tuple[Any, Any, type]] = []
-    while pending:  # see also: no-recursive-closure in output_edges
+    while pending:
         container, key = pending.pop()
         value = container[key]
         if isinstance(value, GradientEdge):
@@ -91,7 +91,7 @@ def _edge(tensor: torch.Tensor) -> OutputEdge | None:
     if not tensor.requires_grad:
         return None
     with torch.enable_grad():
-        node = tensor.view_as(tensor).grad_fn  # see also: gradient-edges in output_edges
+        node = tensor.view_as(tensor).grad_fn
     assert node is not None
     return OutputEdge(node, 0)
 

@@ -130,7 +130,7 @@ class _Inputs:
                 grad = self._arrived.pop(id(value), None)
                 if grad is None and (value.is_leaf or value.retains_grad):
                     grad = value.grad
-                    value.grad = None  # see also: grad-not-parked in stage_backward
+                    value.grad = None
                 before = self._found.pop(id(value), None)
                 if before is not None:
                     grad = before if grad is None else before + grad

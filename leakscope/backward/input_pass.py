@@ -95,7 +95,7 @@ def _run(
         return dinputs[: len(wanted)], param_groups
     finally:
         for handle in handles:
-            handle.remove()  # see also: hooks-removed in stage_backward_input
+            handle.remove()
         delivery.close()
         for function, needed in masks:
             function.needs_input_grad = needed

@@ -21,7 +21,7 @@ def weight_pass(weights: list[torch.Tensor], param_groups: list[ParamGroup], ret
     wanted = {id(weight) for weight in weights}
     pending, _graphs = param_groups[::-1], [group.pop("graph", None) for group in param_groups]  # kept to the end
     if boxed:
-        param_groups.clear()  # see also: boxed-lists in stage_backward_weight
+        param_groups.clear()
     clamped = [group for group in pending if group.get("clamped", len(group.get("intermediates", ())) > 1)]
     if clamped:
         pending = [group for group in pending if not any(group is other for other in clamped)]
@@ -49,7 +49,7 @@ def _others_wait(groups: list[ParamGroup]) -> bool:
 def _take(group: ParamGroup) -> tuple[list[Node], list[Grads], list[list[Edge] | None]]:
     """Take what keeps the graph alive out of a group, so that it dies with the engine call."""
     grads = group.pop("grads")
-    intermediates = group.pop("intermediates")  # see also: intermediates-released in stage_backward_weight
+    intermediates = group.pop("intermediates")
     return intermediates, grads, group.pop("exits", None) or [None] * len(intermediates)
 
 
@@ -178,7 +178,7 @@ def _accumulate(
         torch.autograd.backward(starts, grads, retain_graph=retain_graph, inputs=targets)
     finally:
         for handle in handles:
-            handle.remove()  # see also: hooks-removed in stage_backward_weight
+            handle.remove()
 
 
 def _answer(caught: Grads) -> Any:

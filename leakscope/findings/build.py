@@ -11,7 +11,6 @@ from leakscope.findings.grouping.candidate import Candidate
 from leakscope.findings.kinds import FreedBy, RuleName, Severity
 from leakscope.findings.model import Finding, Sighting, Unjudged
 from leakscope.findings.naming.expressions import SEVERAL
-from leakscope.findings.naming.see_also import places
 from leakscope.findings.naming.trace import fingerprint
 from leakscope.findings.ownership.library_cycles import whose
 from leakscope.findings.rules import ToCut, facts_of
@@ -57,7 +56,6 @@ def build_with_problems(candidate: Candidate, min_bytes: int) -> tuple[Finding, 
         collections=group.freed if gc else None,
         made_at=_made_at(candidate),
         sightings=tuple(Sighting(candidate.rank, s, b) for s, b in zip(line.steps, line.bytes, strict=True) if b),
-        see=places(known.facts.see),
         cycle=cycle_of(candidate),
         count=len(group.storages),
         host_bytes=_on_host(candidate),

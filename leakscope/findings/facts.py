@@ -12,8 +12,6 @@ from dataclasses import dataclass
 class Facts:
     """What one rule knows of a finding; a rule adds what its sentences need."""
 
-    see: str = ""
-    """Slug of the lines in leakscope's own backward that do it right (`# cure: <slug> in <function>`)."""
     is_bounded: bool = False
     """What is kept has a bound by design: a note, however it grows."""
 
@@ -102,6 +100,8 @@ class CommBuffers:
     """Those of them whose Python tensor is dead while the storage is not."""
     kinds: tuple[BufferKind, ...]
     """The commonest first."""
+    in_graph: bool = False
+    """A tensor of one of them is what a graph has made, or what one begins at."""
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from leakscope.findings.stages.objects import find_objects
 from leakscope.findings.stages.proof import add_proofs
 from leakscope.findings.stages.rules import apply_rules
 from leakscope.findings.stages.series import group_looks, take_looks
-from leakscope.findings.stages.source import find_lines
+from leakscope.findings.stages.source import find_lines, point_to_backward
 from leakscope.findings.stages.verdict import give_verdict
 from leakscope.record.model import Rank, Run
 from leakscope.record.suppression import Suppression
@@ -35,6 +35,7 @@ STAGES_OF_RANK: tuple[RankStage, ...] = (
     explain_gaps,
     merge_by_cut,
     add_memory_of_rank,
+    point_to_backward,
 )
 """Series, groups, candidates, rules: each stage adds what it finds out of one rank by itself."""
 STAGES: tuple[Stage, ...] = (

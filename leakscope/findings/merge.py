@@ -10,7 +10,7 @@ from typing import Any
 from leakscope.findings.grouping.bounds import downgraded
 from leakscope.findings.grouping.candidate import Candidate
 from leakscope.findings.kinds import FreedBy, Origin, Severity
-from leakscope.findings.model import Cut, Finding, Sighting
+from leakscope.findings.model import Cut, Finding, See, Sighting
 from leakscope.findings.naming.trace import any_item
 
 Findings = Sequence[Finding]
@@ -144,6 +144,10 @@ def _storages(same: Findings) -> Mapping[int, tuple[int, ...]]:
     return {rank: tuple(s for finding in same for s in finding.storages.get(rank, ())) for rank in ranks}
 
 
+def _see(same: Findings) -> See | None:
+    return next((finding.see for finding in same if finding.see is not None), None)
+
+
 def _made_at(same: Findings) -> tuple[str, ...]:
     return tuple(dict.fromkeys(place for finding in same for place in finding.made_at))
 
@@ -165,6 +169,7 @@ MERGED: Mapping[str, Callable[[Findings], Any]] = {
     "made_at": _made_at,
     "sightings": _sightings,
     "storages": _storages,
+    "see": _see,
 }
 """How each field of findings that are one is made of theirs; the cut frees what all their cuts free."""
 

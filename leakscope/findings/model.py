@@ -82,6 +82,23 @@ class Suggestion:
 
 
 @dataclass(frozen=True)
+class See:
+    """A function of leakscope's own backward that does without a fault."""
+
+    function: str
+    """Of the public API: `leakscope.backward.output_edges`."""
+    lines: tuple[str, ...]
+    """What to write, three lines at most; `outputs`, `output_grads`, `inputs` and `weights` are the stage's own."""
+    does: str
+    """What it does instead, as what follows its name in a sentence."""
+
+    @property
+    def name(self) -> str:
+        """The function's own: `output_edges`."""
+        return self.function.rpartition(".")[2]
+
+
+@dataclass(frozen=True)
 class CycleReference:
     """One reference of a cycle, with the labels and the indexes of the objects at its ends."""
 
@@ -170,8 +187,8 @@ class Finding:
     """Full collections that free it, where gc does."""
     made_at: tuple[str, ...] = ()
     sightings: tuple[Sighting, ...] = ()
-    see: tuple[str, ...] = ()
-    """Places in leakscope's own source that do it right."""
+    see: See | None = None
+    """What of leakscope's own backward does without it; None but for a pipeline's."""
     cycle: tuple[CycleReference, ...] = ()
     """The smallest cycle, for drawing; the closing reference last."""
     count: int = 0

@@ -135,24 +135,6 @@ def test_the_package_imports_nothing_of_leakscope() -> None:
     assert all(name.startswith("leakscope.backward") for name in others)
 
 
-def test_the_lines_that_cure_are_marked() -> None:
-    marked: dict[str, list[str]] = {}
-    for path in FOLDER.glob("*.py"):
-        for line in path.read_text().splitlines():
-            if "# see also: " in line:
-                slug, _, function = line.split("# see also: ")[1].strip().partition(" in ")
-                assert function in backward.__all__
-                marked.setdefault(slug, []).append(path.name)
-    assert set(marked) == {
-        "no-recursive-closure",
-        "hooks-removed",
-        "intermediates-released",
-        "gradient-edges",
-        "boxed-lists",
-        "grad-not-parked",
-    }
-
-
 def test_the_recipe_for_hand_written_pipelines_runs() -> None:
     result = doctest.testmod(backward)
     assert result.attempted >= 8 and result.failed == 0

@@ -37,3 +37,13 @@ def test_a_table_is_a_table_where_there_is_room(pages: Pages) -> None:
     cell = opened.locator(".figures td[data-label]").first
     assert cell.evaluate("cell => getComputedStyle(cell).display") == "table-cell"
     assert cell.evaluate("cell => getComputedStyle(cell, '::before').content") == "none"
+
+
+@pytest.mark.parametrize("width", [PHONE, SMALL_PHONE])
+def test_lines_to_write_keep_their_shape_and_scroll_by_themselves(width: int, pages: Pages) -> None:
+    opened = pages.open(page("leaking"), width)
+    unfold(opened)
+    lines = opened.locator("details.see pre").first
+    assert lines.locator("code").inner_text().count("\n") == 1  # two lines, neither broken
+    assert lines.evaluate("pre => pre.scrollWidth > pre.clientWidth && getComputedStyle(pre).overflowX") == "auto"
+    assert lines.evaluate("pre => pre.getBoundingClientRect().right") <= width

@@ -375,11 +375,7 @@ def test_one_hook_on_each_of_many_tensors_is_no_pileup_and_many_on_one_are() -> 
     (many_hooks,) = judge(run(rank(0, [hooked(1, s) for s in STEPS]))).findings
     assert (many_tensors.rule, many_hooks.rule) == ("step-growth", "hook-pileup")
     assert many_tensors.cut is not None and many_tensors.cut.reference == ".outputs"
-    assert [place.split()[0] for place in many_hooks.see] == [
-        "leakscope.backward.stage_backward",
-        "leakscope.backward.stage_backward_input",
-        "leakscope.backward.stage_backward_weight",
-    ]
+    assert many_hooks.see is None  # no pipeline
 
 
 @pytest.mark.parametrize(

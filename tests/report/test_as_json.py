@@ -33,7 +33,7 @@ RUN = {"command", "ranks", "steps", "device", "torch", "heap_reader", "ended"}
 FINDING = {
     "rule", "title", "fingerprint", "origin", "severity", "freed_by", "collections", "retained_bytes",
     "bytes_per_step", "ranks", "first_step", "last_step", "made_at", "sightings", "trace", "cut",
-    "cycle", "suggestion", "advice", "see", "suppressed_by",
+    "cycle", "suggestion", "advice", "see", "see_lines", "suppressed_by",
 }  # fmt: skip
 HOP = {"object", "type", "kind", "where", "status", "reason", "reference", "frees_bytes"}
 CUT = {"references", "frees_bytes", "proved_bytes", "after_gc"}

@@ -14,9 +14,11 @@ from leakscope.findings.model import (
     Findings,
     Hop,
     RankSummary,
+    See,
     Sighting,
     Unjudged,
 )
+from leakscope.findings.pipeline.see import SEES, Fault
 from leakscope.graph.build import build
 from leakscope.record.model import Collection, Ended, GcDiff, Look, Rank, Run, Step
 from leakscope.record.rows.comm import CommOperation
@@ -161,7 +163,7 @@ def cycle_finding() -> Finding:
         collections=2,
         made_at=("stage.py:41 forward (aten::addmm)", "stage.py:41 forward (aten::mul)", "stage.py:40 f (aten::mm)"),
         sightings=tuple(Sighting(r, s, 128 * KIB * s) for r in (0, 1) for s in (3, 5, 9, 11)),
-        see=("leakscope.backward.stage_backward_weight (leakscope/backward/split.py:88)",),
+        see=SEES[Fault.INTERMEDIATES],
         count=6,
     )
 
@@ -384,7 +386,7 @@ def hostile(bad: str = HOSTILE) -> tuple[Run, Findings]:
         cut=Cut((CutReference(bad, f"{bad}.py:3", indexes=(12,), trace=2),), 5, None, bad),
         made_at=(bad,),
         sightings=(Sighting(0, 3, 5),),
-        see=(bad,),
+        see=See(bad, (bad,), bad),
         cycle=(CycleReference(bad, bad, "b", 0, 10, 1), CycleReference("b", bad, bad, 1, 12, 0)),
     )
     words: dict[str, Any] = dict.fromkeys(("issued_at", "group", "dtype", "direction", "tag"), bad + "\x1b\u202e")

@@ -15,7 +15,7 @@ from leakscope.findings.model import Cut, CutReference, Finding, Hop, Sighting
 from leakscope.findings.naming.place import place_of
 from leakscope.findings.naming.trace import fingerprint
 from leakscope.findings.why import HopReason
-from leakscope.graph.model import CommUse, HeapGraph
+from leakscope.graph.model import CommUse, HeapGraph, ObjectKind, ReferenceKind
 from leakscope.record.kinds import Direction
 from leakscope.record.model import Run
 from leakscope.record.read.operations import column
@@ -24,6 +24,7 @@ from leakscope.record.rows.comm import CommOperation, ContextsAtStep
 CONTEXT = "dist_autograd context"
 """Direction of a crossing that is a gradient in a distributed-autograd context."""
 CUT = "the open context"
+_BETWEEN_TWO = (Direction.SEND, Direction.RECV)
 CONTEXT_TYPE = "DistAutogradContext"
 _BARRIERS = ("barrier", "monitored_barrier")
 """Collectives without a buffer: nothing is lost when their Work is dropped."""
@@ -72,20 +73,36 @@ def comm_buffers(graph: HeapGraph, storages: Iterable[int]) -> CommBuffers:
         sum(int(graph.bytes[s]) for s in buffers),
         dead=sum(crossing.tensor_dead for crossing in buffers.values()),
         kinds=tuple(BufferKind(count, *kind) for kind, count in kinds.most_common()),
+        in_graph=any(_is_in_graph(graph, storage) for storage in buffers),
+    )
+
+
+def _is_in_graph(graph: HeapGraph, storage: int) -> bool:
+    """Whether a tensor over it has a grad node or a gradient, or is held by a node."""
+    tensors = [int(graph.holder[r]) for r in graph.into(storage)]
+    out = (graph.reference(int(r)) for tensor in tensors for r in graph.out_of(tensor))
+    into = (graph.reference(int(r)) for tensor in tensors for r in graph.into(tensor))
+    return any(r.kind == ReferenceKind.GRAD_GRAPH or r.name == ".grad" for r in out) or any(
+        graph.object(r.holder).kind == ObjectKind.GRAD_NODE for r in into
     )
 
 
 def _kind(crossing: CommUse) -> tuple[str, int | None, int, str]:
     """What tells one kind of crossing from another: a collective has no peer, a gradient of a context no tag."""
-    between_two = crossing.direction in (Direction.SEND, Direction.RECV)
+    between_two = crossing.direction in _BETWEEN_TWO
     peer = crossing.peer if between_two or crossing.direction == CONTEXT else None
     return crossing.direction, peer, (crossing.tag or 0) if between_two else 0, crossing.issued_at
+
+
+def crossed_count(graph: HeapGraph, storages: Iterable[int]) -> int:
+    """How many of the storages were sent or received."""
+    return sum(use.direction in _BETWEEN_TWO for use in buffers_of(graph, storages).values())
 
 
 def p2p_buffers(candidate: Candidate) -> CommBuffers | None:
     """The sent and received buffers that a holder of another kind keeps too; None where it keeps none."""
     buffers = buffers_of(candidate.graph, candidate.group.storages)
-    crossed = [s for s, crossing in buffers.items() if crossing.direction in (Direction.SEND, Direction.RECV)]
+    crossed = [s for s, crossing in buffers.items() if crossing.direction in _BETWEEN_TWO]
     return comm_buffers(candidate.graph, crossed) if crossed else None
 
 

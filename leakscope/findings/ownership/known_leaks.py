@@ -30,6 +30,8 @@ class KnownLeak:
     """Only for storages that no comm operation has used, where those were recorded."""
     cure: str = ""
     """What the script can do about it; "" where only the library can."""
+    mended: bool = False
+    """`leakscope.backward.install(release_outputs=True)` lets go of it."""
 
 
 KNOWN = (
@@ -39,6 +41,7 @@ KNOWN = (
         "pytorch/pytorch#185331",
         "receive buffers are the same tensors every step: hooks registered on them pile up",
         cure=("Keep the handle of each hook that is registered on a stage's input and remove it after the step."),
+        mended=True,
     ),
     KnownLeak(
         "PipelineStage.args_recv_info[i][i].buffer (set_local_fwd_input)",
@@ -46,6 +49,7 @@ KNOWN = (
         "pytorch/pytorch#136380",
         "the stage before it is on the same rank, and its outputs of all microbatches stay in the buffers",
         without_comm=True,
+        mended=True,
     ),
     KnownLeak(
         "PipelineStage.grad_recv_info[i][i].buffer (set_local_bwd_input)",
@@ -53,6 +57,7 @@ KNOWN = (
         "pytorch/pytorch#136380",
         "the stage after it is on the same rank, and its inputs' gradients of all microbatches stay in the buffers",
         without_comm=True,
+        mended=True,
     ),
     KnownLeak(
         "PipelineStage.args_recv_info[i][i].buffer.grad",
@@ -60,6 +65,7 @@ KNOWN = (
         "pytorch/pytorch#164329",
         "split backward leaves the gradient it has sent in the receive buffer's .grad until the next "
         "step begins; full backward clears it",
+        mended=True,
     ),
     KnownLeak(
         "PipelineStage.args_recv_info[i][i].buffer",
@@ -67,6 +73,7 @@ KNOWN = (
         "pytorch/pytorch#136380",
         "one receive buffer for each microbatch, allocated once and alive for ever",
         rule=RuleName.P2P_BUFFER,
+        mended=True,
     ),
     KnownLeak(
         "PipelineStage.grad_recv_info[i][i].buffer",
@@ -74,6 +81,7 @@ KNOWN = (
         "pytorch/pytorch#136380",
         "one receive buffer for each microbatch's gradients, allocated once and alive for ever",
         rule=RuleName.P2P_BUFFER,
+        mended=True,
     ),
     KnownLeak(
         "_RecvInfo.buffer",
@@ -81,12 +89,14 @@ KNOWN = (
         "pytorch/pytorch#136380",
         "one receive buffer for each microbatch, allocated once and alive for ever",
         rule=RuleName.P2P_BUFFER,
+        mended=True,
     ),
     KnownLeak(
         "PipelineStage.fwd_cache",
         r"PipelineStage\.fwd_cache",
         "pytorch/pytorch#128910",
         "a stage keeps the outputs it has sent, and its inputs, until their backward",
+        mended=True,
     ),
     # torch 2.15 starts backward from gradient edges, and lets go of the outputs that it has sent where it can
     KnownLeak(
@@ -115,6 +125,7 @@ KNOWN = (
         "pytorch/pytorch#128910",
         "between the two halves of a split backward the stage's outputs and their gradients stay, though"
         " the outputs are detached already",
+        mended=True,
     ),
     KnownLeak(
         "PipelineStage.bwd_cache",
@@ -141,18 +152,21 @@ KNOWN = (
         "pytorch/pytorch#193903",
         "the schedule waits for its sends when all microbatches are through, and each Work keeps what it"
         " sent until then",
+        mended=True,
     ),
     KnownLeak(
         "extract_tensors_with_grads()",
         r"extract_tensors_with_grads",
         "pytorch/pytorch#136507",
         "a recursive closure holds all stage outputs until gc runs",
+        mended=True,
     ),
     KnownLeak(
         "param_group['intermediates']",
         r"param_group.*intermediates|\['intermediates'\]",
         "pytorch/pytorch#136584",
         "a pre-hook's closure holds the parameter group, whose intermediates hold the hook",
+        mended=True,
     ),
 )
 """In order; the first that fits a trace names it."""

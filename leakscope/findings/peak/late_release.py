@@ -8,11 +8,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from leakscope.findings.comm.operations import crossed_count
 from leakscope.findings.cut.trace import on_trace
 from leakscope.findings.facts import Facts
 from leakscope.findings.kinds import FreedBy, Severity
 from leakscope.findings.model import Cut, CutReference, Finding, Sighting, Unjudged
-from leakscope.findings.naming.see_also import places
 from leakscope.findings.naming.trace import fingerprint, generic
 from leakscope.findings.peak.idle import Idle, PeakOfStep, Releaser, arguments_cut, frees_mostly_idle, peak_of
 from leakscope.findings.peak.library_drag import NAME, others_findings
@@ -21,6 +21,7 @@ from leakscope.graph.model import HeapGraph, ObjectKind, ReferenceKind
 from leakscope.graph.paths import ShortestPaths, paths_from_roots
 from leakscope.graph.reach import reachable
 from leakscope.graph.retained import freed_storages
+from leakscope.record.kinds import Phase
 from leakscope.record.model import Rank
 from leakscope.record.rows.lifetimes import LifetimesUnjudged
 
@@ -51,6 +52,8 @@ class LateReleaseFacts(Facts):
     """Those of the holders that are arguments of a running call."""
     is_saved: bool
     """A grad node that has run still keeps it too."""
+    of_backward: bool = False
+    """Sent or received buffers are among it, or it is what a call was given and the peak is in backward."""
 
 
 def late_release_findings(
@@ -180,6 +183,8 @@ def _finding(
             variables=variables(graph, cuts),
             arguments=tuple(arguments),
             is_saved=any(idle.holders.saved for idle, _ in members),
+            of_backward=crossed_count(graph, (member.row.storage for member, _ in members)) > 0
+            or (bool(arguments) and peak.step.peak_phase == Phase.BACKWARD),
         ),
         fingerprint=fingerprint((NAME, *sorted(spoken))),
         severity=Severity.AVOIDABLE,
@@ -190,7 +195,6 @@ def _finding(
         cut=on_trace(cut, trace) if len(spoken) == 1 else cut,
         made_at=tuple(made[:6]),
         sightings=(Sighting(peak.rank, peak.step.step, size),),
-        see=places("boxed-lists") if arguments else (),
         count=len(members),
     )
 

@@ -8,10 +8,8 @@ from leakscope.findings.facts import Facts
 from leakscope.findings.grouping.candidate import Candidate
 from leakscope.findings.kinds import RuleName
 from leakscope.findings.rules.rule import OwnRule, ToCut
-from leakscope.findings.rules.tensor_cycle import HOOKS_REMOVED
 from leakscope.graph.model import ObjectKind, ReferenceKind
 
-_OF_AUTOGRAD = (ObjectKind.TENSOR, ObjectKind.PARAMETER, ObjectKind.GRAD_NODE)
 _HOOKS = (ObjectKind.FUNCTION, ObjectKind.METHOD, ObjectKind.INSTANCE)
 _HOOK_DICTS = ("_hooks", "_hooks_with_kwargs", "_grad_hooks")
 
@@ -24,6 +22,8 @@ class HookFacts(Facts):
     where: str
     """Line of the hook; "" where it is not known."""
     owner: str
+    of_node: bool = False
+    """It is registered on a grad node, as the passes of a split backward do."""
 
 
 def _position(candidate: Candidate) -> int | None:
@@ -45,8 +45,7 @@ def _facts(candidate: Candidate, _cut: ToCut) -> HookFacts:
     place = _position(candidate)
     assert place is not None
     owner, hook = candidate.objects[place], candidate.objects[place + 2]
-    # of no use for the hooks of modules
-    return HookFacts(hook.label, hook.where, owner.label, see=HOOKS_REMOVED if owner.kind in _OF_AUTOGRAD else "")
+    return HookFacts(hook.label, hook.where, owner.label, of_node=owner.kind == ObjectKind.GRAD_NODE)
 
 
 RULE = OwnRule(RuleName.HOOK_PILEUP, 50, "Hooks that are registered again each step.", _applies, _facts)

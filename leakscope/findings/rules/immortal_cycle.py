@@ -9,7 +9,7 @@ from leakscope.findings.facts import Facts
 from leakscope.findings.grouping.candidate import Candidate
 from leakscope.findings.kinds import RuleName
 from leakscope.findings.rules.rule import OwnRule, ToCut
-from leakscope.findings.rules.tensor_cycle import HOOKS_REMOVED, CutAt, cycle_of, kinds_of_cut, through_hook
+from leakscope.findings.rules.tensor_cycle import CutAt, cycle_of, kinds_of_cut
 from leakscope.graph.model import IMMORTAL, ObjectKind, ReferenceKind
 
 
@@ -67,9 +67,7 @@ def _closed_by(candidate: Candidate) -> ClosedBy:
 
 
 def _facts(candidate: Candidate, cut: ToCut) -> ImmortalFacts:
-    # a backward that takes its hooks off again closes no cycle through a node's hook
-    see = HOOKS_REMOVED if through_hook(candidate) else ""
-    return ImmortalFacts(_closed_by(candidate), _hidden(candidate), kinds_of_cut(candidate, cut.each), see=see)
+    return ImmortalFacts(_closed_by(candidate), _hidden(candidate), kinds_of_cut(candidate, cut.each))
 
 
 RULE = OwnRule(

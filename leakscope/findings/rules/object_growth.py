@@ -73,7 +73,6 @@ def of_objects(finding: Finding, candidate: Candidate, looks: Sequence[Look]) ->
         noun="object",
         count=0,
         storages={candidate.rank: ()},
-        see=(),
     )
 
 

@@ -15,10 +15,6 @@ from leakscope.findings.rules.rule import OwnRule, ToCut
 from leakscope.graph.model import Object, ObjectKind, Reference, ReferenceKind
 from leakscope.graph.ownership import is_library_line, is_users
 
-HOOKS_REMOVED = "hooks-removed"
-"""Slug of a backward that takes its hooks off again."""
-_NO_RECURSIVE_CLOSURE = "no-recursive-closure"
-
 
 class Closing(StrEnum):
     """What closes a cycle that gc frees."""
@@ -105,7 +101,7 @@ def cycle_of(candidate: Candidate) -> list[Reference]:
     return [candidate.graph.reference(r) for r in (cycles[0] if cycles else ())]
 
 
-def through_hook(candidate: Candidate) -> bool:
+def _through_hook(candidate: Candidate) -> bool:
     """Whether a grad node has a hook that leads back to it."""
     graph = candidate.graph
     return any(
@@ -133,11 +129,6 @@ def _recurses(candidate: Candidate) -> bool:
     return any(o.kind == ObjectKind.FUNCTION or is_lru_cache(o) for o in held)
 
 
-def _see(candidate: Candidate) -> str:
-    """What of leakscope's own backward does without this cycle: which one that is depends on what closes it."""
-    return _NO_RECURSIVE_CLOSURE if _recurses(candidate) else HOOKS_REMOVED if through_hook(candidate) else ""
-
-
 def _closed_over(candidate: Candidate) -> ClosedOver | None:
     """The first variable of a closure on the cycle."""
     variable = next((r for r in cycle_of(candidate) if r.kind == ReferenceKind.CLOSURE), None)
@@ -155,7 +146,7 @@ def _closing(candidate: Candidate) -> Closing:
         return Closing.EXCEPTION
     if _recurses(candidate):
         return Closing.RECURSION
-    if through_hook(candidate):
+    if _through_hook(candidate):
         return Closing.HOOK
     if ObjectKind.FUNCTION in kinds and any(r.kind == ReferenceKind.CLOSURE for r in cycle):
         return Closing.CLOSURE
@@ -210,14 +201,13 @@ def _facts(candidate: Candidate, cut: ToCut) -> CycleFacts:
         outer, local, _ = made.name.rpartition(".<locals>.")
         made_in = outer.removeprefix("__main__.") if local else ""
         of_class = MadeClass(made.label, made_in, made.where)
-        return CycleFacts(Closing.CLASS, of_class, see=_see(candidate))
+        return CycleFacts(Closing.CLASS, of_class)
     closing = _closing(candidate)
     return CycleFacts(
         closing,
         closed_over=_closed_over(candidate) if closing == Closing.CLOSURE else None,
         cut_at=kinds_of_cut(candidate, cut.each),
         library=_in_library(candidate),
-        see=_see(candidate),
     )
 
 

@@ -1,4 +1,4 @@
-"""Which lines of the user's source put something where a cut is, and which edit would mend it?"""
+"""Which lines of the user's source put something where a cut is, which edit would mend it, and what does without?"""
 
 from __future__ import annotations
 
@@ -7,13 +7,17 @@ from dataclasses import replace
 
 from leakscope.findings.model import CutReference, Finding, Hop
 from leakscope.findings.naming.place import file_at
+from leakscope.findings.ownership.known_leaks import TYPES
+from leakscope.findings.pipeline.see import see
 from leakscope.findings.source.edits import suggested
 from leakscope.findings.source.lines import stores_for
 from leakscope.findings.source.sources import Sources
 from leakscope.findings.source.stores import Store
 from leakscope.findings.source.written import as_in_source
-from leakscope.findings.stages.case import Case
+from leakscope.findings.stages.case import Case, RankCase
 from leakscope.graph.model import ObjectKind
+from leakscope.record.kinds import Direction
+from leakscope.record.read.operations import column
 
 _WRITTEN = (ObjectKind.FUNCTION, ObjectKind.FRAME, ObjectKind.GENERATOR, ObjectKind.CLASS)
 """Kinds of what is written on a line of its own, and told with that of the reference by which it holds."""
@@ -26,6 +30,14 @@ def find_lines(case: Case) -> Case:
     return replace(
         case, findings=tuple(replace(finding, trace=_with_one_line_each(finding.trace)) for finding in found)
     )
+
+
+def point_to_backward(case: RankCase) -> RankCase:
+    """What of leakscope's own backward does without a finding, where the rank is a stage of a pipeline."""
+    of_torch = any(name.startswith(TYPES) for look in case.looks[-1:] for name in look.heap.strings)
+    directions = () if of_torch or not case.findings else column(case.rank.operations, "direction")
+    by_hand = any(direction in tuple(Direction) for direction in directions)
+    return replace(case, findings=tuple(replace(finding, see=see(finding, by_hand)) for finding in case.findings))
 
 
 def _with_one_line_each(trace: Sequence[Hop]) -> tuple[Hop, ...]:

@@ -91,7 +91,8 @@ def _finding(finding: Finding) -> dict[str, Any]:
         "suggestion": None if finding.suggestion is None else asdict(finding.suggestion),
         "advice": advice(finding),
         "suppressed_by": None if finding.suppressed_by is None else _suppression(finding.suppressed_by),
-        "see": list(finding.see),
+        "see": [] if finding.see is None else [finding.see.function],
+        "see_lines": [] if finding.see is None else list(finding.see.lines),
     }
 
 

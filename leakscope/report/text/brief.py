@@ -11,6 +11,7 @@ from leakscope.record.model import Run
 from leakscope.report.adding_lines import adding_lines, edit_lines
 from leakscope.report.excerpt import excerpts
 from leakscope.report.marks import allocation_sites
+from leakscope.report.text.finding import see_lines
 from leakscope.report.text.lines import Cropped, Line, Paragraph, field_lines, short_field, wrapped
 from leakscope.report.text.trace import folded_trace_lines
 from leakscope.report.wording import (
@@ -48,10 +49,13 @@ def brief_finding_lines(run: Run, finding: Finding, number: int) -> Iterator[Lin
         yield from _cut(finding, is_named=number == 1 and finding.cut_position is not None)
     yield from _edit(run, finding, bool(quoted))
     if advice(finding):
-        yield short_field("advice", advice(finding), ADVICE - 1 if quoted else ADVICE, INDENT, COLUMN)
+        beside = bool(quoted) + (finding.see is not None)
+        yield short_field("advice", advice(finding), ADVICE - beside, INDENT, COLUMN)
+    yield from see_lines(finding)
     if not holds_nothing(finding) and (finding.freed_by != FreedBy.PROGRAM or finding.cut is None):
         yield short_field("freed by", freed_text(finding), 1, INDENT, COLUMN)
-    yield from _made_at(run, finding)
+    if finding.see is None:
+        yield from _made_at(run, finding)
     if not holds_nothing(finding) and (trace := list(folded_trace_lines(finding))):
         yield from ("", *trace)
 

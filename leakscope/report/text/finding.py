@@ -9,7 +9,7 @@ from leakscope.record.model import Run
 from leakscope.report.adding_lines import ADDED_AT, SUGGESTION, adding_lines, edit_lines
 from leakscope.report.marks import allocation_sites, source_line
 from leakscope.report.sightings import seen_together
-from leakscope.report.text.lines import Line, field_lines, wrapped
+from leakscope.report.text.lines import Line, Paragraph, field_lines, wrapped
 from leakscope.report.text.trace import trace_lines
 from leakscope.report.wording import (
     advice,
@@ -49,8 +49,17 @@ def finding_lines(run: Run, finding: Finding, number: int, least: int = 0) -> It
     yield from _made_at(run, finding)
     if not block:
         yield from field_lines("seen", _sightings(finding), INDENT, COLUMN)
-    for index, place in enumerate(finding.see):
-        yield from field_lines("see" if index == 0 else "", place, INDENT, COLUMN)
+    yield from see_lines(finding)
+
+
+def see_lines(finding: Finding) -> Iterator[Line]:
+    """What of leakscope's own backward does without it: the lines to write, and what they do instead."""
+    if finding.see is None:
+        return
+    for index, line in enumerate(finding.see.lines):
+        first = f"{INDENT}{('' if index else 'see').ljust(COLUMN)}| "
+        yield Paragraph(line, first, f"{INDENT}{' ' * COLUMN}|     ")
+    yield from field_lines("", f"{finding.see.name} {finding.see.does}.", INDENT, COLUMN)
 
 
 def _held(run: Run, finding: Finding, least: int) -> Iterator[Line]:

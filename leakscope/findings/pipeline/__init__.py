@@ -1,0 +1,1 @@
+"""What does leakscope's own backward do without the fault of a pipeline's?"""
