@@ -157,14 +157,14 @@ def _drop(saved: list[Any]) -> Any:
 
 def _saved_by(node: Node) -> list[Any]:
     """The handles in which `droppable_saves` has put what a node saved."""
-    found = []
+    return [handle for one in _variables(node) if isinstance(handle := payload_of(one), SavedHandle)]
+
+
+def _variables(node: Node) -> Iterator[Any]:
+    """What a node saved, each as torch shows it without running unpack hooks."""
     for name in saved_names(type(node)):
         saved = getattr(node, name)
-        for variable in saved if isinstance(saved, tuple) else (saved,):
-            handle = payload_of(variable)
-            if isinstance(handle, SavedHandle):
-                found.append(handle)
-    return found
+        yield from saved if isinstance(saved, tuple) else (saved,)
 
 
 def by_checkpoint(node: Node, once: bool = False) -> bool:
@@ -172,18 +172,16 @@ def by_checkpoint(node: Node, once: bool = False) -> bool:
 
     With `once`, whether one that has contexts of its own does, as selective checkpointing: they may be entered once.
     """
-    for name in saved_names(type(node)):
-        saved = getattr(node, name)
-        for variable in saved if isinstance(saved, tuple) else (saved,):
-            payload = payload_of(variable)
-            if payload is None:
-                continue
-            if payload is UNKNOWN:
-                return not once
-            if payload is TENSOR or isinstance(payload, torch.Tensor):
-                return False
-            checkpoints = type(payload).__module__.startswith("torch.utils.checkpoint")
-            return checkpoints and (not once or _recomputed_in(unpack_hook_of(variable)) is not None)
+    for variable in _variables(node):
+        payload = payload_of(variable)
+        if payload is None:
+            continue
+        if payload is UNKNOWN:
+            return not once
+        if payload is TENSOR or isinstance(payload, torch.Tensor):
+            return False
+        checkpoints = type(payload).__module__.startswith("torch.utils.checkpoint")
+        return checkpoints and (not once or _recomputed_in(unpack_hook_of(variable)) is not None)
     return False
 
 
