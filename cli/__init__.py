@@ -1,4 +1,4 @@
-"""The command line: `leakscope run`, `report`, `compare`, `snapshot`, `demo`."""
+"""The command line: `leakscope run`, `look`, `report`, `compare`, `snapshot`, `demo`."""
 
 from __future__ import annotations
 
@@ -10,12 +10,15 @@ import click
 
 COMMANDS = {
     "run": "Run a script on one or more ranks and say what leaks.",
+    "look": "Ask a run that goes on for a look, and report it so far.",
     "report": "Tell the story of a recorded run again.",
     "compare": "Say what leaks in one run and not in another.",
     "snapshot": "Read torch.cuda memory snapshots.",
     "demo": "Find the leak of a small two-rank pipeline.",
 }
 """Name to help; the module and the function of a command bear its name."""
+FOLDERS = {"look": "live."}
+"""Of the modules that are in one."""
 
 
 class _Commands(click.Group):
@@ -27,7 +30,7 @@ class _Commands(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
         if cmd_name not in COMMANDS:
             return None
-        command = getattr(import_module(f"leakscope_cli.{cmd_name}"), cmd_name)
+        command = getattr(import_module(f"leakscope_cli.{FOLDERS.get(cmd_name, '')}{cmd_name}"), cmd_name)
         assert isinstance(command, click.Command)
         return command
 

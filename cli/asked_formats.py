@@ -139,8 +139,11 @@ class OfAnyWidth(Protocol):
         ...
 
 
-def for_stdout(form: Format, run: Run, findings: Findings, verbose: bool = False) -> tuple[str | bytes, bool]:
-    """What a format tells, text as wide as the terminal and in its colours; and whether it is so painted.
+def for_stdout(
+    form: Format, run: Run, findings: Findings, verbose: bool = False, page: str = ""
+) -> tuple[str | bytes, bool]:
+    """What a format tells, text as wide as the terminal and in its colours; and whether it is so painted. `page`: where
+    the page lies, if it is not that of the run's end.
 
     Raises LeakscopeError where another package's format fails.
     """
@@ -148,7 +151,7 @@ def for_stdout(form: Format, run: Run, findings: Findings, verbose: bool = False
 
     terminal, files = stdout_terminal(), files_of(run)
     if form.name == TEXT:
-        page = next((name for name in files if name.endswith("report.html")), "")
+        page = page or next((name for name in files if name.endswith("report.html")), "")
         text = render(run, findings, verbose, terminal.width, page)
     elif isinstance(form, OfAnyWidth):
         text = form.set_in(run, findings, terminal.width)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+from leakscope.capture.asked.asked import Asked
 from leakscope.capture.comm.monitor import CommMonitor, is_there
 from leakscope.capture.device.counters import Counter
 from leakscope.capture.device.monitor import DeviceMemory
@@ -76,6 +77,7 @@ class Recorder:
         self._watchdog.ends_with(options.launcher, self._orphaned)
         self._in_forked_child = in_forked_child()
         self._ends = Ends(self._folder, self._rank_state, self._counter, options.source)
+        self._asked = Asked(options, self._folder, self._collections, self._ends.write_about, self._look)
         guard.at_end += [lambda why: self._ends.recording_ended(self.steps, why), lambda _: self._ends.lost()]
         self._shortages = Shortages(
             self._folder, self._rank_state, self._collections, self._looks, self._device.failures, self._peers,
@@ -108,6 +110,7 @@ class Recorder:
                 self._comm = self._looks.comm = CommMonitor(self._folder, self.patches)
                 call_ahead_of_comm(self._before_comm, self.patches)
                 self._stuck = Stuck(self._folder.path / STACKS, self.patches, options.hang_timeout, self._comm)
+            self._asked.listen(self.patches)
             self._watchdog.start(self._guard)
             self.patches.add("watchdog thread", self._watchdog.end)
         self._watched_steps.install(self.patches, comm=self._comm is not None)
@@ -158,6 +161,7 @@ class Recorder:
         seconds, collections = ended - self._began, self._collections.taken()
         began = round(self._began - (self._attached if self._comm is None else self._comm.zero), 6)
         self._folder.step(Step(self.steps, seconds, counted.bytes, peak, collections, self._counter.device, began))
+        wanted = self._asked.step_ended(seconds)
         self._device.step(self.steps, ended - self._attached)
         if self._comm is not None:
             self._comm.step_ended(self.steps)
@@ -169,7 +173,7 @@ class Recorder:
             self._finish_looking()
         else:
             own = self._handover.own(self.steps)
-            if self._peers.look_is_due(self.steps, own, ended - self._attached, counted.bytes):
+            if self._peers.look_is_due(self.steps, own, ended - self._attached, counted.bytes, wanted):
                 self._look(self.steps, Occasion.STEP)
             self._rank_state.update(steps=own)
 
@@ -189,7 +193,7 @@ class Recorder:
         self._peers.wait_at_last_step()
 
     def _look(self, step: int, occasion: Occasion, collect: bool = False) -> None:
-        with self._looks.lock, self._rank_state.looked_at():
+        with self._looks.lock, self._rank_state.looked_at(), self._asked.answering(step, occasion):
             seconds = self._looks.take(step, occasion, collect)
             self._watchdog.extend(seconds)
             self._schedule.taken(step, seconds, self._looks.work, occasion in (Occasion.STEP, Occasion.PEER))
@@ -247,6 +251,7 @@ class Recorder:
         if not self.steps:
             self._peers.look_on_watchdog_thread()
         self._peers.answer_on_watchdog_thread()
+        self._asked.tick(self.steps)
 
     def _leave(self) -> None:
         self._looks.lock.acquire(timeout=LOOK_TIMEOUT_S)

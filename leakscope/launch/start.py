@@ -26,6 +26,7 @@ from leakscope.launch.signals import signals_kept
 from leakscope.options import Options
 from leakscope.record.ends import rank_name
 from leakscope.record.folder import time_now, write_run
+from leakscope.record.live.asked import ASKED
 from leakscope.record.secrets import masked
 
 _PEERS_TIMEOUT_S = 10.0
@@ -49,6 +50,8 @@ def launch(options: Options, meanwhile: Callable[[], object] | None = None) -> O
     try:
         if options.nnodes == 1:
             options.rank_state.unlink(missing_ok=True)
+        if options.node_rank == 0:
+            (options.folder / ASKED).unlink(missing_ok=True)
         if options.world == 1:
             codes = {0: _run_alone(options, meanwhile)}
         else:
@@ -61,6 +64,7 @@ def launch(options: Options, meanwhile: Callable[[], object] | None = None) -> O
         sweep(options.folder)
         with suppress(OSError):
             options.rank_state.unlink(missing_ok=True)
+            (options.folder / ASKED).unlink(missing_ok=True)
         shutil.rmtree(options.turns, ignore_errors=True)
     return outcome
 
@@ -72,6 +76,8 @@ def launch_inside(options: Options, outside: Outside) -> Outcome:
     if own.exists():
         shutil.rmtree(own)
     _write_run(options)
+    if options.rank == 0:
+        (options.folder / ASKED).unlink(missing_ok=True)
     try:
         code = _run_alone(options)
         if options.rank == 0:

@@ -37,6 +37,8 @@ class Occasion(StrEnum):
     """A limit of the host came near, or an allocation failed there."""
     OOM = "oom"
     """An allocation failed on the device."""
+    ASKED = "asked"
+    """Somebody asked, and the step did not end: in the middle of it, on the watchdog's thread."""
 
 
 class EndKind(StrEnum):
@@ -53,6 +55,8 @@ class EndKind(StrEnum):
     """By a signal."""
     LOST = "lost"
     """It left no word."""
+    RUNNING = "running"
+    """It has not ended: it was read while it ran, and no file says so."""
     UNKNOWN = "unknown"
     """What it left of that is damaged; in files it is lost."""
 

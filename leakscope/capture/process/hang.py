@@ -7,6 +7,7 @@ import faulthandler
 import os
 import signal
 import sys
+import threading
 import traceback
 from collections.abc import Callable
 from pathlib import Path
@@ -84,6 +85,19 @@ def stack_of_thread(ident: int) -> tuple[str, ...]:
         if not any(part in block for part in _FRAMES_LEFT_OUT)
         for line in block.splitlines()
     )
+
+
+def stacks_of_threads() -> tuple[str, ...]:
+    """Lines of the Python stacks of all threads but the one that asks, the main one first, each with a line ahead that
+    names it.
+    """
+    names = {thread.ident: thread.name for thread in threading.enumerate()}
+    stacks: list[str] = []
+    for ident in sorted(sys._current_frames(), key=lambda ident: ident != threading.main_thread().ident):
+        lines = stack_of_thread(ident)
+        if lines and ident != _thread.get_ident():
+            stacks += [f"Thread {names.get(ident, ident)}:", *lines]
+    return tuple(stacks)
 
 
 class HangClock:

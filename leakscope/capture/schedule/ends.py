@@ -56,7 +56,7 @@ class Ends:
 
     def ended(self, ended: Ended) -> None:
         """The script has come to its end, and all the rest is on disk."""
-        self._write_about()
+        self.write_about()
         self.folder.ended(ended)
         self.rank_state.update(activity=Activity.ENDED, ended=CLOCK.wall_time())
 
@@ -65,7 +65,7 @@ class Ends:
         try:
             if not written:
                 self.folder.ended(Ended(EndKind.STOPPED, 0, steps))
-            self._write_about()
+            self.write_about()
             self.rank_state.update(activity=Activity.ENDED, ended=CLOCK.wall_time())
         finally:
             leave_now(0)
@@ -79,7 +79,7 @@ class Ends:
             looking.release()
         if comm is not None:
             comm.write_all()
-        self._write_about()
+        self.write_about()
         self.folder.ended(orphaned_after(steps()))
         self.rank_state.update(activity=Activity.ENDED, ended=CLOCK.wall_time())
 
@@ -92,7 +92,8 @@ class Ends:
         self.rank_state.update(activity=Activity.ENDED, ended=CLOCK.wall_time())
         leave_now(HANG_STATUS)
 
-    def _write_about(self) -> None:
+    def write_about(self) -> None:
+        """What only this process knows of the run, for who reads it."""
         about = {
             "device": self.counter.device,
             "counted_by": self.counter.source,

@@ -159,8 +159,9 @@ class Peers:
             for state in others
         )
 
-    def look_is_due(self, step: int, own: int, elapsed: float, counted: int | None) -> bool:
-        """Is a look due at the end of this step, the `own`th of the clock that ticks now?
+    def look_is_due(self, step: int, own: int, elapsed: float, counted: int | None, wanted: bool = False) -> bool:
+        """Is a look due at the end of this step, the `own`th of the clock that ticks now? `wanted` where somebody has
+        asked for one, whatever it costs.
 
         All ranks wait for one that is looked at. So beyond the looks that are planned, what one of them finds due it
         asks all for, and they are looked at after the same step.
@@ -173,12 +174,12 @@ class Peers:
         schedule.peers_spent = max((state.spent for state in others), default=0.0)
         asked = [state.look_at for state in states if self._looked_at < state.look_at <= own + _AHEAD]
         if not others or schedule.is_planned(step):
-            due = schedule.due(step, elapsed)
+            due = schedule.due(step, elapsed) or (wanted and not others)
         elif asked:
             due = min(asked) <= own
         else:
             due = False
-            if schedule.due(step, elapsed):
+            if wanted or schedule.due(step, elapsed):
                 file.update(look_at=own + _AHEAD)
         if due:
             self._looked_at = own

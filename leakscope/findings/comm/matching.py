@@ -21,7 +21,7 @@ Issued = tuple[int, int, int]
 """(id, which of its channel, place among the operations of its rank)."""
 _LAST = -1
 """Place of the last operation, where it is none of the others."""
-_WELL = (EndKind.FINISHED, EndKind.STOPPED, EndKind.UNKNOWN)
+_WELL = (EndKind.FINISHED, EndKind.STOPPED, EndKind.RUNNING, EndKind.UNKNOWN)
 _ANSWERED_BY: Mapping[str, Direction] = {Direction.SEND: Direction.RECV, Direction.RECV: Direction.SEND}
 """P2P operations, each with what the other side does."""
 _ENDED_FOR_ALL = (124, 130)

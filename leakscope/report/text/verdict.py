@@ -22,6 +22,7 @@ from leakscope.report.wording import (
     run_text,
     steps_of,
     why_text,
+    within_text,
 )
 
 
@@ -40,6 +41,8 @@ def verdict_lines(run: Run, findings: Findings, groups: Sequence[Sequence[int]] 
     yield from field_lines("Verdict", f"{findings.verdict.upper()}{count}{exit_text(run, findings)}")
     if hung := hung_text(run):
         yield from field_lines("Hung", hung)
+    if within := within_text(run):
+        yield from field_lines("Within", within)
     if not nothing:
         yield from field_lines("Why", why_text(findings))
     for sentence in run_text(findings.out_of_memory, groups):

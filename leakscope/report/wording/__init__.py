@@ -14,6 +14,7 @@ from leakscope.report.wording.ended import (
     listed_texts,
     status_text,
     was_text,
+    within_text,
 )
 from leakscope.report.wording.held import (
     also_text,
@@ -127,5 +128,6 @@ __all__ = [
     "was_text",
     "when_text",
     "why_text",
+    "within_text",
     "would_be_freed",
 ]

@@ -68,6 +68,7 @@ def _how(ended: Ended) -> str:
         EndKind.EXITED: f"exited with {status_text(ended.status)}",
         EndKind.KILLED: f"killed by {status_text(ended.status)}",
         EndKind.LOST: "left no word of how it ended,",
+        EndKind.RUNNING: "goes on",
         EndKind.UNKNOWN: "ended in an unknown way",
     }[ended.how]
 
@@ -112,6 +113,31 @@ def hung_text(run: Run) -> str:
     ]
     rest = sorted(rank.number for ranks in list(hung.values())[_HUNG_TOLD:] for rank in ranks)
     return "; ".join([*told, *([f"{ranks_text(rest)} hung too"] if rest else [])])
+
+
+def within_text(run: Run) -> str:
+    """`rank 0 was looked at within the step after step 20, which did not end: read(file) (File "train.py", line 15, in
+    main)` of a run that goes on; "" where each step came to its end.
+    """
+    told: dict[str, list[Rank]] = {}
+    for rank in run.ranks:
+        if rank.ended.how == EndKind.RUNNING and rank.ended.stack:
+            step = f"the step after step {rank.ended.steps}" if rank.ended.steps else "the first step"
+            told.setdefault(f"{step}, which did not end{_innermost(rank.ended.stack)}", []).append(rank)
+    return "; ".join(
+        f"{ranks_text(rank.number for rank in ranks)} {'was' if len(ranks) == 1 else 'were'} looked at within {text}"
+        for text, ranks in list(told.items())[:_HUNG_TOLD]
+    )
+
+
+def _innermost(stack: Sequence[str]) -> str:
+    """Where the first of some threads is, of which each has a line ahead that names it."""
+    end = next((place for place, line in enumerate(stack) if place and not line.startswith(" ")), len(stack))
+    frames = [place for place in range(end) if stack[place].startswith("  File ")]
+    if not frames:
+        return ""
+    at, *code = (line.strip() for line in stack[frames[-1] : end])
+    return f": {code[0]} ({at})" if code else f": {at}"
 
 
 def failure_text(run: Run) -> tuple[str, str]:

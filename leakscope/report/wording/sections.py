@@ -5,8 +5,9 @@ from __future__ import annotations
 from leakscope.findings.kinds import Origin, Severity
 from leakscope.findings.model import Finding, Findings, Unjudged
 from leakscope.findings.why import UnjudgedReason, WhyUnjudged
-from leakscope.record.kinds import MadeBy
+from leakscope.record.kinds import EndKind, MadeBy
 from leakscope.record.model import Run
+from leakscope.report.wording.numbers import plural
 
 
 def leaks(findings: Findings) -> tuple[Finding, ...]:
@@ -57,6 +58,15 @@ def again_text(run: Run) -> str:
     return "run the same command again" if run.made_by == MadeBy.COMMAND else "run it again"
 
 
+def goes_on(run: Run) -> bool:
+    """Whether it was read before its end."""
+    return any(rank.ended.how == EndKind.RUNNING for rank in run.ranks)
+
+
 def exit_text(run: Run, findings: Findings) -> str:
-    """` (exit status 23)`; "" where no command was run that would end with it."""
+    """` (exit status 23)`; "" where no command was run that would end with it, and of a run that has not ended
+    ` (so far: the run goes on, after 40 steps)`.
+    """
+    if goes_on(run):
+        return f" (so far: the run goes on, after {plural(steps_of(run), 'step')})"
     return f" (exit status {findings.exit_status})" if run.made_by == MadeBy.COMMAND else ""
