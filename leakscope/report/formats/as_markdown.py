@@ -18,6 +18,7 @@ from leakscope.report.wording import (
     ended_badly,
     ended_text,
     error_text,
+    exit_text,
     held_text,
     leaks,
     library,
@@ -26,6 +27,7 @@ from leakscope.report.wording import (
     next_text,
     notes,
     plural,
+    so_far_text,
     steps_of,
     suppressed_by_text,
     title,
@@ -70,7 +72,8 @@ def _head(run: Run, findings: Findings) -> list[str]:
     lines = [
         f"### {_MARKS[findings.verdict]} leakscope: {what}",
         "",
-        f"**{findings.verdict.upper()}**: {sentence(why_text(findings)).rstrip('.')}.",
+        f"**{findings.verdict.upper()}**{exit_text(run, findings) if so_far_text(run) else ''}: "
+        f"{sentence(why_text(findings)).rstrip('.')}.",
         f"{code(' '.join(run.command), 200)}, {ranks}, {plural(steps_of(run), 'step')}.",
         "",
         *_table(distinct),

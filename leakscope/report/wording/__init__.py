@@ -55,6 +55,7 @@ from leakscope.report.wording.sections import (
     library,
     notes,
     of_block,
+    so_far_text,
     steps_of,
 )
 from leakscope.report.wording.sentences import advice, avoidable_text, run_text, title
@@ -117,6 +118,7 @@ __all__ = [
     "rose_text",
     "run_text",
     "seen_text",
+    "so_far_text",
     "status_text",
     "status_word",
     "steps_of",

@@ -58,15 +58,16 @@ def again_text(run: Run) -> str:
     return "run the same command again" if run.made_by == MadeBy.COMMAND else "run it again"
 
 
-def goes_on(run: Run) -> bool:
-    """Whether it was read before its end."""
-    return any(rank.ended.how == EndKind.RUNNING for rank in run.ranks)
+def so_far_text(run: Run) -> str:
+    """`the run goes on, after 40 steps`, of one that was read before its end; else ""."""
+    on = any(rank.ended.how == EndKind.RUNNING for rank in run.ranks)
+    return f"the run goes on, after {plural(steps_of(run), 'step')}" if on else ""
 
 
 def exit_text(run: Run, findings: Findings) -> str:
     """` (exit status 23)`; "" where no command was run that would end with it, and of a run that has not ended
     ` (so far: the run goes on, after 40 steps)`.
     """
-    if goes_on(run):
-        return f" (so far: the run goes on, after {plural(steps_of(run), 'step')})"
+    if told := so_far_text(run):
+        return f" (so far: {told})"
     return f" (exit status {findings.exit_status})" if run.made_by == MadeBy.COMMAND else ""

@@ -8,12 +8,16 @@ from leakscope.findings.model import Findings
 from leakscope.record.model import Run
 from leakscope.report.wording.ended import failure_text, is_hung
 from leakscope.report.wording.numbers import listed_numbers, plural
-from leakscope.report.wording.sections import leaks
+from leakscope.report.wording.sections import leaks, so_far_text
 from leakscope.verdict import Verdict
 
 
 def headline(run: Run, findings: Findings) -> str:
-    """`2 distinct leaks`, `Out of memory on rank 1`, `Failed: cannot tell whether it leaks`."""
+    """`2 distinct leaks`, `Out of memory on rank 1`, `Failed: cannot tell whether it leaks`, `No leak so far`."""
+    return f"{_headline(run, findings)}{' so far' if so_far_text(run) else ''}"
+
+
+def _headline(run: Run, findings: Findings) -> str:
     full = sorted(rank.number for rank in ranks_out_of_memory(run))
     if full:
         return f"Out of memory on {'ranks' if len(full) > 1 else 'rank'} {listed_numbers(tuple(full))}"

@@ -1,0 +1,186 @@
+"""A job that runs is asked from outside: does it answer, and is it afterwards as if nobody had?"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from leakscope.record.live.answers import last_answer, live_ranks
+from leakscope.record.live.asked import ask
+from leakscope.record.reading import read_run
+
+pytestmark = pytest.mark.process
+
+Command = Callable[..., "subprocess.CompletedProcess[str]"]
+Write = Callable[..., Path]
+
+TRAINING = """
+import os, signal, sys
+import torch
+torch.manual_seed(0)
+torch.set_num_threads(1)
+{before}
+rank, ranks = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
+if ranks > 1:
+    torch.distributed.init_process_group("gloo")
+net = torch.nn.Linear(256, 256)
+optimizer = torch.optim.SGD(net.parameters(), lr=0.001)
+kept, losses, more = [], [], 1
+while more:
+    loss = net(torch.ones(4, 256)).square().sum()
+    kept.append(torch.ones(50_000))
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    losses.append(loss.item())
+    more = torch.tensor(0 if len(losses) > 30 and os.path.exists("enough") else 1)
+    if ranks > 1:
+        torch.distributed.broadcast(more, 0)
+    if len(losses) == 20:
+        with open(f"at_20_{{rank}}", "w") as begun:  # a pipe: who reads knows that this is there
+            begun.write(str(os.getpid()))
+        with open(f"go_on_{{rank}}") as told:
+            told.read()
+print("losses", losses[:30], "answered", answered if "answered" in globals() else None)
+sys.exit(3)
+"""
+
+
+@contextmanager
+def job(folder: Path, script: Path, ranks: int = 1) -> Iterator[subprocess.Popen[str]]:
+    """The script under `leakscope run`, which is ended if it has not come to its end."""
+    for rank in range(ranks):
+        os.mkfifo(folder / f"at_20_{rank}")
+        os.mkfifo(folder / f"go_on_{rank}")
+    words = ["-m", "leakscope", "run", "-q", "-n", str(ranks), "-o", "run", script.name]
+    with open(folder / "told", "w") as told:
+        started = subprocess.Popen([sys.executable, *words], cwd=folder, stdout=told, stderr=told, text=True)
+    try:
+        yield started
+    finally:
+        if started.poll() is None:
+            started.terminate()
+            started.wait(30)
+
+
+def at_step_20(folder: Path, rank: int = 0) -> int:
+    """Wait until the rank is there; gives the number of its process."""
+    return int((folder / f"at_20_{rank}").read_text())
+
+
+def let_go_on(folder: Path, rank: int = 0) -> None:
+    (folder / f"go_on_{rank}").write_text("")
+
+
+def until(happens: Callable[[], Any], seconds: float = 30) -> Any:
+    deadline = time.monotonic() + seconds
+    while not (answer := happens()):
+        assert time.monotonic() < deadline, "it did not happen"
+        time.sleep(0.02)
+    return answer
+
+
+def losses(folder: Path) -> str:
+    return next(line for line in (folder / "told").read_text().splitlines() if "losses" in line)
+
+
+def test_a_rank_that_is_asked_answers_at_the_end_of_a_step_and_goes_on_as_before(
+    script: Write, tmp_path: Path, leakscope: Command
+) -> None:
+    train = script(TRAINING.format(before=""))
+    with job(tmp_path, train) as started:
+        at_step_20(tmp_path)
+        asked = [ask(tmp_path / "run"), ask(tmp_path / "run")]
+        let_go_on(tmp_path)
+        rank = tmp_path / "run" / "rank_0000"
+        answer = until(lambda: last_answer(rank))
+        assert asked == [1, 2]
+        assert (answer.asked, answer.occasion, answer.stacks) == (2, "step", ())
+        assert answer.step >= 20
+
+        told = leakscope("look", "run")
+        (tmp_path / "enough").touch()
+        assert started.wait(60) == 3
+    assert (told.returncode, told.stderr) == (0, "")
+    assert told.stdout.startswith("Verdict  LEAKS: 1 distinct leak (so far: the run goes on, after ")
+    assert "kept" in told.stdout
+    assert "interim/0003/report.html" in told.stdout
+    interim = json.loads((tmp_path / "run/interim/0003/findings.json").read_text())
+    assert interim["verdict"] == "leaks"
+    assert interim["run"]["ended"]["0"]["how"] == "running"
+    assert "so far" in (tmp_path / "run/interim/0003/report.html").read_text()
+    assert json.loads((tmp_path / "run/findings.json").read_text())["run"]["ended"]["0"]["how"] == "exited"
+    assert not (tmp_path / "run/.asked").exists()
+
+    again = leakscope("look", "run")
+    assert (again.returncode, again.stderr) == (
+        2, "leakscope: the run in run has ended; `leakscope report run` tells it\n"
+    )  # fmt: skip
+
+    plain = subprocess.Popen([sys.executable, train.name], cwd=tmp_path, stdout=subprocess.PIPE, text=True)
+    at_step_20(tmp_path)
+    let_go_on(tmp_path)
+    assert (plain.communicate(timeout=60)[0], plain.returncode) == (losses(tmp_path) + "\n", 3)
+
+
+def test_two_ranks_look_after_the_same_step_when_one_of_them_gets_the_signal(script: Write, tmp_path: Path) -> None:
+    with job(tmp_path, script(TRAINING.format(before="")), ranks=2) as started:
+        processes = [at_step_20(tmp_path, rank) for rank in range(2)]
+        assert [rank.process and rank.process.number for rank in live_ranks(tmp_path / "run")] == processes
+        os.kill(processes[1], signal.SIGUSR1)
+        for rank in range(2):
+            let_go_on(tmp_path, rank)
+        answers = [until(lambda rank=rank: last_answer(tmp_path / f"run/rank_000{rank}")) for rank in range(2)]
+        (tmp_path / "enough").touch()
+        assert started.wait(60) == 3
+    assert [answer.occasion for answer in answers] == ["step", "step"]
+    assert answers[0].step == answers[1].step
+    assert "in <module>" in (tmp_path / "run/rank_0001/asked_stacks.txt").read_text()
+
+
+@pytest.mark.parametrize(
+    "takes", ["signal.signal(signal.SIGUSR1, note)", "import faulthandler; faulthandler.register(signal.SIGUSR1)"]
+)
+def test_the_scripts_own_answer_to_the_signal_counts(script: Write, tmp_path: Path, takes: str) -> None:
+    before = f"""
+answered = []
+def note(number, frame):
+    answered.append(number)
+{takes}
+"""
+    with job(tmp_path, script(TRAINING.format(before=before))) as started:
+        process = at_step_20(tmp_path)
+        os.kill(process, signal.SIGUSR1)
+        (tmp_path / "enough").touch()
+        let_go_on(tmp_path)
+        assert started.wait(60) == 3
+    assert "answered [10]" in losses(tmp_path) or "Current thread" in (tmp_path / "told").read_text()
+    assert last_answer(tmp_path / "run/rank_0000") is None
+    assert not (tmp_path / "run/rank_0000/asked_stacks.txt").read_text()
+
+
+def test_a_step_that_never_ends_is_looked_at_in_its_middle(script: Write, tmp_path: Path, leakscope: Command) -> None:
+    with job(tmp_path, script(TRAINING.format(before=""))) as started:
+        at_step_20(tmp_path)
+        told = leakscope("look", "run")
+        assert told.returncode == 0, told.stderr
+        answer = last_answer(tmp_path / "run/rank_0000")
+        run = read_run(tmp_path / "run")
+        (tmp_path / "enough").touch()
+        let_go_on(tmp_path)
+        assert started.wait(60) == 3
+    assert answer is not None
+    assert (answer.step, answer.occasion) == (20, "asked")
+    assert any("with open(f" in line for line in answer.stacks)
+    assert "Within   rank 0 was looked at within the step after step 20, which did not end: with open" in told.stdout
+    assert (run.ranks[0].ended.how, run.ranks[0].ended.steps) == ("running", 20)
