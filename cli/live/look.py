@@ -37,8 +37,12 @@ _POLL_S = 0.1
     help="How long to wait for the answer of all ranks (60).",
 )
 @click.option("--no-wait", is_flag=True, help="Ask, and leave the judging to `leakscope report`.")
+@click.option("--answered", type=int, hidden=True, help="Judge what this request was answered with: for the launcher.")
+@click.option("-q", "--quiet", is_flag=True, hidden=True)
 @click.pass_context
-def look(ctx: click.Context, /, folder: Path | None, timeout: float, no_wait: bool) -> None:
+def look(
+    ctx: click.Context, /, folder: Path | None, timeout: float, no_wait: bool, answered: int | None, quiet: bool
+) -> None:
     """Ask a RUN that goes on for a look, and report what it has recorded so far; without RUN the newest one.
 
     All ranks look after the same step, whatever the budget says; a rank whose step does not end is looked at in the
@@ -52,6 +56,12 @@ def look(ctx: click.Context, /, folder: Path | None, timeout: float, no_wait: bo
         note(f"the newest run is {folder}")
     if is_over(live_ranks(folder)):
         raise LeakscopeError(f"the run in {folder} has ended; `leakscope report {folder}` tells it")
+    if answered is not None:
+        into = _interim(folder, live_ranks(folder), answered)
+        report_so_far(folder, into)
+        if not quiet:
+            note(f"the report so far: {into / 'report.html'}")
+        return
     number = ask(folder)
     if no_wait:
         tell_or_fail(f"asked for look {number} at {folder}; `leakscope report {folder}` tells it once it is taken")
@@ -60,7 +70,7 @@ def look(ctx: click.Context, /, folder: Path | None, timeout: float, no_wait: bo
     silent = [rank for rank in ranks if not rank.has_answered(number)]
     if all(rank.process is None for rank in ranks):
         raise LeakscopeError(f"no rank of the run in {folder} records yet: it has not come to `import torch`")
-    into = folder / INTERIM / f"{answered_by(ranks, number):04d}"
+    into = _interim(folder, ranks, number)
     run, findings = report_so_far(folder, into)
     told, painted = for_stdout(format_named(TEXT), run, findings, page=str(into / "report.html"))
     assert isinstance(told, str)  # as of the text
@@ -82,9 +92,10 @@ def wait_for(
         sleep(_POLL_S)
 
 
-def answered_by(ranks: Sequence[LiveRank], asked: int) -> int:
-    """Number of the request up to which all that answered have; what was asked where none of them did."""
-    return min((r.answer.asked for r in ranks if r.answer is not None and r.answer.asked >= asked), default=asked)
+def _interim(folder: Path, ranks: Sequence[LiveRank], asked: int) -> Path:
+    """Where the report goes: by the request up to which all that answered have, so that who asked at once finds one."""
+    answered = (rank.answer.asked for rank in ranks if rank.answer is not None and rank.answer.asked >= asked)
+    return folder / INTERIM / f"{min(answered, default=asked):04d}"
 
 
 def report_so_far(folder: Path, into: Path) -> tuple[Run, Findings]:

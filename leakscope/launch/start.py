@@ -16,6 +16,7 @@ from typing import Any
 from leakscope._version import __version__
 from leakscope.errors import LaunchFailed, Unreadable
 from leakscope.launch.as_started import interpreter_flags
+from leakscope.launch.asked import asked_by_signal
 from leakscope.launch.elastic import run_under_elastic
 from leakscope.launch.gathering import folders_to_read, forget, gather, places_elsewhere, sweep
 from leakscope.launch.oom_killer import processes_ended
@@ -52,10 +53,11 @@ def launch(options: Options, meanwhile: Callable[[], object] | None = None) -> O
             options.rank_state.unlink(missing_ok=True)
         if options.node_rank == 0:
             (options.folder / ASKED).unlink(missing_ok=True)
-        if options.world == 1:
-            codes = {0: _run_alone(options, meanwhile)}
-        else:
-            codes = run_under_elastic(options, rank_command(replace(options, under_elastic=True)))
+        with asked_by_signal(options.folder, options.node_rank == 0, options.quiet):
+            if options.world == 1:
+                codes = {0: _run_alone(options, meanwhile)}
+            else:
+                codes = run_under_elastic(options, rank_command(replace(options, under_elastic=True)))
         outcome = _outcome(options, codes, oom_kills=processes_ended() - ended_before)
     except BaseException:
         forget(options.elsewhere)
@@ -79,7 +81,8 @@ def launch_inside(options: Options, outside: Outside) -> Outcome:
     if options.rank == 0:
         (options.folder / ASKED).unlink(missing_ok=True)
     try:
-        code = _run_alone(options)
+        with asked_by_signal(options.folder, options.rank == 0, options.quiet):
+            code = _run_alone(options)
         if options.rank == 0:
             _wait_for_peers(options)
         return _outcome(options, {options.rank: code}, only=options.rank)

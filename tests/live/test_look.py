@@ -45,7 +45,7 @@ while more:
     losses.append(loss.item())
     more = torch.tensor(0 if len(losses) > 30 and os.path.exists("enough") else 1)
     if ranks > 1:
-        torch.distributed.broadcast(more, 0)
+        torch.distributed.all_reduce(more, torch.distributed.ReduceOp.MIN)
     if len(losses) == 20:
         with open(f"at_20_{{rank}}", "w") as begun:  # a pipe: who reads knows that this is there
             begun.write(str(os.getpid()))
@@ -141,6 +141,9 @@ def test_two_ranks_look_after_the_same_step_when_one_of_them_gets_the_signal(scr
         for rank in range(2):
             let_go_on(tmp_path, rank)
         answers = [until(lambda rank=rank: last_answer(tmp_path / f"run/rank_000{rank}")) for rank in range(2)]
+        until((tmp_path / "run/interim/0001/report.html").exists)
+        started.send_signal(signal.SIGUSR1)  # to leakscope's own process
+        until(lambda: (answer := last_answer(tmp_path / "run/rank_0001")) and answer.asked == 2)
         (tmp_path / "enough").touch()
         assert started.wait(60) == 3
     assert [answer.occasion for answer in answers] == ["step", "step"]

@@ -65,7 +65,7 @@ class Asked:
         """Read what is asked, and look where no step ends; on the watchdog's thread, while no other look goes on."""
         if self._signal is not None and self._signal.heard():
             with suppress(OSError):  # the folder is full or gone: nobody would read the answer
-                ask(self._folder)
+                ask(self._folder, by_signal=True)
         asked = times_asked(self._file)
         if asked > self._asked and not self._is_due():
             self._since = CLOCK.monotonic()
