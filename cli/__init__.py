@@ -1,4 +1,4 @@
-"""The command line: `leakscope run`, `look`, `report`, `compare`, `snapshot`, `demo`."""
+"""The command line: `leakscope run`, `look`, `status`, `report`, `compare`, `snapshot`, `demo`."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ import click
 COMMANDS = {
     "run": "Run a script on one or more ranks and say what leaks.",
     "look": "Ask a run that goes on for a look, and report it so far.",
+    "status": "Show where the ranks of a run are: steps, memory, looks.",
     "report": "Tell the story of a recorded run again.",
     "compare": "Say what leaks in one run and not in another.",
     "snapshot": "Read torch.cuda memory snapshots.",
     "demo": "Find the leak of a small two-rank pipeline.",
 }
 """Name to help; the module and the function of a command bear its name."""
-FOLDERS = {"look": "live."}
+FOLDERS = dict.fromkeys(("look", "status"), "live.")
 """Of the modules that are in one."""
 
 

@@ -17,9 +17,10 @@ from leakscope.capture.process.clock import CLOCK
 from leakscope.capture.process.gc_callbacks import CollectionWatch
 from leakscope.capture.process.watchdog import Watchdog
 from leakscope.capture.schedule.peers import Peers
-from leakscope.capture.schedule.rank_state import Activity, RankStateFile
+from leakscope.capture.schedule.rank_state import RankStateFile
 from leakscope.record.folder import RankFolder
 from leakscope.record.kinds import Occasion
+from leakscope.record.live.rank_states import Activity
 from leakscope.record.rows.host import AllocationFailure, LimitNear, PeerOutOfMemory
 
 _UNASKED_S = 0.25

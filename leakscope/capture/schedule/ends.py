@@ -14,12 +14,13 @@ from leakscope.capture.device.counters import Counter
 from leakscope.capture.process.clock import CLOCK
 from leakscope.capture.process.hang import stack_of_thread
 from leakscope.capture.process.watchdog import leave_now
-from leakscope.capture.schedule.rank_state import Activity, RankStateFile
+from leakscope.capture.schedule.rank_state import RankStateFile
 from leakscope.capture.source.source_files import users_sources, without_source
 from leakscope.native import heap_reader
 from leakscope.record.ends import orphaned_after
 from leakscope.record.folder import RankFolder
 from leakscope.record.kinds import EndKind
+from leakscope.record.live.rank_states import Activity
 from leakscope.record.model import Ended
 from leakscope.record.rows.clock import RecordingEnded
 

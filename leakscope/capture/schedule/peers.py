@@ -7,9 +7,10 @@ from collections.abc import Callable
 from leakscope.capture.process.clock import CLOCK
 from leakscope.capture.process.patches import Patches
 from leakscope.capture.schedule.looks import Schedule
-from leakscope.capture.schedule.rank_state import Activity, RankState, RankStateFile, all_there
+from leakscope.capture.schedule.rank_state import RankStateFile, all_there
 from leakscope.capture.torch_private import c10d
 from leakscope.options import Options
+from leakscope.record.live.rank_states import Activity, RankState
 
 _LAST_STEP_TIMEOUT_S = 2.0
 """Seconds to wait at the last step for a rank that may own an optimizer and has not stepped yet."""

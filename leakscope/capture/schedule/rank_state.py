@@ -3,53 +3,12 @@
 from __future__ import annotations
 
 import os
-import struct
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
-from enum import IntEnum
 from pathlib import Path
 
 from leakscope.record.descriptors import Descriptor
-
-
-class Activity(IntEnum):
-    """What a rank is doing; it never goes back from STOPPING and those after it to the ones before."""
-
-    RUNNING = 0
-    LOOKING = 1
-    STOPPING = 2
-    ENDED = 3
-    LOST = 4
-    """Its recording has ended, its script goes on: nobody waits for it, and it says no more of its steps."""
-
-
-_RECORD = struct.Struct("<qqdqqqqd")
-"""The fields of `RankState`, in their order."""
-_MARK = b"ranks at"
-"""The file begins with it: what does not is another file."""
-
-
-@dataclass(frozen=True)
-class RankState:
-    """What one rank says of itself."""
-
-    steps: int
-    """Steps taken by the clock that ticks now; 0 for a rank where none does."""
-    activity: int
-    """One of `Activity`."""
-    ended: float
-    """Seconds since the epoch at which the rank's script ended; 0.0 before."""
-    failed: int = 0
-    """1 once an allocation has failed here that the script did not catch."""
-    answered: int = 0
-    """1 once this rank was looked at because of a failed allocation, its own or a peer's."""
-    alone: int = 0
-    """Backwards or module calls that would have ended a step here, where no optimizer steps."""
-    look_at: int = 0
-    """The step after which this rank has asked all to be looked at."""
-    spent: float = 0.0
-    """Seconds that looking took here so far, with one more look."""
+from leakscope.record.live.rank_states import MARK, RECORD, Activity, RankState, place_of, unpacked
 
 
 class RankStateFile:
@@ -103,7 +62,7 @@ class RankStateFile:
             self._file = self._opened()
         if self._file is not None:
             with suppress(OSError):  # the disk is full: the peers know no better than before
-                os.pwrite(self._file.number, _RECORD.pack(*vars(self._mine).values()), _place(self._rank))
+                os.pwrite(self._file.number, RECORD.pack(*vars(self._mine).values()), place_of(self._rank))
 
     def states(self) -> tuple[RankState, ...]:
         """One for each rank; this rank's own for all once the file is closed, and where it is gone.
@@ -115,31 +74,31 @@ class RankStateFile:
         data = self._bytes()
         before, states = self._read
         if data != before:
-            if not data.startswith(_MARK):  # the script has closed it, and the number is another file's
+            if not data.startswith(MARK):  # the script has closed it, and the number is another file's
                 self._file = self._opened()
                 data = self._bytes()
-                if not data.startswith(_MARK):
+                if not data.startswith(MARK):
                     return (self._mine,) * self._world
-            states = _unpack(data, self._world)
+            states = unpacked(data, self._world)
             self._read = data, states
         return states
 
     def _is_ours(self) -> bool:
         try:  # the mark, for asking the system what file it is takes twice as long
-            return self._file is not None and os.pread(self._file.number, len(_MARK), 0) == _MARK
+            return self._file is not None and os.pread(self._file.number, len(MARK), 0) == MARK
         except OSError:
             return False
 
     def _bytes(self) -> bytes:
         try:
-            return b"" if self._file is None else os.pread(self._file.number, _place(self._world), 0)
+            return b"" if self._file is None else os.pread(self._file.number, place_of(self._world), 0)
         except OSError:
             return b""
 
     def _opened(self) -> Descriptor | None:
         try:
             file = Descriptor(self._path, os.O_RDWR | os.O_CREAT)
-            os.pwrite(file.number, _MARK, 0)
+            os.pwrite(file.number, MARK, 0)
         except OSError:
             return None
         return file
@@ -149,16 +108,6 @@ class RankStateFile:
         self._is_open = False
         if self._file is not None:
             self._file.close()
-
-
-def _place(rank: int) -> int:
-    """Where the record of this rank begins."""
-    return len(_MARK) + rank * _RECORD.size
-
-
-def _unpack(data: bytes, world: int) -> tuple[RankState, ...]:
-    size = _place(world)
-    return tuple(RankState(*fields) for fields in _RECORD.iter_unpack(data.ljust(size, b"\0")[len(_MARK) : size]))
 
 
 def all_there(states: tuple[RankState, ...], steps: int) -> bool:

@@ -19,9 +19,10 @@ from leakscope.capture.process.guard import Guard
 from leakscope.capture.process.import_hook import AfterImport
 from leakscope.capture.process.patches import Patches
 from leakscope.capture.recorder import Recorder
-from leakscope.capture.schedule.rank_state import Activity, RankState, all_there
+from leakscope.capture.schedule.rank_state import all_there
 from leakscope.options import Options
 from leakscope.record.kinds import EndKind
+from leakscope.record.live.rank_states import Activity, RankState
 from leakscope.record.model import Ended
 
 

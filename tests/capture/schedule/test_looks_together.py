@@ -9,8 +9,9 @@ import pytest
 
 from leakscope.capture.schedule.looks import Schedule
 from leakscope.capture.schedule.peers import Peers
-from leakscope.capture.schedule.rank_state import Activity, RankStateFile
+from leakscope.capture.schedule.rank_state import RankStateFile
 from leakscope.options import Options
+from leakscope.record.live.rank_states import Activity
 
 STEP_S = 0.05
 FIRST = [3, 5, 7, 9]

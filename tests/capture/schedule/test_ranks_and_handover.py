@@ -6,8 +6,9 @@ from pathlib import Path
 
 from leakscope.capture.schedule.looks import FIRST_LOOKS, Schedule
 from leakscope.capture.schedule.peers import Peers
-from leakscope.capture.schedule.rank_state import Activity, RankStateFile
+from leakscope.capture.schedule.rank_state import RankStateFile
 from leakscope.options import Options
+from leakscope.record.live.rank_states import Activity
 
 STEPS = 12
 

@@ -1,0 +1,148 @@
+"""`leakscope status`: how far is each rank of a run? Refreshed in place on a terminal, printed once elsewhere."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+from leakscope_cli.targets import newest_run
+from leakscope_cli.telling import in_encoding_of, note, tell_or_fail
+from leakscope_cli.terminal import DUMB
+
+from leakscope.errors import LeakscopeError
+from leakscope.record.live.standing import RankStanding, RunStanding, standing_of
+from leakscope.units import bytes_text, seconds_text
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+HEADS = ("rank", "process", "state", "step", "each", "last step", "counted", "a step", "looks", "last look")
+_RIGHT = ("rank", "process", "step", "each", "counted", "a step", "looks")
+_COLOURS = {"stuck": "bold red", "raised": "red", "killed": "red", "hung": "red", "lost": "red", "looking": "cyan"}
+_AROUND = 6
+"""Lines of a terminal beside the rows of the table."""
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.argument("folder", metavar="[RUN]", required=False, type=click.Path(path_type=Path))
+@click.option("--watch/--once", default=None, help="Refresh it in place until the run ends, as on a terminal; or once.")
+@click.option(
+    "--every",
+    type=click.FloatRange(min=0.1),
+    default=1.0,
+    metavar="SECONDS",
+    help="How long between two of them (1).",
+)
+@click.option("--json", "as_json", is_flag=True, help="Once, as JSON.")
+def status(folder: Path | None, watch: bool | None, every: float, as_json: bool) -> None:
+    """Show where the ranks of a RUN are: steps, counted memory and its trend, looks; without RUN the newest one.
+
+    It reads the run's folder alone, and of long files the end: the job is not disturbed, and may have ended. A rank is
+    `stuck` where its step takes longer than 30 s and than ten of those before it. Ctrl-C ends it with exit status 0.
+    """
+    if folder is None:
+        folder = newest_run()
+        note(f"the newest run is {folder}")
+    can_watch = sys.stdout.isatty() and os.environ.get("TERM") not in DUMB
+    if watch and (as_json or not can_watch):
+        raise LeakscopeError("--watch refreshes a table in place, which takes a terminal; leave it out, or --json")
+    standing = standing_of(folder)
+    if as_json:
+        tell_or_fail(json.dumps({"format": 1, **asdict(standing)}, indent=2))
+    elif (can_watch if watch is None else watch) and standing.goes_on:
+        _watch(folder, every)
+    else:
+        tell_or_fail(as_text(standing))
+
+
+def _watch(folder: Path, every: float) -> None:
+    from rich.console import Console
+    from rich.live import Live
+
+    try:
+        with Live(console=Console(), auto_refresh=False, transient=True) as shown:
+            while (standing := standing_of(folder)).goes_on:
+                shown.update(_as_table(standing, shutil.get_terminal_size().lines - _AROUND), refresh=True)
+                time.sleep(every)
+    except KeyboardInterrupt:
+        standing = standing_of(folder)
+    tell_or_fail(as_text(standing))
+
+
+def as_text(standing: RunStanding) -> str:
+    """What is printed once, with all ranks."""
+    rows = [HEADS, *map(cells, standing.ranks)]
+    widths = [max(len(row[place]) for row in rows) for place in range(len(HEADS))]
+    lines = ("  ".join(_aligned(row, widths)).rstrip() for row in rows)
+    text = "\n".join([*_above(standing), "", *lines, *_below(standing)])
+    told: str = in_encoding_of(sys.stdout, text)
+    return told
+
+
+def _aligned(row: Sequence[str], widths: Sequence[int]) -> Iterator[str]:
+    for head, text, width in zip(HEADS, row, widths, strict=True):
+        yield text.rjust(width) if head in _RIGHT else text.ljust(width)
+
+
+def _as_table(standing: RunStanding, most: int) -> Table:
+    from rich.table import Table
+    from rich.text import Text
+
+    above, below = "\n".join(_above(standing)), "\n".join(_below(standing))
+    table = Table(
+        title=Text(above), caption=Text(below.strip()), title_justify="left", caption_justify="left", box=None
+    )
+    for head in HEADS:
+        table.add_column(head, justify="right" if head in _RIGHT else "left", no_wrap=True)
+    first = sorted(standing.ranks, key=lambda rank: (rank.state not in _COLOURS, rank.rank))
+    shown = sorted(first[: max(most, 1)], key=lambda rank: rank.rank)
+    for rank in shown:
+        table.add_row(*cells(rank), style=_COLOURS.get(rank.state, ""))
+    if len(shown) < len(standing.ranks):
+        table.add_row("", "", f"and {len(standing.ranks) - len(shown)} more ranks: --once shows all")
+    return table
+
+
+def _above(standing: RunStanding) -> Iterator[str]:
+    goes = "goes on" if standing.goes_on else "has ended"
+    of = f" of {standing.steps:,}" if standing.steps is not None else ""
+    step = max((rank.step for rank in standing.ranks), default=0)
+    yield f"{' '.join(standing.command)}: {goes}, step {step:,}{of}"
+    yield f"{standing.folder}, started {standing.started}" if standing.started else standing.folder
+
+
+def _below(standing: RunStanding) -> Iterator[str]:
+    if standing.interim or not standing.goes_on:
+        yield ""
+    if standing.interim:
+        yield f"report so far: {standing.interim}"
+    if not standing.goes_on:
+        yield f"`leakscope report {standing.folder}` tells it"
+
+
+def cells(rank: RankStanding) -> tuple[str, ...]:
+    """What the table says of a rank."""
+    ago = "" if rank.since_step is None else f"{seconds_text(rank.since_step)} ago"
+    look = "" if rank.last_look_step is None else f"at step {rank.last_look_step:,}"
+    since_look = f", {seconds_text(rank.since_look)} ago" if rank.since_look is not None and ago else ""
+    rate = rank.bytes_per_step
+    return (
+        str(rank.rank),
+        "" if rank.process is None else str(rank.process),
+        rank.state,
+        f"{rank.step:,}",
+        "" if rank.step_seconds is None else seconds_text(rank.step_seconds),
+        ago if rank.step or not ago else f"none yet, recorded for {ago.removesuffix(' ago')}",
+        "" if rank.counted_bytes is None else bytes_text(rank.counted_bytes),
+        "" if rate is None else f"{'+' if rate >= 0 else '-'}{bytes_text(abs(rate))}",
+        str(rank.looks),
+        look + since_look,
+    )
