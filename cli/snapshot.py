@@ -26,8 +26,16 @@ from leakscope_cli.telling import note, tell_or_fail
     help="Write to FILE instead of the terminal.",
     metavar="FILE",
 )
+@click.option(
+    "--frames",
+    type=click.IntRange(1, 32),
+    default=1,
+    show_default=True,
+    metavar="N",
+    help="Frames of your code to tell of each place.",
+)
 @click.option("--compare", "comparing", is_flag=True, help="Two files: what the second holds that the first does not.")
-def snapshot(files: tuple[Path, ...], form: str, output: Path | None, comparing: bool) -> None:
+def snapshot(files: tuple[Path, ...], form: str, output: Path | None, frames: int, comparing: bool) -> None:
     """Read torch memory snapshots: who held the memory, and what grew.
 
     FILE is what torch.cuda.memory._dump_snapshot writes (also gzipped, or the page of torch's own viewer), or the
@@ -41,7 +49,7 @@ def snapshot(files: tuple[Path, ...], form: str, output: Path | None, comparing:
     from leakscope.report.snapshot.as_json import snapshot_json
     from leakscope.report.snapshot.as_text import snapshot_text
 
-    report = examine([path for file in files for path in _snapshots_in(file)], comparing)
+    report = examine([path for file in files for path in _snapshots_in(file)], comparing, frames)
     render = {"text": snapshot_text, "json": snapshot_json, "html": snapshot_html}[form]
     if output is None:
         tell_or_fail(render(report))

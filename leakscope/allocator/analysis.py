@@ -2,45 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 
+from leakscope.allocator.alive import Places, alive_at, by_site, end_stacks, places_of
 from leakscope.allocator.figures import (
     DeviceReport,
     History,
     HostReport,
     OutOfMemory,
     PendingFrees,
-    SiteBytes,
     SnapshotReport,
     Timeline,
 )
+from leakscope.allocator.growth.steps import NO_STEPS, step_growth
 from leakscope.allocator.layout import fragmentation_of, pools_of
-from leakscope.allocator.replaying import Chosen, Replay, out_of_memory_events, replay
-from leakscope.allocator.sites import UNTRACED, Site, sites_of
+from leakscope.allocator.replaying import Replay, out_of_memory_events, replay
+from leakscope.allocator.room import room_at
 from leakscope.allocator.snapshot import (
     ALLOCATED,
     INACTIVE,
-    NO_FRAMES,
     PENDING_FREE,
     STATES,
     UNKNOWN,
     Action,
-    Indexes,
-    Ints,
     Snapshot,
     Trace,
 )  # fmt: skip
-from leakscope.allocator.steps import StepGrowth, step_growth
 
 _POINTS = 600
 """Points a timeline is thinned to; each keeps the highest value of its stretch."""
 
 
-def analyse(snapshot: Snapshot, rank: int | None = None) -> SnapshotReport:
-    """The report on one snapshot."""
-    sites = sites_of(snapshot.stacks)
+def analyse(snapshot: Snapshot, rank: int | None = None, frames: int = 1) -> SnapshotReport:
+    """The report on one snapshot, with `frames` of the user's frames for each place."""
+    sites = places_of(snapshot, frames)
     used = {segment.device for segment in snapshot.segments} | {trace.device for trace in snapshot.traces if len(trace)}
     devices = tuple(_device_report(snapshot, device, sites) for device in sorted(used or {0}))
     return SnapshotReport(snapshot.name, rank, devices, _host_report(snapshot), dict(snapshot.settings))
@@ -60,7 +55,7 @@ def _host_report(snapshot: Snapshot) -> HostReport | None:
     )
 
 
-def _device_report(snapshot: Snapshot, device: int, sites: Sequence[Site]) -> DeviceReport:
+def _device_report(snapshot: Snapshot, device: int, sites: Places) -> DeviceReport:
     played = replay(snapshot, device)
     trace = next((trace for trace in snapshot.traces if trace.device == device), None)
     blocks = snapshot.blocks
@@ -93,15 +88,15 @@ def _device_report(snapshot: Snapshot, device: int, sites: Sequence[Site]) -> De
         traced_peak_event=int(played.traced_curve.argmax()) if traced_peak else -1,
         peak_bytes=int(played.curve[peak]) if played.events else int(blocks.requested[active].sum()),
         peak_event=peak,
-        end_sites=_by_site(sites, *_end_stacks(snapshot, played, trace, active)),
-        peak_sites=_alive_at(snapshot, played, sites, peak),
-        growth=step_growth(played, trace, snapshot.annotations, sites) if trace else StepGrowth("", 0, (), ()),
+        end_sites=by_site(sites, *end_stacks(snapshot, played, trace, active)),
+        peak_sites=alive_at(snapshot, played, sites, peak),
+        growth=step_growth(played, trace, snapshot.annotations, sites.of, sites.stacks) if trace else NO_STEPS,
         pending=PendingFrees(
             blocks=len(waiting),
             bytes=int(blocks.size[waiting].sum()),
             requests=len(played.pending),
             highest_bytes=int(played.pending_curve.max(initial=0)),
-            sites=_by_site(sites, blocks.stack[waiting], blocks.size[waiting]),
+            sites=by_site(sites, blocks.stack[waiting], blocks.size[waiting]),
         ),
         fragmentation=fragmentation_of(blocks, mine),
         pools=pools_of(snapshot, device),
@@ -128,60 +123,13 @@ def _history(played: Replay, overflowed: bool) -> History:
     return History.COMPLETE if whole else History.PARTIAL
 
 
-def _end_stacks(snapshot: Snapshot, played: Replay, trace: Trace | None, active: Chosen) -> tuple[Indexes, Ints]:
-    """Stack and requested bytes of every active block; a block without a stack takes that of its allocation event."""
-    blocks = snapshot.blocks
-    stacks = blocks.stack[active].copy()
-    bare = np.flatnonzero(stacks <= NO_FRAMES)
-    if len(bare) and trace is not None:
-        live = played.live
-        made = dict(zip(trace.address[played.born[live]].tolist(), played.stacks[live].tolist(), strict=True))
-        stacks[bare] = [
-            made.get(address, old)
-            for address, old in zip(blocks.address[active[bare]].tolist(), stacks[bare].tolist(), strict=True)
-        ]
-    return stacks, blocks.requested[active]
-
-
-def _alive_at(snapshot: Snapshot, played: Replay, sites: Sequence[Site], event: int) -> tuple[SiteBytes, ...]:
-    """What was alive right after `event` by site: traced allocations, ghosts, and what only its later release tells
-    of.
-    """
-    alive = played.live_at(event)
-    blocks = snapshot.blocks
-    stacks = np.concatenate([played.stacks[alive], blocks.stack[played.ghosts]])
-    sizes = np.concatenate([played.sizes[alive], blocks.requested[played.ghosts]])
-    by_site = _by_site(sites, stacks, sizes)
-    untraced = played.unknown_at(event)
-    if untraced:
-        more = SiteBytes(UNTRACED, untraced, int((played.unknown_frees > event).sum()))
-        by_site = tuple(sorted((*by_site, more), key=_largest_first))
-    return by_site
-
-
-def _by_site(sites: Sequence[Site], stacks: Indexes, sizes: Ints) -> tuple[SiteBytes, ...]:
-    width = len(sites)
-    total: dict[Site, tuple[int, int]] = {}
-    counts = np.bincount(stacks, minlength=width)
-    sums = np.zeros(width, np.int64)
-    np.add.at(sums, stacks, sizes)
-    for stack in np.flatnonzero(counts).tolist():
-        before = total.get(sites[stack], (0, 0))
-        total[sites[stack]] = (before[0] + int(sums[stack]), before[1] + int(counts[stack]))
-    return tuple(sorted((SiteBytes(site, size, count) for site, (size, count) in total.items()), key=_largest_first))
-
-
-def _largest_first(entry: SiteBytes) -> tuple[int, Site]:
-    return (-entry.bytes, entry.site)
-
-
 def _failures(trace: Trace) -> list[int]:
     """The first failures of the trace: a caught and retried one repeats itself."""
     events: list[int] = out_of_memory_events(trace).tolist()
     return events[:8]
 
 
-def _failure(snapshot: Snapshot, played: Replay, trace: Trace, sites: Sequence[Site], event: int) -> OutOfMemory:
+def _failure(snapshot: Snapshot, played: Replay, trace: Trace, sites: Places, event: int) -> OutOfMemory:
     free = int(trace.device_free[event])
     return OutOfMemory(
         event=event,
@@ -190,8 +138,9 @@ def _failure(snapshot: Snapshot, played: Replay, trace: Trace, sites: Sequence[S
         device_free_bytes=None if free == UNKNOWN else free,
         alive_bytes=int(played.curve[event]),
         reserved_bytes=int(played.reserved_curve[event]),
-        site=sites[trace.stack[event]],
-        alive_sites=_alive_at(snapshot, played, sites, event),
+        site=sites.of[trace.stack[event]],
+        alive_sites=alive_at(snapshot, played, sites, event),
+        room=room_at(snapshot, played, trace, event),
     )
 
 

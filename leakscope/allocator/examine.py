@@ -16,16 +16,17 @@ from leakscope.errors import LeakscopeError
 _COMPARED = ("a base", "a new one")
 
 
-def examine(paths: Sequence[Path], comparing: bool = False) -> SnapshotsReport:
+def examine(paths: Sequence[Path], comparing: bool = False, frames: int = 1) -> SnapshotsReport:
     """Read and analyse files, as ranks named by their file names or, with `comparing`, as a base and a new one.
 
-    Files are read one after the other, so memory is that of the largest. Raises Unreadable for a file that is no
-    snapshot and LeakscopeError when two are to be compared and there are not two.
+    Of each place `frames` of the user's frames are told. Files are read one after the other, so memory is that of the
+    largest. Raises Unreadable for a file that is no snapshot and LeakscopeError when two are to be compared and there
+    are not two.
     """
     reports: list[SnapshotReport] = []
     for path in paths:
         for snapshot in read_snapshots(path):
-            reports.append(analyse(snapshot, rank_in(path)))
+            reports.append(analyse(snapshot, rank_in(path), frames))
     reports = _named_apart(paths, reports)
     if not comparing:
         reports.sort(key=lambda report: (report.rank is None, report.rank or 0))

@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
+from leakscope.allocator.growth.steps import StepGrowth
 from leakscope.allocator.layout import Fragmentation, Pool
+from leakscope.allocator.room import Room
 from leakscope.allocator.sites import Site
-from leakscope.allocator.steps import StepGrowth
 
 
 class History(StrEnum):
@@ -27,6 +28,8 @@ class SiteBytes:
     site: Site
     bytes: int
     count: int
+    callers: tuple[str, ...] = ()
+    """The user's frames that called it, the nearest first, of the stack that made the most there; see `--frames`."""
 
 
 @dataclass(frozen=True)
@@ -55,6 +58,8 @@ class OutOfMemory:
     site: Site
     """Where the failing request came from."""
     alive_sites: tuple[SiteBytes, ...]
+    room: Room
+    """What of the reserved memory was idle then, and what would have helped."""
 
 
 @dataclass(frozen=True)

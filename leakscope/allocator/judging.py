@@ -9,8 +9,8 @@ from enum import StrEnum
 from statistics import median_low
 
 from leakscope.allocator.figures import DeviceReport, History, SiteBytes, SnapshotReport
+from leakscope.allocator.growth.steps import MIN_RISES
 from leakscope.allocator.sites import Site
-from leakscope.allocator.steps import MIN_RISES
 from leakscope.verdict import Verdict
 
 MIN_STEP_BYTES = 64 << 10
@@ -139,7 +139,7 @@ def _concerns(snapshot: SnapshotReport, device: DeviceReport) -> list[Concern]:
             device.reserved_bytes,
         )
         for grown in device.growth.growing
-        if grown.bytes_per_step >= MIN_STEP_BYTES and grown.kept_bytes >= MIN_BYTES
+        if device.growth.judged and grown.bytes_per_step >= MIN_STEP_BYTES and grown.kept_bytes >= MIN_BYTES
     ]
     if device.pending.bytes >= max(MIN_BYTES, _PENDING_SHARE * device.reserved_bytes):
         site = device.pending.sites[0].site if device.pending.sites else None
@@ -156,12 +156,17 @@ def _unjudged(device: DeviceReport) -> str:
     """Why growth over steps could not be judged on this device; empty when it could."""
     if device.history == History.NONE:
         return "the file holds no history of allocations"
-    if not device.timeline.clock:
-        return "its events carry no times (torch before 2.2), so steps cannot be told apart"
-    if not device.growth.marker:
-        return "it marks no steps (no optimizer step or other annotation was recorded)"
-    if not device.growth.judged:
-        return f"it holds {device.growth.steps} complete steps, and growth takes {MIN_RISES} to show"
+    growth = device.growth
+    unmarked = "it marks no steps" if device.timeline.clock else "its events carry no times (torch before 2.2)"
+    if not growth.marker:
+        return f"{unmarked}, and no sequence of allocations repeats itself"
+    if growth.steps < MIN_RISES:
+        return f"it holds {growth.steps} complete steps, and growth takes {MIN_RISES} to show"
+    if not growth.judged:
+        return (
+            f"{unmarked}, and what repeats itself {growth.steps} times, from {growth.marker} on, shows no backward: "
+            "it may be no step"
+        )
     return ""
 
 

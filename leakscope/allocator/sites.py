@@ -12,8 +12,15 @@ from leakscope.allocator.snapshot import NO_FRAMES, NOT_RECORDED, Frame, Stack
 _TORCH = re.compile(
     r"(^|/)(site|dist)-packages/torch(_npu|vision|audio)?/|(^|/)torch/(nn|_dynamo|_inductor|autograd|utils|optim|cuda)/"
 )
+_PACKAGE = re.compile(r"(^|/)(site|dist)-packages/", re.IGNORECASE)
+_GENERATED = re.compile(r"(^|/)torchinductor_[^/]*/|(^|/)tmp\w*/\w\w/\w{40,}\.py$")
+"""What torch.compile writes (torch/_inductor/codecache.py: `<cache>/<two letters>/<hash>.py`): nobody's line."""
 _STANDARD_LIBRARY = re.compile(
     r"(^|/)lib/python3\.\d+/(?!(site|dist)-packages/)|(^|/)Python3\d+/Lib/(?!site-packages/)|^<frozen ", re.IGNORECASE
+)
+_OPTIMIZER = re.compile(r"(^|/)optim(s|izers?)?(/|\w*\.py$)|(^|/)\w*optim(izer)?\.py$", re.IGNORECASE)
+_COMMUNICATION = re.compile(
+    r"(^|/)torch/distributed/(distributed_c10d|_functional_collectives)|^c10d::|ProcessGroup|nccl"
 )
 _OURS = re.compile(r"(^|/)leakscope/capture/(\w+/)*\w+\.py$")
 """The watch of a step stands on the stack of what was made meanwhile, and has made none of it."""
@@ -32,6 +39,8 @@ class SiteKind(StrEnum):
 
     USER = "user"
     """The user's own Python."""
+    PACKAGE = "package"
+    """Python of an installed package; no line of the user's stands on the stack."""
     LIBRARY = "library"
     """Python of torch or the standard library."""
     NATIVE = "native"
@@ -47,6 +56,20 @@ class Site:
     filename: str = ""
     line: int = 0
     kind: SiteKind = SiteKind.UNKNOWN
+    through: str = ""
+    """The line of the installed package that the user's line called, `einops/_backends.py:291 einsum`; or empty."""
+
+
+class StackPart(StrEnum):
+    """Which part of a training step made an allocation, as its stack tells."""
+
+    FORWARD = "forward"
+    BACKWARD = "backward"
+    OPTIMIZER = "optimizer"
+    RECOMPUTED = "recomputed"
+    """A checkpoint's forward, run again in the backward (torch/utils/checkpoint.py)."""
+    COMMUNICATION = "communication"
+    OTHER = "other"
 
 
 UNTRACED = Site("allocated before the trace begins")
@@ -63,36 +86,69 @@ def sites_of(stacks: Sequence[Stack]) -> tuple[Site, ...]:
 
 
 def site_of(stack: Stack) -> Site:
-    """The site of one stack: innermost user frame, else innermost Python frame, else the grad node or operator in
-    C++.
+    """The site of one stack: innermost user frame, else innermost frame of an installed package, else the grad node,
+    the innermost frame of torch, or the operator in C++.
     """
-    library: Frame | None = None
+    inner: dict[SiteKind, Frame] = {}
     for frame in stack:
         kind = _python_kind(frame.filename)
+        inner.setdefault(kind, frame)
         if kind == SiteKind.USER:
-            return _python_site(frame, kind)
-        if kind == SiteKind.LIBRARY and library is None:
-            library = frame
+            package = inner.get(SiteKind.PACKAGE)
+            return _python_site(frame, kind, "" if package is None else _short(package, within_package=True))
+    if SiteKind.PACKAGE in inner:
+        return _python_site(inner[SiteKind.PACKAGE], SiteKind.PACKAGE)
+    library = inner.get(SiteKind.LIBRARY)
     native = _native_name(stack)
     if native.startswith("autograd ") or library is None:
         return Site(native, kind=SiteKind.NATIVE) if native else Site("a stack without a known frame")
     return _python_site(library, SiteKind.LIBRARY)
 
 
+def part_of(stack: Stack, number: int = NOT_RECORDED) -> StackPart:
+    """The part of a training step that a stack (`number` in `Snapshot.stacks`) belongs to.
+
+    Backward runs on autograd's own threads, so a stack that was recorded and has no Python frame is the backward's.
+    """
+    paths = [frame.filename.replace("\\", "/") for frame in stack]
+    if any("torch/utils/checkpoint.py" in path for path in paths):
+        return StackPart.RECOMPUTED
+    if number == NO_FRAMES or any(_GRAD_NODE.search(frame.name) for frame in stack):
+        return StackPart.BACKWARD
+    if any(_COMMUNICATION.search(text) for text in (*paths, *(frame.name for frame in stack))):
+        return StackPart.COMMUNICATION
+    if any(_OPTIMIZER.search(path) and frame.name == "step" for path, frame in zip(paths, stack, strict=True)):
+        return StackPart.OPTIMIZER
+    python = {_python_kind(path) for path in paths}
+    return StackPart.FORWARD if python & {SiteKind.USER, SiteKind.PACKAGE, SiteKind.LIBRARY} else StackPart.OTHER
+
+
+def callers_of(stack: Stack, most: int) -> tuple[str, ...]:
+    """The user's own frames that led to the site of `stack`, from the nearest on, `most` at the most."""
+    own = [frame for frame in stack if _python_kind(frame.filename) == SiteKind.USER]
+    return tuple(_short(frame) for frame in own[1 : most + 1])
+
+
 def _python_kind(filename: str) -> SiteKind:
     path = filename.replace("\\", "/")
-    if not (path.endswith(".py") or path.startswith(("<ipython-input", "<stdin>"))):
+    if not (path.endswith(".py") or path.startswith(("<ipython-input", "<stdin>", "/tmp/ipykernel_"))):
         return SiteKind.UNKNOWN
     if _OURS.search(path):
         return SiteKind.UNKNOWN
-    of_library = _TORCH.search(path) or _STANDARD_LIBRARY.search(path)
-    return SiteKind.LIBRARY if of_library else SiteKind.USER
+    if _TORCH.search(path) or _STANDARD_LIBRARY.search(path) or _GENERATED.search(path):
+        return SiteKind.LIBRARY
+    return SiteKind.PACKAGE if _PACKAGE.search(path) else SiteKind.USER
 
 
-def _python_site(frame: Frame, kind: SiteKind) -> Site:
+def _python_site(frame: Frame, kind: SiteKind, through: str = "") -> Site:
+    return Site(_short(frame, within_package=kind != SiteKind.USER), frame.filename, frame.line, kind, through)
+
+
+def _short(frame: Frame, within_package: bool = False) -> str:
+    """`train.py:41 step`, with the folder before it where that is a package's."""
     parts = frame.filename.replace("\\", "/").rsplit("/", 2)
-    short = "/".join(parts[-2:]) if kind == SiteKind.LIBRARY else parts[-1]
-    return Site(f"{short}:{frame.line} {frame.name}", frame.filename, frame.line, kind)
+    name = "/".join(parts[-2:]) if within_package else parts[-1]
+    return f"{name}:{frame.line} {frame.name}"
 
 
 def _native_name(stack: Stack) -> str:

@@ -83,6 +83,8 @@ class Trace:
     """Bytes the device still had free, for `oom` only."""
     time_us: Ints
     """Microseconds since the epoch, or `UNKNOWN` before torch 2.2."""
+    stream: Ints
+    """The stream's number or pointer, or `UNKNOWN`."""
     stack: Indexes
     """Index into `Snapshot.stacks`."""
 

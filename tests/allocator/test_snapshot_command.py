@@ -51,7 +51,8 @@ def test_a_runs_folder_stands_for_the_newest_snapshot_of_each_rank(tmp_path: Pat
 def test_text_opens_with_the_verdict(leaking: Path) -> None:
     lines = snapshot_text(examine([leaking])).splitlines()
     assert lines[0] == (
-        "leaks: train.py:12 step keeps 2.00 MiB more each step (9 steps in a row, 20.00 MiB alive at the end)"
+        "leaks: train.py:12 step keeps 2.00 MiB more each step (9 steps in a row, 20.00 MiB alive at the end); "
+        "peak 20.00 MiB: 20.00 MiB of train.py:12 step; 20.00 MiB at the end"
     )
     assert "      20.00 MiB      10x  train.py:12 step".strip() in "\n".join(lines)
     assert any(
@@ -137,9 +138,7 @@ def test_moment_of_failure_stands_on_the_page(tmp_path: Path) -> None:
 
 def test_empty_snapshot_is_told_in_every_form(tmp_path: Path) -> None:
     report = examine([written(tmp_path / "a.pickle", {"segments": [], "device_traces": []})])
-    assert snapshot_text(report).startswith(
-        "inconclusive: growth cannot be judged, as the file holds no history of allocations"
-    )
+    assert snapshot_text(report).startswith("growth inconclusive: the file holds no history of allocations")
     assert "<svg" not in snapshot_html(report)
     assert json.loads(snapshot_json(report))["verdict"] == "inconclusive"
 

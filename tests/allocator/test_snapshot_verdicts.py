@@ -176,7 +176,7 @@ def test_comparing_takes_exactly_two(tmp_path: Path) -> None:
     [
         ([("f", "??", 0), ("linear", "/v/site-packages/torch/nn/functional.py", 3), ("fit", "C:\\me\\a.py", 9)],
          "a.py:9 fit", "user"),
-        ([("norm", "/v/site-packages/einops/einops.py", 4)], "einops.py:4 norm", "user"),
+        ([("norm", "/v/site-packages/einops/einops.py", 4)], "einops/einops.py:4 norm", "package"),
         ([("__torch_dispatch__", "/v/site-packages/leakscope/capture/dispatching.py", 4), ("fit", "/me/a.py", 9)],
          "a.py:9 fit", "user"),
         ([("run", "/usr/lib/python3.11/threading.py", 5)], "python3.11/threading.py:5 run", "library"),

@@ -74,6 +74,7 @@ def read_trace(device: int, items: Any, plain: Plain, stacks: StackTable) -> Tra
         size=size,
         device_free=columns["device_free"],
         time_us=columns["time_us"],
+        stream=columns["stream"],
         stack=columns["frames"].astype(np.int32),
     )
 
@@ -119,6 +120,8 @@ def _put_event(columns: dict[str, Ints], at: int, event: Any, names: dict[str, i
         raise Unreadable(f"a trace holds something of type {type(event).__name__} where an event should stand")
     columns["action"][at] = _code(event.get("action"), names)
     columns["addr"][at] = wrapped(whole_number(event, "addr", "event", UNKNOWN, -(1 << 63), 1 << 64))
+    if "stream" in event:
+        columns["stream"][at] = wrapped(whole_number(event, "stream", "event", UNKNOWN, -(1 << 63), 1 << 64))
     for name in ("size", "device_free", "time_us"):
         columns[name][at] = whole_number(event, name, "event", UNKNOWN, most=1 << 62)
     columns["frames"][at] = stacks.number(event.get("frames"), event.get("forward_frames"))

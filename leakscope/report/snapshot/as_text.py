@@ -7,7 +7,15 @@ from collections.abc import Sequence
 from leakscope.allocator.figures import DeviceReport, SiteBytes, SnapshotReport
 from leakscope.allocator.judging import Comparison, SnapshotsReport
 from leakscope.report.cleaning import cleaned, one_line
-from leakscope.report.snapshot.wording import concern_text, facts, failure_texts, host_text, title, verdict_line
+from leakscope.report.snapshot.wording import (
+    concern_text,
+    facts,
+    failure_texts,
+    host_text,
+    room_texts,
+    title,
+    verdict_line,
+)
 from leakscope.units import bytes_text
 
 _ROWS = 10
@@ -46,6 +54,7 @@ def _device(device: DeviceReport, several: bool) -> list[str]:
     lines += [f"  note: {note}" for note in device.notes]
     lines += [f"  out of memory at {one_line(text)}" for text in failure_texts(device)]
     for failure in device.out_of_memory[:1]:
+        lines += [f"    {text}" for text in room_texts(failure)]
         lines += _sites("alive when memory ran out, by first user frame", failure.alive_sites)
     growing = device.growth.growing
     if growing:
@@ -65,9 +74,10 @@ def _sites(heading: str, sites: Sequence[SiteBytes]) -> list[str]:
     if not sites:
         return []
     lines = [f"  {heading}"]
-    lines += [
-        f"    {bytes_text(entry.bytes):>12} {entry.count:>7}x  {one_line(entry.site.where)}" for entry in sites[:_ROWS]
-    ]
+    for entry in sites[:_ROWS]:
+        through = f", through {entry.site.through}" if entry.site.through else ""
+        lines.append(f"    {bytes_text(entry.bytes):>12} {entry.count:>7}x  {one_line(entry.site.where + through)}")
+        lines += [f"    {'':>12} {'':>8}    from {one_line(caller)}" for caller in entry.callers]
     if len(sites) > _ROWS:
         rest = sites[_ROWS:]
         lines.append(f"    {bytes_text(sum(entry.bytes for entry in rest)):>12} {'':>8}  in {len(rest)} more places")

@@ -2,27 +2,51 @@
 
 from __future__ import annotations
 
-from leakscope.allocator.figures import DeviceReport, HostReport, SnapshotReport
+from leakscope.allocator.figures import DeviceReport, HostReport, OutOfMemory, SnapshotReport
 from leakscope.allocator.judging import Concern, ConcernKind, SnapshotsReport
 from leakscope.allocator.layout import Fragmentation, Pool
-from leakscope.allocator.sites import SiteKind
+from leakscope.allocator.room import Help, Remedy, Room
+from leakscope.allocator.sites import Site, SiteKind
 from leakscope.units import bytes_text, seconds_text
 from leakscope.verdict import Verdict
 
+_MOST_SITES = 3
+"""Places told in the first line, chosen."""
+
 
 def verdict_line(report: SnapshotsReport) -> str:
-    """The verdict in one line: the word, the most urgent concern, and how many more there are."""
+    """What the files say in one line: the most urgent concern and how many more there are, the peak and what held it,
+    what is alive at the end, and whether that grew.
+    """
     judgement = report.judgement
     several = len(report.snapshots) > 1
     parts = [concern_text(concern, several) for concern in judgement.concerns[:1]]
     if len(judgement.concerns) > 1:
         parts[0] += f" (and {len(judgement.concerns) - 1} more)"
+    devices = [(device, snapshot) for snapshot in report.snapshots for device in snapshot.devices]
+    if not parts and judgement.verdict == Verdict.CLEAN:
+        fewest = min((device.growth for device, _ in devices), key=lambda growth: growth.steps)
+        how = ", inferred from allocations that repeat themselves" if fewest.inferred else ""
+        parts.append(f"nothing grew at every one of {fewest.steps} steps{how}")
+    highest, its = max(devices, key=lambda pair: pair[0].peak_bytes)
+    if highest.peak_bytes:
+        parts.append(held_text(highest) + (f" ({title(its)})" if several else ""))
     if judgement.verdict == Verdict.INCONCLUSIVE:
-        parts.append(f"growth cannot be judged, as {judgement.why}")
-    if not parts:
-        steps = min(device.growth.steps for snapshot in report.snapshots for device in snapshot.devices)
-        parts.append(f"nothing grew at every one of {steps} steps")
+        return "; ".join([*parts, f"growth {judgement.verdict}: {judgement.why}"])
     return f"{judgement.verdict}: {'; '.join(parts)}"
+
+
+def held_text(device: DeviceReport) -> str:
+    """`peak 12.97 GiB: 2.56 GiB of model.py:39 forward, 2.25 GiB of model.py:532 silu; 1.28 GiB at the end`."""
+    sites = device.end_sites if device.peak_event < 0 else device.peak_sites
+    held = ", ".join(f"{bytes_text(entry.bytes)} {_made(entry.site)}" for entry in sites[:_MOST_SITES])
+    if device.peak_event < 0:
+        return f"{bytes_text(device.requested_bytes)} alive: {held}"
+    return f"peak {bytes_text(device.peak_bytes)}: {held}; {bytes_text(device.requested_bytes)} at the end"
+
+
+def _made(site: Site) -> str:
+    return f"({site.where})" if site.kind == SiteKind.UNKNOWN else f"of {site.where}"
 
 
 def concern_text(concern: Concern, several: bool) -> str:
@@ -89,7 +113,10 @@ def facts(device: DeviceReport) -> tuple[tuple[str, str], ...]:
         (f"private pool {pool.pool[0]},{pool.pool[1]}", _pool(pool)) for pool in device.pools if pool.pool != (0, 0)
     ]
     if device.growth.marker:
-        rows.append(("steps", f"{device.growth.steps} complete, each from one {device.growth.marker} to the next"))
+        growth = device.growth
+        how = f"inferred, as allocations repeat themselves from {growth.marker} on"
+        marked = f"each from one {growth.marker} to the next"
+        rows.append(("steps", f"{growth.steps} complete, {how if growth.inferred else marked}"))
     return tuple(rows)
 
 
@@ -125,3 +152,48 @@ def failure_texts(device: DeviceReport) -> tuple[str, ...]:
             f"device free {bytes_text(failure.device_free_bytes)}"
         )
     return tuple(texts)
+
+
+def failure_lines(device: DeviceReport) -> tuple[str, ...]:
+    """One sentence for each moment memory ran out, and the arithmetic of the first."""
+    told = [f"Out of memory at {text}" for text in failure_texts(device)]
+    return (*told[:1], *(line for failure in device.out_of_memory[:1] for line in room_texts(failure)), *told[1:])
+
+
+def room_texts(failure: OutOfMemory) -> tuple[str, ...]:
+    """The arithmetic of one failure, line by line: what was missing, what lay idle, what would have helped."""
+    room, free = failure.room, failure.device_free_bytes
+    lines = [
+        f"to be reserved {bytes_text(room.needed_bytes)}, device free {bytes_text(free)}"
+        + ("" if free is None else f": short by {bytes_text(max(room.needed_bytes - free, 0))}"),
+        f"idle {bytes_text(room.idle_bytes)} of {bytes_text(failure.reserved_bytes)} reserved, largest piece for the "
+        f"request {bytes_text(room.largest_idle_bytes)}",
+    ]
+    if len(room.pools) > 1:
+        lines += [
+            f"{_pool_name(row.pool)}, stream {row.stream}: {bytes_text(row.reserved_bytes)} reserved, "
+            f"{bytes_text(row.idle_bytes)} idle, largest piece {bytes_text(row.largest_idle_bytes)}"
+            for row in room.pools
+        ]
+    return (*lines, *(_help_text(remedy, room) for remedy in room.helps))
+
+
+def _pool_name(pool: tuple[int, int]) -> str:
+    return "default pool" if pool == (0, 0) else f"private pool {pool[0]},{pool[1]}"
+
+
+def _help_text(remedy: Help, room: Room) -> str:
+    brought = bytes_text(remedy.bytes)
+    if remedy.remedy == Remedy.SMALLER_BATCH:
+        share = remedy.bytes / remedy.of_bytes
+        made = f"{bytes_text(remedy.of_bytes)} alive were made in the forward"
+        return f"smaller batch: {made}, {share:.0%} less of it is {brought}" + ("" if remedy.enough else ": not enough")
+    if remedy.remedy == Remedy.EXPANDABLE_SEGMENTS and room.expandable:
+        return f"{remedy.remedy}: are in use already"
+    answer = {True: "would have been enough at best", False: "not enough", None: "whether that is enough is not told"}
+    what = {
+        Remedy.EMPTY_CACHE: f"{brought} in segments that held nothing",
+        Remedy.EXPANDABLE_SEGMENTS: f"{brought} of idle pieces could have been used together",
+        Remedy.MAX_SPLIT_SIZE: f"{brought} in the largest segment that only smaller pieces kept",
+    }[remedy.remedy]
+    return f"{remedy.remedy}: {what}: {answer[remedy.enough]}"

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 
+from leakscope.allocator.growth.inferred import repetition
 from leakscope.allocator.replaying import Replay
 from leakscope.allocator.sites import Site
-from leakscope.allocator.snapshot import Annotation, Ints, Trace
+from leakscope.allocator.snapshot import Annotation, Ints, Stack, Trace
 
 MIN_RISES = 3
 """Growth is more bytes at each of at least this many step ends in a row, the last included."""
+
+MIN_INFERRED_RISES = 6
+"""The same where the file marks no steps, chosen: what repeats itself may be less than a step."""
 
 _MAX_STEPS = 512
 """Last steps looked at: chosen, for the levels of all sites at each are kept."""
@@ -45,39 +49,66 @@ class StepGrowth:
     """What each step left behind."""
 
     marker: str
-    """Name of the annotation that begins a step; empty when the file marks no steps."""
+    """Name of the annotation that begins a step, or where the allocation is made that does; empty without steps."""
     steps: int
     """Complete steps seen (from one marker to the next)."""
     bytes_at_ends: tuple[int, ...]
     """Bytes alive whenever a step began."""
     growing: tuple[SiteGrowth, ...]
     """Largest first."""
+    inferred: bool = False
+    """No mark of the file's begins a step, but a sequence of allocations that repeats itself."""
+    trains: bool = True
+    """False where what repeats itself shows no forward and backward: it need be no step, and may grow by design."""
 
     @property
     def judged(self) -> bool:
         """Whether enough steps were seen for growth to show."""
-        return self.steps >= MIN_RISES
+        return self.steps >= MIN_RISES and self.trains
 
 
-def step_growth(replay: Replay, trace: Trace, annotations: Sequence[Annotation], sites: Sequence[Site]) -> StepGrowth:
-    """Join the annotations to the events by time and look for sites whose live bytes rise at every step's end.
+NO_STEPS = StepGrowth("", 0, (), ())
+"""What a device without events has to say of steps."""
 
-    A step reaches from one start of the marker (`Optimizer.step#...` where there is one) to the next. A cache that
-    has filled up, optimizer state and gradients do not rise; a container with a declared bound that is not yet full
-    cannot be told from a leak here.
+
+def step_growth(
+    replay: Replay, trace: Trace, annotations: Sequence[Annotation], sites: Sequence[Site], stacks: Sequence[Stack]
+) -> StepGrowth:
+    """Look for sites whose live bytes rise at every step's end.
+
+    A step reaches from one start of the marker (`Optimizer.step#...` where there is one; joined to the events by time)
+    to the next, and in a file without any from one beginning of a repeated sequence of allocations to the next. A
+    cache that has filled up, optimizer state and gradients do not rise; a container with a declared bound that is not
+    yet full cannot be told from a leak here.
     """
+    marked = _marked(replay, trace, annotations, sites)
+    if marked.marker or not replay.events:
+        return marked
+    repeated = repetition(replay, stacks)
+    if repeated is None:
+        return marked
+    found = _over(replay, repeated.begins[-_MAX_STEPS:], sites[repeated.stack].where, sites, MIN_INFERRED_RISES)
+    return replace(found, inferred=True, trains=repeated.trains)
+
+
+def _marked(replay: Replay, trace: Trace, annotations: Sequence[Annotation], sites: Sequence[Site]) -> StepGrowth:
     own = [note for note in annotations if note.device == replay.device] or list(annotations)
     marker, starts = _marker(own)
     if not replay.events or int(trace.time_us.max()) < 0:
-        return StepGrowth("", 0, (), ())
+        return NO_STEPS
     # Times are monotone within a trace, so the first event at or after a marker begins the step.
     inside = [time for time in starts if int(trace.time_us[0]) <= time]
     boundaries = np.searchsorted(trace.time_us, np.array(inside[-_MAX_STEPS:], np.int64))
+    return _over(replay, boundaries, marker, sites, MIN_RISES)
+
+
+def _over(replay: Replay, boundaries: Ints, marker: str, sites: Sequence[Site], rises: int) -> StepGrowth:
+    """What grew from boundary to boundary (numbers of events), at each of the last `rises` at the least."""
     if not len(boundaries):
         return StepGrowth(marker, 0, (), ())
     levels = tuple(int(replay.curve[max(int(at) - 1, 0)]) for at in boundaries)
     steps = len(boundaries) - 1
-    growing = _growing(replay, boundaries, sites) if steps >= MIN_RISES else []
+    growing = _growing(replay, boundaries, sites, rises) if steps >= rises else []
     return StepGrowth(
         marker, steps, levels, tuple(sorted(growing, key=lambda grown: (-grown.bytes_per_step, grown.site)))
     )
@@ -97,7 +128,7 @@ def _marker(annotations: Sequence[Annotation]) -> tuple[str, list[int]]:
     return "", []
 
 
-def _growing(replay: Replay, boundaries: Ints, sites: Sequence[Site]) -> list[SiteGrowth]:
+def _growing(replay: Replay, boundaries: Ints, sites: Sequence[Site], least: int) -> list[SiteGrowth]:
     distinct = sorted(set(sites))
     number = {site: at for at, site in enumerate(distinct)}
     site_of_stack = np.array([number[site] for site in sites], np.int64)
@@ -112,7 +143,7 @@ def _growing(replay: Replay, boundaries: Ints, sites: Sequence[Site]) -> list[Si
     for column, at in enumerate(survivors.tolist()):
         flat = np.flatnonzero(rises[:, column] <= 0)
         run = rises[flat[-1] + 1 if len(flat) else 0 :, column]
-        if len(run) >= MIN_RISES:
+        if len(run) >= least:
             growing.append(SiteGrowth(distinct[at], float(run.mean()), len(run), int(kept[at])))
     return growing
 

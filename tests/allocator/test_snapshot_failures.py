@@ -1,0 +1,157 @@
+"""Is the arithmetic of a failed allocation that of the moment it failed, and not of what the script left behind?"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support import ROOT
+from support.snapshot_building import TRAIN, block, event, freed, segment, snapshot
+
+from leakscope.allocator import read_bytes, read_snapshots
+from leakscope.allocator.analysis import analyse
+from leakscope.allocator.replaying import replay
+from leakscope.allocator.room import Help, Remedy, Room, room_at, segment_size
+from leakscope.allocator.snapshot import Snapshot
+from leakscope.report.snapshot.wording import room_texts
+
+Read = Callable[[Any], Snapshot]
+MIB = 1 << 20
+BASE = 1 << 40
+REAL = ROOT.parent / "shared" / "snapshots"
+
+
+def out_of_memory(size: int, free: int, stream: int = 0) -> Any:
+    return event("oom", 0, size, device_free=free, stream=stream)
+
+
+def unwound(free: int, wanted: int = 30 * MIB) -> Any:
+    """40 MiB are reserved; 10 at each end are alive when 30 more are asked for; then all of it is given back."""
+    trace = [
+        event("segment_alloc", BASE, 40 * MIB),
+        event("alloc", BASE, 10 * MIB, frames=TRAIN),
+        event("alloc", BASE + 10 * MIB, 20 * MIB, frames=TRAIN),
+        event("alloc", BASE + 30 * MIB, 10 * MIB, frames=TRAIN),
+        *freed(BASE + 10 * MIB, 20 * MIB),
+        out_of_memory(wanted, free),
+        *freed(BASE, 10 * MIB),
+        *freed(BASE + 30 * MIB, 10 * MIB),
+        event("segment_free", BASE, 40 * MIB),
+    ]
+    return snapshot([], trace)
+
+
+def room_of(told: Snapshot) -> Room:
+    (device,) = analyse(told).devices
+    (failure,) = device.out_of_memory
+    return failure.room
+
+
+def helps_of(room: Room) -> dict[Remedy, Help]:
+    return {remedy.remedy: remedy for remedy in room.helps}
+
+
+def test_the_moment_of_the_failure_counts_and_not_the_end(read: Read) -> None:
+    room = room_of(read(unwound(free=5 * MIB)))
+    assert (room.needed_bytes, room.idle_bytes, room.largest_idle_bytes) == (30 * MIB, 20 * MIB, 20 * MIB)
+    assert (room.empty_bytes, [row.reserved_bytes for row in room.pools]) == (0, [40 * MIB])
+
+
+@pytest.mark.parametrize(("free", "enough"), [(5 * MIB, False), (10 * MIB, True)])
+def test_each_remedy_is_held_against_what_was_asked_for(read: Read, free: int, enough: bool) -> None:
+    helps = helps_of(room_of(read(unwound(free))))
+    assert helps[Remedy.EMPTY_CACHE] == Help(Remedy.EMPTY_CACHE, 0, False)
+    assert helps[Remedy.EXPANDABLE_SEGMENTS] == Help(Remedy.EXPANDABLE_SEGMENTS, 20 * MIB, enough)
+    assert helps[Remedy.MAX_SPLIT_SIZE] == Help(Remedy.MAX_SPLIT_SIZE, 40 * MIB, True)
+    short = 30 * MIB - free
+    assert helps[Remedy.SMALLER_BATCH] == Help(Remedy.SMALLER_BATCH, short, short <= 20 * MIB, 20 * MIB)
+
+
+def test_it_is_told_line_by_line(read: Read) -> None:
+    (device,) = analyse(read(unwound(free=5 * MIB))).devices
+    assert room_texts(device.out_of_memory[0]) == (
+        "to be reserved 30.00 MiB, device free 5.00 MiB: short by 25.00 MiB",
+        "idle 20.00 MiB of 40.00 MiB reserved, largest piece for the request 20.00 MiB",
+        "empty_cache: 0 B in segments that held nothing: not enough",
+        "expandable_segments: 20.00 MiB of idle pieces could have been used together: not enough",
+        "max_split_size_mb: 40.00 MiB in the largest segment that only smaller pieces kept: would have been enough at "
+        "best",
+        "smaller batch: 20.00 MiB alive were made in the forward, 125% less of it is 25.00 MiB: not enough",
+    )
+
+
+def test_idle_memory_of_another_stream_or_of_a_private_pool_is_no_room(read: Read) -> None:
+    there = [
+        segment(block(BASE, 30 * MIB, "inactive"), block(BASE + 30 * MIB, 2 * MIB), stream=7),
+        segment(block(BASE << 1, 50 * MIB, "inactive"), block((BASE << 1) + 50 * MIB, 2 * MIB), pool=(0, 3)),
+        segment(block(BASE << 2, 4 * MIB, "inactive"), block((BASE << 2) + 4 * MIB, 2 * MIB)),
+    ]
+    room = room_of(read(snapshot(there, [event("alloc", 5, 512), out_of_memory(20 * MIB, 0)])))
+    assert (room.idle_bytes, room.largest_idle_bytes) == (84 * MIB, 4 * MIB)
+    assert [(row.pool, row.stream, row.largest_idle_bytes) for row in room.pools] == [
+        ((0, 3), 0, 50 * MIB),
+        ((0, 0), 7, 30 * MIB),
+        ((0, 0), 0, 4 * MIB),
+    ]
+    assert helps_of(room)[Remedy.EXPANDABLE_SEGMENTS].bytes == 34 * MIB
+
+
+def test_mapped_pieces_side_by_side_are_one(read: Read) -> None:
+    trace = [
+        event("segment_map", BASE, 20 * MIB),
+        event("segment_map", BASE + 20 * MIB, 20 * MIB),
+        event("alloc", BASE, 15 * MIB),
+        out_of_memory(60 * MIB, 0),
+        event("segment_unmap", BASE + 20 * MIB, 20 * MIB),
+    ]
+    held = segment(block(BASE, 15 * MIB), block(BASE + 15 * MIB, 5 * MIB, "inactive"), is_expandable=True)
+    room = room_of(read(snapshot([held], trace)))
+    assert (room.expandable, room.idle_bytes, room.largest_idle_bytes) == (True, 25 * MIB, 25 * MIB)
+    assert helps_of(room)[Remedy.EXPANDABLE_SEGMENTS].bytes == 0
+
+
+def test_segments_are_as_large_as_torch_makes_them() -> None:
+    sizes = [segment_size(size) for size in (1, MIB, MIB + 1, 10 * MIB - 1, 10 * MIB, 11 * MIB + 1)]
+    assert sizes == [2 * MIB, 2 * MIB, 20 * MIB, 20 * MIB, 10 * MIB, 12 * MIB]
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.tuples(st.integers(1, 30), st.booleans(), st.booleans()), min_size=1, max_size=20), st.data())
+def test_at_every_moment_what_is_reserved_is_alive_or_idle(
+    made: Sequence[tuple[int, bool, bool]], data: st.DataObject
+) -> None:
+    trace: list[dict[str, Any]] = []
+    left = []
+    for number, (size, dies, goes) in enumerate(made):
+        low, bytes_ = BASE + number * 64 * MIB, size * MIB
+        trace += [event("segment_alloc", low, 32 * MIB), event("alloc", low, bytes_)]
+        if dies:
+            trace += freed(low, bytes_)
+        if dies and goes:
+            trace.append(event("segment_free", low, 32 * MIB))
+        else:
+            state = "inactive" if dies else "active_allocated"
+            left.append(segment(block(low, bytes_, state), block(low + bytes_, 32 * MIB - bytes_, "inactive")))
+    told = read_bytes("made", pickle.dumps(snapshot(left, trace)))
+    played, its = replay(told, 0), told.traces[0]
+    at = data.draw(st.integers(0, len(trace) - 1))
+    room = room_at(told, played, its, at)
+    reserved = int(played.reserved_curve[at])
+    assert room.idle_bytes + int(played.curve[at]) == reserved == sum(row.reserved_bytes for row in room.pools)
+
+
+@pytest.mark.skipif(not REAL.is_dir(), reason="the real snapshots are not kept in the repository (../shared/snapshots)")
+@pytest.mark.parametrize("path", sorted(REAL.glob("*train*.pickle")) + sorted(REAL.glob("v2.6_tiny*")), ids=str)
+def test_of_real_files_the_last_moment_is_the_end(path: Path) -> None:
+    (told,) = read_snapshots(path)
+    (device,) = analyse(told).devices
+    trace = told.traces[device.device]
+    room = room_at(told, replay(told, device.device), trace, len(trace) - 1)
+    assert room.idle_bytes == device.fragmentation.inactive_bytes
+    assert room.empty_bytes == device.fragmentation.releasable_bytes
+    assert sum(row.reserved_bytes for row in room.pools) == device.reserved_bytes

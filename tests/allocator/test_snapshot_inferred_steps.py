@@ -1,0 +1,131 @@
+"""Are steps found where a file marks none, and nothing that is less than a step taken for one?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from support.snapshot_building import block, event, frame, freed, segment, snapshot
+
+from leakscope.allocator.analysis import analyse
+from leakscope.allocator.judging import Judgement, judge_snapshots
+from leakscope.allocator.snapshot import Snapshot
+
+Read = Callable[[Any], Snapshot]
+KIB = 1 << 10
+FORWARD = [
+    frame("/venv/lib/python3.11/site-packages/torch/nn/functional.py", 7, "linear"),
+    frame("/me/net.py", 5, "forward"),
+]
+LOSS = [frame("/me/train.py", 30, "loss")]
+KEPT = [frame("/me/train.py", 41, "remember")]
+BACKWARD = [frame("??", 0, "torch::autograd::generated::AddmmBackward0::apply(x)")]
+CHECKPOINT = [*FORWARD, frame("/venv/lib/python3.11/site-packages/torch/utils/checkpoint.py", 9, "recompute")]
+GRADIENT = [frame("??", 0, "torch::autograd::AccumulateGrad::apply(x)")]
+STATE = [frame("/me/my_optimizer.py", 50, "step")]
+
+
+class Tape:
+    """Allocations one after the other, each at an address of its own."""
+
+    def __init__(self) -> None:
+        self.trace: list[dict[str, Any]] = []
+        self.alive: dict[int, tuple[int, Any]] = {}
+
+    def make(self, size: int, frames: Any) -> int:
+        address = (len(self.trace) + 1) << 24
+        self.trace.append(event("alloc", address, size, None, frames))
+        self.alive[address] = (size, frames)
+        return address
+
+    def drop(self, address: int) -> None:
+        self.trace += freed(address, self.alive.pop(address)[0], None)
+
+    def told(self, read: Read) -> Judgement:
+        held = [segment(block(address, size, frames=frames)) for address, (size, frames) in self.alive.items()]
+        return judge_snapshots([analyse(read(snapshot(held, self.trace)))])
+
+
+def step(tape: Tape, layers: int, keeps: int, wider: int = 0) -> None:
+    """A step of training; `keeps` bytes of it stay."""
+    made = [tape.make((64 + wider + layer) * KIB, FORWARD) for layer in range(layers)]
+    loss = tape.make(512, LOSS)
+    for activation in reversed(made):
+        gradient = tape.make(64 * KIB + wider, BACKWARD)
+        tape.drop(activation)
+        tape.drop(gradient)
+    if keeps:
+        tape.make(keeps, KEPT)
+    tape.drop(loss)
+
+
+@pytest.mark.parametrize("widths", [(0,), (0, 3, 1, 7, 2)], ids=["the same sizes", "other sizes each step"])
+def test_growth_over_repeated_steps_is_a_leak_and_said_to_be_inferred(read: Read, widths: tuple[int, ...]) -> None:
+    tape = Tape()
+    for number in range(12):
+        step(tape, 4, keeps=1 << 20, wider=widths[number % len(widths)])
+    judgement = tape.told(read)
+    (growth,) = judgement.concerns
+    assert (judgement.verdict, growth.site and growth.site.where, growth.per_step) == (
+        "leaks",
+        "train.py:41 remember",
+        1 << 20,
+    )
+
+
+def test_steps_that_keep_nothing_are_clean(read: Read) -> None:
+    tape = Tape()
+    for _ in range(12):
+        step(tape, 4, keeps=0)
+    judgement = tape.told(read)
+    assert (judgement.verdict, judgement.concerns) == ("clean", ())
+
+
+def test_a_few_rises_of_inferred_steps_are_no_leak(read: Read) -> None:
+    tape = Tape()
+    for number in range(8):
+        step(tape, 4, keeps=(1 << 20) if number > 3 else 0)
+    assert tape.told(read).verdict != "leaks"
+
+
+def layers_of_one_forward(tape: Tape) -> None:
+    for _ in range(24):
+        tape.make(4 << 20, FORWARD)
+        tape.drop(tape.make(2 << 20, LOSS))
+
+
+def layers_of_one_backward(tape: Tape) -> None:
+    for _ in range(24):
+        tape.drop(tape.make(4 << 20, BACKWARD))
+        tape.make(2 << 20, GRADIENT)
+
+
+def layers_of_one_backward_under_checkpoints(tape: Tape) -> None:
+    for _ in range(24):
+        again = tape.make(4 << 20, CHECKPOINT)
+        tape.drop(tape.make(4 << 20, BACKWARD))
+        tape.drop(again)
+        tape.make(2 << 20, GRADIENT)
+
+
+def states_of_one_optimizer(tape: Tape) -> None:
+    for _ in range(24):
+        tape.make(4 << 20, STATE)
+        tape.drop(tape.make(2 << 20, STATE))
+
+
+@pytest.mark.parametrize(
+    "one",
+    [
+        layers_of_one_forward,
+        layers_of_one_backward,
+        layers_of_one_backward_under_checkpoints,
+        states_of_one_optimizer,
+    ],
+)
+def test_what_repeats_within_one_step_is_no_step(read: Read, one: Callable[[Tape], None]) -> None:
+    tape = Tape()
+    one(tape)
+    judgement = tape.told(read)
+    assert (judgement.verdict, judgement.concerns) == ("inconclusive", ())
