@@ -158,10 +158,12 @@ def _helps(
     # held by pieces alone that are smaller than what was asked for: it would not have been split for them
     split = in_default & ~empty & ~layout.expandable & (width >= request) & (width - idle < request)
     unsplit = int(width[split].max(initial=0))
+    # what kept it needs room elsewhere, so all that was idle must make up for it
+    instead = enough(int(idle[in_default].sum()), request) if unsplit else False
     helps = [
         Help(Remedy.EMPTY_CACHE, emptied, enough(emptied, needed)),
         Help(Remedy.EXPANDABLE_SEGMENTS, joined, enough(joined, request)),
-        Help(Remedy.MAX_SPLIT_SIZE, unsplit, unsplit >= request > 0),
+        Help(Remedy.MAX_SPLIT_SIZE, unsplit, instead),
     ]
     if free != UNKNOWN and forward_bytes:
         short = max(needed - free, 0)
