@@ -35,7 +35,7 @@ check: $(READY)
 	$(BIN)/ruff check leakscope cli tests benchmarks
 	$(BIN)/ruff format --check leakscope cli tests benchmarks
 	$(BIN)/mypy
-	$(BIN)/mypy --strict --ignore-missing-imports cli/*.py cli/*/*.py
+	$(BIN)/mypy --strict --ignore-missing-imports $$(find cli -name "*.py")
 
 docs: $(READY)
 	$(BIN)/python -m mkdocs build --strict -f docs/mkdocs.yml

@@ -202,7 +202,11 @@ def test_every_module_says_what_it_is_for(path: Path) -> None:
 def test_packages_listed_are_the_packages_there() -> None:
     listed = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"]
     there = {".".join(p.parent.relative_to(ROOT).parts) for p in (ROOT / "leakscope").rglob("__init__.py")}
-    assert set(listed) == there | {"leakscope_cli", "leakscope_cli.live", "leakscope.samples"}
+    commands = {
+        ".".join(("leakscope_cli", *p.parent.relative_to(ROOT / "cli").parts))
+        for p in (ROOT / "cli").rglob("__init__.py")
+    }
+    assert set(listed) == there | commands | {"leakscope.samples"}
 
 
 def test_a_folder_can_be_read_from_its_listing() -> None:

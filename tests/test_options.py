@@ -10,10 +10,10 @@ from typing import Any
 
 import click
 import pytest
-from leakscope_cli.compare import compare
-from leakscope_cli.report import report
 from leakscope_cli.run import run
 from leakscope_cli.run_options import offered_options
+from leakscope_cli.runs.compare import compare
+from leakscope_cli.runs.report import report
 from support import ROOT
 
 from leakscope.options import OFFERED, Options, When, flags_of, launchers_number

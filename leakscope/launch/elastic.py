@@ -34,6 +34,7 @@ def run_under_elastic(options: Options, command: Sequence[str]) -> dict[int, int
     try:
         from torch.distributed.elastic.multiprocessing import LogsDest, LogsSpecs, SignalException
         from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+        from torch.distributed.elastic.rendezvous import RendezvousError
         from torch.distributed.launcher.api import LaunchConfig, elastic_launch
     except (ImportError, MemoryError, OSError) as error:
         raise LaunchFailed(f"torch's launcher cannot be loaded: {error or 'there is no memory for it'}") from None
@@ -84,6 +85,9 @@ def run_under_elastic(options: Options, command: Sequence[str]) -> dict[int, int
         return {rank: failure.exitcode for rank, failure in error.failures.items()}
     except SignalException as error:
         return {LAUNCHER: -int(error.sigval)}
+    except RendezvousError as error:
+        why = str(error.__cause__ or error).partition("\n")[0]
+        raise LaunchFailed(f"the machines do not meet at {options.rdzv_endpoint or 'the loopback'}: {why}") from None
     except (RuntimeError, ValueError, OSError) as error:
         raise LaunchFailed(f"torch's launcher could not start the ranks: {error}") from None
     finally:

@@ -9,11 +9,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from leakscope.record.about import with_what_ranks_know
-from leakscope.record.ends import as_written, ended_file, ended_to_json, read_ends
+from leakscope.record.ends import as_written, ended_file, ended_to_json, ranks_in, read_ends
 from leakscope.record.folder import make_private, write_json, write_run
 from leakscope.record.header import read_header
 from leakscope.record.kinds import EndKind
 from leakscope.record.model import Ended
+from leakscope.record.parts.elsewhere import ranks_elsewhere
 from leakscope.record.stacks import read_stack
 
 LAUNCHER = -1
@@ -64,10 +65,14 @@ def collect_outcome(
     Raises OSError where the folder cannot be written; it is not with `read_only`.
     """
     interrupted = codes.get(LAUNCHER)
-    expected = int(read_header(folder)["ranks"])
+    header = read_header(folder)
+    expected = int(header["ranks"])
+    elsewhere = set(ranks_elsewhere(folder, header, expected, ranks_in(folder)))
     times = _end_times(folder, expected)
     failures: list[tuple[bool, float, int, Ended]] = []
     for rank, written, steps in read_ends(folder, expected):
+        if rank in elsewhere:
+            continue
         code = codes.get(rank, interrupted if written.how == EndKind.LOST else None)
         ended = _true_end(written, code, steps)
         log = f"logs/rank_{rank:04d}.stderr.log"

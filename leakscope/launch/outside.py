@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from leakscope.errors import LaunchFailed
 
 _VARIABLES = (
-    ("RANK", "WORLD_SIZE", ""),
-    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", ""),
-    ("PMI_RANK", "PMI_SIZE", ""),
-    ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_STEP_ID"),
+    ("RANK", "WORLD_SIZE", "", "LOCAL_WORLD_SIZE"),
+    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "", "OMPI_COMM_WORLD_LOCAL_SIZE"),
+    ("PMI_RANK", "PMI_SIZE", "", "MPI_LOCALNRANKS"),
+    ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_STEP_ID", "SLURM_NTASKS_PER_NODE"),
 )
-"""(rank, world size, variable that must be there too), as torchrun, Open MPI, MPICH and Slurm set them."""
+"""(rank, world size, what must be there too, ranks on this machine), as torchrun, Open MPI, MPICH, Slurm set them."""
 
 
 @dataclass(frozen=True)
@@ -22,6 +22,8 @@ class Outside:
 
     rank: int
     world: int
+    machines: int = 1
+    """On which it runs, as many ranks on each; 1 also where that is not known."""
 
 
 def outside_launcher(environment: Mapping[str, str]) -> Outside | None:
@@ -29,7 +31,7 @@ def outside_launcher(environment: Mapping[str, str]) -> Outside | None:
 
     Raises LaunchFailed where both variables of a launcher are set, and are no rank of so many.
     """
-    for rank, world, needed in _VARIABLES:
+    for rank, world, needed, local in _VARIABLES:
         said = (environment.get(rank, ""), environment.get(world, ""))
         if not all(said) or (needed and needed not in environment):
             continue
@@ -40,5 +42,10 @@ def outside_launcher(environment: Mapping[str, str]) -> Outside | None:
                 "or say --ranks N for a run of its own"
             )
         if numbers[1] > 1:
-            return Outside(*numbers)
+            return Outside(numbers[0], numbers[1], _machines(numbers[1], environment.get(local, "")))
     return None
+
+
+def _machines(world: int, local: str) -> int:
+    here = int(local) if local.isascii() and local.isdigit() else 0
+    return world // here if here and world % here == 0 else 1

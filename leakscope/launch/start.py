@@ -25,13 +25,16 @@ from leakscope.launch.outside import Outside
 from leakscope.launch.repository import in_repository
 from leakscope.launch.signals import signals_kept
 from leakscope.options import Options
-from leakscope.record.ends import rank_name
-from leakscope.record.folder import time_now, write_run
+from leakscope.record.ends import ended_file, rank_name, ranks_in
+from leakscope.record.folder import make_private, time_now, write_run
+from leakscope.record.header import read_header
 from leakscope.record.live.asked import ASKED
+from leakscope.record.parts.elsewhere import machines, ranks_elsewhere
+from leakscope.record.parts.job import Job, job_here
 from leakscope.record.secrets import masked
 
 _PEERS_TIMEOUT_S = 10.0
-"""Seconds that rank 0 of an outside launcher waits for the other ranks to say how they ended; as long as the grace."""
+"""Seconds that rank 0 of an outside launcher waits for the others of its folder to say how they ended; as the grace."""
 _AGAIN_S = 1.0
 """Seconds, chosen, after which a second Ctrl-C is none that a nervous finger sent with the first."""
 _POLL_S = 0.1
@@ -77,7 +80,9 @@ def launch_inside(options: Options, outside: Outside) -> Outcome:
     own = options.folder / rank_name(options.rank)
     if own.exists():
         shutil.rmtree(own)
-    _write_run(options)
+    _write_run(options, outside)
+    with suppress(OSError):  # then it is told where the rank itself writes to
+        make_private(own)  # which says that its machine records into this folder, whatever becomes of the rank
     if options.rank == 0:
         (options.folder / ASKED).unlink(missing_ok=True)
     try:
@@ -85,18 +90,19 @@ def launch_inside(options: Options, outside: Outside) -> Outcome:
             code = _run_alone(options)
         if options.rank == 0:
             _wait_for_peers(options)
-        return _outcome(options, {options.rank: code}, only=options.rank)
+        return _outcome(options, {options.rank: code}, outside)
     except BaseException:
         forget(options.elsewhere)
         raise
 
 
-def _outcome(options: Options, codes: Mapping[int, int], only: int | None = None, oom_kills: int = 0) -> Outcome:
+def _outcome(options: Options, codes: Mapping[int, int], outside: Outside | None = None, oom_kills: int = 0) -> Outcome:
     """How it ended, told by the first folder in which all that was recorded can be brought together."""
+    only = None if outside is None else options.rank
     failed: OSError | None = None
     for folder in folders_to_read(options.folder, options.elsewhere):
         try:
-            gather(options.folder, options.elsewhere, folder, _about_run(options))
+            gather(options.folder, options.elsewhere, folder, _about_run(options, outside))
             outcome = collect_outcome(folder, codes, only, oom_kills)
         except OSError as error:
             failed = failed or error
@@ -115,21 +121,34 @@ def _told(error: OSError | None) -> str:
 
 def _wait_for_peers(options: Options) -> None:
     deadline = time.monotonic() + _PEERS_TIMEOUT_S
+    try:
+        header, there = read_header(options.folder), ranks_in(options.folder)
+        elsewhere = ranks_elsewhere(options.folder, header, options.world, there)
+    except (Unreadable, OSError):  # the script has removed it
+        return
+    peers = sorted(set(range(options.world)) - set(elsewhere))
     while time.monotonic() < deadline:
-        if all((options.folder / rank_name(rank) / "ended.json").exists() for rank in range(options.world)):
+        if all(ended_file(options.folder / rank_name(rank)).exists() for rank in peers):
             return
         time.sleep(_POLL_S)
 
 
-def _write_run(options: Options) -> None:
+def _write_run(options: Options, outside: Outside | None = None) -> None:
     """Write `run.json` ahead of all the rest: a launcher that dies leaves a readable run."""
     try:
-        write_run(options.folder, _about_run(options))
+        write_run(options.folder, _about_run(options, outside))
     except OSError as error:
         raise LaunchFailed(f"cannot write to {options.folder}: {error.strerror}; give another --output") from None
 
 
-def _about_run(options: Options) -> dict[str, Any]:
+def _about_run(options: Options, outside: Outside | None = None) -> dict[str, Any]:
+    if outside is None:
+        host, _, port = options.rdzv_endpoint.rpartition(":")
+        job = Job(options.rdzv_id, port if host else "")
+        several = machines(options.nnodes, options.ranks)
+    else:
+        job = job_here(os.environ)
+        several = machines(outside.machines, options.world // outside.machines)
     return {
         "command": list(masked(options.command)),
         "repository": in_repository(options.script),
@@ -146,6 +165,8 @@ def _about_run(options: Options) -> dict[str, Any]:
             "fail_on_avoidable": options.fail_on_avoidable,
             "ignore_library": options.ignore_library,
         },
+        **({"job": vars(job)} if options.world > 1 and job != Job() else {}),
+        **several,
     }
 
 

@@ -16,6 +16,7 @@ from leakscope.record.header import MOST_RANKS, read_header
 from leakscope.record.kinds import EndKind, MadeBy
 from leakscope.record.live.answers import goes_on, running
 from leakscope.record.model import InRepository, Rank, Run
+from leakscope.record.parts.elsewhere import ranks_elsewhere
 from leakscope.record.read.damage import Damage
 from leakscope.record.read.rank import read_rank
 from leakscope.record.rows.row import LARGEST, LONGEST, from_json
@@ -103,7 +104,10 @@ def open_run(folder: Path, snapshots: bool = False) -> OpenRun:
     told = _header(data, damage)
     numbers = _numbers(folder)
     expected = _expected(told.ranks, numbers, damage)
-    lost = _lost(expected, numbers, damage)
+    elsewhere = ranks_elsewhere(folder, data, expected, numbers)
+    if elsewhere:
+        damage.note(_told_elsewhere(elsewhere))
+    lost = _lost(expected, [*numbers, *elsewhere], damage)
     run = Run(
         command=told.command,
         ranks=(),
@@ -195,6 +199,14 @@ def _expected(told: int | None, numbers: Sequence[int], damage: Damage) -> int:
     if told is not None:
         damage.of_part(_RUN, "ranks", f"{told} cannot be, {len(numbers)} left a folder")
     return max(len(numbers), 1)
+
+
+def _told_elsewhere(ranks: Sequence[int]) -> str:
+    some = f"rank {ranks[0]}" if len(ranks) == 1 else f"{len(ranks)} ranks, {ranks[0]} to {ranks[-1]},"
+    return (
+        f"{some} ran on other machines, of which nothing is in this folder: where they recorded into folders of their "
+        "own, leakscope merge puts these together, and judges all ranks"
+    )
 
 
 def _lost(expected: int, numbers: Sequence[int], damage: Damage) -> list[Rank]:

@@ -103,6 +103,8 @@ BAD = {
     "report taken": "taken is not a leakscope run",
     "report newer": "newer leakscope",
     "compare taken newer": "taken is not a leakscope run",
+    "merge taken newer -o out": "taken is not a leakscope run",
+    "merge taken": "Missing option",
 }
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from _thread import LockType
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 
@@ -22,6 +23,7 @@ from leakscope.record.folder import RankFolder
 from leakscope.record.kinds import EndKind
 from leakscope.record.live.rank_states import Activity
 from leakscope.record.model import Ended
+from leakscope.record.parts.job import Job, job_here
 from leakscope.record.rows.clock import RecordingEnded
 
 _LOOK_TIMEOUT_S = 10.0
@@ -40,6 +42,8 @@ class Ends:
     """What counts the memory of this process."""
     keep_source: bool = True
     """Whether the text of the script's files may stay with the run."""
+    job: Job = field(default_factory=lambda: job_here(os.environ))
+    """Of which job this rank is, as its launcher says: the script may write into its environment later."""
 
     def stopped(self, steps: int) -> None:
         """The run is over, for a rank that never gets further than this; the script's own end is written over it."""
@@ -101,5 +105,6 @@ class Ends:
             "torch": str(torch.__version__),
             "heap_reader": heap_reader(),
             "sources": users_sources() if self.keep_source else {},
+            "job": vars(self.job),
         }
         self.folder.write("about.json", about)

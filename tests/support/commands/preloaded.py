@@ -25,7 +25,7 @@ from typing import Any, NoReturn
 
 IMPORTED = (
     "leakscope_cli.run",
-    "leakscope_cli.report",
+    "leakscope_cli.runs.report",
     "leakscope.capture.__main__",
     "leakscope.capture.recorder",
     "leakscope.findings",

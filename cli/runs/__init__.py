@@ -1,0 +1,1 @@
+"""What has been recorded: told again, put together, set against another run."""

@@ -1,0 +1,76 @@
+"""`leakscope merge`: the folders of machines that saw no common one, as one run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import click
+from leakscope_cli.asked_formats import asked_formats, check_writable, for_stdout, on_stdout, write_files
+from leakscope_cli.shared import Size, baseline_of, read_and_judge, suppressions_of
+from leakscope_cli.telling import note, tell_or_fail
+
+from leakscope.errors import LeakscopeError
+from leakscope.options import OFFERED, Options
+
+_AS = "How to tell it (text), again and again, as of report; one without a FILE goes to stdout."
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.argument("folders", metavar="DIR...", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option(
+    "-o", "--output", required=True, type=click.Path(path_type=Path), metavar="OUT", help="The merged run's folder."
+)
+@click.option("-f", "--force", is_flag=True, help="Replace the run in that folder.")
+@click.option("--as", "formats", multiple=True, metavar=OFFERED["formats"].metavar, help=_AS)
+@click.option("--leak-exit-code", type=int, default=Options.leak_exit_code, metavar="N", help="As of run (23).")
+@click.option("--fail-on-avoidable", type=Size(), metavar="SIZE", help=OFFERED["fail_on_avoidable"].help)
+@click.option("--baseline", type=click.Path(path_type=Path), metavar="FILE", help=OFFERED["baseline"].help)
+@click.option("--suppress", type=click.Path(path_type=Path), metavar="FILE", help="File of what is known, as of run.")
+@click.option("--ignore-library", is_flag=True, help=OFFERED["ignore_library"].help)
+@click.pass_context
+def merge(
+    ctx: click.Context,
+    /,
+    folders: Sequence[Path],
+    output: Path,
+    force: bool,
+    formats: Sequence[str],
+    leak_exit_code: int,
+    **how: Any,
+) -> None:
+    """Put the folders that the machines of one job recorded into together, each DIR of one machine, and judge the run.
+
+    A DIR may be a copy; it stays as it is. Ranks that are in none are told as missing.
+
+    Exit status: 23 when leaks are found; 2 when the folders are no parts of one job; else 0.
+    """
+    from leakscope.record.parts.merge import merge_parts
+    from leakscope.report import write
+
+    wrong = OFFERED["leak_exit_code"].refuses(leak_exit_code)
+    if wrong:
+        raise LeakscopeError(f"--leak-exit-code {wrong}")
+    asked = asked_formats(formats)
+    suppress = None if how["suppress"] is None else suppressions_of(how["suppress"])
+    baseline = None if how["baseline"] is None else baseline_of(how["baseline"])
+    check_writable(asked, made_later=output)
+    merge_parts(folders, output, force)
+    run, findings = read_and_judge(
+        output, suppress, baseline, leak_exit_code, how["ignore_library"], how["fail_on_avoidable"]
+    )
+    run = replace(run, folder=str(output))
+    write(run, findings, output)
+    failed = write_files(asked, run, findings, quiet=True)
+    if failed:
+        raise LeakscopeError("; ".join(failed))
+    form = on_stdout(asked)
+    assert form is not None  # the text, where nothing else was asked for
+    told, painted = for_stdout(form, run, findings)
+    assert isinstance(told, str)  # pictures are of `report`
+    tell_or_fail(told, painted)
+    if form.name != "text":
+        note(f"report: {output / 'report.html'}")
+    ctx.exit(findings.exit_status)
