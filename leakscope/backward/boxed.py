@@ -10,34 +10,24 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch.autograd.graph import GradientEdge, Node
 
-from .check import Roots
-from .edges import OutputEdge, flatten, owner_of
+from .check import Roots, handed_late
+from .edges import OutputEdge
 
-_LEAVES = (torch.Tensor, GradientEdge, type(None))
-
-
-def _flat(values: Any) -> bool:
-    """The everyday case, a list of tensors."""
-    return type(values) is list and all(isinstance(value, _LEAVES) for value in values)
-
-
-def require_lists(what: str, values: Any) -> None:
-    """Refuse containers that cannot be emptied. Raises TypeError naming the place."""
-    if _flat(values):
-        return
-    for item in flatten(values, None):
-        if isinstance(item.value, torch.Tensor) and not isinstance(item.owner, (list, dict)):
-            kind = "bare tensor" if item.owner is None else type(item.owner).__name__
-            raise TypeError(f"boxed=True takes lists (or dicts) it can empty, but {what} holds {item.name} in a {kind}")
+_LEAVES = (Tensor, GradientEdge, type(None))
 
 
 def empty(values: Any) -> None:
     """Empty every list and dict of a nested container, so that nobody who still holds it holds a tensor."""
-    if _flat(values):
-        values.clear()
-        return
+    if isinstance(values, list):
+        for value in values:
+            if not isinstance(value, _LEAVES):
+                break
+        else:  # the everyday case
+            values.clear()
+            return
     pending = [values]
     while pending:
         value = pending.pop()
@@ -48,61 +38,34 @@ def empty(values: Any) -> None:
             value.clear()
 
 
-class Delivery:
-    """Hands each output gradient to the engine at the moment its node runs, and then lets go of it.
+def deliver_late(roots: Roots) -> tuple[list[Tensor], list[Any]]:
+    """What to start the engine with, so that each output gradient goes to it when its node runs, and is then let go of.
 
     The engine keeps the gradients it is started with until it is done. So it is started with placeholders of one
-    element, and a pre-hook on each output's own view node puts the real gradient in their place.
+    element, and a pre-hook on each output's own view node puts the real gradient in their place. The hooks returned are
+    to be taken out afterwards; their gradients go with them where the engine never came that far.
     """
-
-    def __init__(self, roots: Roots, late: bool) -> None:
-        self.starts = roots.starts
-        self.grads: list[torch.Tensor] = []
-        self._handles: list[Any] = []
-        for start, grad in zip(roots.starts, roots.grads, strict=True):
-            handed_late = late and isinstance(start, OutputEdge) and not grad.is_nested  # which has no other sizes
-            if handed_late:
-                self._handles.append(start.node.register_prehook(_hand_over([grad])))
-            self.grads.append(grad.new_zeros(()).expand(grad.shape) if handed_late else grad)
-
-    def close(self) -> None:
-        """Take the hooks out; their gradients go with them where the engine never came that far."""
-        while self._handles:
-            self._handles.pop().remove()
+    grads, hooks = [], []
+    for start, grad in zip(roots.starts, roots.grads, strict=True):
+        if type(start) is OutputEdge and handed_late(grad):
+            hooks.append(start.node.register_prehook(_hand_over([(grad,)])))
+            grads.append(_placeholder(grad))
+        else:
+            grads.append(grad)
+    return grads, hooks
 
 
-def _hand_over(box: list[torch.Tensor]) -> Any:
-    def hand_over(_placeholders: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
-        return (box.pop(),)
+def _placeholder(grad: Tensor) -> Tensor:
+    if type(grad) is Tensor:
+        return torch.empty_strided(grad.shape, (0,) * grad.dim(), dtype=grad.dtype, device=grad.device)
+    return grad.new_zeros(()).expand(grad.shape)
+
+
+def _hand_over(box: list[tuple[Tensor]]) -> Any:
+    def hand_over(_placeholders: tuple[Tensor, ...]) -> tuple[Tensor]:
+        return box.pop()
 
     return hand_over
-
-
-def merge_duplicates(roots: Roots) -> Roots:
-    """One start per edge: the gradients of an output that is listed twice are summed.
-
-    So each start's node meets exactly one gradient, which `Delivery` relies on.
-    """
-    if len(set(roots.nodes)) == len(roots.nodes):
-        return roots
-    place: dict[tuple[Node, int], int] = {}
-    merged = Roots([], [], [])
-    for start, grad, node in zip(roots.starts, roots.grads, roots.nodes, strict=True):
-        if node in place:
-            merged.grads[place[node]] = merged.grads[place[node]] + grad
-            continue
-        place[node] = len(merged.starts)
-        merged.starts.append(start)
-        merged.grads.append(grad)
-        merged.nodes.append(node)
-    return merged
-
-
-def take_roots(roots: Roots) -> Roots:
-    """The same roots without their output tensors: each tensor is replaced by its edge."""
-    merged = merge_duplicates(roots)
-    starts = [owner_of(start) for start in merged.starts]
-    return Roots(starts, merged.grads, [(edge.node, edge.output_nr) for edge in starts])
 
 
 _BOX = "saved_box"
@@ -113,7 +76,7 @@ class SavedBox:
 
     __slots__ = ("_entries", "_taken", "last")
 
-    def __init__(self, tensors: tuple[torch.Tensor, ...]) -> None:
+    def __init__(self, tensors: tuple[Tensor, ...]) -> None:
         # detach() shares storage and version counter but not the graph: an output kept with its grad_fn would hold
         # the node that holds the box, a cycle no collector sees.
         self._entries = [(tensor.detach(), tensor._version) for tensor in tensors]
@@ -126,7 +89,7 @@ class SavedBox:
         self._entries.clear()
         self._taken = True
 
-    def take(self, keep: bool) -> list[torch.Tensor]:
+    def take(self, keep: bool) -> list[Tensor]:
         """The tensors in a list that belongs to the caller; the box is empty afterwards unless `keep`."""
         if self._taken:
             raise RuntimeError(
@@ -145,7 +108,7 @@ class SavedBox:
         return tensors
 
 
-def save_boxed(ctx: Any, *tensors: torch.Tensor) -> None:
+def save_boxed(ctx: Any, *tensors: Tensor) -> None:
     """Save tensors in a custom Function's forward so that its backward can free each one before it returns.
 
     ``ctx.save_for_backward`` keeps them until the whole backward of the node has returned, and a list on ``ctx`` keeps
@@ -175,7 +138,7 @@ def save_boxed(ctx: Any, *tensors: torch.Tensor) -> None:
     setattr(ctx, _BOX, SavedBox(tensors))
 
 
-def take_boxed(ctx: Any) -> list[torch.Tensor]:
+def take_boxed(ctx: Any) -> list[Tensor]:
     """The list saved with `save_boxed`. It belongs to the caller: clear it, or hand it to a boxed callee.
 
     While the engine keeps the graph (``retain_graph=True``) the box stays filled; not so in the input pass of a split

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from functools import cache
 from math import prod
 from typing import Any, NamedTuple
 
 import torch
+from torch import Tensor
 from torch.autograd.graph import GradientEdge, Node
 
-from .edges import flatten, gradient_edge
-from .payloads import payload_of
+from .edges import SMALL, OutputEdge, edge_of, flatten, gradient_edge
+from .payloads import LISTED, freed, saved_names
 
 
 class Roots(NamedTuple):
@@ -18,51 +18,90 @@ class Roots(NamedTuple):
 
     starts: list[Any]
     """Tensors or gradient edges."""
-    grads: list[torch.Tensor]
+    grads: list[Tensor]
     nodes: list[tuple[Node, int]]
 
 
-def gather_roots(outputs: Any, output_grads: Any, ones: bool = False) -> Roots:
+_FLAT = (tuple, list)
+
+
+def gather_roots(outputs: Any, output_grads: Any, ones: bool = False, boxed: bool = False) -> Roots:
     """Pair every differentiable output with its gradient.
 
     Outputs that need no gradient are left out, as in torch. An output of one element with no gradient gets ones, and
     so does, with `ones`, every output where no gradients are given. A gradient of another floating dtype is converted,
-    as by the engine. Raises RuntimeError naming the output by position or key where it cannot be differentiated, where
-    a gradient is missing or does not fit (shape, dtype, device), or where its graph was freed; AssertionError where the
-    containers of outputs and gradients differ.
+    as by the engine. With `boxed` each tensor is replaced by its edge. Raises RuntimeError naming the output by
+    position or key where it cannot be differentiated, where a gradient is missing or does not fit (shape, dtype,
+    device), or where its graph was freed; AssertionError where the containers of outputs and gradients differ;
+    TypeError for tensors that `boxed` finds in tuples, which nobody can empty.
     """
-    plain = _gather_plain(outputs, output_grads)
-    return plain or _gather_nested(outputs, output_grads, ones and output_grads is None)
+    roots = _gather_plain(outputs, output_grads, boxed)
+    if boxed and not (roots and type(outputs) is list and type(output_grads) is list):
+        require_lists("stage_output", outputs)
+        require_lists("output_grads", output_grads)
+    roots = roots or _gather_nested(outputs, output_grads, ones and output_grads is None, boxed)
+    return merge_duplicates(roots) if boxed and len(roots.starts) > 1 else roots
 
 
-def _gather_plain(outputs: Any, output_grads: Any) -> Roots | None:
-    """The everyday case, a flat list of fitting tensors, in as few steps as can be; None where anything is unusual."""
-    kinds = (tuple, list)
-    if type(outputs) not in kinds or type(output_grads) not in kinds or len(outputs) != len(output_grads):
+def _gather_plain(outputs: Any, output_grads: Any, boxed: bool) -> Roots | None:
+    """The everyday case, fitting tensors or edges in a flat list, in as few steps as can be; None where it is not.
+
+    Run at each backward of each microbatch: on a small stage every line here is felt.
+    """
+    if type(outputs) not in _FLAT or type(output_grads) not in _FLAT or len(outputs) != len(output_grads):
         return None
+    starts: list[Any] = []
     nodes = []
     for value, grad in zip(outputs, output_grads, strict=True):
-        if not isinstance(value, torch.Tensor) or not isinstance(grad, torch.Tensor):
+        start = value
+        if type(grad) is not Tensor:
             return None
-        node = value.grad_fn
-        if node is None or value.shape != grad.shape or value.dtype != grad.dtype or value.device != grad.device:
+        if type(value) is Tensor:
+            node = saving = value.grad_fn
+            number = value.output_nr
+            fits = value.shape == grad.shape and value.dtype is grad.dtype
+            device = value.device
+        elif isinstance(value, GradientEdge):
+            node, number = value.node, value.output_nr
+            saving = node.next_functions[0][0] if type(value) is OutputEdge else node
+            made = node._input_metadata[number]
+            fits = made.shape == [*grad.shape] and made.dtype is grad.dtype
+            device = made.device
+        else:
             return None
-        names = saved_names(type(node))
-        if not names or names[0] == _LISTED or getattr(getattr(node, names[0]), "data", None) is None:
+        if node is None or saving is None or not fits or device != grad.device:
             return None
-        nodes.append((node, value.output_nr))
-    return Roots(list(outputs), list(output_grads), nodes)
+        names = saved_names(type(saving))
+        if names and names[0] != LISTED:
+            if getattr(getattr(saving, names[0]), "data", None) is None:
+                return None
+        elif freed(saving):
+            return None
+        if boxed and type(value) is Tensor:
+            start = edge_of(value, of_its_own=handed_late(grad))
+            node, number = start.node, start.output_nr
+        starts.append(start)
+        nodes.append((node, number))
+    return Roots(starts, list(output_grads), nodes)
 
 
-def _gather_nested(outputs: Any, output_grads: Any, ones: bool) -> Roots:
+def require_lists(what: str, values: Any) -> None:
+    """Refuse containers that cannot be emptied. Raises TypeError naming the place."""
+    for item in flatten(values, None):
+        if isinstance(item.value, Tensor) and not isinstance(item.owner, (list, dict)):
+            kind = "bare tensor" if item.owner is None else type(item.owner).__name__
+            raise TypeError(f"boxed=True takes lists (or dicts) it can empty, but {what} holds {item.name} in a {kind}")
+
+
+def _gather_nested(outputs: Any, output_grads: Any, ones: bool, boxed: bool) -> Roots:
     starts: list[Any] = []
-    grads: list[torch.Tensor] = []
+    grads: list[Tensor] = []
     nodes: list[tuple[Node, int]] = []
     for item in flatten(outputs, output_grads):
         value = item.value
-        if item.skipped or not isinstance(value, (torch.Tensor, GradientEdge)):
+        if item.skipped or not isinstance(value, (Tensor, GradientEdge)):
             continue
-        if isinstance(value, torch.Tensor) and not value.requires_grad:
+        if isinstance(value, Tensor) and not value.requires_grad:
             if item.owner is None and item.grad is not None:
                 raise RuntimeError(f"{item.name} needs no gradient (requires_grad is False) but was given one")
             continue
@@ -75,19 +114,25 @@ def _gather_nested(outputs: Any, output_grads: Any, ones: bool) -> Roots:
                 f"{item.name} belongs to a graph that was freed by an earlier backward; "
                 "run the stage's forward again, or keep the graph with retain_graph=True"
             )
+    if boxed:
+        starts = [
+            edge_of(start, of_its_own=handed_late(grad)) if isinstance(start, Tensor) else start
+            for start, grad in zip(starts, grads, strict=True)
+        ]
+        nodes = [(start.node, start.output_nr) for start in starts]
     return Roots(starts, grads, nodes)
 
 
-def _fitting_grad(name: str, value: Any, node: Node, number: int, grad: Any, ones: bool) -> torch.Tensor:
-    start = value if isinstance(value, torch.Tensor) else node._input_metadata[number]
+def _fitting_grad(name: str, value: Any, node: Node, number: int, grad: Any, ones: bool) -> Tensor:
+    start = value if isinstance(value, Tensor) else node._input_metadata[number]
     shape, dtype, device = tuple(start.shape), start.dtype, start.device  # a grad node's metadata gives a list
     if grad is None:
-        if ones and isinstance(value, torch.Tensor):
+        if ones and isinstance(value, Tensor):
             return torch.ones_like(value, requires_grad=False)
         if prod(shape) != 1 or not dtype.is_floating_point:
             raise RuntimeError(f"{name} of shape {shape} and {dtype} is no real scalar, so it needs a gradient")
         return torch.ones(shape, dtype=dtype, device=device)
-    if not isinstance(grad, torch.Tensor):
+    if not isinstance(grad, Tensor):
         raise AssertionError(f"the gradient of {name} must be a tensor or None, not a {type(grad).__name__}")
     if tuple(grad.shape) != shape:
         why = _shrunk(node, number, grad)
@@ -101,7 +146,7 @@ def _fitting_grad(name: str, value: Any, node: Node, number: int, grad: Any, one
     return grad.to(dtype)
 
 
-def _shrunk(node: Node, number: int, grad: torch.Tensor) -> str:
+def _shrunk(node: Node, number: int, grad: Tensor) -> str:
     """Why the shapes differ, where the forward made the output in the shape of its gradient."""
     edges = [(node, number), *node.next_functions][:2]  # an edge made after the shrinking is one view further up
     made = [child._input_metadata[nr].shape for child, nr in edges if child is not None]
@@ -113,53 +158,28 @@ def _shrunk(node: Node, number: int, grad: torch.Tensor) -> str:
     )
 
 
-_LISTED = "_raw_saved_tensors"
-"""How a custom Function's node lists what it saved; it raises once that was freed."""
-
-
-@cache
-def saved_names(kind: type) -> tuple[str, ...]:
-    """The names under which a type of grad node shows its saved tensors without running unpack hooks."""
-    return tuple(name for name in dir(kind) if name.startswith("_raw_saved_"))
-
-
-def freed(start: Node) -> bool:
-    """True where an earlier backward freed what the first nodes below `start` saved. Runs no unpack hook.
-
-    Looks down to the first node on each path that saved anything; a graph freed only further down still fails in
-    the engine.
-    """
-    seen = {start}
-    pending = [start]
-    while pending:
-        node = pending.pop()
-        names = saved_names(type(node))
-        if not names:
-            children = [child for child, _ in node.next_functions if child is not None and child not in seen]
-            seen.update(children)
-            pending.extend(children)
-        elif _emptied(node, names):
-            return True
-    return False
-
-
-def _emptied(node: Node, names: tuple[str, ...]) -> bool:
-    empty = 0
-    for name in names:
-        try:
-            entry = getattr(node, name)
-        except RuntimeError:  # a custom Function's freed buffers refuse to be listed
-            return True
-        for variable in entry if isinstance(entry, tuple) else (entry,):
-            if payload_of(variable) is not None:
-                return False
-            empty += 1
-    if not empty:
+def handed_late(grad: Tensor) -> bool:
+    """Whether this output gradient goes to the engine at the moment its node runs, and not before."""
+    if type(grad) is Tensor and grad.untyped_storage().nbytes() <= SMALL:
         return False
-    # A freed and a never defined saved tensor both read None; only the checked access tells them apart. No hook holds
-    # a payload here, so none runs.
-    try:
-        getattr(node, names[0].replace("_raw_saved_", "_saved_"), None)
-    except RuntimeError:
-        return True
-    return False
+    return not grad.is_nested  # which has no other sizes
+
+
+def merge_duplicates(roots: Roots) -> Roots:
+    """One start per edge: the gradients of an output that is listed twice are summed.
+
+    So each start's node meets exactly one gradient, which `deliver_late` relies on.
+    """
+    if len(set(roots.nodes)) == len(roots.nodes):
+        return roots
+    place: dict[tuple[Node, int], int] = {}
+    merged = Roots([], [], [])
+    for start, grad, node in zip(roots.starts, roots.grads, roots.nodes, strict=True):
+        if node in place:
+            merged.grads[place[node]] = merged.grads[place[node]] + grad
+            continue
+        place[node] = len(merged.starts)
+        merged.starts.append(start)
+        merged.grads.append(grad)
+        merged.nodes.append(node)
+    return merged

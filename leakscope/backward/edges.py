@@ -12,9 +12,15 @@ from functools import cache
 from typing import Any, NamedTuple
 
 import torch
+from torch import Tensor
+from torch.autograd.function import BackwardCFunction
 from torch.autograd.graph import GradientEdge, Node, get_gradient_edge
 
 _CONTAINERS = (list, tuple, Mapping)
+
+
+SMALL = 4096
+"""Bytes up to which a gradient is not worth a hand-over of its own, which itself takes 2.5 KB and 13 us (measured)."""
 
 
 class OutputEdge(GradientEdge):
@@ -42,9 +48,9 @@ def output_edges(outputs: Any) -> Any:
     Hand the result to `stage_backward` or `stage_backward_input` in place of the outputs, send the outputs
     and drop them. A tensor that needs no gradient and any other value become None. Edges stay what they are.
 
-    The edge leads through a view node of its own. So it also keeps the graph of a custom Function alive, whose Python
-    node does not own it in every torch (see the ownership token of ``torch.autograd.graph.get_gradient_edge``), and
-    it names the right gradient for views and for outputs of nodes with several outputs.
+    The edge leads through a view node of its own, but for outputs of 4 KiB or less. So it also keeps the graph of a
+    custom Function alive, whose Python node does not own it in every torch (see the ownership token of
+    ``torch.autograd.graph.get_gradient_edge``), and a boxed backward can hand its gradient over late.
 
     >>> import torch
     >>> from leakscope.backward import output_edges, stage_backward
@@ -69,8 +75,8 @@ def output_edges(outputs: Any) -> Any:
         value = container[key]
         if isinstance(value, GradientEdge):
             continue
-        if isinstance(value, torch.Tensor):
-            container[key] = _edge(value)
+        if isinstance(value, Tensor):
+            container[key] = edge_of(value) if value.requires_grad else None
         elif isinstance(value, Mapping):
             container[key] = dict(value)
             pending.extend((container[key], k) for k in value)
@@ -87,23 +93,29 @@ def output_edges(outputs: Any) -> Any:
     return root[0]
 
 
-def _edge(tensor: torch.Tensor) -> OutputEdge | None:
-    if not tensor.requires_grad:
-        return None
-    with torch.enable_grad():
+def edge_of(tensor: Tensor, of_its_own: bool = False) -> GradientEdge:
+    """The edge of a tensor that requires a gradient; with `of_its_own` always one through a view node made for it."""
+    node = tensor.grad_fn
+    small = type(tensor) is Tensor and tensor.nbytes <= SMALL
+    if small and not of_its_own and node is not None and not isinstance(node, BackwardCFunction):
+        return GradientEdge(node, tensor.output_nr)
+    if torch.is_grad_enabled():
         node = tensor.view_as(tensor).grad_fn
+    else:
+        with torch.enable_grad():
+            node = tensor.view_as(tensor).grad_fn
     assert node is not None
     return OutputEdge(node, 0)
 
 
-def owner_of(root: torch.Tensor | GradientEdge) -> Any:
+def owner_of(root: Tensor | GradientEdge) -> GradientEdge:
     """What keeps the graph below a root alive, and not the root."""
-    return _edge(root) if isinstance(root, torch.Tensor) else root
+    return edge_of(root) if isinstance(root, Tensor) else root
 
 
 class _Same(torch.autograd.Function):
     @staticmethod
-    def forward(_: Any, given: torch.Tensor) -> torch.Tensor:
+    def forward(_: Any, given: Tensor) -> Tensor:
         return given.view_as(given)
 
     @staticmethod
@@ -123,9 +135,9 @@ def functions_keep_their_graph() -> bool:
         return False
 
 
-def gradient_edge(root: torch.Tensor | GradientEdge) -> tuple[Node, int]:
+def gradient_edge(root: Tensor | GradientEdge) -> tuple[Node, int]:
     """The grad node a root enters, and at which of its inputs."""
-    if isinstance(root, torch.Tensor) and root.grad_fn is not None:
+    if isinstance(root, Tensor) and root.grad_fn is not None:
         return root.grad_fn, root.output_nr
     edge = root if isinstance(root, GradientEdge) else get_gradient_edge(root)
     return edge.node, edge.output_nr
@@ -142,7 +154,7 @@ def flatten(outputs: Any, grads: Any) -> Iterator[Output]:
     while pending:
         item = pending.pop()
         value, grad = item.value, item.grad
-        if isinstance(value, (torch.Tensor, GradientEdge)) or not isinstance(value, _CONTAINERS):
+        if isinstance(value, (Tensor, GradientEdge)) or not isinstance(value, _CONTAINERS):
             yield item
             continue
         keys: list[Any] = list(value) if isinstance(value, Mapping) else list(range(len(value)))

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
+from torch import Tensor
 
-from .boxed import Delivery, empty, require_lists, take_roots
-from .check import gather_roots
+from .boxed import deliver_late, empty
+from .check import gather_roots, require_lists
+from .engine import accumulate
 from .failure import failed, release_frames
 
 
@@ -18,7 +19,7 @@ def stage_backward(
     outputs_with_grads_idxs: list[int] | None = None,
     *,
     boxed: bool = False,
-) -> tuple[torch.Tensor | None, ...]:
+) -> tuple[Tensor | None, ...]:
     """Run backward through a stage: gradients of the inputs are returned, those of the parameters accumulated.
 
     A drop-in for ``torch.distributed.pipelining._backward.stage_backward`` (contract of torch 2.10 to 2.14).
@@ -39,8 +40,8 @@ def stage_backward(
         input_values: the stage's inputs in order; other values than tensors are allowed.
         outputs_with_grads_idxs: keep only these positions of both lists (what torch's traced graphs pass).
         boxed: take ownership of the lists and dicts handed in and empty them before the engine runs. An output then
-            dies as soon as the graph no longer needs it, an output gradient as soon as its node has run. Without it
-            the caller's containers keep all of them until the call returns: the memory of the outputs and of their
+            dies as soon as the graph no longer needs it, an output gradient as soon as its node has run (one of 4 KiB
+            or less when all have: to hand it over by itself takes more). Without it the caller's containers keep all of them until the call returns: the memory of the outputs and of their
             gradients is part of the peak of backward.
 
     Returns:
@@ -66,86 +67,71 @@ def stage_backward(
 
 def _run(
     stage_output: Any, output_grads: Any, input_values: Any, chosen: list[int] | None, boxed: bool
-) -> tuple[torch.Tensor | None, ...]:
-    if boxed:
-        require_lists("stage_output", stage_output)
-        require_lists("output_grads", output_grads)
+) -> tuple[Tensor | None, ...]:
     if chosen is not None:
+        if boxed:
+            require_lists("stage_output", stage_output)
+            require_lists("output_grads", output_grads)
         stage_output = [stage_output[i] for i in chosen]
         output_grads = [output_grads[i] for i in chosen]
-    roots = gather_roots(stage_output, output_grads)
-    inputs = _Inputs(input_values)
-    delivery = None
+    roots = gather_roots(stage_output, output_grads, boxed=boxed)
+    values = list(input_values)
+    found: dict[int, Tensor] = {}
+    arrived: dict[int, Tensor] = {}
+    handles: list[Any] = []
     try:
+        _set_aside(values, found, arrived, handles)
         starts, grads = roots.starts, roots.grads
         if boxed:
-            delivery = Delivery(take_roots(roots), late=True)
-            starts, grads = delivery.starts, delivery.grads
+            grads, hooks = deliver_late(roots)
+            handles += hooks
+            roots.grads.clear()
             for handed_over in (stage_output, output_grads, input_values):
                 empty(handed_over)
         del roots, stage_output, output_grads, input_values
         if starts:
-            torch.autograd.backward(starts, grads)
-        return inputs.collect()
+            accumulate(starts, grads)
+        return _collect(values, found, arrived)
     except BaseException:
-        inputs.restore()
+        for value in values:
+            if isinstance(value, Tensor) and (value.is_leaf or value.retains_grad):
+                value.grad = found.get(id(value))
         raise
     finally:
-        inputs.close()
-        if delivery is not None:
-            delivery.close()
+        for handle in handles:
+            handle.remove()
 
 
-class _Inputs:
-    """The stage's inputs while backward runs: what stood in ``.grad`` is set aside, what arrives is collected."""
-
-    def __init__(self, values: Any) -> None:
-        self._values = list(values)
-        self._found: dict[int, torch.Tensor] = {}
-        self._arrived: dict[int, torch.Tensor] = {}
-        self._handles: list[Any] = []
-        for value in self._values:
-            if not isinstance(value, torch.Tensor) or not value.requires_grad:
-                continue
+def _set_aside(values: list[Any], found: dict[int, Tensor], arrived: dict[int, Tensor], handles: list[Any]) -> None:
+    """Take what stands in the inputs' ``.grad`` away, and catch what will arrive at those that keep none."""
+    for value in values:
+        if isinstance(value, Tensor) and value.requires_grad:
             if not (value.is_leaf or value.retains_grad):
-                self._handles.append(value.register_hook(self._arrival(id(value))))  # type: ignore[no-untyped-call]
+                handles.append(value.register_hook(_arrival(arrived, id(value))))  # type: ignore[no-untyped-call]
             elif value.grad is not None:
-                self._found[id(value)] = value.grad
+                found[id(value)] = value.grad
                 value.grad = None
 
-    def _arrival(self, key: int) -> Any:
-        arrived = self._arrived
 
-        def keep(grad: torch.Tensor) -> None:
-            arrived[key] = grad
+def _arrival(arrived: dict[int, Tensor], key: int) -> Any:
+    def keep(grad: Tensor) -> None:
+        arrived[key] = grad
 
-        return keep
+    return keep
 
-    def collect(self) -> tuple[torch.Tensor | None, ...]:
-        """The gradients by position; no input keeps one."""
-        collected: list[torch.Tensor | None] = []
-        for value in self._values:
-            grad = None
-            if isinstance(value, torch.Tensor):
-                grad = self._arrived.pop(id(value), None)
-                if grad is None and (value.is_leaf or value.retains_grad):
-                    grad = value.grad
-                    value.grad = None
-                before = self._found.pop(id(value), None)
-                if before is not None:
-                    grad = before if grad is None else before + grad
-            collected.append(grad)
-        return tuple(collected)
 
-    def restore(self) -> None:
-        """Put every ``.grad`` back as it was found."""
-        for value in self._values:
-            if isinstance(value, torch.Tensor) and (value.is_leaf or value.retains_grad):
-                value.grad = self._found.get(id(value))
-
-    def close(self) -> None:
-        for handle in self._handles:
-            handle.remove()
-        self._values.clear()
-        self._found.clear()
-        self._arrived.clear()
+def _collect(values: list[Any], found: dict[int, Tensor], arrived: dict[int, Tensor]) -> tuple[Tensor | None, ...]:
+    """The gradients by position; no input keeps one."""
+    collected: list[Tensor | None] = []
+    for value in values:
+        grad = None
+        if isinstance(value, Tensor):
+            grad = arrived.pop(id(value), None) if arrived else None
+            if grad is None and (value.is_leaf or value.retains_grad):
+                grad = value.grad
+                value.grad = None
+            before = found.pop(id(value), None) if found else None
+            if before is not None:
+                grad = before if grad is None else before + grad
+        collected.append(grad)
+    return tuple(collected)

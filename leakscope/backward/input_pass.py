@@ -10,9 +10,10 @@ import torch
 from torch.autograd.function import BackwardCFunction
 from torch.autograd.graph import GradientEdge, Node
 
-from .boxed import Delivery, empty, take_roots
+from .boxed import deliver_late, empty
 from .check import Roots, gather_roots
 from .edges import flatten, functions_keep_their_graph, owner_of
+from .engine import differentiate
 from .full import stage_backward
 from .paths import TO_INPUT, TO_WEIGHT, Group, Paths, crossed, exits_apart, mask, trace_paths, weight_groups
 from .saved import any_handles, by_checkpoint, dropping
@@ -27,9 +28,8 @@ def input_pass(
     """Run backward up to the inputs and record, group by group, what the weights' gradients will need later."""
     inputs = list(input_values)
     wanted = [tensor for tensor in inputs if isinstance(tensor, torch.Tensor) and tensor.requires_grad]
-    roots = gather_roots(outputs, output_grads, ones=True)
+    roots = gather_roots(outputs, output_grads, ones=True, boxed=boxed)
     if boxed:
-        roots = take_roots(roots)
         for handed_over in (outputs, output_grads, input_values):
             empty(handed_over)
     paths = trace_paths(
@@ -69,8 +69,9 @@ def _run(
     edges: list[GradientEdge] = []
     handles: list[Any] = []
     masks: list[tuple[Any, tuple[bool, ...]]] = []
-    delivery = Delivery(roots, late=boxed)
     try:
+        root_grads, hooks = deliver_late(roots) if boxed else (roots.grads, [])
+        handles += hooks
         for group, param_group in zip(groups, param_groups, strict=True):
             grads = param_group["grads"]
             for index, (node, exits) in enumerate(zip(group.intermediates, group.exits, strict=True)):
@@ -88,7 +89,8 @@ def _run(
                     mask(node, _leading(node, paths, TO_INPUT))
         if boxed:
             roots.grads.clear()
-        dinputs = _grad(delivery, wanted, edges, keep=bool(param_groups))
+        ends = [*wanted, *edges] if wanted else []
+        dinputs = differentiate(roots.starts, root_grads, ends, retain_graph=bool(param_groups))
         caught = iter(dinputs[len(wanted) :])
         for grads, index, count in catches:
             grads[index] = tuple(next(caught) for _ in range(count))
@@ -96,16 +98,8 @@ def _run(
     finally:
         for handle in handles:
             handle.remove()
-        delivery.close()
         for function, needed in masks:
             function.needs_input_grad = needed
-
-
-def _grad(delivery: Delivery, wanted: list[torch.Tensor], edges: list[GradientEdge], keep: bool) -> InputGrads:
-    if not delivery.starts or not wanted:
-        return (None,) * (len(wanted) + len(edges))
-    ends: list[Any] = [*wanted, *edges]
-    return torch.autograd.grad(delivery.starts, ends, delivery.grads, retain_graph=keep, allow_unused=True)
 
 
 def _groups(paths: Paths, roots: list[Node]) -> tuple[list[Group], set[Node]]:

@@ -18,8 +18,7 @@ import torch
 from torch.autograd.graph import Node, saved_tensors_hooks
 
 from .boxed import SavedBox, box_of
-from .check import saved_names
-from .payloads import TENSOR, UNKNOWN, payload_of, unpack_hook_of
+from .payloads import TENSOR, UNKNOWN, payload_of, saved_names, unpack_hook_of
 
 
 class SavedHandle:

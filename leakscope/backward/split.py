@@ -7,7 +7,6 @@ from typing import Any
 
 import torch
 
-from .boxed import require_lists
 from .failure import failed, release_frames
 from .input_pass import InputGrads, ParamGroup, input_pass
 from .weight_pass import weight_pass
@@ -64,9 +63,6 @@ def stage_backward_input(
 
     """
     try:
-        if boxed:
-            require_lists("stage_outputs_or_loss", stage_outputs_or_loss)
-            require_lists("output_grads", output_grads)
         return input_pass(stage_outputs_or_loss, output_grads, input_values, weights, park_grad, boxed)
     except Exception as error:
         raise failed("stage backward input", error, stage_outputs_or_loss, output_grads, input_values) from error

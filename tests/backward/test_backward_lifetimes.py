@@ -24,7 +24,7 @@ from leakscope.backward import (
     take_boxed,
 )
 
-LAYERS, WIDTH, ROWS = 6, 8, 16
+LAYERS, WIDTH, ROWS = 6, 8, 160  # what is of 4 KiB or less is not handed over late
 
 
 @pytest.fixture(autouse=True)
