@@ -41,8 +41,9 @@ def stage_backward(
         outputs_with_grads_idxs: keep only these positions of both lists (what torch's traced graphs pass).
         boxed: take ownership of the lists and dicts handed in and empty them before the engine runs. An output then
             dies as soon as the graph no longer needs it, an output gradient as soon as its node has run (one of 4 KiB
-            or less when all have: to hand it over by itself takes more). Without it the caller's containers keep all of them until the call returns: the memory of the outputs and of their
-            gradients is part of the peak of backward.
+            or less when all have: to hand it over by itself takes more). Without it the caller's containers keep all of
+            them until the call returns: the memory of the outputs and of their gradients is part of the peak of
+            backward.
 
     Returns:
         One gradient or None per input value. An input listed twice gets its gradient at the first place. What stood in
