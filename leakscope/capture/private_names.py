@@ -28,6 +28,7 @@ class Part(StrEnum):
     CONTEXTS = "distributed-autograd contexts are not told"
     COMPILED = "what torch.compile makes of calls that leakscope listens to is not told"
     DEVICE = "memory on another vendor's accelerator is not told"
+    WORKERS = "what the workers of a DataLoader take is not told"
     BLOCKS = "which of the allocator's blocks is whose is not told"
 
 
@@ -123,7 +124,7 @@ def nothing(*_: object) -> None:
 @cache
 def lacking() -> tuple[Private, ...]:
     """What of the table this torch lacks; found when first asked, in less than a millisecond."""
-    from leakscope.capture.torch_private import past_modes  # fills the table
+    from leakscope.capture.torch_private import past_modes
 
     with past_modes():
         return tuple(private for private in TABLE if not private.is_there())

@@ -35,6 +35,7 @@ from leakscope.capture.schedule.rank_state import RankStateFile
 from leakscope.capture.schedule.steps import MARK, StepClock, Tick
 from leakscope.capture.shortages import Shortages
 from leakscope.capture.watched_steps import WatchedSteps
+from leakscope.capture.workers.loaders import LoaderWorkers
 from leakscope.options import Options, When
 from leakscope.record.folder import RankFolder
 from leakscope.record.kinds import Occasion
@@ -69,6 +70,7 @@ class Recorder:
         )
         self._device = self._looks.device = DeviceMemory(self._folder, options.snapshot, options.budget)
         self._watched_steps = WatchedSteps(options, self._folder, self._sites, self._device, self._lifetimes)
+        self._loaders = LoaderWorkers(self._folder.append, self._folder.note, options.budget)
         self._handover = Handover(self._folder, self._schedule, self._watched_steps)
         self._comm: CommMonitor | None = None
         self._stuck: Stuck | None = None
@@ -96,6 +98,7 @@ class Recorder:
         failures.steps = lambda: self.steps
         failures.look = lambda: self._shortages.look_at_device_failure(self.steps)
         self._device.attach(self.patches)
+        self._loaders.install(self.patches)
         if not options.by_hand:
             if options.step_function is not None:
                 self._handover.expect(options.step_function)
@@ -168,7 +171,8 @@ class Recorder:
         self._watched_steps.step_ended(self.steps)
         self._shortages.look_if_near(self.steps, inside=False, counted=counted.bytes)
         self._peers.answer_if_one_failed()
-        self._schedule.also(CLOCK.perf_counter() - ended)
+        aside = self._loaders.step_ended(self.steps, self.steps == self._schedule.steps)
+        self._schedule.also(CLOCK.perf_counter() - ended + aside)
         if self.steps == self._schedule.steps:
             self._finish_looking()
         else:

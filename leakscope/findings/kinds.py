@@ -23,6 +23,7 @@ class RuleName(StrEnum):
     IDLE_MEMORY = "idle-memory"
     RANK_SKEW = "rank-skew"
     ALLOCATOR = "allocator"
+    WORKER_COPIES = "worker-copies"
 
 
 class Severity(StrEnum):

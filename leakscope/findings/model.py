@@ -21,6 +21,7 @@ from leakscope.findings.facts import (
 from leakscope.findings.kinds import FreedBy, HopStatus, Origin, Severity
 from leakscope.findings.ledger import LedgerInterval
 from leakscope.findings.why import HopReason, Why, WhyUnjudged
+from leakscope.findings.workers.ledger import LoaderMemory
 from leakscope.graph.model import ObjectKind
 from leakscope.record.suppression import Suppression
 from leakscope.units import bytes_text
@@ -315,6 +316,9 @@ class Findings:
     """What collecting freed and cost, and whether less of it would do."""
     drag: tuple[RunFacts, ...] = ()
     """How long the memory of a watched step lay unused, and how much of its peak."""
+
+    loaders: Mapping[int, tuple[LoaderMemory, ...]] = field(default_factory=dict)
+    """Rank to what the workers of its data loaders took: memory of other processes, in no other figure."""
 
     def __repr__(self) -> str:
         leaks = sum(finding.retained_bytes for finding in self.findings if finding.severity == Severity.LEAK)

@@ -113,3 +113,5 @@ class RowTag(StrEnum):
     UNJUDGED = "unjudged"
     NEAR = "near"
     PEER = "peer"
+    STARTED = "started"
+    READ = "read"

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from leakscope.record.rows.host import AllocationFailure, GcFreeze, MemoryShortage, MemoryThere
     from leakscope.record.rows.lifetimes import LifetimeRow
     from leakscope.record.rows.objects import GainingContainer
+    from leakscope.record.rows.workers import WorkersRow
 
 
 @dataclass(frozen=True)
@@ -157,6 +158,8 @@ class Rank:
     """What gc.freeze() would save, where the gc diff was taken."""
     host_memory: tuple[MemoryThere, ...] = ()
     """What the host lets it have; none in runs of the first versions."""
+    loader_workers: tuple[WorkersRow, ...] = ()
+    """What the workers of its data loaders took; none where it has none, and in runs of the first versions."""
     clocks: tuple[StepsBy, ...] = ()
     """What ended the steps, one after the other; none in runs of the first versions."""
     processes: tuple[StartedProcess, ...] = ()
@@ -176,6 +179,7 @@ ROWS = frozenset(
     (
         "operations", "final_operation", "contexts", "lifetimes", "device_steps", "device_blocks", "device_failures",
         "allocation_failures", "memory_shortages", "gc_freezes", "host_memory",
+        "loader_workers",
     )
 )  # fmt: skip
 """Fields of a rank that hold rows of its files: many, and their text is as the run wrote it."""

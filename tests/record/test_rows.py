@@ -25,6 +25,7 @@ from leakscope.record.rows.host import SHORTAGE_ROWS, AllocationFailure, GcFreez
 from leakscope.record.rows.lifetimes import LIFETIME_ROWS
 from leakscope.record.rows.objects import GainingContainer
 from leakscope.record.rows.row import LARGEST, Row, Signed, from_json, from_line, to_json, to_line
+from leakscope.record.rows.workers import WORKERS_ROWS
 from tests.support.heap_text import heap_from
 
 OF_FIELD: dict[str, tuple[type[Row], ...]] = {
@@ -38,6 +39,7 @@ OF_FIELD: dict[str, tuple[type[Row], ...]] = {
     "memory_shortages": SHORTAGE_ROWS,
     "gc_freezes": (GcFreeze,),
     "host_memory": (MemoryThere,),
+    "loader_workers": WORKERS_ROWS,
 }
 """The fields of a rank that hold rows, with the kinds of their file."""
 KINDS = [(name, kind) for name, kinds in OF_FIELD.items() for kind in kinds]

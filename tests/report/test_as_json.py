@@ -12,6 +12,7 @@ from leakscope.findings.model import Findings, RankSummary
 from leakscope.report import FORMATS
 
 TOP = {
+    "loader_workers",
     "format",
     "leakscope",
     "verdict",

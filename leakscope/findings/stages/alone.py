@@ -9,6 +9,7 @@ from leakscope.findings.memory.device_oom import device_failures
 from leakscope.findings.memory.oom import shortage_of
 from leakscope.findings.peak.drag import drag
 from leakscope.findings.stages.case import JudgedRank, RankCase
+from leakscope.findings.workers.ledger import loaders_of
 
 
 def judged_alone(case: RankCase) -> JudgedRank:
@@ -37,4 +38,5 @@ def judged_alone(case: RankCase) -> JudgedRank:
         shortage=shortage_of(rank),
         device_failures=device_failures(rank),
         drag=drag(rank),
+        loaders=loaders_of(rank),
     )

@@ -14,6 +14,7 @@ from leakscope.findings.memory.account import Account
 from leakscope.findings.memory.balance import Balance
 from leakscope.findings.memory.oom import Shortage
 from leakscope.findings.model import Finding, Findings, RankSummary, Unjudged
+from leakscope.findings.workers.ledger import LoaderMemory
 from leakscope.record.model import Look, Rank, Run
 
 
@@ -82,6 +83,7 @@ class JudgedRank:
     shortage: Shortage
     device_failures: tuple[RunFacts, ...]
     drag: tuple[RunFacts, ...]
+    loaders: tuple[LoaderMemory, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ from dataclasses import replace
 from leakscope.findings.comm.operations import beyond_contexts, context_findings, dropped_work_findings
 from leakscope.findings.compare_ranks import skew_findings
 from leakscope.findings.memory.allocator import allocator_findings
+from leakscope.findings.memory.worker_copies import copies_findings
 from leakscope.findings.model import Unjudged
 from leakscope.findings.ownership.library_retention import kept_by_library
 from leakscope.findings.peak.late_release import late_release_findings, late_release_unjudged
@@ -28,6 +29,7 @@ def add_memory_of_rank(case: RankCase) -> RankCase:
             *kept.values(),
             *late_release_findings(case.rank, case.min_bytes, kept),
             *idle_findings(case.rank, case.min_bytes, case.findings),
+            *copies_findings(case.rank, case.min_bytes),
         ),
         unjudged=(*case.unjudged, *late_release_unjudged(case.rank)),
     )

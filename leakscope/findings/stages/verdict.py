@@ -45,6 +45,7 @@ def give_verdict(case: Case) -> Case:
             *(failure for rank in case.ranks for failure in rank.device_failures),
         ),
         gc_advice=gc_advice(run, shown),
+        loaders={rank.number: rank.loaders for rank in case.ranks if rank.loaders},
         drag=tuple(fact for rank in case.ranks for fact in rank.drag),
     )
     return replace(case, judged=judged)

@@ -22,6 +22,7 @@ from leakscope.record.rows.device import DeviceBlocks, DeviceFailure, DeviceStep
 from leakscope.record.rows.host import SHORTAGE_ROWS, AllocationFailure, GcFreeze, MemoryThere
 from leakscope.record.rows.lifetimes import LIFETIME_ROWS
 from leakscope.record.rows.row import Row, from_json, from_line
+from leakscope.record.rows.workers import WORKERS_ROWS
 
 if TYPE_CHECKING:
     from leakscope.allocator.figures import SnapshotReport
@@ -88,6 +89,7 @@ def read_rows(path: Path, damage: Damage) -> dict[str, Any]:
         "memory_shortages": rows(*SHORTAGE_ROWS),
         "gc_freezes": rows(GcFreeze),
         "host_memory": rows(MemoryThere),
+        "loader_workers": rows(*WORKERS_ROWS),
         "clocks": rows(StepsBy),
         "processes": rows(StartedProcess),
         "recording_ended": rows(RecordingEnded),

@@ -8,6 +8,7 @@ from typing import Any
 
 from leakscope.findings.ledger import LedgerInterval, by_kind
 from leakscope.findings.model import Cut, Finding, Findings, Hop, RankSummary
+from leakscope.findings.workers.ledger import LoaderMemory, WorkerLine
 from leakscope.record.ends import as_written
 from leakscope.record.model import Run
 from leakscope.record.suppression import Suppression
@@ -43,6 +44,7 @@ def as_data(run: Run, findings: Findings) -> dict[str, Any]:
         "out_of_memory": list(run_text(findings.out_of_memory)),
         "gc_advice": list(run_text(findings.gc_advice)),
         "drag": list(run_text(findings.drag)),
+        "loader_workers": {str(rank): list(map(_loader, findings.loaders[rank])) for rank in sorted(findings.loaders)},
         "ranks": {str(number): _rank(findings.ranks[number]) for number in sorted(findings.ranks)},
     }
 
@@ -144,6 +146,39 @@ def _interval(interval: LedgerInterval) -> dict[str, Any]:
         "counted_bytes": interval.counted_bytes,
         "lines": by_kind(interval.lines),
     }
+
+
+def _loader(loader: LoaderMemory) -> dict[str, Any]:
+    started = loader.started
+    return {
+        "dataset": started.dataset,
+        "started_at": started.started_at or None,
+        "method": started.method,
+        "workers": [asdict(worker) for worker in loader.workers],
+        "persistent": started.persistent,
+        "lives": loader.lives,
+        "step": loader.step,
+        "unique_bytes": loader.unique_bytes,
+        "proportional_bytes": loader.proportional_bytes,
+        "lines": list(map(_worker_line, loader.lines)),
+        "growth": [
+            {
+                "life": interval.life,
+                "from_step": interval.from_step,
+                "to_step": interval.to_step,
+                "unique_bytes": interval.unique_bytes,
+                "lines": list(map(_worker_line, interval.lines)),
+            }
+            for interval in loader.intervals
+        ],
+        "prefetched_bytes": loader.sent_bytes,
+        "prefetched_batches_at_most": loader.most_sent,
+        "pinned_bytes": loader.pinned_bytes,
+    }
+
+
+def _worker_line(line: WorkerLine) -> dict[str, Any]:
+    return {"kind": line.kind, "bytes": line.bytes, "holder": line.holder or None}
 
 
 def _rank(summary: RankSummary) -> dict[str, Any]:

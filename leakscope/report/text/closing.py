@@ -23,6 +23,7 @@ from leakscope.report.wording import (
     leaks,
     ledger_table,
     library,
+    loader_in_short,
     notes,
     of_block,
     plural,
@@ -58,6 +59,7 @@ def closing_lines(run: Run, findings: Findings, groups: tuple[RankGroup, ...], p
         *_avoidable(findings),
         *_listed("Library", library(findings), findings),
         *_listed("Notes", notes(findings), findings),
+        *_workers(findings),
         *_collecting(findings),
         *_named("Device", device_text(run)),
         *(() if at_length or of_block(run) else _ranks(run, groups)),
@@ -108,6 +110,15 @@ def _listed(name: str, found: tuple[Finding, ...], findings: Findings) -> Iterat
         yield name if index == 0 else "", told
     if len(found) > SHOWN:
         yield "", f"and {len(found) - SHOWN} more"
+
+
+def _workers(findings: Findings) -> Iterator[tuple[str, str]]:
+    """The loader whose workers took most."""
+    found = [loader for loaders in findings.loaders.values() for loader in loaders]
+    if found:
+        largest = max(found, key=lambda loader: loader.unique_bytes)
+        more = f"; and {plural(len(found) - 1, 'more loader')}" if len(found) > 1 else ""
+        yield "Workers", f"{loader_in_short(largest)}{more}"
 
 
 def _collecting(findings: Findings) -> Iterator[tuple[str, str]]:

@@ -6,7 +6,16 @@ from collections.abc import Iterator, Sequence
 
 from leakscope.findings.model import Findings
 from leakscope.report.text.lines import Line, wrapped
-from leakscope.report.wording import ledger_table, like_text, lines_text, plural, rose_text
+from leakscope.report.wording import (
+    ledger_table,
+    like_text,
+    lines_text,
+    loader_notes,
+    loader_text,
+    plural,
+    rose_text,
+    worker_line_text,
+)
 from leakscope.units import bytes_text
 
 _RANKS_SHOWN = 4
@@ -34,4 +43,27 @@ def ledger_lines(findings: Findings, groups: Sequence[Sequence[int]] = (), verbo
             yield from wrapped(told, "  ", "    ")
     if rest := sum(1 + more for _, more, _ in tables[_RANKS_SHOWN:]):
         yield f"and {plural(rest, 'more rank')} that grew by less"
+    yield ""
+
+
+def worker_lines(findings: Findings) -> Iterator[Line]:
+    """The loaders of each rank with what makes up the memory of their workers; nothing where none has workers."""
+    found = [(rank, loader) for rank, loaders in sorted(findings.loaders.items()) for loader in loaders]
+    if not found:
+        return
+    yield from ("Loader workers", "==============")
+    for rank, loader in found:
+        of_rank = f"rank {rank}: " if len(findings.ranks) > 1 else ""
+        yield from wrapped(f"{of_rank}{loader_text(loader)}", "", "  ")
+        for line in loader.lines:
+            if line.bytes:
+                first = f"  {bytes_text(line.bytes):>12}  "
+                yield from wrapped(worker_line_text(line), first, " " * len(first))
+        each = (
+            f"worker {one.worker}: {bytes_text(one.unique_bytes)} unique, {bytes_text(one.proportional_bytes)} "
+            f"proportional, grew by {bytes_text(one.grew_bytes)}"
+            for one in loader.workers
+        )
+        for text in (*each, *loader_notes(loader)):
+            yield from wrapped(text, "  - ", "    ")
     yield ""

@@ -13,7 +13,7 @@ from leakscope.report.text.avoidable import avoidable_lines
 from leakscope.report.text.brief import brief_finding_lines
 from leakscope.report.text.closing import closing_lines
 from leakscope.report.text.finding import finding_lines
-from leakscope.report.text.ledger import ledger_lines
+from leakscope.report.text.ledger import ledger_lines, worker_lines
 from leakscope.report.text.lines import WIDTH, Cropped, Line, field_lines, laid_out, wrapped
 from leakscope.report.text.ranks import rank_lines
 from leakscope.report.text.small_print import small_print
@@ -74,6 +74,7 @@ def _whole(run: Run, findings: Findings) -> Iterator[Line]:
     yield from (*verdict_lines(run, findings), *about_lines(run), "")
     yield from _section(run, "leak", leaks(findings), whole=True)
     yield from (*avoidable_lines(run, findings), *ledger_lines(findings, verbose=True))
+    yield from worker_lines(findings)
     yield from _aside(run, findings, whole=True)
     yield from (*rank_lines(run, findings, rank_groups(run, findings), verbose=True), "")
     if device := list(device_lines(run)):

@@ -64,6 +64,7 @@ from leakscope.report.wording.verdict.known import suppressed_by_text, suppressi
 from leakscope.report.wording.verdict.ledger import kinds_text, ledger_table, lines_text, rose_text
 from leakscope.report.wording.verdict.next_step import cut_in_short, first_cut, next_text
 from leakscope.report.wording.verdict.why import unjudged_text, unjudged_together, why_text
+from leakscope.report.wording.workers.loaders import loader_in_short, loader_notes, loader_text, worker_line_text
 
 __all__ = [
     "advice",
@@ -103,6 +104,9 @@ __all__ = [
     "lines_text",
     "listed_numbers",
     "listed_texts",
+    "loader_in_short",
+    "loader_notes",
+    "loader_text",
     "measured_text",
     "new_reasons",
     "next_text",
@@ -131,5 +135,6 @@ __all__ = [
     "when_text",
     "why_text",
     "within_text",
+    "worker_line_text",
     "would_be_freed",
 ]

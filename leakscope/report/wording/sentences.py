@@ -24,6 +24,7 @@ from leakscope.findings.memory.gc_advice import (
 from leakscope.findings.memory.oom import Alive, AllocationFailed, CameNear, CaughtUnseen, NoRoomToLook
 from leakscope.findings.memory.scattered import ScatteredFacts
 from leakscope.findings.memory.unattributed import UnattributedFacts
+from leakscope.findings.memory.worker_copies import CopiesFacts
 from leakscope.findings.model import Finding
 from leakscope.findings.ownership.facts import LibraryDragFacts, RetentionFacts
 from leakscope.findings.ownership.sayings import saying_of
@@ -44,6 +45,7 @@ from leakscope.findings.rules.view_hold import ViewFacts
 from leakscope.record.model import Run
 from leakscope.report.wording import comm, cycles, growth, holders, memory, objects, peak
 from leakscope.report.wording.numbers import like_text, listed_numbers, one_of_each
+from leakscope.report.wording.workers import loaders
 from leakscope.units import bytes_text
 
 Sentence = Callable[[Finding, Any], str]
@@ -78,6 +80,7 @@ SENTENCES: Mapping[type, tuple[Sentence, Sentence]] = {
     PendingFacts: (memory.pending_title, memory.pending_advice),
     OutsideFacts: (memory.outside_title, memory.outside_advice),
     RetriesFacts: (memory.retries_title, memory.retries_advice),
+    CopiesFacts: (loaders.copies_title, loaders.copies_advice),
     CaughtFacts: (memory.caught_title, memory.caught_advice),
 }
 """Facts to the functions that make a title and an advice of them."""

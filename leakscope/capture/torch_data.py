@@ -1,0 +1,52 @@
+"""What of torch's DataLoader is nobody's promise: the iterator that starts workers, and what it is known to have."""
+
+from __future__ import annotations
+
+import multiprocessing
+from typing import Any
+
+from leakscope.capture.heap.raw_types import instance_dict
+from leakscope.capture.private_names import Part, bind
+
+LOADER_ITERATOR = bind("torch.utils.data.dataloader._MultiProcessingDataLoaderIter", Part.WORKERS)
+"""Starts the workers when it is made, and ends them in `ENDS_WORKERS`."""
+ENDS_WORKERS = "_shutdown_workers"
+bind(f"torch.utils.data.dataloader._MultiProcessingDataLoaderIter.{ENDS_WORKERS}", Part.WORKERS)
+
+
+_CONTEXT = "_DataLoader__multiprocessing_context"
+
+
+def setting(loader: Any, name: str) -> Any:
+    """What a loader was made with; no property of the user's is run."""
+    return (instance_dict(loader, type(loader)) or {}).get(name)
+
+
+def method_of(loader: Any) -> str:
+    """How a loader starts its workers: `fork`. Nothing is decided by asking."""
+    context = setting(loader, _CONTEXT)
+    named = None if context is None else context.get_start_method(allow_none=True)
+    # the first is the default
+    return str(named or multiprocessing.get_start_method(allow_none=True) or multiprocessing.get_all_start_methods()[0])
+
+
+def workers_of(iterator: Any) -> list[Any]:
+    """The processes that an iterator has started, in the order of their ids; none where that is not known."""
+    workers = vars(iterator).get("_workers")
+    return list(workers) if type(workers) is list else []
+
+
+def pins(iterator: Any) -> bool:
+    """Whether a thread of this process copies an iterator's batches into pinned memory."""
+    return vars(iterator).get("_pin_memory_thread") is not None
+
+
+def pinned_bytes() -> int | None:
+    """Pinned memory that torch has out on this host; None where it does not count it, or no device is in use."""
+    import torch
+
+    cuda: Any = torch.cuda
+    statistics = getattr(cuda, "host_memory_stats", None)
+    if statistics is None or not cuda.is_initialized():
+        return None
+    return int(statistics().get("allocated_bytes.current", 0))

@@ -1,0 +1,155 @@
+"""Which loaders of the script's have workers now, and what do these take?"""
+
+from __future__ import annotations
+
+import sys
+import weakref
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from leakscope.capture.heap.raw_types import type_qualname
+from leakscope.capture.private_names import Part, lacks
+from leakscope.capture.process.clock import CLOCK
+from leakscope.capture.process.patches import Patches
+from leakscope.capture.source.user_frames import users_line
+from leakscope.capture.torch_data import (
+    ENDS_WORKERS,
+    LOADER_ITERATOR,
+    method_of,
+    pinned_bytes,
+    pins,
+    setting,
+    workers_of,
+)
+from leakscope.capture.workers.memory import copied_bytes, sent_by, taken_by
+from leakscope.capture.workers.readings import Readings
+from leakscope.capture.workers.shared import Shared, SharedContainers
+from leakscope.record.rows.workers import WorkerMemory, WorkersRead, WorkersRow, WorkersStarted
+
+
+@dataclass(frozen=True, eq=False)
+class _Started:
+    """The workers of one iterator."""
+
+    row: WorkersStarted
+    pids: tuple[int, ...]
+    shared: tuple[Shared, ...]
+    iterator: weakref.ref[Any]
+    """It is the script's."""
+
+
+class LoaderWorkers:
+    """Reads the workers of all loaders of one rank; without workers it costs a test of a list at each step."""
+
+    def __init__(self, note: Callable[[WorkersRow], object], tell: Callable[[str], object], budget: float) -> None:
+        self._note, self._tell = note, tell
+        self._readings = Readings(budget)
+        self._live: list[_Started] = []
+        self._loaders: dict[tuple[str, str, int], int] = {}
+        self._lives: dict[int, int] = {}
+        self._containers = SharedContainers()
+        self._began = CLOCK.perf_counter()
+        self._step = 0
+        self._aside = 0.0
+        self._told = False
+
+    def install(self, patches: Patches) -> None:
+        """Learn of each iterator that starts workers."""
+        if lacks(Part.WORKERS):
+            return
+        patches.call_before(LOADER_ITERATOR, "__init__", self._starting)
+        patches.call_after(LOADER_ITERATOR, "__init__", self._started)
+        patches.call_before(LOADER_ITERATOR, ENDS_WORKERS, self._ending)
+
+    def _starting(self, _: Any, loader: Any, *__: Any, **___: Any) -> None:
+        """Ahead of the fork: what is read of the dataset here no worker copies for it."""
+        began = CLOCK.perf_counter()
+        if method_of(loader) == "fork":
+            self._containers.find(setting(loader, "dataset"))
+        self._aside += CLOCK.perf_counter() - began
+
+    def _started(self, _: None, iterator: Any, loader: Any, *__: Any, **___: Any) -> None:
+        began = CLOCK.perf_counter()
+        pids = tuple(worker.pid for worker in workers_of(iterator))
+        if pids:
+            self._add(iterator, loader, pids, users_line(sys._getframe()))
+        elif not self._told:
+            self._told = True
+            self._tell("which processes the workers of a DataLoader are is not known: what they take is not told")
+        self._aside += CLOCK.perf_counter() - began
+
+    def _add(self, iterator: Any, loader: Any, pids: tuple[int, ...], at: str) -> None:
+        dataset = type_qualname(type(setting(loader, "dataset")))
+        number = self._loaders.setdefault((at, dataset, len(pids)), len(self._loaders))
+        life = self._lives[number] = self._lives.get(number, 0) + 1
+        method = method_of(loader)
+        shared = self._containers.found if method == "fork" else ()
+        row = WorkersStarted(
+            step=self._step,
+            loader=number,
+            life=life,
+            workers=len(pids),
+            method=method,
+            dataset=dataset,
+            started_at=at,
+            prefetch=setting(loader, "prefetch_factor"),
+            persistent=setting(loader, "persistent_workers") is True,
+            pinned=pins(iterator),
+            shared=tuple(each.told for each in shared),
+        )
+        started = _Started(row, pids, shared, weakref.ref(iterator))
+        self._live.append(started)
+        self._note(row)
+        self._read([started])
+
+    def _ending(self, iterator: Any, *_: Any, **__: Any) -> None:
+        """The last that can be read of these workers."""
+        ending = [started for started in self._live if started.iterator() is iterator]
+        if ending:
+            began = CLOCK.perf_counter()
+            if self._readings.affords(began - self._began):
+                self._read(ending, last=True)
+            self._live = [started for started in self._live if started not in ending]
+            self._aside += CLOCK.perf_counter() - began
+
+    def step_ended(self, step: int, last: bool = False) -> float:
+        """Read all workers if that is due, at the `last` step in any case; gives the seconds spent outside of steps'
+        ends since the last one.
+        """
+        self._step = step
+        aside, self._aside = self._aside, 0.0
+        if self._live:
+            began = CLOCK.perf_counter()
+            self._live = [started for started in self._live if started.iterator() is not None]
+            if last or self._readings.due(step, began - self._began):
+                self._read(self._live)
+        return aside
+
+    def _read(self, some: Iterable[_Started], last: bool = False) -> None:
+        began = CLOCK.perf_counter()
+        for started in some:
+            memory = tuple(found for k, pid in enumerate(started.pids) if (found := _memory(k, pid, started.shared)))
+            if memory:
+                sent = sent_by(started.pids)
+                self._note(
+                    WorkersRead(
+                        step=self._step,
+                        loader=started.row.loader,
+                        life=started.row.life,
+                        workers=memory,
+                        sent_bytes=sum(sent.values()),
+                        sent=len(sent),
+                        pinned_bytes=pinned_bytes() if started.row.pinned else None,
+                        last=last,
+                    )
+                )
+        self._readings.taken(self._step, CLOCK.perf_counter() - began)
+
+
+def _memory(worker: int, pid: int, shared: Iterable[Shared]) -> WorkerMemory | None:
+    taken = taken_by(pid)
+    if taken is None:
+        return None
+    copied = tuple(copied_bytes(pid, each.pages) or 0 for each in shared)
+    return WorkerMemory(worker, taken.unique, taken.proportional, taken.anonymous, taken.mapped, copied)
