@@ -54,7 +54,6 @@ class Recorder:
         self.steps = 0
         self.stopped = False
         self._guard = guard = self.patches.guard
-        guard.steps = lambda: self.steps
         self._step_over = guard.entry("end of a step", self._step)
         self._folder = RankFolder(options.folder, options.rank, options.elsewhere)
         self._rank_state = RankStateFile(options.rank_state, options.rank, options.world)
@@ -64,13 +63,16 @@ class Recorder:
         self._schedule = Schedule(options.warmup, options.steps, options.budget)
         self._sites = AllocationSites(self.patches.part())
         self._looks = Looks(options, self._folder, self._counter, self._sites, self._own_objects, given)
-        self._peers = Peers(self._rank_state, self._schedule, options, self._look_as_peer, self._look_for_failing_peer)
+        self._peers = Peers(
+            self._rank_state, self._schedule, options, self._look_as_peer,
+            lambda failing: self._shortages.look_for_peer(self.steps, failing),
+        )  # fmt: skip
         self._lifetimes = LifetimeTracker(
             options.warmup, self._at_peak, lambda: self._counter.fullest, self._sites.know
         )
         self._device = self._looks.device = DeviceMemory(self._folder, options.snapshot, options.budget)
         self._watched_steps = WatchedSteps(options, self._folder, self._sites, self._device, self._lifetimes)
-        self._loaders = LoaderWorkers(self._folder.append, self._folder.note, options.budget)
+        self._loaders = LoaderWorkers(self._folder, self._schedule)
         self._handover = Handover(self._folder, self._schedule, self._watched_steps)
         self._comm: CommMonitor | None = None
         self._stuck: Stuck | None = None
@@ -94,9 +96,8 @@ class Recorder:
         """Start listening."""
         options = self.options
         self._collections.install(self.patches)
-        failures = self._device.failures
-        failures.steps = lambda: self.steps
-        failures.look = lambda: self._shortages.look_at_device_failure(self.steps)
+        self._guard.steps = self._device.failures.steps = lambda: self.steps
+        self._device.failures.look = lambda: self._shortages.look_at_device_failure(self.steps)
         self._device.attach(self.patches)
         self._loaders.install(self.patches)
         if not options.by_hand:
@@ -171,8 +172,7 @@ class Recorder:
         self._watched_steps.step_ended(self.steps)
         self._shortages.look_if_near(self.steps, inside=False, counted=counted.bytes)
         self._peers.answer_if_one_failed()
-        aside = self._loaders.step_ended(self.steps, self.steps == self._schedule.steps)
-        self._schedule.also(CLOCK.perf_counter() - ended + aside)
+        self._schedule.also(self._loaders.step_ended(self.steps) - ended + CLOCK.perf_counter())
         if self.steps == self._schedule.steps:
             self._finish_looking()
         else:
@@ -208,9 +208,6 @@ class Recorder:
             self._comm.step_ended(step)
         with self._collections.not_listening():
             self._look(step, Occasion.PEER)
-
-    def _look_for_failing_peer(self, failing: int) -> None:
-        self._shortages.look_for_peer(self.steps, failing)
 
     def _own_objects(self) -> tuple[object, ...]:
         return (self, *self.__dict__.values(), self.__dict__)

@@ -17,7 +17,7 @@ from leakscope.report.formats.rule_help import rule_help
 
 MARKED = re.compile(r"^ *> (?:adds|edit|holds) +(\d+) \| (.*)$", re.MULTILINE)
 """The line to edit, as the report shows it."""
-AVOIDABLE = (RuleName.LATE_RELEASE, RuleName.IDLE_MEMORY)
+AVOIDABLE = (RuleName.LATE_RELEASE, RuleName.IDLE_MEMORY, RuleName.WORKER_COPIES)
 """Rules that the text does not name with what they tell: their scripts print the names."""
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +12,7 @@ from leakscope.capture.heap.raw_types import type_qualname
 from leakscope.capture.private_names import Part, lacks
 from leakscope.capture.process.clock import CLOCK
 from leakscope.capture.process.patches import Patches
+from leakscope.capture.schedule.looks import Schedule
 from leakscope.capture.source.user_frames import users_line
 from leakscope.capture.torch_data import (
     ENDS_WORKERS,
@@ -25,7 +26,8 @@ from leakscope.capture.torch_data import (
 from leakscope.capture.workers.memory import copied_bytes, sent_by, taken_by
 from leakscope.capture.workers.readings import Readings
 from leakscope.capture.workers.shared import Shared, SharedContainers
-from leakscope.record.rows.workers import WorkerMemory, WorkersRead, WorkersRow, WorkersStarted
+from leakscope.record.folder import RankFolder
+from leakscope.record.rows.workers import WorkerMemory, WorkersRead, WorkersStarted
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,9 +44,9 @@ class _Started:
 class LoaderWorkers:
     """Reads the workers of all loaders of one rank; without workers it costs a test of a list at each step."""
 
-    def __init__(self, note: Callable[[WorkersRow], object], tell: Callable[[str], object], budget: float) -> None:
-        self._note, self._tell = note, tell
-        self._readings = Readings(budget)
+    def __init__(self, folder: RankFolder, schedule: Schedule) -> None:
+        self._folder, self._schedule = folder, schedule
+        self._readings = Readings(schedule.budget)
         self._live: list[_Started] = []
         self._loaders: dict[tuple[str, str, int], int] = {}
         self._lives: dict[int, int] = {}
@@ -76,7 +78,9 @@ class LoaderWorkers:
             self._add(iterator, loader, pids, users_line(sys._getframe()))
         elif not self._told:
             self._told = True
-            self._tell("which processes the workers of a DataLoader are is not known: what they take is not told")
+            self._folder.note(
+                "which processes a DataLoader has started is not known: what its workers take is not told"
+            )
         self._aside += CLOCK.perf_counter() - began
 
     def _add(self, iterator: Any, loader: Any, pids: tuple[int, ...], at: str) -> None:
@@ -100,7 +104,7 @@ class LoaderWorkers:
         )
         started = _Started(row, pids, shared, weakref.ref(iterator))
         self._live.append(started)
-        self._note(row)
+        self._folder.append(row)
         self._read([started])
 
     def _ending(self, iterator: Any, *_: Any, **__: Any) -> None:
@@ -113,16 +117,16 @@ class LoaderWorkers:
             self._live = [started for started in self._live if started not in ending]
             self._aside += CLOCK.perf_counter() - began
 
-    def step_ended(self, step: int, last: bool = False) -> float:
-        """Read all workers if that is due, at the `last` step in any case; gives the seconds spent outside of steps'
-        ends since the last one.
+    def step_ended(self, step: int) -> float:
+        """Read all workers if that is due, at the last step of the run in any case; gives the seconds that were spent
+        otherwise than at the ends of steps since the last one.
         """
         self._step = step
         aside, self._aside = self._aside, 0.0
         if self._live:
             began = CLOCK.perf_counter()
             self._live = [started for started in self._live if started.iterator() is not None]
-            if last or self._readings.due(step, began - self._began):
+            if step == self._schedule.steps or self._readings.due(step, began - self._began):
                 self._read(self._live)
         return aside
 
@@ -132,7 +136,7 @@ class LoaderWorkers:
             memory = tuple(found for k, pid in enumerate(started.pids) if (found := _memory(k, pid, started.shared)))
             if memory:
                 sent = sent_by(started.pids)
-                self._note(
+                self._folder.append(
                     WorkersRead(
                         step=self._step,
                         loader=started.row.loader,

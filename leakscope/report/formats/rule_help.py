@@ -88,6 +88,11 @@ _HELP: Mapping[str, tuple[str, str]] = {
         "The allocator has reserved more than the tensors take.",
         "Look at the sizes of what is allocated, and at the settings of the allocator.",
     ),
+    RuleName.WORKER_COPIES: (
+        "A forked worker shares the parent's memory until it writes to it. To read a Python object is to write its "
+        "reference count, and the whole page that it lies on is copied",
+        "Keep the data in one block that has no reference counts: a numpy array, a torch tensor, an Arrow table.",
+    ),
 }
 
 
