@@ -34,8 +34,11 @@ from leakscope_cli.telling import note, tell_or_fail
     metavar="N",
     help="Frames of your code to tell of each place.",
 )
+@click.option("--at", type=click.IntRange(min=0), metavar="EVENT", help="Tell what was alive after this event as well.")
 @click.option("--compare", "comparing", is_flag=True, help="Two files: what the second holds that the first does not.")
-def snapshot(files: tuple[Path, ...], form: str, output: Path | None, frames: int, comparing: bool) -> None:
+def snapshot(
+    files: tuple[Path, ...], form: str, output: Path | None, frames: int, at: int | None, comparing: bool
+) -> None:
     """Read torch memory snapshots: who held the memory, and what grew.
 
     FILE is what torch.cuda.memory._dump_snapshot writes (also gzipped, or the page of torch's own viewer), or the
@@ -49,7 +52,7 @@ def snapshot(files: tuple[Path, ...], form: str, output: Path | None, frames: in
     from leakscope.report.snapshot.as_json import snapshot_json
     from leakscope.report.snapshot.as_text import snapshot_text
 
-    report = examine([path for file in files for path in _snapshots_in(file)], comparing, frames)
+    report = examine([path for file in files for path in _snapshots_in(file)], comparing, frames, at)
     render = {"text": snapshot_text, "json": snapshot_json, "html": snapshot_html}[form]
     if output is None:
         tell_or_fail(render(report))

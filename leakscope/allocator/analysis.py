@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 
-from leakscope.allocator.alive import Places, alive_at, by_site, end_stacks, places_of
 from leakscope.allocator.figures import (
     DeviceReport,
     History,
     HostReport,
+    Moment,
     OutOfMemory,
     PendingFrees,
     SnapshotReport,
@@ -16,8 +18,11 @@ from leakscope.allocator.figures import (
 )
 from leakscope.allocator.growth.steps import NO_STEPS, step_growth
 from leakscope.allocator.layout import fragmentation_of, pools_of
+from leakscope.allocator.moment.alive import Places, alive_at, by_site, end_stacks, places_of
+from leakscope.allocator.moment.categories import Category, categories_of
+from leakscope.allocator.moment.over_time import pool_peaks, regions_of, stream_peaks
+from leakscope.allocator.moment.room import room_at
 from leakscope.allocator.replaying import Replay, out_of_memory_events, replay
-from leakscope.allocator.room import room_at
 from leakscope.allocator.snapshot import (
     ALLOCATED,
     INACTIVE,
@@ -25,6 +30,7 @@ from leakscope.allocator.snapshot import (
     STATES,
     UNKNOWN,
     Action,
+    Ints,
     Snapshot,
     Trace,
 )  # fmt: skip
@@ -33,11 +39,14 @@ _POINTS = 600
 """Points a timeline is thinned to; each keeps the highest value of its stretch."""
 
 
-def analyse(snapshot: Snapshot, rank: int | None = None, frames: int = 1) -> SnapshotReport:
-    """The report on one snapshot, with `frames` of the user's frames for each place."""
+def analyse(snapshot: Snapshot, rank: int | None = None, frames: int = 1, at: int | None = None) -> SnapshotReport:
+    """The report on one snapshot.
+
+    Of each place `frames` of the user's frames are told, and of the event `at` what was alive after it.
+    """
     sites = places_of(snapshot, frames)
     used = {segment.device for segment in snapshot.segments} | {trace.device for trace in snapshot.traces if len(trace)}
-    devices = tuple(_device_report(snapshot, device, sites) for device in sorted(used or {0}))
+    devices = tuple(_device_report(snapshot, device, sites, at) for device in sorted(used or {0}))
     return SnapshotReport(snapshot.name, rank, devices, _host_report(snapshot), dict(snapshot.settings))
 
 
@@ -55,7 +64,7 @@ def _host_report(snapshot: Snapshot) -> HostReport | None:
     )
 
 
-def _device_report(snapshot: Snapshot, device: int, sites: Places) -> DeviceReport:
+def _device_report(snapshot: Snapshot, device: int, sites: Places, at: int | None) -> DeviceReport:
     played = replay(snapshot, device)
     trace = next((trace for trace in snapshot.traces if trace.device == device), None)
     blocks = snapshot.blocks
@@ -68,6 +77,7 @@ def _device_report(snapshot: Snapshot, device: int, sites: Places) -> DeviceRepo
     traced_peak = int(played.traced_curve.max(initial=0))
     live = played.live
     waiting = mine[state == PENDING_FREE]
+    kinds = categories_of(snapshot, played).over(played, blocks.requested[played.ghosts])
     return DeviceReport(
         device=device,
         events=played.events,
@@ -90,6 +100,10 @@ def _device_report(snapshot: Snapshot, device: int, sites: Places) -> DeviceRepo
         peak_event=peak,
         end_sites=by_site(sites, *end_stacks(snapshot, played, trace, active)),
         peak_sites=alive_at(snapshot, played, sites, peak),
+        peak_categories=_at_event(kinds, peak),
+        moment=_moment(snapshot, played, sites, kinds, at) if at is not None and at < played.events else None,
+        streams=stream_peaks(snapshot, played, trace) if trace else (),
+        regions=regions_of(played, trace, snapshot.annotations) if trace else (),
         growth=step_growth(played, trace, snapshot.annotations, sites.of, sites.stacks) if trace else NO_STEPS,
         pending=PendingFrees(
             blocks=len(waiting),
@@ -99,13 +113,30 @@ def _device_report(snapshot: Snapshot, device: int, sites: Places) -> DeviceRepo
             sites=by_site(sites, blocks.stack[waiting], blocks.size[waiting]),
         ),
         fragmentation=fragmentation_of(blocks, mine),
-        pools=pools_of(snapshot, device),
+        pools=pools_of(snapshot, device, pool_peaks(snapshot, played, trace) if trace else {}),
         out_of_memory=tuple(_failure(snapshot, played, trace, sites, event) for event in _failures(trace))
         if trace
         else (),
-        timeline=_timeline(played, trace),
+        timeline=_timeline(played, trace, kinds),
         notes=_notes(played, snapshot),
     )
+
+
+def _moment(snapshot: Snapshot, played: Replay, sites: Places, kinds: Mapping[Category, Ints], event: int) -> Moment:
+    return Moment(
+        event=event,
+        alive_bytes=int(played.curve[event]),
+        reserved_bytes=int(played.reserved_curve[event]),
+        categories=_at_event(kinds, event),
+        sites=alive_at(snapshot, played, sites, event),
+    )
+
+
+def _at_event(kinds: Mapping[Category, Ints], event: int) -> dict[str, int]:
+    if event < 0:
+        return {}
+    found = {str(kind): int(curve[event]) for kind, curve in kinds.items() if curve[event]}
+    return dict(sorted(found.items(), key=lambda entry: -entry[1]))
 
 
 def _action_counts(trace: Trace | None) -> dict[str, int]:
@@ -149,7 +180,7 @@ def _seconds(trace: Trace, event: int) -> float | None:
     return None if time < 0 else (time - int(trace.time_us[0])) / 1e6
 
 
-def _timeline(played: Replay, trace: Trace | None) -> Timeline:
+def _timeline(played: Replay, trace: Trace | None, kinds: Mapping[Category, Ints]) -> Timeline:
     """The curves, thinned so that every peak stays."""
     if trace is None or not played.events:
         return Timeline(False, (), (), ())
@@ -158,9 +189,10 @@ def _timeline(played: Replay, trace: Trace | None) -> Timeline:
     widths = np.diff(np.append(edges, played.events))
     alive = np.maximum.reduceat(played.curve, edges)
     reserved = np.maximum.reduceat(played.reserved_curve, edges)
+    by_kind = {str(kind): tuple(np.maximum.reduceat(curve, edges).tolist()) for kind, curve in kinds.items()}
     last = edges + widths - 1
     at = (trace.time_us[last] - trace.time_us[0]) / 1e6 if clock else last.astype(np.float64)
-    return Timeline(clock, tuple(at.tolist()), tuple(alive.tolist()), tuple(reserved.tolist()))
+    return Timeline(clock, tuple(at.tolist()), tuple(alive.tolist()), tuple(reserved.tolist()), by_kind)
 
 
 def _notes(played: Replay, snapshot: Snapshot) -> tuple[str, ...]:

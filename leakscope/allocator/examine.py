@@ -16,17 +16,20 @@ from leakscope.errors import LeakscopeError
 _COMPARED = ("a base", "a new one")
 
 
-def examine(paths: Sequence[Path], comparing: bool = False, frames: int = 1) -> SnapshotsReport:
+def examine(paths: Sequence[Path], comparing: bool = False, frames: int = 1, at: int | None = None) -> SnapshotsReport:
     """Read and analyse files, as ranks named by their file names or, with `comparing`, as a base and a new one.
 
-    Of each place `frames` of the user's frames are told. Files are read one after the other, so memory is that of the
-    largest. Raises Unreadable for a file that is no snapshot and LeakscopeError when two are to be compared and there
-    are not two.
+    Of each place `frames` of the user's frames are told, and of the event `at` what was alive after it. Files are read
+    one after the other, so memory is that of the largest. Raises Unreadable for a file that is no snapshot, and
+    LeakscopeError when two are to be compared and there are not two, or where no file has so many events.
     """
     reports: list[SnapshotReport] = []
     for path in paths:
         for snapshot in read_snapshots(path):
-            reports.append(analyse(snapshot, rank_in(path), frames))
+            reports.append(analyse(snapshot, rank_in(path), frames, at))
+    most = max((device.events for report in reports for device in report.devices), default=0)
+    if at is not None and at >= most:
+        raise LeakscopeError(f"there is no event {at}: the files hold {most} at the most, counted from 0")
     reports = _named_apart(paths, reports)
     if not comparing:
         reports.sort(key=lambda report: (report.rank is None, report.rank or 0))

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from leakscope.allocator.growth.steps import StepGrowth
 from leakscope.allocator.layout import Fragmentation, Pool
-from leakscope.allocator.room import Room
-from leakscope.allocator.sites import Site
+from leakscope.allocator.moment.over_time import Region, StreamPeak
+from leakscope.allocator.moment.room import Room
+from leakscope.allocator.sites import Site, SiteBytes
 
 
 class History(StrEnum):
@@ -22,17 +23,6 @@ class History(StrEnum):
 
 
 @dataclass(frozen=True)
-class SiteBytes:
-    """Bytes and number of allocations made at one site."""
-
-    site: Site
-    bytes: int
-    count: int
-    callers: tuple[str, ...] = ()
-    """The user's frames that called it, the nearest first, of the stack that made the most there; see `--frames`."""
-
-
-@dataclass(frozen=True)
 class Timeline:
     """Bytes alive and reserved over the trace."""
 
@@ -41,6 +31,20 @@ class Timeline:
     at: tuple[float, ...]
     alive: tuple[int, ...]
     reserved: tuple[int, ...]
+    categories: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    """Bytes alive of each category; where a point stands for several events, each one's own highest."""
+
+
+@dataclass(frozen=True)
+class Moment:
+    """What was alive right after one event."""
+
+    event: int
+    alive_bytes: int
+    reserved_bytes: int
+    categories: Mapping[str, int]
+    """Bytes by category, the largest first: judged from stacks and life spans."""
+    sites: tuple[SiteBytes, ...]
 
 
 @dataclass(frozen=True)
@@ -104,6 +108,12 @@ class DeviceReport:
     """-1 without a trace; the peak is then what is alive at the end."""
     end_sites: tuple[SiteBytes, ...]
     peak_sites: tuple[SiteBytes, ...]
+    peak_categories: Mapping[str, int]
+    """Bytes by category at the peak, the largest first: judged from stacks and life spans."""
+    moment: Moment | None
+    """What was asked for by `--at`."""
+    streams: tuple[StreamPeak, ...]
+    regions: tuple[Region, ...]
     growth: StepGrowth
     pending: PendingFrees
     fragmentation: Fragmentation

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from statistics import median_low
 
-from leakscope.allocator.figures import DeviceReport, History, SiteBytes, SnapshotReport
+from leakscope.allocator.figures import DeviceReport, History, SnapshotReport
 from leakscope.allocator.growth.steps import MIN_RISES
-from leakscope.allocator.sites import Site
+from leakscope.allocator.sites import Site, SiteBytes
 from leakscope.verdict import Verdict
 
 MIN_STEP_BYTES = 64 << 10

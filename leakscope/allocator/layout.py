@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -37,6 +38,8 @@ class Pool:
     reserved_bytes: int
     active_bytes: int
     pending_bytes: int
+    peak_bytes: int
+    """The most that was alive in it, as requested; without a history, and of the default pool, what is active."""
 
 
 def fragmentation_of(blocks: Blocks, mine: Chosen) -> Fragmentation:
@@ -54,13 +57,15 @@ def fragmentation_of(blocks: Blocks, mine: Chosen) -> Fragmentation:
     )
 
 
-def pools_of(snapshot: Snapshot, device: int) -> tuple[Pool, ...]:
-    """The pools of `device`, the default one first."""
+def pools_of(snapshot: Snapshot, device: int, peaks: Mapping[tuple[int, int], int]) -> tuple[Pool, ...]:
+    """The pools of `device`, the default one first; `peaks` are those of the private ones."""
     blocks = snapshot.blocks
     count = len(snapshot.segments)
     active, pending = np.zeros(count, np.int64), np.zeros(count, np.int64)
     np.add.at(active, blocks.segment, np.where(blocks.state == INACTIVE, 0, blocks.size))
     np.add.at(pending, blocks.segment, np.where(blocks.state == PENDING_FREE, blocks.size, 0))
+    requested = np.zeros(count, np.int64)
+    np.add.at(requested, blocks.segment, np.where(blocks.state == INACTIVE, 0, blocks.requested))
     members: dict[tuple[int, int], list[int]] = {}
     for index, segment in enumerate(snapshot.segments):
         if segment.device == device:
@@ -73,6 +78,7 @@ def pools_of(snapshot: Snapshot, device: int) -> tuple[Pool, ...]:
             reserved_bytes=sum(snapshot.segments[index].total_size for index in indexes),
             active_bytes=int(active[indexes].sum()),
             pending_bytes=int(pending[indexes].sum()),
+            peak_bytes=max(peaks.get(pool, 0), int(requested[indexes].sum())),
         )
         for pool, indexes in sorted(members.items())
     )

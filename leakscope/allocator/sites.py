@@ -60,6 +60,17 @@ class Site:
     """The line of the installed package that the user's line called, `einops/_backends.py:291 einsum`; or empty."""
 
 
+@dataclass(frozen=True)
+class SiteBytes:
+    """Bytes and number of allocations made at one site."""
+
+    site: Site
+    bytes: int
+    count: int
+    callers: tuple[str, ...] = ()
+    """The user's frames that called it, the nearest first, of the stack that made the most there; see `--frames`."""
+
+
 class StackPart(StrEnum):
     """Which part of a training step made an allocation, as its stack tells."""
 
@@ -91,7 +102,7 @@ def site_of(stack: Stack) -> Site:
     """
     inner: dict[SiteKind, Frame] = {}
     for frame in stack:
-        kind = _python_kind(frame.filename)
+        kind = python_kind(frame.filename)
         inner.setdefault(kind, frame)
         if kind == SiteKind.USER:
             package = inner.get(SiteKind.PACKAGE)
@@ -119,17 +130,18 @@ def part_of(stack: Stack, number: int = NOT_RECORDED) -> StackPart:
         return StackPart.COMMUNICATION
     if any(_OPTIMIZER.search(path) and frame.name == "step" for path, frame in zip(paths, stack, strict=True)):
         return StackPart.OPTIMIZER
-    python = {_python_kind(path) for path in paths}
+    python = {python_kind(path) for path in paths}
     return StackPart.FORWARD if python & {SiteKind.USER, SiteKind.PACKAGE, SiteKind.LIBRARY} else StackPart.OTHER
 
 
 def callers_of(stack: Stack, most: int) -> tuple[str, ...]:
     """The user's own frames that led to the site of `stack`, from the nearest on, `most` at the most."""
-    own = [frame for frame in stack if _python_kind(frame.filename) == SiteKind.USER]
+    own = [frame for frame in stack if python_kind(frame.filename) == SiteKind.USER]
     return tuple(_short(frame) for frame in own[1 : most + 1])
 
 
-def _python_kind(filename: str) -> SiteKind:
+def python_kind(filename: str) -> SiteKind:
+    """Whose line a Python file is; UNKNOWN for what is none."""
     path = filename.replace("\\", "/")
     if not (path.endswith(".py") or path.startswith(("<ipython-input", "<stdin>", "/tmp/ipykernel_"))):
         return SiteKind.UNKNOWN

@@ -15,8 +15,8 @@ from support.snapshot_building import TRAIN, block, event, freed, segment, snaps
 
 from leakscope.allocator import read_bytes, read_snapshots
 from leakscope.allocator.analysis import analyse
+from leakscope.allocator.moment.room import Help, Remedy, Room, room_at, segment_size
 from leakscope.allocator.replaying import replay
-from leakscope.allocator.room import Help, Remedy, Room, room_at, segment_size
 from leakscope.allocator.snapshot import Snapshot
 from leakscope.report.snapshot.wording import room_texts
 

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from leakscope.allocator.figures import DeviceReport, SiteBytes, SnapshotReport
+from leakscope.allocator.figures import DeviceReport, SnapshotReport
 from leakscope.allocator.judging import Comparison, SnapshotsReport
+from leakscope.allocator.sites import SiteBytes
 from leakscope.report.cleaning import cleaned, one_line
 from leakscope.report.snapshot.wording import (
     concern_text,
     facts,
     failure_texts,
     host_text,
+    kinds_text,
     room_texts,
+    settings_text,
     title,
     verdict_line,
 )
@@ -39,6 +42,8 @@ def snapshot_text(report: SnapshotsReport) -> str:
         lines += _ranks(report.snapshots)
     for snapshot in report.snapshots:
         lines += ["", one_line(title(snapshot))]
+        settings = settings_text(snapshot.settings)
+        lines += [f"  settings: {one_line(settings)}"] if settings else []
         for device in snapshot.devices:
             lines += _device(device, len(snapshot.devices) > 1)
         if snapshot.host is not None:
@@ -56,6 +61,20 @@ def _device(device: DeviceReport, several: bool) -> list[str]:
     for failure in device.out_of_memory[:1]:
         lines += [f"    {text}" for text in room_texts(failure)]
         lines += _sites("alive when memory ran out, by first user frame", failure.alive_sites)
+    if device.moment is not None:
+        moment = device.moment
+        lines.append(
+            f"  after event {moment.event}: {bytes_text(moment.alive_bytes)} alive of "
+            f"{bytes_text(moment.reserved_bytes)} reserved; {kinds_text(moment.categories)}"
+        )
+        lines += _sites("alive then, by first user frame", moment.sites)
+    if device.regions:
+        lines.append("  within annotated regions")
+        lines += [
+            f"    {bytes_text(region.peak_bytes):>12} at most  {bytes_text(region.left_bytes):>12} left by the last  "
+            f"{region.times:>4}x  {one_line(region.name)}"
+            for region in device.regions[:_ROWS]
+        ]
     growing = device.growth.growing
     if growing:
         lines.append("  allocated each step and never freed")

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from leakscope.allocator.figures import DeviceReport, HostReport, OutOfMemory, SnapshotReport
 from leakscope.allocator.judging import Concern, ConcernKind, SnapshotsReport
 from leakscope.allocator.layout import Fragmentation, Pool
-from leakscope.allocator.room import Help, Remedy, Room
+from leakscope.allocator.moment.room import Help, Remedy, Room
 from leakscope.allocator.sites import Site, SiteKind
 from leakscope.units import bytes_text, seconds_text
 from leakscope.verdict import Verdict
 
+_MOST_STREAMS = 4
+"""Streams told at the most, chosen."""
+_PRESET = {"pinned_num_register_threads": "1"}
+"""Settings of torch that are not off unasked (c10/cuda/CUDAAllocatorConfig.h)."""
 _MOST_SITES = 3
 """Places told in the first line, chosen."""
 
@@ -103,12 +109,16 @@ def facts(device: DeviceReport) -> tuple[tuple[str, str], ...]:
         ("history", history_text(device)),
         ("alive at the end", f"{bytes_text(device.requested_bytes)} in {_active_blocks(device)} blocks"),
         ("peak", peak_text(device)),
+        ("by kind", f"{kinds_text(device.peak_categories)} at the peak") if device.peak_categories else ("", ""),
         ("reserved", f"{bytes_text(device.reserved_bytes)} in {device.segments} segments"),
         ("fragmentation", _fragmentation(device.fragmentation)),
     ]
     if device.pending.blocks or device.pending.requests or device.pending.highest_bytes:
         at_end = f"{bytes_text(device.pending.bytes)} in {device.pending.blocks} blocks at the end"
         rows.append(("pending frees", f"{at_end}, at most {bytes_text(device.pending.highest_bytes)} during the trace"))
+    if len(device.streams) > 1:
+        peaks = [f"{bytes_text(peak.peak_bytes)} on {peak.stream}" for peak in device.streams[:_MOST_STREAMS]]
+        rows.append(("stream peaks", ", ".join(peaks)))
     rows += [
         (f"private pool {pool.pool[0]},{pool.pool[1]}", _pool(pool)) for pool in device.pools if pool.pool != (0, 0)
     ]
@@ -117,7 +127,20 @@ def facts(device: DeviceReport) -> tuple[tuple[str, str], ...]:
         how = f"inferred, as allocations repeat themselves from {growth.marker} on"
         marked = f"each from one {growth.marker} to the next"
         rows.append(("steps", f"{growth.steps} complete, {how if growth.inferred else marked}"))
-    return tuple(rows)
+    return tuple(row for row in rows if row[0])
+
+
+def kinds_text(categories: Mapping[str, int]) -> str:
+    """`activation 1.20 GiB, parameter 300.00 MiB, ... (judged from stacks and life spans)`."""
+    told = ", ".join(f"{kind} {bytes_text(count)}" for kind, count in categories.items())
+    return f"{told} (judged from stacks and life spans)"
+
+
+def settings_text(settings: Mapping[str, str]) -> str:
+    """The allocator's settings that are not as torch has them unasked; empty where all are."""
+    plain = {"", "0", "0.0", "-1", "False", "None", "[]", "{}"}
+    own = {name: value for name, value in settings.items() if value not in plain and _PRESET.get(name) != value}
+    return ", ".join(f"{name}={value}" for name, value in own.items())
 
 
 def _fragmentation(scraps: Fragmentation) -> str:
@@ -132,9 +155,8 @@ def _fragmentation(scraps: Fragmentation) -> str:
 
 def _pool(pool: Pool) -> str:
     pending = f", {bytes_text(pool.pending_bytes)} pending" if pool.pending_bytes else ""
-    return (
-        f"{bytes_text(pool.active_bytes)} active of {bytes_text(pool.reserved_bytes)} reserved{pending} ({pool.owner})"
-    )
+    active = f"{bytes_text(pool.active_bytes)} active of {bytes_text(pool.reserved_bytes)} reserved{pending}"
+    return f"{active}, at most {bytes_text(pool.peak_bytes)} ({pool.owner})"
 
 
 def _active_blocks(device: DeviceReport) -> int:

@@ -6,9 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from leakscope.allocator.figures import SiteBytes
 from leakscope.allocator.replaying import Chosen, Replay
-from leakscope.allocator.sites import UNTRACED, Site, callers_of, sites_of
+from leakscope.allocator.sites import UNTRACED, Site, SiteBytes, callers_of, sites_of
 from leakscope.allocator.snapshot import NO_FRAMES, Indexes, Ints, Snapshot, Stack, Trace
 
 

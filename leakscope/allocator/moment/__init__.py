@@ -1,0 +1,1 @@
+"""What was alive at one moment, by line and by kind, and why was there no room for more?"""

@@ -1,0 +1,128 @@
+"""What kind of tensor is each allocation? Judged from the stack that made it and from when it died.
+
+A snapshot does not say what a tensor is for, so all of this is an estimate, and told as one.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+import numpy as np
+
+from leakscope.allocator.replaying import Replay
+from leakscope.allocator.sites import SiteKind, StackPart, part_of, python_kind
+from leakscope.allocator.snapshot import NO_FRAMES, NOT_RECORDED, Codes, Frame, Ints, Snapshot, Stack
+
+
+class Category(StrEnum):
+    """What an allocation is for."""
+
+    PARAMETER = "parameter"
+    GRADIENT = "gradient"
+    """Of a weight or, for a moment, of an activation."""
+    OPTIMIZER_STATE = "optimizer state"
+    ACTIVATION = "activation"
+    COMMUNICATION = "communication"
+    WORKSPACE = "workspace"
+    """Of a library such as cuBLAS, or of the optimizer's arithmetic."""
+    UNKNOWN = "unknown"
+
+
+CATEGORIES = tuple(Category)
+"""The categories indexed by `Categories.traced` and `Categories.ghosts`."""
+_WORKSPACE = re.compile(r"workspace|cublas|cudnn|cusolver|cusparse|cufft|magma", re.IGNORECASE)
+_MADE_ONCE = frozenset(
+    {
+        "__init__",
+        "reset_parameters",
+        "load_state_dict",
+        "_load_from_state_dict",
+        "_apply",
+        "create_weights",
+        "_parameter",
+    }
+)
+"""Functions in which parameters are made or moved to the device."""
+_MODULE = re.compile(r"(^|/)torch/nn/modules/\w+\.py$")
+
+
+@dataclass(frozen=True, eq=False)
+class Categories:
+    """The category of everything that a replay knows, as indexes into `CATEGORIES`."""
+
+    traced: Codes
+    """Of each allocation of the trace."""
+    ghosts: Codes
+    """Of each active block whose allocation the trace does not hold."""
+
+    def over(self, played: Replay, ghost_sizes: Ints) -> dict[Category, Ints]:
+        """Bytes alive of each category after each event; their sum is `Replay.curve`."""
+        curves = {}
+        for code, category in enumerate(CATEGORIES):
+            mine = self.traced == code
+            change = np.zeros(played.events + 1, np.int64)
+            np.add.at(change, played.born[mine], played.sizes[mine])
+            np.subtract.at(change, played.died[mine], played.sizes[mine])
+            curve = np.cumsum(change[:-1]) + int(ghost_sizes[self.ghosts == code].sum())
+            if category == Category.UNKNOWN:
+                lost = np.zeros(played.events, np.int64)
+                np.add.at(lost, played.unknown_frees, played.unknown_sizes)
+                curve += int(lost.sum()) - np.cumsum(lost)
+            if curve.any():
+                curves[category] = curve
+        return curves
+
+
+def categories_of(snapshot: Snapshot, played: Replay) -> Categories:
+    """Judge every allocation; one look at each stack, and numpy for the rest."""
+    parts = np.array([_LETTERS[part_of(stack, number)] for number, stack in enumerate(snapshot.stacks)], np.int64)
+    own = np.array([_CODES[_of_stack(stack, number)] for number, stack in enumerate(snapshot.stacks)], np.uint8)
+    traced = own[played.stacks] if len(own) else np.zeros(len(played.born), np.uint8)
+    part = parts[played.stacks] if len(parts) else traced.astype(np.int64)
+    steps = np.isin(part, (_LETTERS[StackPart.FORWARD], _LETTERS[StackPart.BACKWARD]))
+    # what the optimizer makes and drops before the next pass is no state of it
+    after = np.append(played.born[steps], played.events)
+    following = after[np.searchsorted(after[:-1], played.born, "right")]
+    brief = (part == _LETTERS[StackPart.OPTIMIZER]) & (played.died <= following) & (played.died < played.events)
+    traced[brief] = _CODES[Category.WORKSPACE]
+    # what a pass made outside of any module and what died is an activation too
+    passing = (part == _LETTERS[StackPart.FORWARD]) & (traced == _CODES[Category.UNKNOWN])
+    traced[passing & (played.died < played.events)] = _CODES[Category.ACTIVATION]
+    held = snapshot.blocks.stack[played.ghosts]
+    return Categories(traced, own[held] if len(own) else np.zeros(len(held), np.uint8))
+
+
+_LETTERS: Mapping[StackPart, int] = {part: code for code, part in enumerate(StackPart)}
+_CODES: Mapping[Category, int] = {category: code for code, category in enumerate(CATEGORIES)}
+
+
+def _of_stack(stack: Stack, number: int) -> Category:
+    if number == NOT_RECORDED:
+        return Category.UNKNOWN
+    if any(_WORKSPACE.search(frame.name) for frame in stack):
+        return Category.WORKSPACE
+    part = part_of(stack, number)
+    if part == StackPart.COMMUNICATION:
+        return Category.COMMUNICATION
+    if part == StackPart.BACKWARD or number == NO_FRAMES:
+        return Category.GRADIENT
+    if part == StackPart.OPTIMIZER:
+        return Category.OPTIMIZER_STATE
+    if part == StackPart.RECOMPUTED:
+        return Category.ACTIVATION
+    return _of_pass(stack) if part == StackPart.FORWARD else Category.UNKNOWN
+
+
+def _of_pass(stack: Sequence[Frame]) -> Category:
+    """A parameter where a module is made, an activation where one runs."""
+    paths = [frame.filename.replace("\\", "/") for frame in stack]
+    for path, frame in zip(paths, stack, strict=True):
+        of_module = _MODULE.search(path) is not None
+        if frame.name in _MADE_ONCE and (of_module or python_kind(path) in (SiteKind.USER, SiteKind.PACKAGE)):
+            return Category.PARAMETER
+        if of_module or frame.name == "forward":
+            return Category.ACTIVATION
+    return Category.UNKNOWN

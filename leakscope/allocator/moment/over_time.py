@@ -1,0 +1,116 @@
+"""How did the memory of each stream, pool and annotated region change over the trace?"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from leakscope.allocator.replaying import Replay
+from leakscope.allocator.snapshot import Annotation, Ints, Snapshot, Trace
+
+_MOST_REGIONS = 64
+"""Names of annotated regions told at the most, chosen."""
+
+
+@dataclass(frozen=True)
+class StreamPeak:
+    """The most that was alive of what was made on one stream."""
+
+    stream: int
+    peak_bytes: int
+    event: int
+
+
+@dataclass(frozen=True)
+class Region:
+    """What happened within an annotation (`record_function`), numbers in its name left out."""
+
+    name: str
+    times: int
+    peak_bytes: int
+    """The most that was alive within it."""
+    left_bytes: int
+    """What its last time left alive more than there was before."""
+
+
+def stream_peaks(snapshot: Snapshot, played: Replay, trace: Trace) -> tuple[StreamPeak, ...]:
+    """The peak of each stream, the highest first; allocations alone that the trace or the end knows."""
+    if not played.events:
+        return ()
+    made, lost = trace.stream[played.born], trace.stream[played.unknown_frees]
+    of_segment = np.array([segment.stream for segment in snapshot.segments], np.int64)
+    ghosts = of_segment[snapshot.blocks.segment[played.ghosts]] if len(played.ghosts) else np.zeros(0, np.int64)
+    peaks = []
+    for stream in np.unique(np.concatenate([made, lost, ghosts])).tolist():
+        curve = _curve(played, made == stream, lost == stream)
+        curve += int(snapshot.blocks.requested[played.ghosts[ghosts == stream]].sum())
+        event = int(curve.argmax())
+        peaks.append(StreamPeak(stream, int(curve[event]), event))
+    return tuple(sorted(peaks, key=lambda peak: (-peak.peak_bytes, peak.stream)))
+
+
+def pool_peaks(snapshot: Snapshot, played: Replay, trace: Trace) -> dict[tuple[int, int], int]:
+    """The most that was alive in each private pool, of the segments that are there at the end."""
+    private = [s for s in snapshot.segments if s.device == played.device and s.pool != (0, 0)]
+    peaks: dict[tuple[int, int], int] = {}
+    for pool in sorted({segment.pool for segment in private}):
+        mine = [segment for segment in private if segment.pool == pool]
+        low = np.sort(np.array([segment.address for segment in mine], np.int64))
+        high = np.sort(np.array([segment.address + segment.total_size for segment in mine], np.int64))
+        made, lost, held = (
+            _within(address, low, high)
+            for address in (
+                trace.address[played.born],
+                trace.address[played.unknown_frees],
+                snapshot.blocks.address[played.ghosts],
+            )
+        )
+        ghosts = int(snapshot.blocks.requested[played.ghosts[held]].sum())
+        peaks[pool] = int(_curve(played, made, lost).max(initial=0)) + ghosts
+    return peaks
+
+
+def _within(address: Ints, low: Ints, high: Ints) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+    at = np.searchsorted(low, address, "right") - 1
+    inside: np.ndarray[tuple[int], np.dtype[np.bool_]] = (at >= 0) & (address < high[at])
+    return inside
+
+
+def _curve(
+    played: Replay,
+    made: np.ndarray[tuple[int], np.dtype[np.bool_]],
+    lost: np.ndarray[tuple[int], np.dtype[np.bool_]],
+) -> Ints:
+    """Bytes alive after each event of the chosen allocations and of the chosen releases of what was made before."""
+    change = np.zeros(played.events + 1, np.int64)
+    np.add.at(change, played.born[made], played.sizes[made])
+    np.subtract.at(change, played.died[made], played.sizes[made])
+    np.subtract.at(change, played.unknown_frees[lost], played.unknown_sizes[lost])
+    return np.cumsum(change[:-1]) + int(played.unknown_sizes[lost].sum())
+
+
+def regions_of(played: Replay, trace: Trace, annotations: Sequence[Annotation]) -> tuple[Region, ...]:
+    """Annotated regions by name, those with the highest peak first; empty where events carry no times."""
+    if not played.events or int(trace.time_us.min()) < 0:
+        return ()
+    opened: dict[str, list[int]] = {}
+    spans: dict[str, list[tuple[int, int]]] = {}
+    for note in sorted(annotations, key=lambda note: note.time_us):
+        if note.device != played.device:
+            continue
+        if note.starts:
+            opened.setdefault(note.name, []).append(note.time_us)
+        elif opened.get(note.name):
+            spans.setdefault(re.sub(r"\d+", "N", note.name), []).append((opened[note.name].pop(), note.time_us))
+    regions = []
+    for name, times in spans.items():
+        begin = np.searchsorted(trace.time_us, [low for low, _ in times])
+        end = np.searchsorted(trace.time_us, [high for _, high in times], "right")
+        peaks = [int(played.curve[low:high].max(initial=0)) for low, high in zip(begin, end, strict=True)]
+        first, last = int(begin[-1]), int(end[-1])
+        left = int(played.curve[last - 1] - (played.curve[first - 1] if first else 0)) if last > first else 0
+        regions.append(Region(name, len(times), max(peaks), left))
+    return tuple(sorted(regions, key=lambda region: (-region.peak_bytes, region.name))[:_MOST_REGIONS])

@@ -1,0 +1,112 @@
+"""What was alive at a moment: do kinds, streams, pools and regions add up, and are they what the stacks say?"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from leakscope_cli import main
+from support import ROOT
+from support.snapshot_building import annotation, block, event, frame, freed, segment, snapshot
+
+from leakscope.allocator import read_snapshots
+from leakscope.allocator.analysis import analyse
+from leakscope.allocator.figures import DeviceReport
+from leakscope.allocator.moment.categories import categories_of
+from leakscope.allocator.replaying import replay
+from leakscope.allocator.snapshot import Snapshot
+
+Read = Callable[[Any], Snapshot]
+REAL = ROOT.parent / "shared" / "snapshots"
+TORCH = "/venv/lib/python3.11/site-packages/torch/"
+MODULE = frame(f"{TORCH}nn/modules/module.py", 1, "_call_impl")
+STACKS = {
+    "parameter": [frame(f"{TORCH}nn/modules/module.py", 9, "_apply"), frame("/me/train.py", 3, "main")],
+    "activation": [frame("/me/net.py", 5, "forward"), MODULE, frame("/me/train.py", 8, "main")],
+    "gradient": [frame("??", 0, "torch::autograd::generated::AddmmBackward0::apply(x)")],
+    "optimizer state": [frame(f"{TORCH}optim/adam.py", 5, "_init_group"), frame(f"{TORCH}optim/adam.py", 7, "step")],
+    "communication": [
+        frame(f"{TORCH}distributed/distributed_c10d.py", 5, "all_gather"),
+        frame("/me/net.py", 2, "forward"),
+    ],
+    "workspace": [frame("??", 0, "at::cuda::getCurrentCUDABlasHandle()"), frame("??", 0, "cublasSetWorkspace")],
+}
+
+
+def device_of(told: Snapshot, at: int | None = None) -> DeviceReport:
+    (device,) = analyse(told, at=at).devices
+    return device
+
+
+def one_of_each() -> dict[str, Any]:
+    trace = [event("alloc", 1 << (20 + at), 1 << at, at, frames) for at, frames in enumerate(STACKS.values())]
+    held = [segment(block(1 << (20 + at), 1 << at, frames=frames)) for at, frames in enumerate(STACKS.values())]
+    return snapshot(held, trace)
+
+
+def test_each_kind_is_told_by_its_stack(read: Read) -> None:
+    assert device_of(read(one_of_each())).peak_categories == {
+        kind: 1 << at for at, kind in reversed(list(enumerate(STACKS)))
+    }
+
+
+def test_what_the_optimizer_drops_before_the_next_pass_is_no_state(read: Read) -> None:
+    state = STACKS["optimizer state"]
+    trace = [
+        event("alloc", 64, 8, 0, state),
+        event("alloc", 128, 4, 1, state),
+        *freed(128, 4, 2),
+        event("alloc", 256, 2, 3, STACKS["activation"]),
+    ]
+    held = [segment(block(64, 8, frames=state)), segment(block(256, 2, frames=STACKS["activation"]))]
+    moment = device_of(read(snapshot(held, trace)), at=1).moment
+    assert moment is not None
+    assert moment.categories == {"optimizer state": 8, "workspace": 4}
+    assert (moment.alive_bytes, sum(site.bytes for site in moment.sites)) == (12, 12)
+
+
+def test_streams_pools_and_regions_have_peaks_of_their_own(read: Read) -> None:
+    pool = segment(block(4096, 512, "inactive"), block(4608, 512), pool=(1, 0))
+    trace = [
+        event("alloc", 4096, 100, 10),
+        event("alloc", 4608, 512, 20),
+        *freed(4096, 100, 30),
+        event("alloc", 9000, 40, 40, stream=7),
+        *freed(9000, 40, 60),
+    ]
+    notes = [
+        annotation("block 1", 35),
+        annotation("block 1", 45, "END"),
+        annotation("block 2", 50),
+        annotation("block 2", 70, "END"),
+    ]
+    device = device_of(read(snapshot([pool], trace, notes=notes)))
+    assert [(peak.stream, peak.peak_bytes, peak.event) for peak in device.streams] == [(0, 612, 1), (7, 40, 4)]
+    assert [(told.pool, told.peak_bytes) for told in device.pools] == [((1, 0), 612)]
+    assert [(region.name, region.times, region.peak_bytes, region.left_bytes) for region in device.regions] == [
+        ("block N", 2, 552, -40)
+    ]
+
+
+def test_an_event_that_is_not_there_is_one_sentence(tmp_path: Path) -> None:
+    path = tmp_path / "a.pickle"
+    path.write_bytes(pickle.dumps(one_of_each()))
+    told = CliRunner().invoke(main, ["snapshot", "--at", "3", str(path)])
+    assert (told.exit_code, "after event 3: 15 B alive" in told.output) == (0, True)
+    refused = CliRunner().invoke(main, ["snapshot", "--at", "6", str(path)])
+    assert (refused.exit_code, "there is no event 6: the files hold 6 at the most" in refused.output) == (2, True)
+
+
+@pytest.mark.skipif(not REAL.is_dir(), reason="the real snapshots are not kept in the repository (../shared/snapshots)")
+def test_of_real_files_kinds_add_up_at_every_event() -> None:
+    for path in sorted(REAL.glob("*.pickle")):
+        (told,) = read_snapshots(path)
+        for trace in told.traces:
+            played = replay(told, trace.device)
+            curves = categories_of(told, played).over(played, told.blocks.requested[played.ghosts])
+            assert np.array_equal(sum(curves.values(), np.zeros(played.events, np.int64)), played.curve)
