@@ -102,7 +102,7 @@ def _outcome(options: Options, codes: Mapping[int, int], outside: Outside | None
     failed: OSError | None = None
     for folder in folders_to_read(options.folder, options.elsewhere):
         try:
-            gather(options.folder, options.elsewhere, folder, _about_run(options, outside))
+            gather(options.folder, options.elsewhere, folder, about_run(options, outside))
             outcome = collect_outcome(folder, codes, only, oom_kills)
         except OSError as error:
             failed = failed or error
@@ -136,12 +136,13 @@ def _wait_for_peers(options: Options) -> None:
 def _write_run(options: Options, outside: Outside | None = None) -> None:
     """Write `run.json` ahead of all the rest: a launcher that dies leaves a readable run."""
     try:
-        write_run(options.folder, _about_run(options, outside))
+        write_run(options.folder, about_run(options, outside))
     except OSError as error:
         raise LaunchFailed(f"cannot write to {options.folder}: {error.strerror}; give another --output") from None
 
 
-def _about_run(options: Options, outside: Outside | None = None) -> dict[str, Any]:
+def about_run(options: Options, outside: Outside | None = None) -> dict[str, Any]:
+    """What `run.json` says of a run when it begins."""
     if outside is None:
         host, _, port = options.rdzv_endpoint.rpartition(":")
         job = Job(options.rdzv_id, port if host else "")
