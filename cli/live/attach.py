@@ -13,7 +13,7 @@ import click
 from leakscope_cli.targets import RUNS
 from leakscope_cli.telling import tell_or_fail
 
-import leakscope
+from leakscope import errors
 from leakscope.errors import LeakscopeError, Unreadable
 from leakscope.files import read_json
 from leakscope.options import Options
@@ -72,7 +72,7 @@ def attach(process: int, folder: Path | None, timeout: float) -> None:
     script, answer = folder / "attach.py", folder / "attached.json"
     options = Options(folder=folder, script=words[0], arguments=tuple(words[1:]), quiet=True)
     _write_run(options)
-    place = str(Path(leakscope.__file__).resolve().parent.parent)
+    place = str(Path(errors.__file__).resolve().parent.parent)
     told = {"folder": str(folder), "script": options.script, "arguments": list(options.arguments), "quiet": True}
     script.write_text(_SCRIPT.format(place=place, answer=str(answer), options=told))
     try:

@@ -82,7 +82,8 @@ ONCE = [
     "gc.callbacks", "optimizer step hook", "Optimizer.__init__", "Optimizer.__setstate__", "Variable._execution_engine",
     "module call hook", "torch.compile", "BaseProcess.start", "Popen.__init__", "skipped folder of dynamo",
     "Future.wait", "Future.done", "Future.then", "torch.utils.swap_tensors", "contexts opened", "context.__enter__",
-    "records of comm operations", "file for stacks", "stack on SIGTERM", "stack on SIGINT", "watchdog thread",
+    "records of comm operations", "file for stacks", "stack on SIGTERM", "stack on SIGINT", "stack on SIGUSR1",
+    "faulthandler.register", "faulthandler.unregister", "watchdog thread",
     "optimizer phase begins", "optimizer phase ends", "torch.compile",
 ]  # fmt: skip
 """What the list has from the start of a run of two, besides what torch.distributed's classes and operators get."""
