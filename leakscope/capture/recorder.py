@@ -252,7 +252,7 @@ class Recorder:
         if not self.steps:
             self._peers.look_on_watchdog_thread()
         self._peers.answer_on_watchdog_thread()
-        self._asked.tick(self.steps)
+        self._asked.tick(self.steps, looked_at)
 
     def _leave(self) -> None:
         self._looks.lock.acquire(timeout=LOOK_TIMEOUT_S)

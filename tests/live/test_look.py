@@ -66,9 +66,9 @@ def test_two_ranks_look_after_the_same_step_when_one_of_them_gets_the_signal(scr
     with job(tmp_path, script(TRAINING.format(before="")), ranks=2) as started:
         processes = [at_step_20(tmp_path, rank) for rank in range(2)]
         assert [rank.process and rank.process.number for rank in live_ranks(tmp_path / "run")] == processes
-        os.kill(processes[1], signal.SIGUSR1)
         for rank in range(2):
             let_go_on(tmp_path, rank)
+        os.kill(processes[1], signal.SIGUSR1)
         answers = [until(lambda rank=rank: last_answer(tmp_path / f"run/rank_000{rank}")) for rank in range(2)]
         until((tmp_path / "run/interim/0001/report.html").exists)
         started.send_signal(signal.SIGUSR1)  # to leakscope's own process

@@ -61,13 +61,16 @@ class Asked:
     def _is_due(self) -> bool:
         return self._asked > self._answered
 
-    def tick(self, step: int) -> None:
-        """Read what is asked, and look where no step ends; on the watchdog's thread, while no other look goes on."""
+    def tick(self, step: int, excused: bool) -> None:
+        """Read what is asked, and look where no step ends; on the watchdog's thread, while no other look goes on.
+
+        `excused` while a peer is looked at: this rank may wait for it.
+        """
         if self._signal is not None and self._signal.heard():
             with suppress(OSError):  # the folder is full or gone: nobody would read the answer
                 ask(self._folder, by_signal=True)
         asked = times_asked(self._file)
-        if asked > self._asked and not self._is_due():
+        if excused or (asked > self._asked and not self._is_due()):
             self._since = CLOCK.monotonic()
         self._asked = asked
         if self._is_due() and CLOCK.monotonic() - self._since > _PATIENCE_S + _STEPS * self._step_seconds:
