@@ -14,7 +14,6 @@ from leakscope.record.about import is_told, with_what_ranks_know
 from leakscope.record.ends import lost, rank_name, ranks_in
 from leakscope.record.header import MOST_RANKS, read_header
 from leakscope.record.kinds import EndKind, MadeBy
-from leakscope.record.live.answers import goes_on, running
 from leakscope.record.model import InRepository, Rank, Run
 from leakscope.record.parts.elsewhere import ranks_elsewhere
 from leakscope.record.read.damage import Damage
@@ -77,11 +76,7 @@ class OpenRun:
     def rank(self, number: int) -> Rank:
         """What one of the ranks has left."""
         analysed = self.snapshots and number in self.numbers[:MAX_ANALYSED]
-        path = self.folder / rank_name(number)
-        rank = read_rank(path, number, analysed)
-        if rank.ended.how == EndKind.LOST and not self.launcher_ended and goes_on(path):
-            return replace(rank, ended=running(path, len(rank.steps)))
-        return self._told(rank)
+        return self._told(read_rank(self.folder / rank_name(number), number, analysed, not self.launcher_ended))
 
     def with_ranks(self, ranks: Iterable[Rank]) -> Run:
         """The run with these ranks, and with those that have left nothing."""

@@ -19,7 +19,9 @@ _PARTS_TOLD = 3
 class Damage:
     """Sentences that say which file or line is left out and why, gathered while one rank is read."""
 
-    def __init__(self) -> None:
+    def __init__(self, grows: bool = False) -> None:
+        """`grows` where lines are being added, and the last one of a file may not be whole yet."""
+        self._grows = grows
         self._told: list[str] = []
         self._parts: Counter[str] = Counter()
         self._files: dict[str, None] = {}
@@ -72,7 +74,7 @@ class Damage:
             except Unreadable as error:
                 if after is not None:
                     self.of_part(path.name, f"line {number}", error)
-                else:
+                elif not self._grows:
                     self.note(f"the last line of {path.name} was cut off when the rank died and is left out")
             except ValueError as error:
                 self.of_part(path.name, f"line {number}", error)

@@ -12,6 +12,7 @@ from leakscope.files import read_regular
 from leakscope.record.ends import ended_file, ended_from_json, no_word
 from leakscope.record.last_operation import NAME as LAST_OPERATION
 from leakscope.record.last_operation import unpack
+from leakscope.record.live.answers import goes_on, running
 from leakscope.record.model import GcDiff, Rank, Step
 from leakscope.record.read.damage import Damage, is_there
 from leakscope.record.read.looks import blocks_that_fit, lifetimes_that_fit, read_looks
@@ -44,9 +45,12 @@ class _Proved:
     proved: dict[str, int | str]
 
 
-def read_rank(path: Path, number: int, snapshots: bool) -> Rank:
-    """The rank with this folder, its newest allocator snapshots analysed where they are asked for."""
-    damage = Damage()
+def read_rank(path: Path, number: int, snapshots: bool, may_run: bool = False) -> Rank:
+    """The rank with this folder, its newest allocator snapshots analysed where they are asked for; it has not ended
+    where it `may_run` and does.
+    """
+    runs = may_run and not is_there(ended_file(path)) and goes_on(path)
+    damage = Damage(grows=runs)
     steps = _steps(path, damage)
     noted = tuple(damage.each(path / "notes.jsonl", lambda line: from_json(_Noted, line).note))
     looks = read_looks(path, damage)
@@ -59,7 +63,8 @@ def read_rank(path: Path, number: int, snapshots: bool) -> Rank:
         number=number,
         steps=steps,
         looks=looks,
-        ended=damage.read(ended_file(path), ended_from_json, None) or no_word(path, len(steps)),
+        ended=damage.read(ended_file(path), ended_from_json, None)
+        or (running(path, len(steps)) if runs else no_word(path, len(steps))),
         gc_diff=damage.read(path / "gc_diff.json", lambda data: from_json(GcDiff, data), None),
         proved=damage.read(path / "proved.json", lambda data: from_json(_Proved, {"proved": data}).proved, {}),
         final_operation=final,

@@ -13,7 +13,7 @@ from leakscope.record.read.operations import column
 
 MICROSECOND = 1e6
 """Of them in a second."""
-_WITHIN = (Occasion.PEAK, Occasion.MEMORY, Occasion.OOM)
+_WITHIN = (Occasion.PEAK, Occasion.MEMORY, Occasion.OOM, Occasion.ASKED)
 """Looks taken in the middle of a step, whose length has them in it."""
 _Issued = Mapping[int, Sequence[float]]
 """Step to the moments at which operations were issued in it, in order."""
