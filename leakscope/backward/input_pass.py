@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from math import prod
 from typing import Any
 
-import torch
+from torch import Tensor
 from torch.autograd.function import BackwardCFunction
 from torch.autograd.graph import GradientEdge, Node
 
@@ -16,43 +16,48 @@ from .edges import flatten, functions_keep_their_graph, owner_of
 from .engine import differentiate
 from .full import stage_backward
 from .paths import TO_INPUT, TO_WEIGHT, Group, Paths, crossed, exits_apart, mask, trace_paths, weight_groups
-from .saved import any_handles, by_checkpoint, dropping
+from .saved import Dropping, any_handles, by_checkpoint
 
-InputGrads = tuple[torch.Tensor | None, ...]
+InputGrads = tuple[Tensor | None, ...]
 ParamGroup = dict[str, Any]
 
 
 def input_pass(
-    outputs: Any, output_grads: Any, input_values: Any, weights: Iterable[torch.Tensor], park_grad: bool, boxed: bool
+    outputs: Any, output_grads: Any, input_values: Any, weights: Iterable[Tensor], park_grad: bool, boxed: bool
 ) -> tuple[InputGrads, list[ParamGroup]]:
     """Run backward up to the inputs and record, group by group, what the weights' gradients will need later."""
     inputs = list(input_values)
-    wanted = [tensor for tensor in inputs if isinstance(tensor, torch.Tensor) and tensor.requires_grad]
+    wanted: list[Tensor] = []
+    places: dict[int, int] = {}
+    for value in inputs:
+        if isinstance(value, Tensor) and value.requires_grad:
+            places.setdefault(id(value), len(wanted))
+            wanted.append(value)
     roots = gather_roots(outputs, output_grads, ones=True, boxed=boxed)
     if boxed:
         for handed_over in (outputs, output_grads, input_values):
             empty(handed_over)
-    paths = trace_paths(
-        [node for node, _ in roots.nodes],
-        {tensor.grad_fn for tensor in wanted if tensor.grad_fn is not None},
-        {id(tensor) for tensor in wanted},
-        {id(tensor) for tensor in weights},
-    )
-    functions = [node for node in paths.order if isinstance(node, BackwardCFunction)]
-    if any(node.name() == "CheckpointFunctionBackward" for node in functions):
+    tops = [node for node, _ in roots.nodes]
+    ends = {tensor.grad_fn for tensor in wanted if tensor.grad_fn is not None}
+    paths = trace_paths(tops, ends, set(map(id, wanted)), set(map(id, weights)))
+    functions = paths.functions
+    if functions and any(node.name() == "CheckpointFunctionBackward" for node in functions):
         return _whole_backward(roots, inputs, park_grad), []
-    groups, again = _groups(paths, [node for node, _ in roots.nodes])
+    groups, again = _groups(paths, tops)
     kept = [owner_of(start) for start in roots.starts] if functions and not functions_keep_their_graph() else []
     done: list[Node] = []
     if functions or any_handles():
         done = [node for node, lead in paths.leads.items() if lead & TO_INPUT and node not in again]
-    with dropping(done):
-        dinputs, param_groups = _run(roots, wanted, groups, paths, boxed)
+    dropping = Dropping(done)
+    try:
+        arrived, param_groups = _run(roots, wanted, groups, paths, boxed)
+        dropping.drop()
+    finally:
+        dropping.close()
     for group in param_groups if kept else ():
         group["graph"] = kept
     del roots
-    by_id = dict(zip(map(id, wanted), dinputs, strict=True))
-    returned = tuple(by_id.pop(id(value), None) for value in inputs)
+    returned = tuple([arrived[places.pop(id(value))] if id(value) in places else None for value in inputs])
     if park_grad:
         _park(inputs, returned)
     if not boxed:
@@ -61,7 +66,7 @@ def input_pass(
 
 
 def _run(
-    roots: Roots, wanted: list[torch.Tensor], groups: list[Group], paths: Paths, boxed: bool
+    roots: Roots, wanted: list[Tensor], groups: list[Group], paths: Paths, boxed: bool
 ) -> tuple[InputGrads, list[ParamGroup]]:
     """Run the engine down to the inputs, and catch what arrives at each intermediate on the way."""
     param_groups = _param_groups(groups)
@@ -105,18 +110,26 @@ def _run(
 def _groups(paths: Paths, roots: list[Node]) -> tuple[list[Group], set[Node]]:
     """The groups, and the nodes on the input path that the weight pass will run again."""
     groups = weight_groups(paths, roots)
-    joint = any(by_checkpoint(node) for group in groups for node in group.intermediates)
+    joint = False
     for group in groups:
-        on_path = [exits for exits in group.exits if exits is not None]
-        group.clamped = bool(on_path) and (joint or (len(on_path) > 1 and not exits_apart(group, paths)))
+        for node in group.intermediates:
+            joint = joint or by_checkpoint(node)
+    again: set[Node] = set()
+    clamped: set[Node] = set()
+    for group in groups:
+        on_path = sum([exits is not None for exits in group.exits])
+        group.clamped = on_path > 0 and (joint or (on_path > 1 and not exits_apart(group, paths)))
         if not group.clamped and _ready_sooner(group):
             group.intermediates = list(group.weights)
             group.exits = [[] for _ in group.weights]
-    clamped = {node for group in groups if group.clamped for node in group.intermediates}
-    again = crossed(paths, clamped).union(*(group.intermediates for group in groups))
-    if clamped and any(by_checkpoint(node, once=True) for node in again):
-        own = [weight for weight in paths.weights if paths.leads[weight] == TO_WEIGHT]
-        return [Group([weight], [[]], {weight}) for weight in own], set()
+        again.update(group.intermediates)
+        if group.clamped:
+            clamped.update(group.intermediates)
+    if clamped:
+        again |= crossed(paths, clamped)
+        if any(by_checkpoint(node, once=True) for node in again):
+            own = [weight for weight in paths.weights if paths.leads[weight] == TO_WEIGHT]
+            return [Group([weight], [[]], {weight}) for weight in own], set()
     return groups, again
 
 
@@ -127,7 +140,10 @@ def _ready_sooner(group: Group) -> bool:
     for which the weight pass would need the activation too. A weight with hooks would hear from both passes.
     """
     weights: list[Any] = [node.variable for node in group.weights]  # type: ignore[attr-defined]
-    if any(weight.dim() > 1 or weight._backward_hooks for weight in weights) or None in group.exits:
+    for weight in weights:
+        if weight.dim() > 1 or weight._backward_hooks:
+            return False
+    if None in group.exits:
         return False
     arriving: list[Any] = [meta for node in group.intermediates for meta in node._input_metadata]
     if any(meta.is_nested_tensor for meta in arriving):
@@ -155,14 +171,14 @@ def _param_groups(groups: list[Group]) -> list[ParamGroup]:
 
 
 def _catch_into(grads: list[Any], index: int) -> Any:
-    def catch(arrived: tuple[torch.Tensor, ...]) -> None:
+    def catch(arrived: tuple[Tensor, ...]) -> None:
         grads[index] = tuple(arrived)
 
     return catch
 
 
-def _root_grads(node: Node, count: int, roots: Roots) -> tuple[torch.Tensor | None, ...]:
-    arrived: list[torch.Tensor | None] = [None] * count
+def _root_grads(node: Node, count: int, roots: Roots) -> tuple[Tensor | None, ...]:
+    arrived: list[Tensor | None] = [None] * count
     for (root, number), grad in zip(roots.nodes, roots.grads, strict=True):
         if root is node:
             before = arrived[number]
@@ -175,7 +191,7 @@ def _leading(node: Node, paths: Paths, where: int) -> set[Node]:
 
 
 def _whole_backward(roots: Roots, inputs: list[Any], park_grad: bool) -> InputGrads:
-    leaves = [(tensor, tensor.grad) for tensor in inputs if isinstance(tensor, torch.Tensor) and tensor.is_leaf]
+    leaves = [(tensor, tensor.grad) for tensor in inputs if isinstance(tensor, Tensor) and tensor.is_leaf]
     for tensor, _ in leaves:
         tensor.grad = None
     try:
@@ -201,7 +217,10 @@ def _detach(outputs: Any, paths: Paths) -> None:
     A view cannot be detached in place. An output that the stage itself used further may be saved for the weights'
     gradients, and autograd refuses a saved tensor that was detached in place.
     """
-    tensors = [item.value for item in flatten(outputs, None) if isinstance(item.value, torch.Tensor)]
+    if type(outputs) in (list, tuple) and len(outputs) == 1 and isinstance(outputs[0], Tensor):
+        tensors: list[Any] = [outputs[0]]
+    else:
+        tensors = [item.value for item in flatten(outputs, None) if isinstance(item.value, Tensor)]
     inside: set[Node | None] = set()
     if len(tensors) > 1:
         inside = {child for edges in paths.next.values() for child, _ in edges}

@@ -9,16 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
+from torch.autograd.function import BackwardCFunction
 from torch.autograd.graph import Node
 
 Edge = tuple[Node, int]
 TO_INPUT, TO_WEIGHT = 1, 2
 
 
-@dataclass(frozen=True)
-class Paths:
+class Paths(NamedTuple):
     """The graph below the roots."""
 
     order: list[Node]
@@ -28,6 +28,8 @@ class Paths:
     next: dict[Node, tuple[tuple[Node | None, int], ...]]
     weights: list[Node]
     """The AccumulateGrad nodes of the given weights."""
+    functions: list[Node]
+    """The nodes of custom Functions."""
 
 
 @dataclass
@@ -50,6 +52,7 @@ def trace_paths(roots: Iterable[Node], inputs: set[Node], input_ids: set[int], w
     leads: dict[Node, int] = {}
     order: list[Node] = []
     weights: list[Node] = []
+    functions: list[Node] = []
     stack = list(roots)
     while stack:
         node = stack[-1]
@@ -59,9 +62,11 @@ def trace_paths(roots: Iterable[Node], inputs: set[Node], input_ids: set[int], w
         edges = following.get(node)
         if edges is None:
             following[node] = edges = node.next_functions
-            unseen = [child for child, _ in edges if child is not None and child not in leads]
-            if unseen:
-                stack.extend(unseen)
+            waiting = len(stack)
+            for child, _ in edges:
+                if child is not None and child not in leads:
+                    stack.append(child)
+            if len(stack) > waiting:
                 continue
         stack.pop()
         lead = TO_INPUT if node in inputs else 0
@@ -75,10 +80,12 @@ def trace_paths(roots: Iterable[Node], inputs: set[Node], input_ids: set[int], w
                 weights.append(node)
             if variable in input_ids:
                 lead |= TO_INPUT
+        if isinstance(node, BackwardCFunction):
+            functions.append(node)
         leads[node] = lead
         order.append(node)
     order.reverse()
-    return Paths(order, leads, following, weights)
+    return Paths(order, leads, following, weights, functions)
 
 
 def weight_groups(paths: Paths, roots: list[Node]) -> list[Group]:
@@ -86,48 +93,56 @@ def weight_groups(paths: Paths, roots: list[Node]) -> list[Group]:
     leads, following = paths.leads, paths.next
     parent: list[int] = []
     label: dict[Node, int] = {}
-    starts: list[tuple[Node, list[Edge] | None, int]] = []
-
-    def find(group: int) -> int:
-        while parent[group] != group:
-            parent[group] = parent[parent[group]]
-            group = parent[group]
-        return group
-
-    def claim(nodes: list[Node], mine: int) -> None:
-        while nodes:
-            node = nodes.pop()
-            if node in label:
-                parent[find(label[node])] = find(mine)
-                continue
-            label[node] = mine
-            nodes.extend(child for child, _ in following[node] if child is not None and leads[child] == TO_WEIGHT)
-
-    off_path_roots = {node for node in roots if leads[node] == TO_WEIGHT}
+    starts: list[tuple[Node, list[Edge] | None]] = []
     for node in paths.order:
-        exits: list[Edge] | None
-        if leads[node] & TO_INPUT:
+        lead = leads[node]
+        exits: list[Edge] | None = None
+        if lead == TO_INPUT | TO_WEIGHT:
             exits = [(child, nr) for child, nr in following[node] if child is not None and leads[child] == TO_WEIGHT]
             if not exits:
                 continue
-            first = [child for child, _ in exits]
-        elif node in off_path_roots:
-            exits, first = None, [node]
+            claimed = [child for child, _ in exits]
+        elif lead == TO_WEIGHT and node in roots:
+            claimed = [node]
         else:
             continue
-        parent.append(len(parent))
-        starts.append((node, exits, len(parent) - 1))
-        claim(first, len(parent) - 1)
+        mine = len(parent)
+        parent.append(mine)
+        starts.append((node, exits))
+        while claimed:
+            below = claimed.pop()
+            before = label.get(below)
+            if before is not None:
+                parent[_find(parent, before)] = _find(parent, mine)
+                continue
+            label[below] = mine
+            claimed += [child for child, _ in following[below] if child is not None and leads[child] == TO_WEIGHT]
+    return _joined(starts, parent, label, paths)
 
+
+def _joined(
+    starts: list[tuple[Node, list[Edge] | None]], parent: list[int], label: dict[Node, int], paths: Paths
+) -> list[Group]:
+    """The starts that share weights in one group each, with the weights beside them."""
     groups: dict[int, Group] = {}
-    for node, exits, index in starts:
-        group = groups.setdefault(find(index), Group())
-        group.intermediates.append(node)
-        group.exits.append(exits)
+    for index, (node, exits) in enumerate(starts):
+        first = _find(parent, index)
+        if first in groups:
+            groups[first].intermediates.append(node)
+            groups[first].exits.append(exits)
+        else:
+            groups[first] = Group([node], [exits])
     for weight in paths.weights:
-        if leads[weight] == TO_WEIGHT and weight in label:
-            groups[find(label[weight])].weights.add(weight)
+        if paths.leads[weight] == TO_WEIGHT and weight in label:
+            groups[_find(parent, label[weight])].weights.add(weight)
     return list(groups.values())
+
+
+def _find(parent: list[int], group: int) -> int:
+    while parent[group] != group:
+        parent[group] = parent[parent[group]]
+        group = parent[group]
+    return group
 
 
 def exits_apart(group: Group, paths: Paths) -> bool:

@@ -90,6 +90,18 @@ def saved_names(kind: type) -> tuple[str, ...]:
     return tuple(name for name in dir(kind) if name.startswith("_raw_saved_"))
 
 
+def variables(node: Node) -> list[Any]:
+    """What a node saved, each as torch shows it without running unpack hooks."""
+    found: list[Any] = []
+    for name in saved_names(type(node)):
+        saved = getattr(node, name)
+        if isinstance(saved, tuple):
+            found += saved
+        else:
+            found.append(saved)
+    return found
+
+
 def freed(start: Node) -> bool:
     """True where an earlier backward freed what the first nodes below `start` saved. Runs no unpack hook.
 

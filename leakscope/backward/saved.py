@@ -8,9 +8,7 @@ for good when the input pass runs its node.
 
 from __future__ import annotations
 
-import weakref
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, ContextDecorator, nullcontext, suppress
 from types import FunctionType
 from typing import Any
 
@@ -18,20 +16,19 @@ import torch
 from torch.autograd.graph import Node, saved_tensors_hooks
 
 from .boxed import SavedBox, box_of
-from .payloads import TENSOR, UNKNOWN, payload_of, saved_names, unpack_hook_of
+from .payloads import TENSOR, UNKNOWN, payload_of, unpack_hook_of, variables
 
 
 class SavedHandle:
     """One tensor saved by the forward, with the version it had."""
 
-    __slots__ = ("__weakref__", "_shape", "_tensor", "_version", "last")
+    __slots__ = ("_shape", "_tensor", "_version", "last")
 
     def __init__(self, tensor: torch.Tensor) -> None:
         # A handle with the tensor itself would hold an output's own grad node, a cycle that is never freed. detach()
         # shares the storage and the version counter and holds no graph.
         self._tensor: torch.Tensor | None = tensor.detach()
         self._version = tensor._version
-        self._shape: tuple[int, ...] = ()
         self.last = False
         """Whether the next to ask is the last one, so that nothing of ours holds the tensor while its node runs."""
 
@@ -43,47 +40,32 @@ class SavedHandle:
 
     def tensor(self) -> torch.Tensor:
         """The tensor as it was saved. Raises RuntimeError where it was changed in place or dropped."""
-        if self._tensor is None:
+        tensor = self._tensor
+        if tensor is None:
             raise RuntimeError(
                 f"a tensor of shape {self._shape} saved by the stage's forward was released by its input "
                 "pass; run the forward again to run the input pass again"
             )
         # Saved-tensor hooks switch off autograd's own version check.
-        if self._tensor._version != self._version:
+        if tensor._version != self._version:
             raise RuntimeError(
-                f"a tensor of shape {tuple(self._tensor.shape)} that the stage's forward saved for backward was "
+                f"a tensor of shape {tuple(tensor.shape)} that the stage's forward saved for backward was "
                 "changed in place afterwards "
-                f"(it is at version {self._tensor._version}, expected version {self._version})"
+                f"(it is at version {tensor._version}, expected version {self._version})"
             )
-        tensor = self._tensor
         if self.last:
             self.drop()
         return tensor
 
 
-_handles_alive: weakref.WeakSet[Any] = weakref.WeakSet()
+class _Saving(ContextDecorator, saved_tensors_hooks):
+    """A `droppable_saves` block. Each tensor saved in it passes here, so the hooks are the handle's own methods."""
+
+    ever = False
+    """Whether there was one, and so there may be handles."""
 
 
-class _Forward:
-    """One `droppable_saves` block; alive as long as a handle saved in it is."""
-
-    __slots__ = ("__weakref__",)
-
-
-class _Packed(SavedHandle):
-    __slots__ = ("_forward",)
-
-    def __init__(self, tensor: torch.Tensor, forward: _Forward) -> None:
-        super().__init__(tensor)
-        self._forward = forward
-
-
-def _unpack(handle: SavedHandle) -> torch.Tensor:
-    return handle.tensor()
-
-
-@contextmanager
-def droppable_saves() -> Iterator[None]:
+def droppable_saves() -> AbstractContextManager[None]:
     """Around a stage's forward: let the input pass of a split backward free what only it needed.
 
     Gradients are unchanged. A saved tensor that is changed in place before backward is an error in one sentence. The
@@ -97,52 +79,52 @@ def droppable_saves() -> Iterator[None]:
     >>> stage_backward(outputs, [torch.ones(2, 8)], [x])[0].shape
     torch.Size([2, 4])
     """
-    forward = _Forward()
-    _handles_alive.add(forward)
-
-    def pack(tensor: torch.Tensor) -> SavedHandle:
-        return _Packed(tensor, forward)
-
-    with saved_tensors_hooks(pack, _unpack):
-        yield
+    _Saving.ever = True
+    return _Saving(SavedHandle, SavedHandle.tensor)
 
 
 def any_handles() -> bool:
-    """Is there a tensor behind a handle anywhere?"""
-    return len(_handles_alive) > 0
+    """Can there be a tensor behind a handle anywhere?"""
+    return _Saving.ever
 
 
-@contextmanager
-def dropping(nodes: Iterable[Node]) -> Iterator[None]:
-    """While the input pass runs, let go of what `nodes`, which will not run again, have saved: each as it runs.
+class Dropping:
+    """While the input pass runs, let go of what some nodes, which will not run again, have saved: each as it runs.
 
     A node of torch's own unpacks what it saved once, a custom Function's backward as often as it likes.
     """
-    look = any_handles()
-    saved: list[SavedHandle | SavedBox] = []
-    last: list[SavedHandle | SavedBox] = []
-    hooks: list[Any] = []
-    for node in nodes:
-        own = _saved_by(node) if look else []
-        saved += own
-        if not isinstance(node, torch._C._FunctionBase):
-            last += own
-            continue
-        if own:
-            hooks.append(node.register_hook(_drop(own)))
-        if box := box_of(node):
-            last.append(box)
-            saved.append(box)
-    for one in last:
-        one.last = True
-    try:
-        yield
-        for one in saved:  # of nodes that nothing has reached
+
+    def __init__(self, nodes: list[Node]) -> None:
+        self._saved: list[SavedHandle | SavedBox] = []
+        self._last: list[SavedHandle | SavedBox] = []
+        self._hooks: list[Any] = []
+        look = any_handles()
+        for node in nodes:
+            own: list[Any] = []
+            if look:
+                own = [held for one in variables(node) if isinstance(held := payload_of(one), SavedHandle)]
+            self._saved += own
+            if not isinstance(node, torch._C._FunctionBase):
+                self._last += own
+                continue
+            if own:
+                self._hooks.append(node.register_hook(_drop(own)))
+            if box := box_of(node):
+                self._last.append(box)
+                self._saved.append(box)
+        for one in self._last:
+            one.last = True
+
+    def drop(self) -> None:
+        """Let go of all of it, also of what nodes saved that nothing has reached."""
+        for one in self._saved:
             one.drop()
-    finally:
-        for hook in hooks:
+
+    def close(self) -> None:
+        """Take the hooks out; what was not dropped stays."""
+        for hook in self._hooks:
             hook.remove()
-        for one in last:
+        for one in self._last:
             one.last = False
 
 
@@ -154,24 +136,12 @@ def _drop(saved: list[Any]) -> Any:
     return drop
 
 
-def _saved_by(node: Node) -> list[Any]:
-    """The handles in which `droppable_saves` has put what a node saved."""
-    return [handle for one in _variables(node) if isinstance(handle := payload_of(one), SavedHandle)]
-
-
-def _variables(node: Node) -> Iterator[Any]:
-    """What a node saved, each as torch shows it without running unpack hooks."""
-    for name in saved_names(type(node)):
-        saved = getattr(node, name)
-        yield from saved if isinstance(saved, tuple) else (saved,)
-
-
 def by_checkpoint(node: Node, once: bool = False) -> bool:
     """Whether a checkpoint recomputes what a node saved; also said where this torch does not tell.
 
     With `once`, whether one that has contexts of its own does, as selective checkpointing: they may be entered once.
     """
-    for variable in _variables(node):
+    for variable in variables(node):
         payload = payload_of(variable)
         if payload is None:
             continue

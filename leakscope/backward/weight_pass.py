@@ -9,6 +9,7 @@ import torch
 from torch.autograd.function import BackwardCFunction
 from torch.autograd.graph import GradientEdge, Node
 
+from .engine import accumulate
 from .input_pass import ParamGroup
 from .paths import Edge, mask
 
@@ -17,14 +18,21 @@ Grads = tuple[torch.Tensor | None, ...]
 
 def weight_pass(weights: list[torch.Tensor], param_groups: list[ParamGroup], retain_graph: bool, boxed: bool) -> Grads:
     """Accumulate the gradients of `weights`, and say what stood in each ``.grad`` before."""
-    before = tuple(weight.grad for weight in weights)
-    wanted = {id(weight) for weight in weights}
-    pending, _graphs = param_groups[::-1], [group.pop("graph", None) for group in param_groups]  # kept to the end
+    before = tuple([weight.grad for weight in weights])
+    wanted = set(map(id, weights))
+    graphs: list[Any] = []  # kept to the end
+    clamped: list[ParamGroup] = []
+    pending: list[ParamGroup] = []
+    for group in param_groups:
+        if "graph" in group:
+            graphs.append(group.pop("graph"))
+        torchs = "clamped" not in group
+        joined = len(group.get("intermediates", ())) > 1 if torchs else group["clamped"]
+        (clamped if joined else pending).append(group)
+    pending.reverse()
     if boxed:
         param_groups.clear()
-    clamped = [group for group in pending if group.get("clamped", len(group.get("intermediates", ())) > 1)]
     if clamped:
-        pending = [group for group in pending if not any(group is other for other in clamped)]
         _run_clamped(clamped, wanted, _others_wait(clamped) or retain_graph or bool(pending))
         clamped.clear()
     while pending:
@@ -39,11 +47,12 @@ def _others_wait(groups: list[ParamGroup]) -> bool:
     The call of clamped groups crosses the nodes between their intermediates, other groups' among them.
     """
     waiting: list[dict[int, bool]] = []
+    clamped = False
     for group in groups:
         waiting.append(group.pop("waiting", {}))
         waiting[-1].pop(group.get("place", -1), None)
-    clamped = any(group.get("clamped") for group in groups)
-    return any(clamped or waits for others in waiting for waits in others.values())
+        clamped = clamped or group.get("clamped", False)
+    return any([others and (clamped or True in others.values()) for others in waiting])
 
 
 def _take(group: ParamGroup) -> tuple[list[Node], list[Grads], list[list[Edge] | None]]:
@@ -61,7 +70,7 @@ def _run_group(group: ParamGroup, wanted: set[int], retain_graph: bool) -> None:
     overrides = [
         (node, caught) for node, caught, edges in zip(intermediates, grads, exits, strict=False) if edges == []
     ]
-    if sum(bool(exit_edges) for exit_edges in exits) > 1:
+    if sum([bool(edges) for edges in exits]) > 1:
         starts, start_grads = _through_exits(intermediates, grads, exits, wanted, retain_graph, overrides)
         masks: list[tuple[Any, tuple[bool, ...]]] = []
     else:
@@ -175,10 +184,22 @@ def _accumulate(
         return
     handles = [node.register_prehook(_answer(caught)) for node, caught in overrides]
     try:
-        torch.autograd.backward(starts, grads, retain_graph=retain_graph, inputs=targets)
+        if _fit(starts, grads):
+            accumulate(starts, grads, retain_graph, targets)
+        else:
+            torch.autograd.backward(starts, grads, retain_graph=retain_graph, inputs=targets)
     finally:
         for handle in handles:
             handle.remove()
+
+
+def _fit(starts: list[GradientEdge], grads: list[torch.Tensor]) -> bool:
+    """Whether the gradients have the shapes they had when they were caught; the caller may have put others there."""
+    for start, grad in zip(starts, grads, strict=True):
+        made = start.node._input_metadata[start.output_nr]
+        if type(grad) is not torch.Tensor or made.shape != [*grad.shape] or made.dtype is not grad.dtype:
+            return False
+    return True
 
 
 def _answer(caught: Grads) -> Any:
