@@ -14,9 +14,9 @@ from leakscope_cli.targets import newest_run
 from leakscope_cli.telling import note, tell_or_fail
 
 from leakscope.errors import LeakscopeError
-from leakscope.record.folder import make_private
+from leakscope.record.folder import INTERIM, make_private
 from leakscope.record.live.answers import LiveRank, is_over, live_ranks
-from leakscope.record.live.asked import INTERIM, ask
+from leakscope.record.live.asked import ask
 from leakscope.report.formats import format_named
 
 if TYPE_CHECKING:

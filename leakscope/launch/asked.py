@@ -6,39 +6,38 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from leakscope.errors import Unreadable
+from leakscope.record.folder import ASKED
 from leakscope.record.live.answers import is_over, live_ranks
-from leakscope.record.live.asked import ASKED, ask, last_by_signal
+from leakscope.record.live.asked import ask, last_by_signal
 
 _POLL_S = 1.0
 """Seconds, chosen, between two looks at whether there is something to judge: it takes a person longer to come by."""
 
 
 @contextmanager
-def asked_by_signal(folder: Path, judges: bool, quiet: bool) -> Iterator[None]:
+def asked_by_signal(folder: Path, judges: Callable[[], bool], quiet: bool) -> Iterator[None]:
     """While the block runs SIGUSR1 sent to this process asks all ranks of the run for a look, as it would end it else.
 
-    Where it `judges`, as one launcher of a run does, what was asked by that signal, here or of a rank, is judged by a
-    process of its own, into the run's `interim`.
+    Where it `judges`, as one of the launchers that share a folder does, what was asked by that signal, here or of a
+    rank, is judged by a process of its own, into the run's `interim`.
     """
     before = signal.getsignal(signal.SIGUSR1)
     taken = before == signal.SIG_DFL and threading.current_thread() is threading.main_thread()
     if taken:
         signal.signal(signal.SIGUSR1, lambda *_: _ask(folder))
     over = threading.Event()
-    thread = threading.Thread(target=_judge_what_is_asked, args=(folder, over, quiet), daemon=True)
-    if judges:
-        thread.start()
+    thread = threading.Thread(target=_judge_what_is_asked, args=(folder, over, judges, quiet), daemon=True)
+    thread.start()
     try:
         yield
     finally:
         over.set()
-        if judges:
-            thread.join()
+        thread.join()
         if taken:
             signal.signal(signal.SIGUSR1, before)
 
@@ -48,16 +47,18 @@ def _ask(folder: Path) -> None:
         ask(folder, by_signal=True)
 
 
-def _judge_what_is_asked(folder: Path, over: threading.Event, quiet: bool) -> None:
+def _judge_what_is_asked(folder: Path, over: threading.Event, judges: Callable[[], bool], quiet: bool) -> None:
     judged = 0
     while not over.wait(_POLL_S):
         asked = last_by_signal(folder / ASKED)
         if asked <= judged:
             continue
         try:
-            ranks = live_ranks(folder)
-        except Unreadable:  # the script has removed it
+            ranks = live_ranks(folder) if judges() else ()
+        except (Unreadable, OSError, ValueError):  # the script has removed it
             return
+        if not ranks:
+            continue
         if is_over(ranks):
             return
         if all(rank.has_answered(asked) for rank in ranks):

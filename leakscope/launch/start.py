@@ -26,9 +26,8 @@ from leakscope.launch.repository import in_repository
 from leakscope.launch.signals import signals_kept
 from leakscope.options import Options
 from leakscope.record.ends import ended_file, rank_name, ranks_in
-from leakscope.record.folder import make_private, time_now, write_run
+from leakscope.record.folder import ASKED, make_private, time_now, write_run
 from leakscope.record.header import read_header
-from leakscope.record.live.asked import ASKED
 from leakscope.record.parts.elsewhere import machines, ranks_elsewhere
 from leakscope.record.parts.job import Job, job_here
 from leakscope.record.secrets import masked
@@ -56,7 +55,7 @@ def launch(options: Options, meanwhile: Callable[[], object] | None = None) -> O
             options.rank_state.unlink(missing_ok=True)
         if options.node_rank == 0:
             (options.folder / ASKED).unlink(missing_ok=True)
-        with asked_by_signal(options.folder, options.node_rank == 0, options.quiet):
+        with asked_by_signal(options.folder, lambda: _is_first(options), options.quiet):
             if options.world == 1:
                 codes = {0: _run_alone(options, meanwhile)}
             else:
@@ -74,6 +73,11 @@ def launch(options: Options, meanwhile: Callable[[], object] | None = None) -> O
     return outcome
 
 
+def _is_first(options: Options) -> bool:
+    """Whether no launcher of another machine, which shares the folder, is ahead of this one."""
+    return options.node_rank == 0 or not (options.folder / rank_name(0)).exists()
+
+
 def launch_inside(options: Options, outside: Outside) -> Outcome:
     """Run the one rank of another launcher's job that this process is; only its own folder is replaced."""
     options = replace(options, rank=outside.rank, world=outside.world, elsewhere=places_elsewhere())
@@ -86,7 +90,7 @@ def launch_inside(options: Options, outside: Outside) -> Outcome:
     if options.rank == 0:
         (options.folder / ASKED).unlink(missing_ok=True)
     try:
-        with asked_by_signal(options.folder, options.rank == 0, options.quiet):
+        with asked_by_signal(options.folder, lambda: min(ranks_in(options.folder)) == options.rank, options.quiet):
             code = _run_alone(options)
         if options.rank == 0:
             _wait_for_peers(options)

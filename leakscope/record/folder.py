@@ -16,13 +16,16 @@ from leakscope.record.descriptors import write_whole
 from leakscope.record.ends import NAME as ENDED
 from leakscope.record.ends import ended_to_json, rank_name
 from leakscope.record.header import FORMAT
-from leakscope.record.live.asked import ASKED, INTERIM
 from leakscope.record.model import Ended, GcDiff, Look, Step
 from leakscope.record.places import Places
 from leakscope.record.rows.row import Row, to_line
 from leakscope.record.rows.row import to_json as row_to_json
 from leakscope.record.suppression import NAME as SUPPRESSIONS
 
+ASKED = ".asked"
+"""File in which it is noted that somebody asks a run that goes on; of no use to anybody after it."""
+INTERIM = "interim"
+"""Folder of the reports of a run that were made while it went on, in one folder each."""
 _OWNERS = 0o700
 """Permissions of a run's folder: its owner's alone."""
 

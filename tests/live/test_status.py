@@ -19,6 +19,7 @@ from leakscope_cli.live.status import HEADS
 from support.runs.asked import TRAINING, at_step_20, job, let_go_on
 
 from leakscope.record.live import standing
+from leakscope.record.live.answers import live_ranks
 from leakscope.record.live.process import RecordingProcess, this_process
 from leakscope.record.live.standing import standing_of
 
@@ -62,6 +63,13 @@ def test_a_process_that_is_gone_is_lost_and_one_of_another_machine_is_not(tmp_pa
         (replace(here, machine="another", number=1), "running"),
     ):
         assert standing_of(recorded(tmp_path / state, 8, process)).ranks[0].state == state
+
+
+def test_ranks_of_machines_with_a_folder_of_their_own_are_not_waited_for(tmp_path: Path) -> None:
+    folder = recorded(tmp_path / "run", 8, this_process(), rank=1)
+    header = {"format": 1, "command": ["train.py"], "ranks": 4, "nodes": 2, "ranks_a_node": 2}
+    (folder / "run.json").write_text(json.dumps(header))
+    assert [(rank.number, rank.ended) for rank in live_ranks(folder)] == [(0, False), (1, False)]
 
 
 def test_of_a_long_run_only_the_end_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

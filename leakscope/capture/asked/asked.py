@@ -13,9 +13,9 @@ from leakscope.capture.process.hang import stacks_of_threads
 from leakscope.capture.process.patches import Patches
 from leakscope.capture.source.source_files import without_source
 from leakscope.options import Options
-from leakscope.record.folder import RankFolder
+from leakscope.record.folder import ASKED, RankFolder
 from leakscope.record.kinds import Occasion
-from leakscope.record.live.asked import ASKED, ask, times_asked
+from leakscope.record.live.asked import ask, times_asked
 from leakscope.record.live.process import NAME as PROCESS
 from leakscope.record.live.process import about_this_process
 from leakscope.record.rows.answer import Answer

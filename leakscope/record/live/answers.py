@@ -17,6 +17,7 @@ from leakscope.record.header import read_header
 from leakscope.record.kinds import EndKind
 from leakscope.record.live.process import RecordingProcess, read_process
 from leakscope.record.model import Ended
+from leakscope.record.parts.elsewhere import ranks_elsewhere
 from leakscope.record.rows.answer import Answer
 from leakscope.record.rows.row import from_json
 
@@ -44,10 +45,13 @@ class LiveRank:
 
 
 def live_ranks(folder: Path) -> tuple[LiveRank, ...]:
-    """All ranks of a run, those too that have left nothing yet. Raises Unreadable where it is no run."""
+    """All ranks of a run, those too that have left nothing yet; none of other machines, where those have a folder of
+    their own. Raises Unreadable where it is no run.
+    """
     header = read_header(folder)
-    expected = header.get("ranks")
-    numbers = {*ranks_in(folder), *range(expected if type(expected) is int and 0 < expected <= _MOST else 1)}
+    told, there = header.get("ranks"), ranks_in(folder)
+    expected = told if type(told) is int and 0 < told <= _MOST else 1
+    numbers = {*there, *range(expected)}.difference(ranks_elsewhere(folder, header, expected, there))
     over = is_told(header)
     return tuple(_rank(folder / rank_name(number), number, over) for number in sorted(numbers))
 

@@ -5,12 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-ASKED = ".asked"
-"""Name of the file, in the run's folder; of no use to anybody after the run."""
+from leakscope.record.folder import ASKED
 
-
-INTERIM = "interim"
-"""Folder of the reports of a run that were made while it went on, in one folder each."""
 _BY_COMMAND, _BY_SIGNAL = b"c", b"s"
 """The bytes: who asked by a signal waits for nothing, and leakscope's own process has the answer judged."""
 

@@ -15,10 +15,10 @@ from leakscope.errors import Unreadable
 from leakscope.files import parse_json, read_json
 from leakscope.record.about import is_told
 from leakscope.record.ends import ended_file, ended_from_json, rank_name
+from leakscope.record.folder import INTERIM
 from leakscope.record.header import read_header
 from leakscope.record.kinds import EndKind
 from leakscope.record.live.answers import LiveRank, live_ranks, tail_of
-from leakscope.record.live.asked import INTERIM
 from leakscope.record.live.rank_states import Activity, RankState, read_states
 from leakscope.record.model import Run, Step
 from leakscope.record.rows.row import from_json
