@@ -10,7 +10,8 @@ import click
 from leakscope_cli.shared import Percent, Size
 
 from leakscope.errors import LeakscopeError
-from leakscope.options import OFFERED, TYPES, Option, Options, When, flags_of
+from leakscope.option import Option, When
+from leakscope.options import OFFERED, TYPES, Options, flags_of
 
 _TYPE_OF_UNIT: Mapping[str, click.ParamType[Any]] = {"bytes": Size(), "share": Percent()}
 _TYPES: Mapping[Any, Any] = {Path: click.Path(path_type=Path), When: click.Choice([str(when) for when in When])}

@@ -3,49 +3,11 @@
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
-from enum import StrEnum
-from math import isfinite
 from pathlib import Path
 from types import UnionType
 from typing import Annotated, Any, Self, get_args, get_type_hints
 
-
-class When(StrEnum):
-    """How freely something that costs time or room is done."""
-
-    AUTO = "auto"
-    """Where it is likely to tell something."""
-    ALWAYS = "always"
-    NEVER = "never"
-
-
-@dataclass(frozen=True)
-class Option:
-    """How an option is written on the command line, and what is said of it there."""
-
-    help: str
-    """What it does, with its default in brackets; `leakscope run --help` says it in these words."""
-    flags: tuple[str, ...] = ()
-    """As typed; from the field's name where there are none."""
-    metavar: str | None = None
-    unit: str = ""
-    """What a number counts; bytes are typed like `64KiB`, a share like `2%`."""
-    least: float | None = None
-    """Smallest number that makes sense."""
-    most: float = 1 << 60
-    """Largest number that makes sense; one that no run is read back with makes none."""
-
-    def refuses(self, value: object) -> str:
-        """What is wrong with a number, as it follows the option's name; "" where nothing is, or where it is none."""
-        if not isinstance(value, (int, float)) or isinstance(value, bool):
-            return ""
-        if isinstance(value, float) and not isfinite(value):
-            return f"{value} is no number that makes sense"
-        if self.least is not None and value < self.least:
-            return f"{value} makes no sense; give {self.least} or more"
-        if value > self.most:
-            return f"{value} makes no sense; give {self.most} or less"
-        return ""
+from leakscope.option import Option, When
 
 
 @dataclass(frozen=True)
@@ -133,6 +95,13 @@ class Options:
         Path | None, Option("An earlier run, or its findings.json: what it has told decides nothing.", metavar="FILE")
     ] = None
     suppress: Annotated[Path | None, Option("File of what is known, one a line, as above.", metavar="FILE")] = None
+    follow: Annotated[
+        bool,
+        Option(
+            "Record the Python processes that the script starts too, where they train (on).",
+            ("--follow/--no-follow",),
+        ),
+    ] = True
     source: Annotated[
         bool,
         Option(
@@ -181,6 +150,8 @@ class Options:
     """By torch's elastic launcher: RANK and WORLD_SIZE say which rank this is, and its output goes to a pipe."""
     grace: float = 10.0
     """Seconds a rank has to leave once a run with `steps` is over."""
+    process: str = ""
+    """Name of the folder of this process, which is numbered among the ranks later; "" for one that has its number."""
     by_hand: bool = False
     """Steps are marked with `boundary()`; no optimizer is listened to and the script is never stopped."""
 
@@ -221,7 +192,7 @@ class Options:
     @property
     def rank_state(self) -> Path:
         """The file in which the ranks of one machine say where they stand; of no use to anybody after the run."""
-        return self.folder / ".board"
+        return self.folder / (f".board_{self.process}" if self.process else ".board")
 
     @property
     def turns(self) -> Path:

@@ -16,7 +16,8 @@ from leakscope_cli.runs.compare import compare
 from leakscope_cli.runs.report import report
 from support import ROOT
 
-from leakscope.options import OFFERED, Options, When, flags_of, launchers_number
+from leakscope.option import When
+from leakscope.options import OFFERED, Options, flags_of, launchers_number
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 PLUGIN = ROOT / "leakscope" / "pytest_plugin"

@@ -14,6 +14,8 @@ from importlib import import_module
 from types import CodeType, ModuleType
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from leakscope.capture.follow.tree import hand_on
+from leakscope.capture.follow.who import who_am_i
 from leakscope.capture.process import script
 from leakscope.capture.process.dynamo import without_compiling
 from leakscope.capture.process.forks import in_forked_child
@@ -27,6 +29,8 @@ from leakscope.capture.source.source_files import without_source
 from leakscope.capture.source.user_frames import raised_at
 from leakscope.options import Options
 from leakscope.record.kinds import ClockKind, EndKind
+from leakscope.record.processes.links import link
+from leakscope.record.processes.process import write_who
 from leakscope.record.secrets import without
 
 if TYPE_CHECKING:
@@ -60,6 +64,8 @@ class _Rank:
             None if function is None else self._compiled,
         )
         AfterImport("torch", self.begin).install(self.patches)
+        if options.process:
+            self.guard.call("following of children", self._follow)
         return prepared
 
     def _compiled(self, source: str | bytes, path: str, package: str = "") -> CodeType:
@@ -78,12 +84,24 @@ class _Rank:
         assert self.recorder is not None
         self.recorder.step_ended(Tick(ClockKind.FUNCTION, self.options.step_function or ""))
 
+    def _follow(self) -> None:
+        """Have the processes that the script starts record themselves."""
+        write_who(self.options.folder / self.options.process, who_am_i())
+        link(self.options.folder)
+        hand_on(self.options, self.patches)
+
     def begin(self) -> None:
         with no_automatic_gc():  # it would go through all that torch has just made
             from leakscope.capture.recorder import Recorder
 
         self.recorder = Recorder(self.options, self.patches)
         self.recorder.attach()
+        if self.options.process:
+            from leakscope.capture.follow.joining import Joining
+
+            joining = Joining(self.options.folder, self.options.process, who_am_i(), self.recorder.member.join)
+            self.recorder.member.first_step = self.guard.guarded("first step", joining.stepped)
+            self.guard.call("place among the ranks", joining.install, self.patches)
         end_with_launcher(self.options.launcher, by=None)  # from here on the watchdog asks
 
     def end(self, end: script.End, error: BaseException | None) -> script.End:
@@ -130,7 +148,7 @@ class _Rank:
         from leakscope.record.folder import RankFolder
         from leakscope.record.rows.clock import RecordingEnded
 
-        folder = RankFolder(self.options.folder, self.options.rank, self.options.elsewhere)
+        folder = RankFolder(self.options.folder, self.options.rank, self.options.elsewhere, self.options.process)
         if self.guard.lost:
             folder.append(RecordingEnded(0, self.guard.why))
         else:

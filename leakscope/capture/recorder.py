@@ -8,35 +8,36 @@ from contextlib import contextmanager
 from typing import Any
 
 from leakscope.capture.asked.asked import Asked
-from leakscope.capture.comm.monitor import CommMonitor, is_there
 from leakscope.capture.device.counters import Counter
 from leakscope.capture.device.monitor import DeviceMemory
+from leakscope.capture.follow.tree import is_followed
 from leakscope.capture.heap.look import Live
 from leakscope.capture.heap.python.beginnings import GivenRoot
 from leakscope.capture.lifetimes.allocation_sites import AllocationSites
 from leakscope.capture.lifetimes.tracker import LifetimeTracker
 from leakscope.capture.looks import Looks
+from leakscope.capture.member import Member
 from leakscope.capture.process.child_processes import OwnProcesses
 from leakscope.capture.process.clock import CLOCK
 from leakscope.capture.process.dynamo import leave_us_out
 from leakscope.capture.process.forks import in_forked_child
 from leakscope.capture.process.gc_callbacks import CollectionWatch
-from leakscope.capture.process.hang import STACKS, Stuck
 from leakscope.capture.process.patches import Patches
 from leakscope.capture.process.unheard import unheard
-from leakscope.capture.process.watchdog import Stop, Watchdog
+from leakscope.capture.process.watchdog import Watchdog
 from leakscope.capture.schedule.ends import Ends
 from leakscope.capture.schedule.events import StepEvents
 from leakscope.capture.schedule.handover import Handover
 from leakscope.capture.schedule.looks import Schedule
 from leakscope.capture.schedule.no_step import NoStepYet
-from leakscope.capture.schedule.peers import LOOK_TIMEOUT_S, Peers, call_ahead_of_comm
+from leakscope.capture.schedule.peers import LOOK_TIMEOUT_S, Peers
 from leakscope.capture.schedule.rank_state import RankStateFile
 from leakscope.capture.schedule.steps import MARK, StepClock, Tick
 from leakscope.capture.shortages import Shortages
 from leakscope.capture.watched_steps import WatchedSteps
 from leakscope.capture.workers.loaders import LoaderWorkers
-from leakscope.options import Options, When
+from leakscope.option import When
+from leakscope.options import Options
 from leakscope.record.folder import RankFolder
 from leakscope.record.kinds import Occasion
 from leakscope.record.model import Ended, Step
@@ -55,7 +56,7 @@ class Recorder:
         self.stopped = False
         self._guard = guard = self.patches.guard
         self._step_over = guard.entry("end of a step", self._step)
-        self._folder = RankFolder(options.folder, options.rank, options.elsewhere)
+        self._folder = RankFolder(options.folder, options.rank, options.elsewhere, options.process)
         self._rank_state = RankStateFile(options.rank_state, options.rank, options.world)
         self._counter = Counter()
         self._collections = CollectionWatch(lambda: self._counter.read().bytes)
@@ -67,6 +68,7 @@ class Recorder:
             self._rank_state, self._schedule, options, self._look_as_peer,
             lambda failing: self._shortages.look_for_peer(self.steps, failing),
         )  # fmt: skip
+        self.member = Member(options, self._folder, self.patches, self._peers, self._looks)
         self._lifetimes = LifetimeTracker(
             options.warmup, self._at_peak, lambda: self._counter.fullest, self._sites.know
         )
@@ -74,8 +76,6 @@ class Recorder:
         self._watched_steps = WatchedSteps(options, self._folder, self._sites, self._device, self._lifetimes)
         self._loaders = LoaderWorkers(self._folder, self._schedule)
         self._handover = Handover(self._folder, self._schedule, self._watched_steps)
-        self._comm: CommMonitor | None = None
-        self._stuck: Stuck | None = None
         self._no_step: NoStepYet | None = None
         self._watchdog = Watchdog(self.is_over, self._tick, self._leave, options.grace)
         self._watchdog.ends_with(options.launcher, self._orphaned)
@@ -106,18 +106,15 @@ class Recorder:
                 leave_us_out(self.patches, self._folder.note)  # the script may compile what ends its steps
             else:
                 StepEvents(StepClock(self._peers.step_alone, self._guard), self.step_ended).install(self.patches)
-            processes = OwnProcesses(self._folder.append)
+            processes = OwnProcesses(self._folder.append, is_followed if options.process else None)
             processes.install(self.patches)
             if options.rank == 0 and not options.quiet:
                 self._no_step = NoStepYet(options.step_function, processes)
-            if options.world > 1 and is_there():
-                self._comm = self._looks.comm = CommMonitor(self._folder, self.patches)
-                call_ahead_of_comm(self._before_comm, self.patches)
-                self._stuck = Stuck(self._folder.path / STACKS, self.patches, options.hang_timeout, self._comm)
+            self.member.attach(self._before_comm)
             self._asked.listen(self.patches)
             self._watchdog.start(self._guard)
             self.patches.add("watchdog thread", self._watchdog.end)
-        self._watched_steps.install(self.patches, comm=self._comm is not None)
+        self._watched_steps.install(self.patches, comm=self.member.comm is not None)
         self._began = self._attached = CLOCK.perf_counter()
         self._peers.begin()
 
@@ -162,13 +159,15 @@ class Recorder:
         counted = self._counter.read()
         peak, self._peak = (counted.peak if counted.peak != self._peak else None), counted.peak
         self.steps += 1
+        if self.steps == 1:
+            self.member.first_step()
         seconds, collections = ended - self._began, self._collections.taken()
-        began = round(self._began - (self._attached if self._comm is None else self._comm.zero), 6)
+        began = round(self._began - (self._attached if self.member.comm is None else self.member.comm.zero), 6)
         self._folder.step(Step(self.steps, seconds, counted.bytes, peak, collections, self._counter.device, began))
         wanted = self._asked.step_ended(seconds)
         self._device.step(self.steps, ended - self._attached)
-        if self._comm is not None:
-            self._comm.step_ended(self.steps)
+        if self.member.comm is not None:
+            self.member.comm.step_ended(self.steps)
         self._watched_steps.step_ended(self.steps)
         self._shortages.look_if_near(self.steps, inside=False, counted=counted.bytes)
         self._peers.answer_if_one_failed()
@@ -204,13 +203,13 @@ class Recorder:
             self._rank_state.update(spent=self._schedule.with_one_more)
 
     def _look_as_peer(self, step: int) -> None:
-        if self._comm is not None:
-            self._comm.step_ended(step)
+        if self.member.comm is not None:
+            self.member.comm.step_ended(step)
         with self._collections.not_listening():
             self._look(step, Occasion.PEER)
 
     def _own_objects(self) -> tuple[object, ...]:
-        return (self, *self.__dict__.values(), self.__dict__)
+        return (self, *self.__dict__.values(), self.__dict__, self.member.__dict__)
 
     def is_over(self) -> bool:
         """Has the run come to its end: was this rank told to stop, or have all taken their steps?"""
@@ -223,7 +222,7 @@ class Recorder:
                 self._ends.stopped(self.steps)
             except Exception as error:  # noqa: BLE001 - whatever it is, it must not become the script's
                 self._guard.fault("stop of the run", error)
-        raise Stop
+        raise self.member.stop
 
     def _before_comm(self, *_: Any, **__: Any) -> None:
         if _thread.get_ident() != self._home or self._looks.lock.locked():
@@ -236,13 +235,13 @@ class Recorder:
 
     def _tick(self) -> None:
         """Called by the watchdog's thread."""
-        if self._comm is not None:
-            self._comm.tick()
+        if self.member.comm is not None:
+            self.member.comm.tick()
         looked_at = self._looks.lock.locked() or self._peers.somebody_looks()
         if self._no_step is not None:
             self._no_step.tick(self._peers.somebody_stepped())
-        if self._stuck is not None and self._stuck.is_hung(looked_at):
-            last = "" if self._comm is None else self._comm.last_words()
+        if self.member.stuck is not None and self.member.stuck.is_hung(looked_at):
+            last = "" if self.member.comm is None else self.member.comm.last_words()
             self._ends.leave_hung(self.steps, self.options.hang_timeout or 0.0, last, self._home)
         if self._looks.lock.locked():
             return
@@ -259,7 +258,7 @@ class Recorder:
         self._ends.leave(self.steps, written=self.stopped)
 
     def _orphaned(self) -> None:
-        self._ends.orphaned(lambda: self.steps, self._looks.lock, self._comm)
+        self._ends.orphaned(lambda: self.steps, self._looks.lock, self.member.comm)
 
     # the end
 

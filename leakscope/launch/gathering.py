@@ -41,10 +41,13 @@ def folders_to_read(folder: Path, elsewhere: Sequence[str]) -> tuple[Path, ...]:
     return (folder, *(Path(place) / "run" for place in elsewhere))
 
 
-def gather(folder: Path, elsewhere: Sequence[str], into: Path, run: Mapping[str, Any]) -> None:
+def gather(
+    folder: Path, elsewhere: Sequence[str], into: Path, run: Mapping[str, Any], names: Mapping[str, str] | None = None
+) -> None:
     """Bring all that the ranks have written elsewhere into one folder: the run's own, or a copy of what is in that.
 
-    `run` is for `run.json`, where that is gone. Raises OSError where it cannot be done; it can be tried again then.
+    `run` is for `run.json`, where that is gone; `names` has the rank of a process whose number was not known.
+    Raises OSError where it cannot be done; it can be tried again then.
     """
     if into == folder and not folder.is_dir():
         raise FileNotFoundError(f"{folder} was removed")  # by the script, and so not to be made again
@@ -53,11 +56,12 @@ def gather(folder: Path, elsewhere: Sequence[str], into: Path, run: Mapping[str,
     if not (into / "run.json").is_file():
         write_run(into, run)
     for place in filter(_is_ours, map(Path, elsewhere)):
-        for rank in sorted(place.glob("rank_*")):
-            (into / rank.name).mkdir(exist_ok=True)
+        for rank in sorted((*place.glob("rank_*"), *place.glob("process_*"))):
+            target = into / (names or {}).get(rank.name, rank.name)
+            target.mkdir(exist_ok=True)
             for path in sorted(rank.iterdir()):
                 if stat.S_ISREG(path.lstat().st_mode):
-                    _move(path, into / rank.name / path.name)
+                    _move(path, target / path.name)
 
 
 def _is_ours(place: Path) -> bool:

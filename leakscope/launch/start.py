@@ -18,6 +18,7 @@ from leakscope.errors import LaunchFailed, Unreadable
 from leakscope.launch.as_started import interpreter_flags
 from leakscope.launch.asked import asked_by_signal
 from leakscope.launch.elastic import run_under_elastic
+from leakscope.launch.followed import clear, codes_of, outcome_of_main, settled
 from leakscope.launch.gathering import folders_to_read, forget, gather, places_elsewhere, sweep
 from leakscope.launch.oom_killer import processes_ended
 from leakscope.launch.outcome import Outcome, collect_outcome, outcome_of
@@ -30,6 +31,7 @@ from leakscope.record.folder import ASKED, make_private, time_now, write_run
 from leakscope.record.header import read_header
 from leakscope.record.parts.elsewhere import machines, ranks_elsewhere
 from leakscope.record.parts.job import Job, job_here
+from leakscope.record.processes.process import MAIN
 from leakscope.record.secrets import masked
 
 _PEERS_TIMEOUT_S = 10.0
@@ -48,6 +50,8 @@ def launch(options: Options, meanwhile: Callable[[], object] | None = None) -> O
     Raises LaunchFailed when the ranks could not be started.
     """
     options = replace(options, world=options.ranks * options.nnodes, elsewhere=places_elsewhere())
+    if options.follow and options.world == 1:
+        options = replace(options, process=MAIN)
     _write_run(options)
     ended_before = processes_ended()
     try:
@@ -66,6 +70,7 @@ def launch(options: Options, meanwhile: Callable[[], object] | None = None) -> O
         raise
     if options.nnodes == 1:
         sweep(options.folder)
+        clear(options.folder)
         with suppress(OSError):
             options.rank_state.unlink(missing_ok=True)
             (options.folder / ASKED).unlink(missing_ok=True)
@@ -104,18 +109,23 @@ def _outcome(options: Options, codes: Mapping[int, int], outside: Outside | None
     """How it ended, told by the first folder in which all that was recorded can be brought together."""
     only = None if outside is None else options.rank
     failed: OSError | None = None
+    found, of_main = settled(options), codes
+    names = {} if found is None else found.names
+    about = {**about_run(options, outside), **({} if found is None else {"ranks": found.ranks})}
+    codes = codes_of(found, codes)
     for folder in folders_to_read(options.folder, options.elsewhere):
         try:
-            gather(options.folder, options.elsewhere, folder, about_run(options, outside))
+            gather(options.folder, options.elsewhere, folder, about, names)
             outcome = collect_outcome(folder, codes, only, oom_kills)
         except OSError as error:
             failed = failed or error
             continue
+        outcome = outcome_of_main(found, of_main, outcome)
         return replace(outcome, folder=folder, elsewhere=options.elsewhere, unwritable=_told(failed))
     try:
         outcome = collect_outcome(options.folder, codes, only, oom_kills, read_only=True)
     except Unreadable:  # the script's own end is told all the same
-        outcome = outcome_of(codes)
+        outcome = outcome_of(of_main)
     return replace(outcome, folder=options.folder, elsewhere=options.elsewhere, unwritable=_told(failed))
 
 

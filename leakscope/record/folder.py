@@ -37,8 +37,9 @@ class RankFolder:
     Whatever is asked for raises OSError where it cannot be written anywhere.
     """
 
-    def __init__(self, folder: Path, rank: int, elsewhere: Sequence[str] = ()) -> None:
-        name = rank_name(rank)
+    def __init__(self, folder: Path, rank: int, elsewhere: Sequence[str] = (), process: str = "") -> None:
+        """`process` names the folder of a process whose number among the ranks may still change."""
+        name = process or rank_name(rank)
         self.path = folder / name
         with suppress(OSError):  # then all goes elsewhere
             make_private(folder)
@@ -173,7 +174,8 @@ def _remove_run(folder: Path) -> None:
     import shutil
 
     for path in folder.iterdir():
-        if re.fullmatch(r"rank_\d{4,}", path.name) or path.name in ("logs", INTERIM):
+        of_process = re.fullmatch(r"(rank|process)_\d{4,}", path.name) is not None
+        if path.is_dir() and not path.is_symlink() and (of_process or path.name in ("logs", INTERIM)):
             shutil.rmtree(path)
-        elif path.name in ("run.json", "findings.json", "report.html", SUPPRESSIONS, ASKED):
+        elif of_process or path.name in ("run.json", "findings.json", "report.html", SUPPRESSIONS, ASKED):
             path.unlink()

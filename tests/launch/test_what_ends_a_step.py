@@ -9,7 +9,8 @@ import pytest
 
 from leakscope.findings import judge
 from leakscope.launch import Outcome, launch
-from leakscope.options import Options, When
+from leakscope.option import When
+from leakscope.options import Options
 from leakscope.record.kinds import ClockKind
 from leakscope.record.model import Rank, Run
 from leakscope.record.reading import read_run
@@ -155,7 +156,7 @@ def test_training_in_processes_that_the_script_starts_is_told(script: Write, tmp
     if __name__ == "__main__":
         torch.multiprocessing.spawn(worker, nprocs=2)
     """
-    _, recorded = run(tmp_path / "run", script(text))
+    _, recorded = run(tmp_path / "run", script(text), follow=False)
     (rank,) = recorded.ranks
     assert [(p.through, p.started_at.split(" ")[0]) for p in rank.processes] == [
         ("torch.multiprocessing.spawn", "train.py:9")

@@ -21,7 +21,7 @@ from leakscope.capture.process.clock import CLOCK
 from leakscope.capture.process.patches import Patches
 from leakscope.capture.process.pause import paused
 from leakscope.errors import LeakscopeError
-from leakscope.options import When
+from leakscope.option import When
 from leakscope.record.folder import RankFolder
 from leakscope.record.model import Look
 from leakscope.record.rows.device import DeviceBlocks, DeviceStep

@@ -10,7 +10,7 @@ from typing import Any
 
 from leakscope.capture.originals import open_file
 from leakscope.graph.model import HeapGraph
-from leakscope.options import When
+from leakscope.option import When
 from leakscope.record.folder import snapshot_name
 from leakscope.record.kinds import Occasion
 

@@ -1,4 +1,4 @@
-"""Does the script start processes of its own? They are not seen, and the report has to say so."""
+"""Does the script start processes of its own that are not followed? The report has to say so."""
 
 from __future__ import annotations
 
@@ -19,10 +19,16 @@ _MAX_NOTED = 64
 
 
 class OwnProcesses:
-    """Counts the Python processes that the script starts; workers of a data loader are not among them."""
+    """Counts the Python processes that the script starts and that are not followed; workers of a data loader are not
+    among them.
+    """
 
-    def __init__(self, note: Callable[[StartedProcess], object]) -> None:
+    def __init__(
+        self, note: Callable[[StartedProcess], object], followed: Callable[[str, Sequence[str]], bool] | None = None
+    ) -> None:
+        """`followed` says whether a program with these words will be; None where none is."""
         self.count = 0
+        self._followed = followed
         self._note_it = note
 
     def install(self, patches: Patches) -> None:
@@ -31,13 +37,18 @@ class OwnProcesses:
         patches.call_before(subprocess.Popen, "__init__", self._of_subprocess)
 
     def _of_multiprocessing(self, process: Any, *_: Any, **__: Any) -> None:
+        if self._followed is not None:
+            return
         target = getattr(process, "_target", None)
         if getattr(target, "__module__", "") != LOADER_WORKERS:
             self._note(_through(process))
 
-    def _of_subprocess(self, _: Any, args: Any = None, *__: Any, **___: Any) -> None:
-        words = args if isinstance(args, (list, tuple)) else str(args).split()
-        if words and _starts_python([str(word) for word in words]):
+    def _of_subprocess(self, _: Any, args: Any = None, *__: Any, **given: Any) -> None:
+        words = [str(word) for word in (args if isinstance(args, (list, tuple)) else str(args).split())]
+        if not words or not _starts_python(words):
+            return
+        program = str(given.get("executable") or words[0])
+        if given.get("shell") or self._followed is None or not self._followed(program, words):
             self._note("subprocess")
 
     def _note(self, through: str) -> None:

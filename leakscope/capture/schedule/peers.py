@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 from leakscope.capture.process.clock import CLOCK
 from leakscope.capture.process.patches import Patches
@@ -64,6 +65,12 @@ class Peers:
         """The peers' latest step that needs no look any more."""
         self._waiting_since: float | None = None
         self._failing_since: float | None = None
+
+    def join(self, rank: int, world: int, states: Path) -> None:
+        """Be this rank among so many, whose states are in that file from now on."""
+        self._file.join(states, rank, world)
+        self._rank, self._world = rank, world
+        self._judged = ((), False)
 
     def begin(self) -> None:
         """The clock of the budget starts."""

@@ -22,6 +22,15 @@ class RankStateFile:
         self._file = self._opened()
         self._write()
 
+    def join(self, path: Path, rank: int, world: int) -> None:
+        """Be this rank among so many from now on, in another file; what is said of it stays said."""
+        if self._file is not None:
+            self._file.close()
+        self._path, self._rank, self._world = path, rank, world
+        self._read = (None, ())
+        self._file = self._opened()
+        self._write()
+
     @property
     def mine(self) -> RankState:
         """What this rank says, as it was written last."""

@@ -24,11 +24,13 @@ MAY = {
     "process/guard.py": "is the way",
     "process/forks.py": "lines that run in a forked child",
     "process/import_hook.py": "sees to what finders and loaders raise",
+    "follow/followed.py": "is called by Python at the end of the process, through the guard",
+    "follow/site/leakscope_following.py": "knows nothing of the guard until the process trains",
     "prove/cut.py": "makes a cut, in a process that ends with it",
 }
 SEE_TO_THEMSELVES = {"comm/process_group.py", "comm/work.py", "lifetimes/raw_access.py"}
 """What they wrap is called so often that they see to errors by themselves; `Patches.wrap` is for them alone."""
-REPLACE = {"schedule/events.py", "schedule/step_function.py", "comm/functional_collectives.py"}
+REPLACE = {"schedule/events.py", "schedule/step_function.py", "comm/functional_collectives.py", "follow/tree.py"}
 """What they put in another's place calls what is guarded; `Patches.replace` is for them alone."""
 CALLED_AT_DEATH = {"self._died", "self._note", "note"}
 """What a weak reference may call: what `Guard.callback` gave, and functions of C."""

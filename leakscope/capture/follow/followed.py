@@ -1,0 +1,127 @@
+"""Records a process that the script has started, from its first optimizer or process group to its end."""
+
+from __future__ import annotations
+
+import atexit
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from typing import Any
+
+from leakscope.capture.follow.joining import Joining
+from leakscope.capture.follow.tree import options_in
+from leakscope.capture.follow.who import who_am_i
+from leakscope.capture.process import script
+from leakscope.capture.process.forks import in_forked_child
+from leakscope.capture.process.guard import Guard
+from leakscope.capture.process.patches import Patches
+from leakscope.capture.process.pause import no_automatic_gc
+from leakscope.capture.process.watchdog import Stop
+from leakscope.capture.source.source_files import without_source
+from leakscope.capture.source.user_frames import raised_at
+from leakscope.errors import LeakscopeError
+from leakscope.options import Options
+from leakscope.record.kinds import EndKind
+from leakscope.record.model import Ended
+from leakscope.record.processes.process import claim
+from leakscope.record.secrets import without
+
+
+class StopChild(Stop, SystemExit):
+    """Ends a process that somebody else has started, and who waits for it sees that it has come to its end."""
+
+
+def attach(folder: str) -> None:
+    """Record this process; nothing where that cannot be done, which its parent's report tells by what is missing."""
+    with suppress(OSError, ValueError, LeakscopeError), no_automatic_gc():
+        options = options_in(folder)
+        process = claim(options.folder)
+        Followed(replace(options, process=process, launcher=0, quiet=True)).begin()
+
+
+class Followed:
+    """One such process."""
+
+    def __init__(self, options: Options) -> None:
+        self._options = options
+        self._in_forked_child = in_forked_child()
+        self._guard = Guard()
+        self._patches = Patches(self._guard)
+        self._ended = False
+        self._error: BaseException | None = None
+        self._file = getattr(sys.modules.get("__main__"), "__file__", None)
+
+    def begin(self) -> None:
+        """Start listening, and be called at the end."""
+        from leakscope.capture.recorder import Recorder
+
+        options = self._options
+        self._recorder = recorder = Recorder(options, self._patches)
+        recorder.member.stop = StopChild
+        joining = Joining(options.folder, options.process, who_am_i(), recorder.member.join)
+        recorder.member.first_step = self._guard.guarded("first step", joining.stepped)
+        recorder.attach()
+        self._guard.call("place among the ranks", joining.install, self._patches)
+        self._call_at_end()
+
+    def _call_at_end(self) -> None:
+        multiprocessing = sys.modules.get("multiprocessing.process")
+        if multiprocessing is not None and multiprocessing.parent_process() is not None:
+            from multiprocessing.util import Finalize
+
+            Finalize(None, self._end, exitpriority=-100)  # such a process does not come to its exit handlers
+        atexit.register(self._end)
+        self._patches.call_before(sys, "excepthook", self._uncaught)
+
+    def _uncaught(self, _: type[BaseException], error: BaseException, *__: Any) -> None:
+        self._error = error
+        script.trim(error)
+
+    def _end(self) -> None:
+        if self._ended or self._in_forked_child:
+            return
+        self._ended = True
+        error, self._error = self._error or sys.exc_info()[1], None
+        with self._main_file():
+            self._guard.call("end of the process", self._write_the_end, error, even_lost=True)
+        self._patches.take_out()
+
+    @contextmanager
+    def _main_file(self) -> Iterator[None]:
+        """Let `__main__` say which file it is: python has taken that from it (CPython Python/pythonrun.c)."""
+        names = vars(sys.modules["__main__"])
+        gone = self._file is not None and "__file__" not in names
+        if gone:
+            names["__file__"] = self._file
+        try:
+            yield
+        finally:
+            if gone:
+                names.pop("__file__", None)
+
+    def _write_the_end(self, error: BaseException | None) -> None:
+        recorder = self._recorder
+        error = _raised(error)
+        end = script.End(EndKind.FINISHED, 0) if error is None else script.end_of(error)
+        if recorder.stopped or (end.status and recorder.is_over()):
+            end, error = script.End(EndKind.STOPPED, 0), None
+        message = without(script.what_it_said(end, error), self._options.command)
+        at, stack = "", tuple[str, ...]()
+        if end.how == EndKind.RAISED:
+            stack = tuple(without(line, self._options.command) for line in script.stack_of(error))
+            at, stack = raised_at(error), stack if self._options.source else without_source(stack)
+        how = end
+
+        def ended(steps: int) -> Ended:
+            return Ended(how.how, how.status, steps, message, stack, at=at)
+
+        recorder.failed(error)
+        recorder.finish(ended, look=end.how in (EndKind.FINISHED, EndKind.EXITED))
+
+
+def _raised(error: BaseException | None) -> BaseException | None:
+    """What the process ends with: where `torch.multiprocessing` has told its parent of an error, that error."""
+    if isinstance(error, SystemExit) and error.code and isinstance(error.__context__, Exception):
+        return error.__context__
+    return error

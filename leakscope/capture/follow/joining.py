@@ -1,0 +1,91 @@
+"""Which rank is this process? It says so when it joins a process group, and its peers then know of each other."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from leakscope.capture.process.patches import Patches
+from leakscope.options import launchers_number
+from leakscope.record.processes.links import link
+from leakscope.record.processes.process import Who, write_who
+
+_PLACES = ("torch.distributed.distributed_c10d", "torch.distributed.device_mesh", "torch.distributed")
+
+
+class Joining:
+    """Tells the recorder of a process which rank it is, once that is known."""
+
+    def __init__(self, folder: Path, process: str, who: Who, join: Callable[[int, int, Path], object]) -> None:
+        """`join` is given rank, world, and the file in which the ranks of that group say where they stand."""
+        self._folder, self._process, self.who, self._join = folder, process, who, join
+        self._joined = False
+
+    def install(self, patches: Patches) -> None:
+        """Wait for `init_process_group`, or for nothing where the group is there."""
+        self._say()
+        if not torch.distributed.is_available():
+            return
+        if torch.distributed.is_initialized():
+            self._in_group()
+            return
+        for module in _PLACES:
+            owner = vars(torch).get("distributed")
+            owner = getattr(owner, module.rpartition(".")[2], owner)
+            if "init_process_group" in vars(owner):
+                patches.call_before(owner, "init_process_group", self._before)
+                patches.call_after(owner, "init_process_group", self._in_group)
+
+    def _before(self, *args: Any, **kwargs: Any) -> None:
+        given = dict(zip(("backend", "init_method", "timeout", "world_size", "rank"), args, strict=False)) | kwargs
+        rank, world = given.get("rank", -1), given.get("world_size", -1)
+        rank = rank if type(rank) is int and rank >= 0 else launchers_number(os.environ, "RANK", -1)
+        world = world if type(world) is int and world > 0 else launchers_number(os.environ, "WORLD_SIZE", -1)
+        if 0 <= rank < world:
+            self._be(rank, world, str(given.get("init_method") or ""))
+
+    def _in_group(self, *_: Any, **__: Any) -> None:
+        self._be(torch.distributed.get_rank(), torch.distributed.get_world_size(), "")
+
+    def _be(self, rank: int, world: int, method: str) -> None:
+        if self._joined:
+            return
+        self._joined = True
+        self.who = replace(self.who, rank=rank, world=world, trained=True)
+        if world > 1:
+            self._join(rank, world, self._board(rank, _name_of(method, os.environ)))
+        self._say()
+
+    def stepped(self) -> None:
+        """The first step is over."""
+        if not self.who.trained:
+            self.who = replace(self.who, trained=True)
+            self._say()
+
+    def _say(self) -> None:
+        write_who(self._folder / self._process, self.who)
+        link(self._folder)
+
+    def _board(self, rank: int, name: str) -> Path:
+        """The file of this group; where this rank has been in one of the same name, as before a restart, the next."""
+        for generation in range(1 << 20):
+            path = self._folder / f".group_{name}_{generation}"
+            try:
+                os.close(os.open(f"{path}_{rank}", os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+            except FileExistsError:
+                continue
+            return path
+        raise FileExistsError(name)
+
+
+def _name_of(method: str, environment: Mapping[str, str]) -> str:
+    """What the members of a group have in common before they meet."""
+    known = ("MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT")
+    told = [method] if method not in ("", "env://") else [environment.get(name, "") for name in known]
+    return hashlib.sha256("\n".join(told).encode()).hexdigest()[:16]

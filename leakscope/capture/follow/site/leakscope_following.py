@@ -1,0 +1,300 @@
+"""Follows this process until it trains, and hands on to those it starts that they are followed: until then the least.
+
+It knows nothing of leakscope's, so that a Python process which does not train pays for no import. A process begins to
+train when it makes its first optimizer or joins a process group, and only then is a recorder loaded.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+TYPE_CHECKING = False  # as typing has it, which takes longer to import than all of this
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from importlib.machinery import ModuleSpec
+    from typing import Any
+
+VARIABLE = "LEAKSCOPE_FOLLOW"
+"""Name of what the environment of a followed process says: the run's folder, and `sys.prefix` of who reads it."""
+SITE = os.path.dirname(os.path.abspath(__file__))
+"""The folder that stands first in the PYTHONPATH of a followed process."""
+_WITH_VALUE = "cmWX"
+"""Flags of python before a value; after c and m come the script's words."""
+_NOT_FOLLOWED = "EIS"
+"""Flags with which python reads no PYTHONPATH, or imports no `sitecustomize`."""
+_HELPERS = ("multiprocessing.resource_tracker", "torch._inductor.compile_worker")
+"""In the words of processes that never train."""
+
+_run = {"folder": ""}
+"""The run's folder; "" where nothing is followed."""
+_put_in: list[tuple[Any, str, Any, Any]] = []
+"""(owner, name, what was there, what stands there now) of each function that is replaced until the process trains."""
+
+
+def begin(folder: str) -> None:
+    """Follow this process, which has just started, and those it starts."""
+    follow(folder)
+    for owner, name, made in places():
+        setattr(owner, name, made)
+    wait_for_torch()
+
+
+def follow(folder: str) -> None:
+    """Follow what this process starts, once what is in `places` stands there."""
+    if not _run["folder"]:
+        os.register_at_fork(after_in_child=_forked)
+    _run["folder"] = folder
+
+
+def places() -> list[tuple[Any, str, Any]]:
+    """(owner, name, what is to stand there) of each function that starts processes."""
+    import _posixsubprocess
+
+    makers: list[tuple[Any, str, Any]] = [(_posixsubprocess, "fork_exec", _fork_exec)]
+    makers += [(os, name, _posix_spawn) for name in ("posix_spawn", "posix_spawnp")]
+    makers += [(os, "execv", _execv), (os, "execve", _execve)]
+    if "subprocess" in sys.modules:
+        makers.append((sys.modules["subprocess"], "_fork_exec", _fork_exec))
+    return [(owner, name, _made(getattr(owner, name), make)) for owner, name, make in makers if hasattr(owner, name)]
+
+
+def stop() -> None:
+    """Follow nothing any more."""
+    _run["folder"] = ""
+    _take_out()
+
+
+def _made(there: Any, make: Callable[[Any], Any]) -> Any:
+    made = make(there)
+    made.__name__, made.__qualname__, made.__doc__ = there.__name__, there.__qualname__, there.__doc__
+    made.__module__, made.__wrapped__ = there.__module__, there
+    return made
+
+
+def _replace(owner: Any, name: str, make: Callable[[Any], Any]) -> None:
+    there = getattr(owner, name)
+    made = _made(there, make)
+    _put_in.append((owner, name, there, made))
+    setattr(owner, name, made)
+
+
+# what is started
+
+
+def is_followed(program: Any, words: Sequence[Any]) -> bool:
+    """Whether this Python would run, and would import `sitecustomize`.
+
+    `program` is the path of a file, `words` are those that the process is started with.
+    """
+    if not _run["folder"]:
+        return False
+    try:
+        python = _words_of_python(os.fsdecode(program), [os.fsdecode(word) for word in words][1:])
+    except (OSError, TypeError, ValueError):
+        return False
+    return python is not None and _reads_path(python)
+
+
+def _words_of_python(program: str, words: list[str]) -> list[str] | None:
+    """What this Python is started with; None where it is another program. A script may name it in its first line."""
+    if os.sep not in program:
+        program = _found(program)
+    if _is_this_python(program):
+        return words
+    with open(program, "rb") as stream:
+        start = stream.read(256)
+    if not start.startswith(b"#!"):
+        return None
+    said = os.fsdecode(start[2:].split(b"\n")[0]).split()
+    if said and os.path.basename(said[0]) == "env" and len(said[1:]) == 1:
+        said = [_found(said[1])]
+    return [*said[1:], program, *words] if said and _is_this_python(said[0]) else None
+
+
+def _reads_path(words: list[str]) -> bool:
+    """Whether Python, with these words, imports what its environment says, and may run what trains."""
+    if any(helper in word for word in words for helper in _HELPERS):
+        return False
+    value = False
+    for word in words:
+        if value:
+            value = False
+            continue
+        if not word.startswith("-") or word in ("-", "--"):
+            return True
+        if word.startswith("--"):
+            continue
+        flags = word[1 : 1 + next((at for at, letter in enumerate(word[1:]) if letter in _WITH_VALUE), len(word))]
+        if any(letter in _NOT_FOLLOWED for letter in flags):
+            return False
+        rest = word[1 + len(flags) :]
+        if rest[:1] in ("c", "m"):
+            return True
+        value = len(rest) == 1
+    return True
+
+
+def _found(name: str) -> str:
+    for folder in os.get_exec_path():
+        if os.access(os.path.join(folder, name), os.X_OK):
+            return os.path.join(folder, name)
+    return name
+
+
+def _is_this_python(program: str) -> bool:
+    here = sys.executable
+    return program == here or (bool(here) and os.path.realpath(program) == os.path.realpath(here))
+
+
+def _environment(environment: Mapping[Any, Any] | None) -> dict[bytes, bytes]:
+    """The same with what a followed process is told, as a dictionary of bytes."""
+    told = {}
+    for key, value in (os.environb if environment is None else environment).items():
+        told[os.fsencode(key)] = os.fsencode(value)
+    path = told.get(b"PYTHONPATH")
+    ours = os.fsencode(SITE)
+    told[b"PYTHONPATH"] = ours if path is None else ours + os.fsencode(os.pathsep) + path
+    told[os.fsencode(VARIABLE)] = os.fsencode(_run["folder"] + os.pathsep + sys.prefix)
+    return told
+
+
+def _first_there(programs: Sequence[bytes]) -> bytes:
+    return next((program for program in programs if os.access(program, os.X_OK)), programs[0])
+
+
+def _fork_exec(called: Callable[..., Any]) -> Callable[..., Any]:
+    def fork_exec(  # as it is called
+        args: Any, executable_list: Any, close_fds: Any, pass_fds: Any, cwd: Any, env: Any, *others: Any
+    ) -> Any:
+        if _run["folder"] and is_followed(_first_there(executable_list), args):
+            given = None if env is None else dict(entry.partition(b"=")[::2] for entry in env)
+            env = [key + b"=" + value for key, value in _environment(given).items()]
+        return called(args, executable_list, close_fds, pass_fds, cwd, env, *others)
+
+    return fork_exec
+
+
+def _posix_spawn(called: Callable[..., Any]) -> Callable[..., Any]:
+    def posix_spawn(path: Any, argv: Any, env: Any, **others: Any) -> Any:
+        if _run["folder"] and is_followed(path, argv):
+            env = _environment(env)
+        return called(path, argv, env, **others)
+
+    return posix_spawn
+
+
+def _execv(called: Callable[..., Any]) -> Callable[..., Any]:
+    execve = os.execve
+
+    def execv(path: Any, argv: Any, /) -> Any:
+        if _run["folder"] and is_followed(path, argv):
+            return execve(path, argv, _environment(None))
+        return called(path, argv)
+
+    return execv
+
+
+def _execve(called: Callable[..., Any]) -> Callable[..., Any]:
+    def execve(path: Any, argv: Any, env: Any) -> Any:
+        if _run["folder"] and not isinstance(path, int) and is_followed(path, argv):
+            env = _environment(env)
+        return called(path, argv, env)
+
+    return execve
+
+
+# until it trains
+
+
+def wait_for_torch() -> None:
+    """Wait for the script's own `import torch`, or for what tells of training where that has been."""
+    if "torch" in sys.modules:
+        _wait_for_training()
+    else:
+        sys.meta_path.insert(0, _Finder())
+
+
+class _Finder:
+    """Stands first in `sys.meta_path` until torch has been imported."""
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
+        """The module's own spec, of which we are told when its code has run."""
+        there = sys.modules.get("sitecustomize")
+        if there is not None and getattr(there, "__file__", None) == os.path.join(SITE, "sitecustomize.py"):
+            del sys.modules["sitecustomize"]
+        if name != "torch" or not _run["folder"]:
+            return None
+        spec: Any = None
+        for finder in sys.meta_path:
+            find = None if finder is self else getattr(finder, "find_spec", None)
+            spec = None if find is None else find(name, path, target)
+            if spec is not None:
+                if hasattr(spec.loader, "exec_module"):
+                    spec.loader = _Loader(spec.loader, self)
+                break
+        return spec  # type: ignore[no-any-return]
+
+
+class _Loader:
+    """The module's own loader, with a word at the end; it puts the real one back first."""
+
+    def __init__(self, real: Any, finder: _Finder) -> None:
+        self._real, self._finder = real, finder
+
+    def create_module(self, spec: ModuleSpec) -> Any:
+        return self._real.create_module(spec)
+
+    def exec_module(self, module: Any) -> None:
+        module.__spec__.loader = module.__loader__ = self._real
+        self._real.exec_module(module)
+        if self._finder in sys.meta_path:
+            sys.meta_path.remove(self._finder)
+        _wait_for_training()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._real, name)
+
+
+def _wait_for_training() -> None:
+    """See the first optimizer made, and the first process group joined."""
+    optimizers = sys.modules.get("torch.optim.optimizer")
+    if optimizers is None or _put_in or not _run["folder"]:
+        return
+    _replace(optimizers.Optimizer, "__init__", _trains)
+    for module in ("torch.distributed.distributed_c10d", "torch.distributed.device_mesh", "torch.distributed"):
+        there = sys.modules.get(module)
+        if there is not None and hasattr(there, "init_process_group"):
+            _replace(there, "init_process_group", _trains)
+
+
+def _take_out() -> None:
+    while _put_in:
+        owner, name, there, made = _put_in.pop()
+        if vars(owner).get(name) is made:
+            setattr(owner, name, there)
+
+
+def _trains(called: Callable[..., Any]) -> Callable[..., Any]:
+    """What calls `called` once a recorder is there; from then on at most the hooks that this has put in its place."""
+
+    def first(*args: Any, **kwargs: Any) -> Any:
+        places = [(owner, name) for owner, name, _, made in _put_in if made is first and vars(owner).get(name) is made]
+        if not _put_in:
+            return called(*args, **kwargs)
+        _take_out()
+        if _run["folder"]:
+            from leakscope.capture.follow.followed import attach
+
+            attach(_run["folder"])
+        owner, name = places[0] if places else (None, "")
+        return (called if owner is None else vars(owner)[name])(*args, **kwargs)
+
+    return first
+
+
+def _forked() -> None:
+    """In a child that was forked: whatever its parent was, it may begin to train."""
+    _take_out()
+    if _run["folder"] and "torch" in sys.modules:
+        _wait_for_training()
