@@ -14,7 +14,7 @@ VERSIONS ?= 3.11:2.6.0 3.12:2.9.1 3.13:2.15.0
 VERSIONS_FOLDER ?= .versions
 HERE := $(if $(wildcard $(BIN)/python),$(BIN)/python,$(PYTHON))
 
-.PHONY: demo test integrations test-fast check docs docs-record bench samples versions python-there clean
+.PHONY: demo test integrations test-fast check docs docs-record bench gpu samples versions python-there clean
 
 demo: $(READY)
 	$(BIN)/leakscope demo
@@ -44,6 +44,10 @@ docs: $(READY)
 # Runs every command of the pages and writes into them what it told.
 docs-record: $(READY)
 	$(BIN)/python -m pytest tests/docs/test_pages.py --docs-update
+
+# What only a GPU shows, in ten minutes at most, with whatever python here has leakscope and a torch for it.
+gpu:
+	$(if $(GPU_PYTHON),$(GPU_PYTHON),$(HERE)) benchmarks/gpu/all_parts.py
 
 bench: $(READY)
 	$(BIN)/python benchmarks/overhead.py
