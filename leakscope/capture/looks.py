@@ -11,6 +11,7 @@ from dataclasses import replace
 
 import leakscope.graph.as_json  # noqa: F401 - the folder's: at the first look the script may have all files open
 from leakscope.capture.comm.monitor import CommMonitor
+from leakscope.capture.counts.monitor import Counts
 from leakscope.capture.device.counters import Counter
 from leakscope.capture.device.monitor import DeviceMemory
 from leakscope.capture.heap.garbage import Watched, real_diff
@@ -59,6 +60,7 @@ class Looks:
         self.device: DeviceMemory | None = None
         self._options, self._folder, self._counter, self._sites = options, folder, counter, sites
         self._own, self._given = own, given
+        self.counts = Counts(folder, options.budget)
         self._turns = Turns(options.turns, launchers_number(os.environ, "LOCAL_WORLD_SIZE", options.world))
         self.limits = HostLimits()
         self._frozen = False
@@ -115,6 +117,7 @@ class Looks:
 
     def _take(self, step: int, occasion: Occasion, collect: bool) -> None:
         watched: Watched = []
+        self.counts.now(step)
         context = replace(self._context(), gains=self._gains)
         look = look_at_heap(step, occasion, context, watched=watched if collect else None)
         del context

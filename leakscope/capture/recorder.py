@@ -166,6 +166,7 @@ class Recorder:
         self._folder.step(Step(self.steps, seconds, counted.bytes, peak, collections, self._counter.device, began))
         wanted = self._asked.step_ended(seconds)
         self._device.step(self.steps, ended - self._attached)
+        self._looks.counts.step(self.steps, ended - self._attached)
         if self.member.comm is not None:
             self.member.comm.step_ended(self.steps)
         self._watched_steps.step_ended(self.steps)

@@ -54,7 +54,12 @@ def rate_at_end(rank: Rank, warmup: int) -> float | None:
 
 def rises_steadily(rank: Rank, warmup: int) -> bool:
     """Whether no stretch of the steps rose far less than the others."""
-    stretches = _stretches(_rises(rank, warmup))
+    return is_steady(_rises(rank, warmup))
+
+
+def is_steady(rises: Sequence[float]) -> bool:
+    """The same of rises one after the other, whatever has risen."""
+    stretches = _stretches(rises)
     return len(stretches) >= _FEW and min(stretches) >= _STEADY * median(stretches) > 0
 
 
@@ -90,7 +95,7 @@ def _rises(rank: Rank, warmup: int) -> list[int]:
     return list((unwatched if len(unwatched) >= _FEW else rises).values())
 
 
-def _stretches(rises: Sequence[int]) -> list[float]:
+def _stretches(rises: Sequence[float]) -> list[float]:
     """Mean rise of each stretch, all about as long; of each step where there are few."""
     if len(rises) < _FEW:
         return []

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
+from leakscope.findings.counts.growth import AlsoGrows
 from leakscope.findings.facts import (
     AliveAtEnd,
     Beside,
@@ -316,6 +317,8 @@ class Findings:
     """What collecting freed and cost, and whether less of it would do."""
     drag: tuple[RunFacts, ...] = ()
     """How long the memory of a watched step lay unused, and how much of its peak."""
+    also_grows: tuple[AlsoGrows, ...] = ()
+    """What grows beside tensor memory: descriptors, shared memory, compiled code; it decides no verdict."""
 
     loaders: Mapping[int, tuple[LoaderMemory, ...]] = field(default_factory=dict)
     """Rank to what the workers of its data loaders took: memory of other processes, in no other figure."""

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from leakscope.graph.model import HeapGraph
     from leakscope.record.rows.clock import RecordingEnded, StartedProcess, StepsBy
     from leakscope.record.rows.comm import CommOperation, ContextsAtStep, FinalOperation
+    from leakscope.record.rows.counts import CountsAtStep
     from leakscope.record.rows.device import DeviceBlocks, DeviceFailure, DeviceStep
     from leakscope.record.rows.host import AllocationFailure, GcFreeze, MemoryShortage, MemoryThere
     from leakscope.record.rows.lifetimes import LifetimeRow
@@ -166,6 +167,8 @@ class Rank:
     """Python processes that the script started and that are not seen."""
     recording_ended: tuple[RecordingEnded, ...] = ()
     """Where that was before the script had ended."""
+    counts: tuple[CountsAtStep, ...] = ()
+    """What it had beside tensors, at some of its steps; none in runs of the first versions."""
     snapshots: tuple[SnapshotReport, ...] = ()
     """What the rank's newest allocator snapshots say, where `read_run` was asked for them."""
 

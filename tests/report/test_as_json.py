@@ -28,6 +28,7 @@ TOP = {
     "out_of_memory",
     "gc_advice",
     "drag",
+    "also_grows",
     "ranks",
 }
 RUN = {"command", "ranks", "steps", "device", "torch", "heap_reader", "ended"}

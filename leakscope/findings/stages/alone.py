@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from leakscope.findings.categories import alive_at_end, garbage_of, summary
 from leakscope.findings.compare_ranks import held_at_last
+from leakscope.findings.counts.growth import also_grows
 from leakscope.findings.memory.account import account_of
 from leakscope.findings.memory.device_oom import device_failures
 from leakscope.findings.memory.oom import shortage_of
@@ -39,4 +40,5 @@ def judged_alone(case: RankCase) -> JudgedRank:
         device_failures=device_failures(rank),
         drag=drag(rank),
         loaders=loaders_of(rank),
+        also_grows=also_grows(rank, case.warmup, case.min_bytes),
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from leakscope.findings.counts.growth import AlsoGrows
 from leakscope.findings.facts import AliveAtEnd, RunFacts
 from leakscope.findings.grouping.candidate import Candidate
 from leakscope.findings.grouping.over_looks import GroupsOverLooks
@@ -84,6 +85,7 @@ class JudgedRank:
     device_failures: tuple[RunFacts, ...]
     drag: tuple[RunFacts, ...]
     loaders: tuple[LoaderMemory, ...] = ()
+    also_grows: tuple[AlsoGrows, ...]
 
 
 @dataclass(frozen=True)

@@ -47,6 +47,7 @@ def give_verdict(case: Case) -> Case:
         gc_advice=gc_advice(run, shown),
         loaders={rank.number: rank.loaders for rank in case.ranks if rank.loaders},
         drag=tuple(fact for rank in case.ranks for fact in rank.drag),
+        also_grows=tuple(fact for rank in case.ranks for fact in rank.also_grows),
     )
     return replace(case, judged=judged)
 

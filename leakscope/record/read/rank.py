@@ -19,6 +19,7 @@ from leakscope.record.read.looks import blocks_that_fit, lifetimes_that_fit, rea
 from leakscope.record.read.operations import read_operations
 from leakscope.record.rows.clock import RecordingEnded, StartedProcess, StepsBy
 from leakscope.record.rows.comm import ContextsAtStep, FinalOperation
+from leakscope.record.rows.counts import CountsAtStep
 from leakscope.record.rows.device import DeviceBlocks, DeviceFailure, DeviceStep
 from leakscope.record.rows.host import SHORTAGE_ROWS, AllocationFailure, GcFreeze, MemoryThere
 from leakscope.record.rows.lifetimes import LIFETIME_ROWS
@@ -98,6 +99,7 @@ def read_rows(path: Path, damage: Damage) -> dict[str, Any]:
         "clocks": rows(StepsBy),
         "processes": rows(StartedProcess),
         "recording_ended": rows(RecordingEnded),
+        "counts": rows(CountsAtStep),
     }
 
 

@@ -6,6 +6,7 @@ import json
 from dataclasses import asdict
 from typing import Any
 
+from leakscope.findings.counts.growth import AlsoGrows
 from leakscope.findings.ledger import LedgerInterval, by_kind
 from leakscope.findings.model import Cut, Finding, Findings, Hop, RankSummary
 from leakscope.findings.workers.ledger import LoaderMemory, WorkerLine
@@ -45,7 +46,20 @@ def as_data(run: Run, findings: Findings) -> dict[str, Any]:
         "gc_advice": list(run_text(findings.gc_advice)),
         "drag": list(run_text(findings.drag)),
         "loader_workers": {str(rank): list(map(_loader, findings.loaders[rank])) for rank in sorted(findings.loaders)},
+        "also_grows": [_also_grows(fact) for fact in findings.also_grows],
         "ranks": {str(number): _rank(findings.ranks[number]) for number in sorted(findings.ranks)},
+    }
+
+
+def _also_grows(fact: AlsoGrows) -> dict[str, Any]:
+    return {
+        "what": fact.what,
+        "rank": fact.rank,
+        "from_step": fact.from_step,
+        "to_step": fact.to_step,
+        "before": fact.before,
+        "now": fact.now,
+        "text": run_text([fact])[0],
     }
 
 

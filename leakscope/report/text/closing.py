@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from leakscope.findings.memory.gc_advice import FreezeSaves
 from leakscope.findings.model import Finding, Findings
@@ -39,7 +39,7 @@ SHOWN = 3
 """Findings that decide nothing, and notes of ranks, at most; chosen."""
 GROUPS = 6
 """Groups of ranks that have a line each, at most; chosen."""
-LINES = {"Run": 1, "Page": 4, "More": 4}
+LINES = {"Run": 1, "Page": 4, "More": 4, "Also grows": 4}
 """Lines of what has not two at the most; chosen."""
 _FIGURES: Mapping[str, Callable[[RankStory], float | None]] = {
     "allocated": lambda story: story.counted_bytes,
@@ -60,6 +60,7 @@ def closing_lines(run: Run, findings: Findings, groups: tuple[RankGroup, ...], p
         *_listed("Library", library(findings), findings),
         *_listed("Notes", notes(findings), findings),
         *_workers(findings),
+        *_also_grows(findings, [group.ranks for group in groups]),
         *_collecting(findings),
         *_named("Device", device_text(run)),
         *(() if at_length or of_block(run) else _ranks(run, groups)),
@@ -119,6 +120,12 @@ def _workers(findings: Findings) -> Iterator[tuple[str, str]]:
         largest = max(found, key=lambda loader: loader.unique_bytes)
         more = f"; and {plural(len(found) - 1, 'more loader')}" if len(found) > 1 else ""
         yield "Workers", f"{loader_in_short(largest)}{more}"
+
+
+def _also_grows(findings: Findings, alike: Sequence[Sequence[int]]) -> Iterator[tuple[str, str]]:
+    """Each count with what to do; of several at most the first ones."""
+    for text in run_text(findings.also_grows, alike)[:SHOWN]:
+        yield "Also grows", text
 
 
 def _collecting(findings: Findings) -> Iterator[tuple[str, str]]:

@@ -73,6 +73,7 @@ def _of_rank(findings: Findings, number: int) -> Findings:
         out_of_memory=tuple(fact for fact in findings.out_of_memory if fact.rank == number),
         gc_advice=tuple(fact for fact in findings.gc_advice if fact.rank == number),
         drag=tuple(fact for fact in findings.drag if fact.rank == number),
+        also_grows=tuple(fact for fact in findings.also_grows if fact.rank == number),
     )
 
 

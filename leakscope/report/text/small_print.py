@@ -38,6 +38,7 @@ def small_print(run: Run, findings: Findings, verbose: bool, groups: Sequence[Se
     for heading, items, is_shown in (
         ("Not judged", _unjudged(findings, verbose), True),
         ("Suppressed", _suppressed(findings), True),
+        ("What else grows", run_text(findings.also_grows, groups), verbose),
         ("Memory that lay unused", run_text(findings.drag, groups), verbose),
         ("What collecting would do", run_text(findings.gc_advice, groups), verbose),
         ("Alive after the script's main code had returned", _listed(findings, groups), verbose or not steps_of(run)),

@@ -9,6 +9,7 @@ from typing import Any
 
 from leakscope.findings.comm.operations import DroppedFacts, EmptyContextsFacts, OpenPassesFacts
 from leakscope.findings.compare_ranks import RankSkewFacts
+from leakscope.findings.counts.growth import AlsoGrows
 from leakscope.findings.facts import OpenContextsFacts, RunFacts, Said
 from leakscope.findings.memory.allocator import CaughtFacts, OutsideFacts, PendingFacts, ReservedFacts, RetriesFacts
 from leakscope.findings.memory.device import NativeBlocksFacts
@@ -97,6 +98,7 @@ OF_RUN: Mapping[type, Callable[[Any], str]] = {
     FreezeSaves: memory.freeze_text,
     CutsInstead: memory.cuts_text,
     LagUseDrag: peak.lag_use_drag_text,
+    AlsoGrows: objects.also_grows_text,
     IdleAtPeak: peak.idle_text,
 }
 """Facts of a run to the function that makes a sentence of them."""

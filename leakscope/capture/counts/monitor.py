@@ -1,0 +1,75 @@
+"""When is it counted what a process has beside tensors? At each look, and at some of the steps between."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from resource import RLIM_INFINITY, RLIMIT_NOFILE, getrlimit
+
+from leakscope.capture.counts.compiled import compiled_code
+from leakscope.capture.counts.descriptors import open_descriptors
+from leakscope.capture.counts.shared_memory import shared_memory
+from leakscope.capture.process.clock import CLOCK
+from leakscope.record.folder import RankFolder
+from leakscope.record.rows.counts import CountsAtStep
+
+_SHARE = 0.125
+"""Share of the looks' budget, chosen, that counting between looks may take."""
+_EVERY = 32
+"""So many of the latest steps as there are in this share of a run, chosen, lie between two countings at least: a long
+run's file stays small.
+"""
+
+
+class Counts:
+    """Counts for one rank, and writes down what there is."""
+
+    def __init__(self, folder: RankFolder, budget: float) -> None:
+        self._folder, self._share = folder, _SHARE * budget
+        self._own = os.path.realpath(folder.path.parent) + os.sep
+        self._step = 0
+        """The last one that was counted at."""
+        self._spent = self._dearest = 0.0
+
+    def step(self, step: int, elapsed: float) -> None:
+        """The end of a step, so many seconds after the recording began."""
+        if step - self._step > step // _EVERY and self._spent + self._dearest <= self._share * elapsed:
+            self.now(step)
+
+    def now(self, step: int) -> None:
+        """Count, where that was not done at this step. Raises OSError where it cannot be written."""
+        if step <= self._step:
+            return
+        began, self._step = CLOCK.perf_counter(), step
+        self._folder.append(
+            CountsAtStep(
+                step=step,
+                descriptors=open_descriptors(self._own),
+                most_descriptors=_most_descriptors(),
+                shared=shared_memory(),
+                compiled=compiled_code(),
+                pinned_bytes=_pinned_bytes(),
+            )
+        )
+        seconds = CLOCK.perf_counter() - began
+        self._spent, self._dearest = self._spent + seconds, max(self._dearest, seconds)
+
+
+def _most_descriptors() -> int | None:
+    limit, _ = getrlimit(RLIMIT_NOFILE)
+    return None if limit == RLIM_INFINITY else limit
+
+
+def _pinned_bytes() -> int | None:
+    """Of tensors in pinned host memory; None where no device is in use, or torch is too old to count them."""
+    cuda = sys.modules.get("torch.cuda")
+    stats, is_initialized = getattr(cuda, "host_memory_stats", None), getattr(cuda, "is_initialized", None)
+    if stats is None or is_initialized is None or not is_initialized():
+        return None
+    try:
+        told = stats()
+    except RuntimeError:  # an error of the device that an operation has met
+        return None
+    held = told.get("active_bytes.current") if isinstance(told, Mapping) else None
+    return held if type(held) is int else None

@@ -1,0 +1,1 @@
+"""What beside tensors grows, step by step, and so will run out?"""

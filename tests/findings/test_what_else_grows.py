@@ -1,0 +1,101 @@
+"""Is a trend told, and neither a level, nor what comes and goes, nor too little?"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pytest
+from support.recorded_rows import rows
+
+from leakscope.findings.counts.growth import AlsoGrows, Counted, also_grows
+from leakscope.record.kinds import EndKind
+from leakscope.record.model import Ended, Rank
+from leakscope.report.wording import run_text
+
+MIB = 1 << 20
+LAYOUT = ("device", "reserved", "active", "allocated", "pending", "rounding", "stuck", "largest_stuck", "releasable")
+STEPS = (1, 2, 3, 4, 6, 8, 12, 16, 20, 24)
+
+
+def judged(**files: Sequence[Mapping[str, Any]]) -> tuple[AlsoGrows, ...]:
+    return also_grows(Rank(3, (), (), Ended(EndKind.FINISHED, 0, 24), **rows(**files)), warmup=2, min_bytes=1 << 16)
+
+
+def descriptors(counts: Sequence[int]) -> tuple[AlsoGrows, ...]:
+    told = [
+        {"step": step, "descriptors": {"pipe": 4, "socket to node0:80": count}, "most_descriptors": 1024}
+        for step, count in zip(STEPS, counts, strict=True)
+    ]
+    return judged(counts=told)
+
+
+def test_a_trend_is_told_with_what_grows_and_the_limit() -> None:
+    (grown,) = descriptors([5 + 3 * step for step in STEPS])
+    assert (grown.what, grown.rank, grown.before, grown.now) == (Counted.DESCRIPTORS, 3, 18, 81)
+    assert grown.by == (("socket to node0:80", 63),)
+    (text,) = run_text([grown])
+    assert text.startswith("Rank 3: 63 file descriptors more from step 3 to 24, 81 now of the 1024 that the system")
+    assert "63 `socket to node0:80`. To do: close what is connected anew" in text
+
+
+@pytest.mark.parametrize(
+    "counts",
+    [
+        [5] * len(STEPS),
+        [5, 90, 90, 90, 90, 90, 90, 90, 90, 90],
+        [5, 5, 5, 25, 5, 25, 5, 25, 5, 25],
+        [5, 5, 10, 20, 30, 40, 10, 20, 30, 40],
+        [5, 5, 5, 6, 6, 7, 7, 8, 8, 9],
+        [5, 5, 10, 20, 30, 60, 60, 60, 60, 60],
+    ],
+    ids=["a level", "filled in warm-up", "workers of each epoch", "epochs", "too little", "came to rest"],
+)
+def test_what_is_no_trend_is_not_told(counts: Sequence[int]) -> None:
+    assert descriptors(counts) == ()
+
+
+def test_too_few_countings_tell_nothing() -> None:
+    told = [{"step": step, "descriptors": {"pipe": 10 * step}} for step in (1, 2, 3, 6, 9)]
+    assert judged(counts=told) == ()
+    assert len(judged(counts=[*told, {"step": 12, "descriptors": {"pipe": 120}}])) == 1
+
+
+def compiled(functions: int, times: int, over_limit: bool = False) -> Mapping[str, Any]:
+    again = [{"name": "forward", "at": "model.py:12", "times": times, "reason": "L['n'] == 3"}]
+    return {"functions": functions, "again": again if times else [], "over_limit": over_limit}
+
+
+def test_compiling_at_first_is_not_told_and_compiling_again_and_again_is() -> None:
+    first = [{"step": step, "compiled": compiled(9, 0)} for step in STEPS]
+    assert judged(counts=first) == ()
+    again = [{"step": step, "compiled": compiled(9 + step, step)} for step in STEPS]
+    (grown,) = judged(counts=again)
+    (text,) = run_text([grown])
+    assert "torch.compile has compiled 21 times from step 3 to 24; `forward` (model.py:12) again 24 times" in text
+    assert "because of `L['n'] == 3`" in text and "limit" not in text
+    given_up = [{"step": step, "compiled": compiled(min(step, 8), min(step, 7), step > 8)} for step in STEPS]
+    (grown,) = judged(counts=given_up)
+    assert grown.over_limit and "runs uncompiled from then on" in run_text([grown])[0]
+
+
+def test_pinned_memory_and_private_pools_are_told_from_min_bytes_a_step_on() -> None:
+    def of_device(each: int) -> dict[str, list[dict[str, Any]]]:
+        layout = dict.fromkeys(LAYOUT, 0)
+        figures = {"device": 0, "allocated": 0, "active": 0, "reserved": 0, "peak": 0, "stuck": 0, "retries": 0}
+        steps = [
+            {
+                "step": step,
+                "kind": "cuda",
+                "devices": [{**figures, "failures": 0}],
+                "layout": [{**layout, "private": each * step}],
+            }
+            for step in STEPS
+        ]
+        return {"counts": [{"step": step, "pinned_bytes": each * step} for step in STEPS], "device": steps}
+
+    assert [grown.what for grown in judged(**of_device(MIB))] == [Counted.PINNED_MEMORY, Counted.PRIVATE_POOLS]
+    assert judged(**of_device(1 << 15)) == ()
+    texts = run_text(judged(**of_device(MIB)))
+    assert "21.00 MiB more pinned host memory from step 3 to 24, 24.00 MiB now" in texts[0]
+    assert "21.00 MiB more in private pools of the device" in texts[1]
