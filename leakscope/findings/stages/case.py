@@ -85,7 +85,7 @@ class JudgedRank:
     device_failures: tuple[RunFacts, ...]
     drag: tuple[RunFacts, ...]
     loaders: tuple[LoaderMemory, ...] = ()
-    also_grows: tuple[AlsoGrows, ...]
+    also_grows: tuple[AlsoGrows, ...] = ()
 
 
 @dataclass(frozen=True)
