@@ -23,6 +23,8 @@ _STUCK_SHARE = 0.25
 """Of the reserved bytes, from which what lies between live blocks is worth telling: chosen."""
 _MIN_STUCK_BYTES = 64 << 20
 """And at least so many bytes: chosen."""
+_LINE = re.compile(r":\d+ ")
+"""The number of a line, in a place's name."""
 _EXCESS_SHARE = 0.05
 """Of a rank's requested bytes, from which holding more than its peers is worth telling: chosen."""
 
@@ -73,7 +75,7 @@ class SiteChange:
     """What one place holds in two snapshots."""
 
     where: str
-    """Without the line number, so that an edit between the two does not part them."""
+    """`train.py:12 step`; `train.py:12 -> :14 step` where an edit between the two has moved the line."""
     base_end_bytes: int
     new_end_bytes: int
     base_peak_bytes: int
@@ -212,8 +214,10 @@ def _end_by_place(snapshot: SnapshotReport) -> dict[str, SiteBytes]:
 def compare(base: SnapshotReport, new: SnapshotReport) -> Comparison:
     """Two snapshots side by side, by place."""
     tables = [_totals(report, peak) for peak in (False, True) for report in (base, new)]
-    places = set().union(*tables)
-    sites = [SiteChange(place, *(table.get(place, 0) for table in tables)) for place in places]
+    sites = [
+        SiteChange(name, *(sum(table.get(place, 0) for place in places) for table in tables))
+        for name, places in _paired(set(tables[0]) | set(tables[2]), set(tables[1]) | set(tables[3]))
+    ]
     changed = [
         site
         for site in sites
@@ -243,10 +247,31 @@ def _largest_change(site: SiteChange) -> tuple[int, int, str]:
     )
 
 
+def _paired(base: set[str], new: set[str]) -> list[tuple[str, tuple[str, ...]]]:
+    """The places of two snapshots by name: each line is a place of its own, and the one line of a function that only
+    the base has is the one that only the new one has.
+    """
+    moved: dict[str, tuple[list[str], list[str]]] = {}
+    for side, only in enumerate((base - new, new - base)):
+        for place in only:
+            moved.setdefault(_LINE.sub(" ", place), ([], []))[side].append(place)
+    rows: list[tuple[str, tuple[str, ...]]] = [(place, (place,)) for place in base & new]
+    for before, after in moved.values():
+        if len(before) == len(after) == 1 and _LINE.search(before[0]):
+            rows.append((_LINE.sub(f"{_line(before[0])} -> {_line(after[0])} ", after[0]), (before[0], after[0])))
+        else:
+            rows += [(place, (place,)) for place in (*before, *after)]
+    return rows
+
+
+def _line(place: str) -> str:
+    found = _LINE.search(place)
+    return found[0].rstrip() if found else ""
+
+
 def _totals(report: SnapshotReport, peak: bool) -> dict[str, int]:
     totals: dict[str, int] = {}
     for device in report.devices:
         for entry in device.peak_sites if peak else device.end_sites:
-            place = re.sub(r":\d+ ", " ", entry.site.where)
-            totals[place] = totals.get(place, 0) + entry.bytes
+            totals[entry.site.where] = totals.get(entry.site.where, 0) + entry.bytes
     return totals

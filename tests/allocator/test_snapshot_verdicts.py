@@ -12,7 +12,8 @@ from support.snapshot_building import OTHER, TRAIN, annotation, block, event, fr
 
 from leakscope.allocator import examine
 from leakscope.allocator.analysis import analyse
-from leakscope.allocator.judging import judge_snapshots
+from leakscope.allocator.figures import SnapshotReport
+from leakscope.allocator.judging import compare, judge_snapshots
 from leakscope.allocator.sites import site_of
 from leakscope.allocator.snapshot import Frame, Snapshot
 from leakscope.errors import LeakscopeError
@@ -161,7 +162,7 @@ def test_comparing_joins_places_across_shifted_lines(tmp_path: Path) -> None:
     )
     assert report.comparison is not None
     (change,) = report.comparison.sites
-    assert (change.where, change.new_end_bytes - change.base_end_bytes) == ("train.py step", -(20 << 20))
+    assert (change.where, change.new_end_bytes - change.base_end_bytes) == ("train.py:12 -> :19 step", -(20 << 20))
     assert report.comparison.end_bytes == -(20 << 20)
     assert report.judgement.verdict == "clean"
 
@@ -191,3 +192,24 @@ def test_comparing_takes_exactly_two(tmp_path: Path) -> None:
 def test_first_user_frame_or_the_best_name_there_is(frames: list[tuple[str, str, int]], where: str, kind: str) -> None:
     site = site_of(tuple(Frame(*one) for one in frames))
     assert (site.where, site.kind) == (where, kind)
+
+
+def test_lines_are_compared_apart_and_one_that_an_edit_moved_is_found_again(read: Read) -> None:
+    def made(*lines: tuple[int, int]) -> SnapshotReport:
+        frames = [[frame("/me/train.py", line, "step")] for line, _ in lines]
+        held = [block(at << 20, lines[at][1], frames=frames[at]) for at in range(len(lines))]
+        return analyse(read(snapshot([segment(one) for one in held])))
+
+    def changes(base: SnapshotReport, new: SnapshotReport) -> dict[str, int]:
+        return {site.where: site.new_end_bytes - site.base_end_bytes for site in compare(base, new).sites}
+
+    assert changes(made((12, 100), (14, 50)), made((12, 50), (14, 100))) == {
+        "train.py:12 step": -50,
+        "train.py:14 step": 50,
+    }
+    assert changes(made((12, 100), (14, 50)), made((12, 100), (16, 80))) == {"train.py:14 -> :16 step": 30}
+    assert changes(made((12, 100)), made((14, 60), (16, 80))) == {
+        "train.py:12 step": -100,
+        "train.py:14 step": 60,
+        "train.py:16 step": 80,
+    }
