@@ -383,16 +383,34 @@ def timed(run: Callable[[], Any]) -> float:
 
 def one_full(model: nn.Module, grad: Tensor, ours: bool) -> float:
     x = torch.randn(grad.shape, requires_grad=True)
-    out = (model(x),)
+    out, grads, inputs = (model(x),), (grad,), (x,)
     run = stage_backward if ours else torch_backward.stage_backward
-    seconds = timed(lambda: run(out, (grad,), (x,)))
-    model.zero_grad()
-    return seconds
+    return timed(lambda: run(out, grads, inputs))
 
 
-def one_split(model: nn.Module, grad: Tensor, ours: bool) -> float:
+def one_boxed(model: nn.Module, grad: Tensor, ours: bool, edges: bool = False) -> float:
+    """Until outputs and gradients are let go of: torch's caller does it after the call."""
     x = torch.randn(grad.shape, requires_grad=True)
-    out = (model(x),)
+    out: list[Any] = [model(x)]
+    grads, inputs = [grad.clone()], [x]
+
+    def torchs() -> None:
+        torch_backward.stage_backward(out, grads, inputs)
+        out.clear()
+        grads.clear()
+        inputs.clear()
+
+    if not ours:
+        return timed(torchs)
+    if edges:
+        out = output_edges(out)
+    return timed(lambda: stage_backward(out, grads, inputs, boxed=True))
+
+
+def one_split(model: nn.Module, grad: Tensor, ours: bool, dropping: bool = False) -> float:
+    x = torch.randn(grad.shape, requires_grad=True)
+    with droppable_saves() if ours and dropping else nullcontext():
+        out = (model(x),)
 
     def both() -> None:
         if ours:
@@ -402,37 +420,78 @@ def one_split(model: nn.Module, grad: Tensor, ours: bool) -> float:
             _, groups = torch_backward.stage_backward_input(out, (grad,), (x,), model.parameters())
             torch_backward.stage_backward_weight(model.parameters(), groups)
 
-    seconds = timed(both)
-    model.zero_grad()
-    return seconds
+    return timed(both)
+
+
+def one_forward(model: nn.Module, grad: Tensor, ours: bool) -> float:
+    x = torch.randn(grad.shape, requires_grad=True)
+
+    def saving() -> None:
+        with droppable_saves():
+            model(x)
+
+    return timed(saving if ours else partial(model, x))
+
+
+def one_hooked(model: nn.Module, grad: Tensor, ours: bool) -> float:
+    """The least a forward under saved-tensor hooks takes: hooks in Python that do nothing."""
+    x = torch.randn(grad.shape, requires_grad=True)
+
+    def same(tensor: Tensor) -> Tensor:
+        return tensor
+
+    def saving() -> None:
+        with torch.autograd.graph.saved_tensors_hooks(same, same):
+            model(x)
+
+    return timed(saving if ours else partial(model, x))
+
+
+def one_engine(model: nn.Module, grad: Tensor, ours: bool) -> float:
+    """The least a whole backward takes: the engine alone, nothing looked at and nothing given back."""
+    x = torch.randn(grad.shape, requires_grad=True)
+    out, grads, inputs = (model(x),), (grad,), (x,)
+    engine: Any = torch.autograd.graph._engine_run_backward
+    if ours:
+        return timed(lambda: engine(out, grads, False, False, (), True, accumulate_grad=True))
+    return timed(lambda: torch_backward.stage_backward(out, grads, inputs))
+
+
+TIMED: dict[str, Callable[[nn.Module, Tensor, bool], float]] = {
+    "full": one_full,
+    "boxed": one_boxed,
+    "edges, boxed": partial(one_boxed, edges=True),
+    "(engine alone)": one_engine,
+    "split": one_split,
+    "split, dropping": partial(one_split, dropping=True),
+    "forward, droppable_saves": one_forward,
+    "(forward, empty hooks)": one_hooked,
+}
+"""What is timed beside torch's own; in parentheses what cannot be had for less."""
+SIZES = ((1, 2, 8, 1500), (1, 16, 64, 600), (12, 16, 64, 100), (96, 16, 64, 20), (1, 256, 512, 120), (12, 256, 512, 20))
+"""Layers, rows, width and pairs."""
 
 
 def speed() -> None:
     rows = []
-    for width, batch, sizes in ((512, 256, ((1, 120), (12, 20), (96, 10))), (64, 16, ((1, 300), (12, 60), (96, 20)))):
-        for layers, pairs in sizes:
-            model, grad = stack(layers, width), torch.randn(batch, width)
-            for name, measure in (("full", one_full), ("split", one_split)):
-                measure(model, grad, True), measure(model, grad, False)
-                ours, torchs = [], []
-                for pair in range(PAIRS or pairs):
-                    for mine in (True, False) if pair % 2 else (False, True):
-                        (ours if mine else torchs).append(measure(model, grad, mine))
-                ratio = statistics.median(a / b for a, b in zip(ours, torchs, strict=True))
-                rows.append(
-                    [
-                        f"{layers}",
-                        f"{batch} x {width}",
-                        name,
-                        f"{1e3 * statistics.median(torchs):.3f}",
-                        f"{1e3 * statistics.median(ours):.3f}",
-                        f"{ratio:.3f}",
-                        f"{PAIRS or pairs}",
-                    ]
-                )
+    for layers, batch, width, pairs in SIZES:
+        model, grad = stack(layers, width), torch.randn(batch, width)
+        for name, measure in TIMED.items():
+            ours, torchs = [], []
+            for pair in range(-3, PAIRS or pairs):
+                for mine in (True, False) if pair % 2 else (False, True):
+                    seconds = measure(model, grad, mine)
+                    model.zero_grad()
+                    if pair >= 0:  # those before warm up
+                        (ours if mine else torchs).append(seconds)
+            ratios = [a / b for a, b in zip(ours, torchs, strict=True)]
+            low, middle, high = statistics.quantiles(ratios, n=4)
+            times = [f"{1e3 * statistics.median(seconds):.3f}" for seconds in (torchs, ours)]
+            spread = f"{low:.2f} to {high:.2f}"
+            rows.append([f"{layers}", f"{batch} x {width}", name, *times, f"{middle:.3f}", spread, f"{len(ratios)}"])
     table(
         "Backward of a stage of Linear+GELU layers, CPU milliseconds",
-        ["layers", "rows x width", "backward", "torch", "leakscope", "median ratio", "pairs"],
+        ["layers", "rows x width", "backward", "torch", "leakscope", "median ratio", "middle half", "pairs"],
         rows,
     )
 

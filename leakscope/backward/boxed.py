@@ -45,13 +45,11 @@ def deliver_late(roots: Roots) -> tuple[list[Tensor], list[Any]]:
     element, and a pre-hook on each output's own view node puts the real gradient in their place. The hooks returned are
     to be taken out afterwards; their gradients go with them where the engine never came that far.
     """
-    grads, hooks = [], []
-    for start, grad in zip(roots.starts, roots.grads, strict=True):
-        if type(start) is OutputEdge and handed_late(grad):
-            hooks.append(start.node.register_prehook(_hand_over([(grad,)])))
-            grads.append(_placeholder(grad))
-        else:
-            grads.append(grad)
+    grads, hooks = [*roots.grads], []
+    for place, start in enumerate(roots.starts):
+        if type(start) is OutputEdge and handed_late(grads[place]):
+            hooks.append(start.node.register_prehook(_hand_over([(grads[place],)])))
+            grads[place] = _placeholder(grads[place])
     return grads, hooks
 
 
