@@ -53,6 +53,7 @@ def test_a_handler_that_the_script_sets_later_counts_and_stays(tmp_path: Path) -
     os.kill(os.getpid(), US)
     assert not heard.heard()
     patches.take_out()
+    assert is_caught()
     os.kill(os.getpid(), US)
     assert answered == [US, US]
 
@@ -68,6 +69,7 @@ def test_faulthandler_is_the_scripts_where_it_takes_it(tmp_path: Path, first: bo
         os.kill(os.getpid(), US)
         assert not heard.heard()
         patches.take_out()
+        assert is_caught()
         os.kill(os.getpid(), US)
         assert (tmp_path / "own").read_text().count("Current thread") == 2
         faulthandler.unregister(US)

@@ -45,11 +45,13 @@ sys.exit(3)
 
 @contextmanager
 def job(folder: Path, script: Path, ranks: int = 1) -> Iterator[subprocess.Popen[str]]:
-    """The script under `leakscope run`, which is ended if it has not come to its end."""
+    """The script under `leakscope run`, which is ended if it has not come to its end; beyond the first looks it has no
+    budget for any.
+    """
     for rank in range(ranks):
         os.mkfifo(folder / f"at_20_{rank}")
         os.mkfifo(folder / f"go_on_{rank}")
-    words = ["-m", "leakscope", "run", "-q", "-n", str(ranks), "-o", "run", script.name]
+    words = ["-m", "leakscope", "run", "-q", "--budget", "0", "-n", str(ranks), "-o", "run", script.name]
     with open(folder / "told", "w") as told:
         started = subprocess.Popen([sys.executable, *words], cwd=folder, stdout=told, stderr=told, text=True)
     try:
