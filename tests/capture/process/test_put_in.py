@@ -24,12 +24,9 @@ MAY = {
     "process/guard.py": "is the way",
     "process/forks.py": "lines that run in a forked child",
     "process/import_hook.py": "sees to what finders and loaders raise",
-<<<<<<< Updated upstream
     "follow/followed.py": "is called by Python at the end of the process, through the guard",
     "follow/site/leakscope_following.py": "knows nothing of the guard until the process trains",
-=======
     "asked/attached.py": "an exit handler, in the list, that ends the recording also where nobody listens any more",
->>>>>>> Stashed changes
     "prove/cut.py": "makes a cut, in a process that ends with it",
 }
 SEE_TO_THEMSELVES = {"comm/process_group.py", "comm/work.py", "lifetimes/raw_access.py"}
