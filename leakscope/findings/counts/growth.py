@@ -10,7 +10,7 @@ from itertools import pairwise
 from leakscope.findings.counters import is_steady
 from leakscope.findings.facts import RunFacts
 from leakscope.record.model import Rank
-from leakscope.record.rows.counts import Compiled, CountsAtStep, Recompiled
+from leakscope.record.rows.counts import OTHERS, Compiled, CountsAtStep, Recompiled
 
 Points = Sequence[tuple[int, int]]
 """(step, count), in the order of steps."""
@@ -87,7 +87,7 @@ def _descriptors(rows: Sequence[CountsAtStep]) -> Iterator[AlsoGrows]:
     if not _trend(points) or points[-1][1] - points[0][1] < _LEAST:
         return
     (_, first), (last, now) = known[0], known[-1]
-    more = {kind: count - first.get(kind, 0) for kind, count in now.items()}
+    more = {kind: count - first.get(kind, 0) for kind, count in now.items() if kind != OTHERS}
     by = tuple(sorted(((kind, count) for kind, count in more.items() if count > 0), key=lambda one: (-one[1], one[0])))
     yield replace(_grown(Counted.DESCRIPTORS, points), by=by[:_BY], limit=last.most_descriptors)
 

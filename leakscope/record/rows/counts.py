@@ -7,6 +7,9 @@ from dataclasses import dataclass
 
 from leakscope.record.rows.row import Row, rare
 
+OTHERS = "others"
+"""Descriptors whose kind was not told apart from the rest."""
+
 
 @dataclass(frozen=True)
 class SharedMemory:
