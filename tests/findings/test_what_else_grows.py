@@ -55,6 +55,13 @@ def test_what_is_no_trend_is_not_told(counts: Sequence[int]) -> None:
     assert descriptors(counts) == ()
 
 
+def test_what_comes_and_goes_is_not_told_though_each_stretch_ends_a_little_higher() -> None:
+    counts = [100 + 2 * (number // 3) + (0, 50, 25)[number % 3] for number in range(16)]
+    assert judged(counts=[{"step": 3 + n, "descriptors": {"pipe": count}} for n, count in enumerate(counts)]) == ()
+    counts = [100 + 50 * (number // 3) + (0, 50, 25)[number % 3] for number in range(16)]
+    assert len(judged(counts=[{"step": 3 + n, "descriptors": {"pipe": c}} for n, c in enumerate(counts)])) == 1
+
+
 def test_too_few_countings_tell_nothing() -> None:
     told = [{"step": step, "descriptors": {"pipe": 10 * step}} for step in (1, 2, 3, 6, 9)]
     assert judged(counts=told) == ()

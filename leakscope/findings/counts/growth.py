@@ -66,14 +66,14 @@ def also_grows(rank: Rank, warmup: int, min_bytes: int) -> tuple[AlsoGrows, ...]
 
 
 def _trend(points: Points) -> bool:
-    """Whether each stretch of steps has risen, and the later half lies above the earlier: what comes and goes, as the
-    workers of an epoch, does not.
+    """Whether each stretch of steps has risen, and the last third lies above the first: what comes and goes, as the workers
+    of an epoch, does not.
     """
     if len(points) < _POINTS:
         return False
     rises = [(b - a) / (later - step) for (step, a), (later, b) in pairwise(points)]
-    half = len(points) // 2
-    return is_steady(rises) and min(n for _, n in points[-half:]) >= max(n for _, n in points[:half])
+    third = len(points) // 3
+    return is_steady(rises) and min(n for _, n in points[-third:]) >= max(n for _, n in points[:third])
 
 
 def _grown(what: Counted, points: Points) -> AlsoGrows:
