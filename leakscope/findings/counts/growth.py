@@ -66,8 +66,8 @@ def also_grows(rank: Rank, warmup: int, min_bytes: int) -> tuple[AlsoGrows, ...]
 
 
 def _trend(points: Points) -> bool:
-    """Whether each stretch of steps has risen, and the last third lies above the first: what comes and goes, as the workers
-    of an epoch, does not.
+    """Whether each stretch of steps has risen, and the last third lies above the first: what comes and goes, as the
+    workers of an epoch, does not.
     """
     if len(points) < _POINTS:
         return False
