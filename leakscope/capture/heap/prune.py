@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from leakscope.capture.heap.arrays import arrays_of
 from leakscope.capture.heap.native.references import NativeReferences
-from leakscope.capture.heap.python.classes import module_dict
+from leakscope.capture.heap.python.classes import globals_of_spawned_main, module_dict
 from leakscope.capture.heap.python.gc_heap import Sweep
 from leakscope.capture.heap.raw_types import mro
 from leakscope.capture.heap.refcounts import RefcountTable, References, together
@@ -45,6 +45,9 @@ def module_namespaces(native: NativeReferences) -> dict[int, str]:
         for name, module in list(sys.modules.items())
         if type(name) is str and (type(module) is ModuleType or ModuleType in mro(type(module)))
     ]
+    spawned = globals_of_spawned_main()
+    if spawned is not None:
+        loaded.append(("__main__", id(spawned)))
     names: dict[int, str] = {}
     for (name, _), index in zip(loaded, native.places([address for _, address in loaded]), strict=True):
         if index >= 0:

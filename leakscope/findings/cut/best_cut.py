@@ -145,11 +145,14 @@ def _cut_of(
     all_of_them = (*many, *references)
     total = freed_of(candidate, all_of_them)
     first = _cut_of_one(candidate, many, total).references if many else ()
-    named = tuple(
-        CutReference(holder.name(r), holder.line(r), holder.written(r), (r,))
-        for holder, r in zip(held_by, references, strict=True)
-    )
-    return Cut((*first, *named), total), {all_of_them[0]: total}, all_of_them
+    named: dict[tuple[str, str, str, int], CutReference] = {}
+    for holder, r in zip(held_by, references, strict=True):
+        written = holder.written(r)
+        # a global of a spawned script is there twice, and written once
+        own = (holder.name(r), holder.line(r), written, -1 if written.isidentifier() else r)
+        before = named[own].indexes if own in named else ()
+        named[own] = CutReference(*own[:3], (*before, r))
+    return Cut((*first, *named.values()), total), {all_of_them[0]: total}, all_of_them
 
 
 def _in_many_places(

@@ -20,6 +20,24 @@ def module_dict(module: Any) -> dict[str, Any]:
     return namespace
 
 
+def globals_of_spawned_main() -> dict[str, Any] | None:
+    """The namespace that the functions of a spawned process's script have; None in any other process.
+
+    Its `__main__` is a copy of what runpy has made of the script (CPython Lib/multiprocessing/spawn.py,
+    `_fixup_main_from_path`), so a variable of the script is there twice.
+    """
+    main = sys.modules.get("__mp_main__")
+    if main is None or type(main) is not types.ModuleType:
+        return None
+    copy = module_dict(main)
+    for value in list(copy.values()):
+        if type(value) is types.FunctionType and value.__globals__ is not copy:
+            own = value.__globals__
+            if own.get("__name__") == "__mp_main__":
+                return own
+    return None
+
+
 def module_file(module: Any) -> str:
     """The file that a module was read from, "" for what has none or is no module."""
     if module is None or types.ModuleType not in mro(type(module)):
