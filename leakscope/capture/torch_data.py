@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import inspect
 import multiprocessing
 from typing import Any
 
 from leakscope.capture.heap.raw_types import instance_dict
 from leakscope.capture.private_names import Part, bind
+from leakscope.capture.torch_private import LOADER_WORKERS
 
 LOADER_ITERATOR = bind("torch.utils.data.dataloader._MultiProcessingDataLoaderIter", Part.WORKERS)
 """Starts the workers when it is made, and ends them in `ENDS_WORKERS`."""
@@ -28,6 +30,20 @@ def method_of(loader: Any) -> str:
     named = None if context is None else context.get_start_method(allow_none=True)
     # the first is the default
     return str(named or multiprocessing.get_start_method(allow_none=True) or multiprocessing.get_all_start_methods()[0])
+
+
+def places_in_worker(target: Any) -> tuple[int, int, int] | None:
+    """Of the arguments of what runs in a worker, the places of its number, its dataset and the queue that it asks for
+    what to load next; None for any other function.
+    """
+    if getattr(target, "__module__", "") != LOADER_WORKERS:
+        return None
+    names = list(inspect.signature(target).parameters)
+    wanted = ("worker_id", "dataset", "index_queue")
+    if not set(wanted) <= set(names):
+        return None
+    number, dataset, queue = map(names.index, wanted)
+    return number, dataset, queue
 
 
 def workers_of(iterator: Any) -> list[Any]:

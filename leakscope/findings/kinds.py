@@ -23,6 +23,7 @@ class RuleName(StrEnum):
     IDLE_MEMORY = "idle-memory"
     RANK_SKEW = "rank-skew"
     ALLOCATOR = "allocator"
+    WORKER_GROWTH = "worker-growth"
     WORKER_COPIES = "worker-copies"
 
 

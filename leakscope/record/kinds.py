@@ -115,3 +115,4 @@ class RowTag(StrEnum):
     PEER = "peer"
     STARTED = "started"
     READ = "read"
+    INSIDE = "inside"

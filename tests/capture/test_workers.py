@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gc
 import signal
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -34,6 +36,9 @@ def no_collections() -> Iterator[None]:
     handler = signal.getsignal(signal.SIGCHLD)
     yield
     gc.enable()
+    for thread in threading.enumerate():
+        if thread.name == "QueueFeederThread":  # of a loader's queues that are closed
+            thread.join(10)
     signal.signal(signal.SIGCHLD, handler)  # torch's stays, and it sets it once
     signal_handling._SIGCHLD_handler_set = False
 
@@ -41,15 +46,16 @@ def no_collections() -> Iterator[None]:
 class Texts(Dataset[Any]):
     """Each item is read from a tenth of the texts."""
 
-    def __init__(self, as_array: bool = False) -> None:
+    def __init__(self, as_array: bool = False, reads: bool = True) -> None:
         texts = [f"images/{number:09d}/a_name_of_some_length.png" for number in range(COUNT)]
         self.samples: Any = np.array(texts, dtype="S") if as_array else texts
+        self.reads = reads
 
     def __len__(self) -> int:
         return STEPS
 
     def __getitem__(self, index: int) -> Any:
-        share = COUNT // STEPS
+        share = COUNT // STEPS if self.reads else 0
         return torch.tensor([float(sum(map(len, self.samples[index * share : (index + 1) * share])))])
 
 
@@ -70,6 +76,8 @@ def recorded(loader: DataLoader[Any], folder: Path, epochs: int = 1, warmup: int
                     net(batch).square().mean().backward()
                 seen.append(unique_of(iterator))
             del iterator
+    if getattr(loader, "_iterator", None) is not None:
+        loader._iterator._shutdown_workers()
     return profiler, seen
 
 
@@ -86,10 +94,11 @@ def copied(loader: LoaderMemory) -> int:
 
 
 def test_objects_copied_as_they_are_read_are_told_with_what_the_workers_really_gain(tmp_path: Path) -> None:
+    recorded(
+        DataLoader(Texts(reads=False), batch_size=None, num_workers=WORKERS), tmp_path / "first"
+    )  # the heap grows of it
     profiler, seen = recorded(DataLoader(Texts(), batch_size=None, num_workers=WORKERS), tmp_path / "list")
-    without, least = recorded(
-        DataLoader(Texts(True), batch_size=None, num_workers=WORKERS), tmp_path / "array", warmup=2
-    )
+    without, least = recorded(DataLoader(Texts(reads=False), batch_size=None, num_workers=WORKERS), tmp_path / "unread")
     (finding,) = (f for f in profiler.findings.findings if f.rule == RuleName.WORKER_COPIES)
     assert finding.subject == "self.samples of Texts"
     assert finding.facts.items == COUNT and finding.facts.item == "str" and finding.facts.workers == WORKERS
@@ -98,7 +107,100 @@ def test_objects_copied_as_they_are_read_are_told_with_what_the_workers_really_g
     assert copied(loader) == finding.retained_bytes
     told, outside = finding.retained_bytes, sum(seen[-1]) - sum(least[-1])
     print("copies", told, outside)
-    assert told == pytest.approx(outside, rel=0.2)
+    assert told == pytest.approx(outside, rel=0.1)
     assert loader.unique_bytes == pytest.approx(max(map(sum, seen)), rel=0.1)
     assert not [f for f in without.findings.findings if f.rule == RuleName.WORKER_COPIES]
-    assert without.findings.verdict == Verdict.CLEAN and not copied(loader_of(without))
+    assert copied(loader_of(without)) < told / 10
+
+
+class Caching(Dataset[Any]):
+    """Keeps an image of 64 KiB for each item, and a text in a list of the module's."""
+
+    def __init__(self, keeps: bool = True) -> None:
+        self.keeps, self.cache = keeps, {}
+
+    def __len__(self) -> int:
+        return 20 * STEPS
+
+    def __getitem__(self, index: int) -> Any:
+        image = torch.full((128, 128), float(index))
+        if self.keeps:
+            self.cache[index] = image
+            SEEN.append(f"image {index} " * 1000)
+        return image.mean().reshape(1)
+
+
+SEEN: list[str] = []
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_a_cache_of_a_worker_is_found_in_the_worker(tmp_path: Path, method: str) -> None:
+    loader = DataLoader(Caching(), batch_size=STEPS, num_workers=WORKERS, multiprocessing_context=method)
+    profiler, seen = recorded(loader, tmp_path / "run")
+    named = {f.subject: f for f in profiler.findings.findings if f.rule == RuleName.WORKER_GROWTH}
+    assert set(named) == {"self.cache of Caching", "SEEN"} and {f.severity for f in named.values()} == {"leak"}
+    cache = named["self.cache of Caching"]
+    assert cache.cut.where.startswith("tests/capture/test_workers.py:") and cache.facts.workers == WORKERS
+    assert cache.facts.items_per_batch == STEPS and cache.facts.item == "Tensor"
+    told = sum(f.bytes_per_step for f in named.values())
+    steps = slice(4, len(seen) - 6)  # workers are some batches ahead, and done before the last steps
+    outside = [sum(each) for each in seen][steps]
+    grown = (outside[-1] - outside[0]) / (len(outside) - 1)
+    print(method, "own", told, grown)
+    assert told == pytest.approx(grown, rel=0.25)
+    assert not SEEN, "it is the workers' alone"
+
+
+@pytest.mark.parametrize("persistent", [True, False])
+def test_what_workers_keep_from_epoch_to_epoch_is_a_leak_and_what_they_give_back_is_not(
+    tmp_path: Path, persistent: bool
+) -> None:
+    loader = DataLoader(Caching(), batch_size=STEPS, num_workers=WORKERS, persistent_workers=persistent)
+    profiler, _ = recorded(loader, tmp_path / "run", epochs=2)
+    told = [f for f in profiler.findings.findings if f.rule == RuleName.WORKER_GROWTH]
+    (memory,) = profiler.findings.loaders[0]
+    assert (memory.lives, memory.gives_back, memory.started.persistent) == (
+        (1, False, True) if persistent else (2, True, False)
+    )
+    # of persistent workers the dict has all there is after the first epoch, and comes to rest; the list goes on
+    names = {"SEEN"} if persistent else {"SEEN", "self.cache of Caching"}
+    assert {f.subject for f in told} >= names
+    assert {f.severity for f in told if f.subject == "SEEN"} == {"leak" if persistent else "avoidable"}
+
+
+def test_batches_on_their_way_are_told_with_their_bound_and_no_leak(tmp_path: Path) -> None:
+    net = torch.nn.Linear(1, 1)
+    loader = DataLoader(Batches(), batch_size=None, num_workers=WORKERS, prefetch_factor=3)
+    with leakscope.Profiler(output=tmp_path / "run", budget=1.0, warmup=50) as profiler:
+        iterator: Any = iter(loader)
+        for _ in range(4):
+            batch = next(iterator)
+            with profiler.step():
+                until = time.monotonic() + 30
+                while iterator._worker_result_queue.qsize() < iterator._tasks_outstanding:  # until they are ahead
+                    assert time.monotonic() < until
+                net(batch[:1]).square().mean().backward()
+        del iterator, batch
+    (memory,) = profiler.findings.loaders[0]
+    print("prefetched", memory.sent_bytes, 3 * WORKERS * MIB)
+    assert memory.most_sent == 3 * WORKERS
+    assert memory.sent_bytes == pytest.approx(3 * WORKERS * MIB, rel=0.2)
+    assert not [f for f in profiler.findings.findings if f.rule in (RuleName.WORKER_GROWTH, RuleName.WORKER_COPIES)]
+
+
+class Batches(Dataset[Any]):
+    """Each item is a batch of a MiB."""
+
+    def __len__(self) -> int:
+        return 20
+
+    def __getitem__(self, index: int) -> Any:
+        return torch.zeros(MIB // 4)
+
+
+def test_ordinary_workers_are_clean(tmp_path: Path) -> None:
+    loader = DataLoader(Texts(True), batch_size=None, num_workers=WORKERS)
+    profiler, _ = recorded(loader, tmp_path / "run", epochs=2, warmup=2)
+    assert profiler.findings.verdict == Verdict.CLEAN
+    assert not [f for f in profiler.findings.findings if f.rule in (RuleName.WORKER_GROWTH, RuleName.WORKER_COPIES)]
+    assert loader_of(profiler).lives == 2

@@ -6,6 +6,8 @@ import sys
 import weakref
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import partial
+from multiprocessing.process import BaseProcess
 from typing import Any
 
 from leakscope.capture.heap.raw_types import type_qualname
@@ -20,14 +22,18 @@ from leakscope.capture.torch_data import (
     method_of,
     pinned_bytes,
     pins,
+    places_in_worker,
     setting,
     workers_of,
 )
+from leakscope.capture.torch_private import LOADER_WORKERS
+from leakscope.capture.workers.inside import Worker, run
 from leakscope.capture.workers.memory import copied_bytes, sent_by, taken_by
+from leakscope.capture.workers.named import users_modules
 from leakscope.capture.workers.readings import Readings
 from leakscope.capture.workers.shared import Shared, SharedContainers
 from leakscope.record.folder import RankFolder
-from leakscope.record.rows.workers import WorkerMemory, WorkersRead, WorkersStarted
+from leakscope.record.rows.workers import WorkerLook, WorkerMemory, WorkersRead, WorkersStarted
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,6 +56,9 @@ class LoaderWorkers:
         self._live: list[_Started] = []
         self._loaders: dict[tuple[str, str, int], int] = {}
         self._lives: dict[int, int] = {}
+        self._next: tuple[int, int] | None = None
+        """Loader and life of the iterator that is being made."""
+        self._modules: tuple[str, ...] = ()
         self._containers = SharedContainers()
         self._began = CLOCK.perf_counter()
         self._step = 0
@@ -62,13 +71,33 @@ class LoaderWorkers:
             return
         patches.call_before(LOADER_ITERATOR, "__init__", self._starting)
         patches.call_after(LOADER_ITERATOR, "__init__", self._started)
+        patches.call_before(BaseProcess, "start", self._process_starts)
         patches.call_before(LOADER_ITERATOR, ENDS_WORKERS, self._ending)
+
+    def _process_starts(self, process: Any, *_: Any, **__: Any) -> None:
+        """A worker of the iterator that is being made: it is to look at itself."""
+        target: Any = getattr(process, "_target", None)
+        args = getattr(process, "_args", ())
+        places = places_in_worker(target)
+        if self._next is not None and places is not None and len(args) > max(places):
+            number, dataset, queue = places
+            file = str(self._folder.path / f"{WorkerLook.FILE}.jsonl")
+            worker = Worker(file, *self._next, args[number], self._schedule.budget, self._modules)
+            inside = partial(run, worker, (dataset, queue), target)
+            inside.__module__ = LOADER_WORKERS  # it is known by that
+            process._target = inside
 
     def _starting(self, _: Any, loader: Any, *__: Any, **___: Any) -> None:
         """Ahead of the fork: what is read of the dataset here no worker copies for it."""
         began = CLOCK.perf_counter()
+        dataset = setting(loader, "dataset")
+        self._modules = users_modules()
         if method_of(loader) == "fork":
-            self._containers.find(setting(loader, "dataset"))
+            self._containers.find(dataset, self._modules)
+        key = users_line(sys._getframe()), type_qualname(type(dataset)), setting(loader, "num_workers") or 0
+        number = self._loaders.setdefault(key, len(self._loaders))
+        life = self._lives[number] = self._lives.get(number, 0) + 1
+        self._next = number, life
         self._aside += CLOCK.perf_counter() - began
 
     def _started(self, _: None, iterator: Any, loader: Any, *__: Any, **___: Any) -> None:
@@ -84,9 +113,9 @@ class LoaderWorkers:
         self._aside += CLOCK.perf_counter() - began
 
     def _add(self, iterator: Any, loader: Any, pids: tuple[int, ...], at: str) -> None:
-        dataset = type_qualname(type(setting(loader, "dataset")))
-        number = self._loaders.setdefault((at, dataset, len(pids)), len(self._loaders))
-        life = self._lives[number] = self._lives.get(number, 0) + 1
+        assert self._next is not None
+        number, life = self._next
+        self._next = None
         method = method_of(loader)
         shared = self._containers.found if method == "fork" else ()
         row = WorkersStarted(
@@ -95,7 +124,7 @@ class LoaderWorkers:
             life=life,
             workers=len(pids),
             method=method,
-            dataset=dataset,
+            dataset=type_qualname(type(setting(loader, "dataset"))),
             started_at=at,
             prefetch=setting(loader, "prefetch_factor"),
             persistent=setting(loader, "persistent_workers") is True,
@@ -105,14 +134,15 @@ class LoaderWorkers:
         started = _Started(row, pids, shared, weakref.ref(iterator))
         self._live.append(started)
         self._folder.append(row)
-        self._read([started])
+        if method == "fork":
+            self._read([started])
 
     def _ending(self, iterator: Any, *_: Any, **__: Any) -> None:
         """The last that can be read of these workers."""
         ending = [started for started in self._live if started.iterator() is iterator]
         if ending:
             began = CLOCK.perf_counter()
-            if self._readings.affords(began - self._began):
+            if self._readings.affords(began - self._began, last=True):
                 self._read(ending, last=True)
             self._live = [started for started in self._live if started not in ending]
             self._aside += CLOCK.perf_counter() - began
@@ -133,6 +163,9 @@ class LoaderWorkers:
     def _read(self, some: Iterable[_Started], last: bool = False) -> None:
         began = CLOCK.perf_counter()
         for started in some:
+            # others than forked ones begin with imports: until each has loaded a batch they grow
+            if started.row.method != "fork" and self._step - started.row.step < len(started.pids) and not last:
+                continue
             memory = tuple(found for k, pid in enumerate(started.pids) if (found := _memory(k, pid, started.shared)))
             if memory:
                 sent = sent_by(started.pids)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from types import FunctionType, ModuleType
@@ -69,9 +69,20 @@ class Found:
     place: Place
 
 
-def containers_of(dataset: Any) -> Iterator[Found]:
-    """Every container that is found from the dataset, then those of the user's own modules."""
-    yield from _Walk().from_each(dataset)
+def containers_of(dataset: Any, modules: Sequence[str]) -> Iterator[Found]:
+    """Every container that is found from the dataset, then those of these modules."""
+    yield from _Walk().from_each(dataset, modules)
+
+
+def users_modules() -> tuple[str, ...]:
+    """Names of the modules of the user's own; to find them touches every module."""
+    found = []
+    for name, module in list(sys.modules.items()):
+        if type(module) is ModuleType and name != "__mp_main__":
+            file = _file(module).get("__file__")
+            if type(file) is str and is_users(file):
+                found.append(name)
+    return tuple(found)
 
 
 class _Walk:
@@ -81,16 +92,15 @@ class _Walk:
         self._seen: set[int] = set()
         self._waiting: deque[tuple[Any, Place, int]] = deque()
 
-    def from_each(self, dataset: Any) -> Iterator[Found]:
+    def from_each(self, dataset: Any, modules: Sequence[str]) -> Iterator[Found]:
         self._add(dataset, Place("self", type_qualname(type(dataset))), 0)
         yield from self._found()
-        for name, module in _modules_of_user():
-            names = _file(module)
-            file = str(names["__file__"])
-            owner = "__main__" if name == "__mp_main__" else name
+        for name in modules:
+            module = sys.modules.get(name)
+            names = _file(module) if type(module) is ModuleType else {}
             for key, value in list(names.items()):
                 if type(key) is str and not key.startswith("__"):
-                    self._add(value, Place(key, owner, file, key), 1)
+                    self._add(value, Place(key, name, str(names.get("__file__", "")), key), 1)
         yield from self._found()
 
     def _add(self, obj: Any, place: Place, deep: int) -> None:
@@ -157,14 +167,6 @@ def _file_of(kind: type) -> str:
     found = sys.modules.get(module) if type(module) is str else None
     file = _file(found).get("__file__") if isinstance(found, ModuleType) else None
     return file if type(file) is str and is_users(file) else ""
-
-
-def _modules_of_user() -> Iterator[tuple[str, ModuleType]]:
-    for name, module in list(sys.modules.items()):
-        if type(module) is ModuleType:
-            file = _file(module).get("__file__")
-            if type(file) is str and name != "__mp_main__" and is_users(file):
-                yield name, module
 
 
 def _below(place: Place, written: str) -> Place:

@@ -10,6 +10,8 @@ _SHARE_AT_FIRST = 0.05
 """Share of the time so far, chosen, that the first readings may take."""
 _FIRST = 12
 """Readings of the first sort, chosen."""
+_ENDS = 3
+"""Lives of workers, chosen, whose last reading counts as one of the first."""
 _SPACING_FACTOR = 1.1
 """How many times further than the last one the next one is at least, by step number, after the first ones."""
 
@@ -23,6 +25,7 @@ class Readings:
     spent: float = 0.0
     """Seconds that reading has taken."""
     _taken: int = 0
+    _ends: int = 0
     _last: int = 0
     _cost: float = 0.0
 
@@ -32,10 +35,13 @@ class Readings:
             return False
         return self.affords(elapsed)
 
-    def affords(self, elapsed: float) -> bool:
-        """May the workers be read once more by now?"""
+    def affords(self, elapsed: float, last: bool = False) -> bool:
+        """May the workers be read once more by now, for the `last` time in their life?"""
         after = self.spent + self._cost
-        first = self._taken < _FIRST and after <= _AT_ONCE_S + _SHARE_AT_FIRST * elapsed
+        self._ends += last
+        first = (
+            self._taken < _FIRST or (last and self._ends <= _ENDS)
+        ) and after <= _AT_ONCE_S + _SHARE_AT_FIRST * elapsed
         return first or after <= self.budget * (elapsed + self._cost)
 
     def taken(self, step: int, seconds: float) -> None:

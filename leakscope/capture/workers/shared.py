@@ -54,9 +54,9 @@ class SharedContainers:
         self._known: dict[tuple[int, int], Shared | None] = {}
         """By the container's address and length."""
 
-    def find(self, dataset: Any) -> None:
-        """Find the large containers that are reached from a dataset, or stand in the user's modules."""
-        shared = [self._shared(found) for found in containers_of(dataset)]
+    def find(self, dataset: Any, modules: Sequence[str]) -> None:
+        """Find the large containers that are reached from a dataset, or stand in the user's `modules`."""
+        shared = [self._shared(found) for found in containers_of(dataset, modules)]
         largest = sorted((each for each in shared if each is not None), key=lambda each: -each.told.bytes)
         self.found = tuple(largest[:_MOST_TOLD])
 

@@ -45,6 +45,7 @@ _OF_OTHER_STAGES = {
     RuleName.IDLE_MEMORY: "Memory from before the watched steps that none of their operations touched.",
     RuleName.RANK_SKEW: "One rank keeps what its peers let go.",
     RuleName.ALLOCATOR: "Memory that the allocator keeps beyond what is in use.",
+    RuleName.WORKER_GROWTH: "Memory of a data loader's workers that grows in their own processes.",
     RuleName.WORKER_COPIES: "Python objects that every worker of a data loader copies as it reads them.",
 }
 """Texts of what is found otherwise than from one group of storages."""

@@ -8,6 +8,7 @@ from leakscope.findings.comm.operations import beyond_contexts, context_findings
 from leakscope.findings.compare_ranks import skew_findings
 from leakscope.findings.memory.allocator import allocator_findings
 from leakscope.findings.memory.worker_copies import copies_findings
+from leakscope.findings.memory.worker_growth import worker_growth_findings
 from leakscope.findings.model import Unjudged
 from leakscope.findings.ownership.library_retention import kept_by_library
 from leakscope.findings.peak.late_release import late_release_findings, late_release_unjudged
@@ -29,6 +30,7 @@ def add_memory_of_rank(case: RankCase) -> RankCase:
             *kept.values(),
             *late_release_findings(case.rank, case.min_bytes, kept),
             *idle_findings(case.rank, case.min_bytes, case.findings),
+            *worker_growth_findings(case.rank, case.min_bytes),
             *copies_findings(case.rank, case.min_bytes),
         ),
         unjudged=(*case.unjudged, *late_release_unjudged(case.rank)),

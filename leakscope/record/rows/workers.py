@@ -98,5 +98,37 @@ class WorkersRead(WorkersRow):
     """The workers are being ended."""
 
 
-WORKERS_ROWS = (WorkersStarted, WorkersRead)
+@dataclass(frozen=True)
+class GrowingInWorker:
+    """A container that a worker has put more into since it was started."""
+
+    written: str
+    owner: str
+    where: str
+    """`train.py:12`, the line that sets it; "" where the source does not show it."""
+    type: str
+    item: str
+    items: int
+    """How many it has."""
+    gained: int
+    """How many of them are new."""
+    bytes: int
+    """Of the new ones, some measured."""
+
+
+@dataclass(frozen=True)
+class WorkerLook(WorkersRow):
+    """What a worker found when it looked at itself, between two batches."""
+
+    TAG = RowTag.INSIDE
+
+    loader: int
+    life: int
+    worker: int
+    batches: int
+    """That it had been asked for by then."""
+    grown: tuple[GrowingInWorker, ...] = ()
+
+
+WORKERS_ROWS = (WorkersStarted, WorkersRead, WorkerLook)
 """All kinds of rows of `loader_workers.jsonl`."""

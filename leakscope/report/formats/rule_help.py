@@ -88,6 +88,11 @@ _HELP: Mapping[str, tuple[str, str]] = {
         "The allocator has reserved more than the tensors take.",
         "Look at the sizes of what is allocated, and at the settings of the allocator.",
     ),
+    RuleName.WORKER_GROWTH: (
+        "A container of the dataset, of a class or of a module gains items in `__getitem__`, in a transform or in "
+        "`collate_fn`: each worker fills its own",
+        "Take out what is done with, give it a bound, or share one cache between the workers.",
+    ),
     RuleName.WORKER_COPIES: (
         "A forked worker shares the parent's memory until it writes to it. To read a Python object is to write its "
         "reference count, and the whole page that it lies on is copied",

@@ -26,6 +26,7 @@ from leakscope.findings.memory.oom import Alive, AllocationFailed, CameNear, Cau
 from leakscope.findings.memory.scattered import ScatteredFacts
 from leakscope.findings.memory.unattributed import UnattributedFacts
 from leakscope.findings.memory.worker_copies import CopiesFacts
+from leakscope.findings.memory.worker_growth import WorkerGrowthFacts
 from leakscope.findings.model import Finding
 from leakscope.findings.ownership.facts import LibraryDragFacts, RetentionFacts
 from leakscope.findings.ownership.sayings import saying_of
@@ -81,6 +82,7 @@ SENTENCES: Mapping[type, tuple[Sentence, Sentence]] = {
     PendingFacts: (memory.pending_title, memory.pending_advice),
     OutsideFacts: (memory.outside_title, memory.outside_advice),
     RetriesFacts: (memory.retries_title, memory.retries_advice),
+    WorkerGrowthFacts: (loaders.worker_growth_title, loaders.worker_growth_advice),
     CopiesFacts: (loaders.copies_title, loaders.copies_advice),
     CaughtFacts: (memory.caught_title, memory.caught_advice),
 }

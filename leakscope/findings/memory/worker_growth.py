@@ -1,0 +1,229 @@
+"""A worker's own heap that grows: a container in its process that gains items batch by batch, or memory without one.
+
+What a worker has is given back when it ends. Where workers are started anew with each epoch it is the epoch's, and
+avoidable; where they live on, or there was one epoch, it is a leak.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from leakscope.findings.facts import Facts
+from leakscope.findings.kinds import FreedBy, HopStatus, RuleName, Severity
+from leakscope.findings.model import Cut, CutReference, Finding, Hop, Sighting
+from leakscope.findings.naming.trace import fingerprint
+from leakscope.findings.workers.ledger import Life, lives_of
+from leakscope.graph.model import ObjectKind
+from leakscope.record.model import Rank
+from leakscope.record.rows.workers import GrowingInWorker, WorkerLook, WorkersStarted
+
+NAME = RuleName.WORKER_GROWTH
+_LOOKS = 3
+"""Looks at each of which something must have grown to be told, as for the rank itself."""
+_NOTE = 1 / 16
+"""Share of the growth that makes a leak from which on one is worth a note, chosen."""
+_THIRDS = 3
+"""Parts of a life, chosen: a container has to have gained in each, and what has filled up did not in the last."""
+_PARTS = 4
+"""Parts of a life, chosen: memory without a holder has to have grown in each but the first."""
+_STEPS = 16
+"""Steps of one life, chosen, below which memory without a holder is not told: workers come to rest first."""
+_EXPLAINED = 0.5
+"""Share of a growth, chosen, that has to be found in containers for the rest of it not to be told by itself."""
+
+
+@dataclass(frozen=True)
+class WorkerGrowthFacts(Facts):
+    """What grows in workers."""
+
+    dataset: str
+    workers: int
+    """That grow so."""
+    name: str = ""
+    """`self.cache of Images`; "" where no container was found."""
+    type: str = ""
+    item: str = ""
+    items: int = 0
+    """That one worker has put into it at most."""
+    items_per_batch: float = 0.0
+    own_bytes: int | None = None
+    """By how much the workers' own memory grew, as the kernel has it; None where it was read but once."""
+    own_steps: tuple[int, int] = (0, 0)
+    """The steps between which that was read."""
+    gives_back: bool = False
+    """Workers end with each epoch."""
+
+
+@dataclass(frozen=True)
+class _Line:
+    """One container in one worker, look by look."""
+
+    batches: tuple[int, ...]
+    rows: tuple[GrowingInWorker, ...]
+
+    @property
+    def goes_on(self) -> bool:
+        """It gained in each part of its life, seen at enough looks."""
+        begin, length = self.batches[0], self.batches[-1] - self.batches[0]
+        ends = (begin + length * part / _THIRDS for part in range(_THIRDS + 1))
+        marks = [next(k for k, batches in enumerate(self.batches) if batches >= end) for end in ends]
+        gained = [self.rows[mark].gained for mark in marks]
+        return len(self.rows) >= _LOOKS and all(after > before for before, after in pairwise(gained))
+
+    def per_batch(self, field: str) -> float:
+        """What it gains with each batch of the worker's."""
+        batches = max(self.batches[-1] - self.batches[0], 1)
+        return float(getattr(self.rows[-1], field) - getattr(self.rows[0], field)) / batches
+
+
+def worker_growth_findings(rank: Rank, min_bytes: int) -> list[Finding]:
+    """One for each container that workers of a loader keep gaining, and one for memory that none of them explains."""
+    looks = [row for row in rank.loader_workers if isinstance(row, WorkerLook)]
+    found = []
+    for loader, lives in lives_of(rank).items():
+        again = sum(isinstance(row, WorkersStarted) and row.loader == loader for row in rank.loader_workers) > 1
+        of_loader = [look for look in looks if look.loader == loader]
+        life = max(lives, key=lambda life: sum(_bytes(look) for look in _last_of_each(of_loader, life)))
+        of_life = [look for look in of_loader if look.life == life.started.life]
+        named = [
+            finding
+            for name in dict.fromkeys((row.owner, row.written) for look in of_life for row in look.grown)
+            if (finding := _named(rank.number, life, _lines(of_life, name), name, min_bytes, again)) is not None
+        ]
+        found += named
+        longest = max(lives, key=lambda life: life.reads[-1].step - life.reads[0].step)
+        unnamed = _unnamed(rank.number, longest, sum(f.retained_bytes for f in named), min_bytes, again)
+        found += [] if unnamed is None else [unnamed]
+    return found
+
+
+def _last_of_each(looks: Iterable[WorkerLook], life: Life) -> Iterable[WorkerLook]:
+    return {look.worker: look for look in looks if look.life == life.started.life}.values()
+
+
+def _bytes(look: WorkerLook) -> int:
+    return sum(row.bytes for row in look.grown)
+
+
+def _lines(looks: Sequence[WorkerLook], name: tuple[str, str]) -> list[_Line]:
+    """The container in each worker in which it goes on growing."""
+    seen: dict[int, list[tuple[int, GrowingInWorker]]] = {}
+    for look in looks:
+        for row in look.grown:
+            if (row.owner, row.written) == name:
+                seen.setdefault(look.worker, []).append((look.batches, row))
+    lines = (_Line(*map(tuple, zip(*each, strict=True))) for each in seen.values())
+    last = {look.worker: look.batches for look in looks}
+    of_workers = zip(seen, lines, strict=True)
+    return [line for worker, line in of_workers if line.goes_on and line.batches[-1] == last[worker]]
+
+
+def _named(
+    rank: int, life: Life, lines: Sequence[_Line], name: tuple[str, str], min_bytes: int, again: bool
+) -> Finding | None:
+    """The container as a finding; None where it gains too little, or in no worker to the end."""
+    if not lines:
+        return None
+    # a step takes one batch, of one of the workers
+    per_step = sum(line.per_batch("bytes") for line in lines) / life.started.workers
+    if per_step < _NOTE * min_bytes:
+        return None
+    row = max((line.rows[-1] for line in lines), key=lambda row: row.bytes)
+    size = sum(line.rows[-1].bytes for line in lines)
+    owner, written = name
+    subject = f"{written} of {owner}" if written.startswith("self.") else written
+    facts = WorkerGrowthFacts(
+        dataset=life.started.dataset,
+        workers=len(lines),
+        name=subject,
+        type=row.type,
+        item=row.item,
+        items=max(line.rows[-1].gained for line in lines),
+        items_per_batch=sum(line.per_batch("gained") for line in lines) / len(lines),
+        own_bytes=_own(life) if len(life.reads) > 1 else None,
+        own_steps=_steps(life),
+        gives_back=again,
+    )
+    trace = _trace(row)
+    return Finding(
+        rule=NAME,
+        facts=facts,
+        fingerprint=fingerprint((NAME, owner, written)),
+        severity=_severity(per_step, min_bytes, again),
+        freed_by=FreedBy.PROGRAM,
+        retained_bytes=size,
+        bytes_per_step=per_step,
+        trace=trace,
+        cut=Cut((CutReference(trace[0].reference, row.where, subject, trace=0),), size),
+        sightings=(Sighting(rank, life.reads[-1].step, size),),
+        subject=subject,
+        noun="object",
+    )
+
+
+def _severity(per_step: float, min_bytes: int, again: bool) -> Severity:
+    if per_step < min_bytes:
+        return Severity.NOTE
+    return Severity.AVOIDABLE if again else Severity.LEAK
+
+
+def _own(life: Life) -> int:
+    """Growth of what the workers have allocated themselves, over their life."""
+    first = {memory.worker: memory.anonymous for memory in life.reads[0].workers}
+    last = life.reads[-1].workers
+    return sum(memory.anonymous - first[memory.worker] for memory in last if memory.worker in first)
+
+
+def _steps(life: Life) -> tuple[int, int]:
+    return life.reads[0].step, life.reads[-1].step
+
+
+def _trace(row: GrowingInWorker) -> tuple[Hop, ...]:
+    """What holds it in the worker: as far as it was followed there."""
+    inner = row.written.removeprefix("self.").removeprefix(f"{row.owner}.")
+    kind, what = ObjectKind.INSTANCE, f"{row.owner}, in the worker's process"
+    if row.written.startswith(f"{row.owner}."):
+        kind, what = ObjectKind.CLASS, f"class {row.owner}"
+    elif not row.written.startswith("self."):
+        kind, what = ObjectKind.NAMESPACE, f"module {row.owner}"
+    return (
+        Hop(what, row.owner, kind, row.where, HopStatus.EXPECTED, f".{inner}", name=row.owner),
+        Hop(f"{row.type}, {row.items:,} items", row.type, ObjectKind.CONTAINER, "", HopStatus.LEAKED, "[i]"),
+        Hop(f"{row.gained:,} {row.item}", row.item, ObjectKind.NATIVE, "", HopStatus.LEAKED, ""),
+    )
+
+
+def _unnamed(rank: int, life: Life, named_bytes: int, min_bytes: int, again: bool) -> Finding | None:
+    """Memory of the workers that grows to the end, and that no container explains."""
+    reads = [read for read in life.reads if len(read.workers) == life.started.workers]
+    if not reads or reads[-1].step - reads[0].step < _STEPS:
+        return None
+    sizes = [(read.step, sum(memory.anonymous for memory in read.workers)) for read in reads]
+    length = sizes[-1][0] - sizes[0][0]
+    marks = [next(s for s in sizes if s[0] >= sizes[0][0] + length * part / _PARTS) for part in range(1, _PARTS)]
+    marks.append(sizes[-1])
+    rates = [(after[1] - before[1]) / max(after[0] - before[0], 1) for before, after in pairwise(marks)]
+    grown, steps = marks[-1][1] - marks[0][1], marks[-1][0] - marks[0][0]
+    if min(rates) < min_bytes or steps <= 0 or named_bytes >= _EXPLAINED * grown:
+        return None
+    return Finding(
+        rule=NAME,
+        facts=WorkerGrowthFacts(
+            dataset=life.started.dataset,
+            workers=life.started.workers,
+            own_bytes=_own(life),
+            own_steps=_steps(life),
+            gives_back=again,
+        ),
+        fingerprint=fingerprint((NAME, life.started.dataset)),
+        severity=_severity(grown / steps, min_bytes, again),
+        freed_by=FreedBy.PROGRAM,
+        retained_bytes=grown,
+        bytes_per_step=grown / steps,
+        trace=(),
+        cut=None,
+        sightings=(Sighting(rank, reads[-1].step, grown),),
+        noun="object",
+    )
