@@ -26,7 +26,7 @@ from leakscope.verdict import Verdict
 
 OF_OTHERS = {
     *("_result", "_exception", "_callbacks", "_loop", "_asyncio", "_target", "_fields", "_code", "_out"),
-    *("_instance", "_filename_map"),
+    *("_instance", "_filename_map", "_args", "_identity"),
 }
 """Not torch's: names of `asyncio`, `multiprocessing`, generators, named tuples, IPython, and the end of many a name."""
 MODULES_OF_PYTHON = {"sys", "os", "threading", "ctypes", "_thread"}
