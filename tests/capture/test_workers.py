@@ -6,7 +6,7 @@ import gc
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,8 @@ from torch.utils.data._utils import signal_handling
 import leakscope
 from leakscope.findings.kinds import RuleName
 from leakscope.findings.workers.ledger import LoaderMemory, WorkerLineKind
+from leakscope.report.html import page
+from leakscope.report.wording import loader_text
 from leakscope.verdict import Verdict
 
 pytestmark = pytest.mark.process
@@ -204,3 +206,31 @@ def test_ordinary_workers_are_clean(tmp_path: Path) -> None:
     assert profiler.findings.verdict == Verdict.CLEAN
     assert not [f for f in profiler.findings.findings if f.rule in (RuleName.WORKER_GROWTH, RuleName.WORKER_COPIES)]
     assert loader_of(profiler).lives == 2
+
+
+class Random(Dataset[Any]):
+    """Each item is drawn."""
+
+    def __len__(self) -> int:
+        return 4 * STEPS
+
+    def __getitem__(self, index: int) -> Any:
+        return torch.rand(1)
+
+
+def drawn(step: Callable[[], object]) -> torch.Tensor:
+    torch.manual_seed(7)
+    batches = []
+    for batch in DataLoader(Random(), batch_size=4, num_workers=WORKERS, shuffle=True):
+        batches.append(batch)
+        step()
+    return torch.cat(batches)
+
+
+def test_looking_changes_no_batch_and_what_is_told_is_on_the_page(tmp_path: Path) -> None:
+    plain = drawn(lambda: None)
+    with leakscope.Profiler(output=tmp_path / "run", budget=1.0, warmup=50) as profiler:
+        watched = drawn(profiler.step)
+    assert torch.equal(plain, watched)
+    (memory,) = profiler.findings.loaders[0]
+    assert loader_text(memory) in page.render(profiler.run, profiler.findings)

@@ -64,7 +64,13 @@ from leakscope.report.wording.verdict.known import suppressed_by_text, suppressi
 from leakscope.report.wording.verdict.ledger import kinds_text, ledger_table, lines_text, rose_text
 from leakscope.report.wording.verdict.next_step import cut_in_short, first_cut, next_text
 from leakscope.report.wording.verdict.why import unjudged_text, unjudged_together, why_text
-from leakscope.report.wording.workers.loaders import loader_in_short, loader_notes, loader_text, worker_line_text
+from leakscope.report.wording.workers.loaders import (
+    loader_in_short,
+    loader_lines,
+    loader_notes,
+    loader_text,
+    worker_line_text,
+)
 
 __all__ = [
     "advice",
@@ -105,6 +111,7 @@ __all__ = [
     "listed_numbers",
     "listed_texts",
     "loader_in_short",
+    "loader_lines",
     "loader_notes",
     "loader_text",
     "measured_text",

@@ -106,6 +106,12 @@ def loader_notes(loader: LoaderMemory) -> tuple[str, ...]:
     return tuple(told)
 
 
+def loader_lines(loader: LoaderMemory) -> tuple[str, ...]:
+    """All of a loader's lines, and what else there is to know, each a text."""
+    lines = (f"{bytes_text(line.bytes)}: {worker_line_text(line)}" for line in loader.lines if line.bytes)
+    return (*lines, *loader_notes(loader))
+
+
 def loader_in_short(loader: LoaderMemory) -> str:
     """A loader in a line: its workers, and the largest of the lines."""
     largest = loader.lines[0]
