@@ -85,6 +85,8 @@ ONCE = [
     "records of comm operations", "file for stacks", "stack on SIGTERM", "stack on SIGINT", "stack on SIGUSR1",
     "faulthandler.register", "faulthandler.unregister", "watchdog thread",
     "optimizer phase begins", "optimizer phase ends", "torch.compile",
+    "_MultiProcessingDataLoaderIter.__init__", "_MultiProcessingDataLoaderIter.__init__", "BaseProcess.start",
+    "_MultiProcessingDataLoaderIter._shutdown_workers",
 ]  # fmt: skip
 """What the list has from the start of a run of two, besides what torch.distributed's classes and operators get."""
 TWO_STEPS = [
