@@ -108,7 +108,7 @@ def record_and_report(options: Options, outside: Outside | None = None) -> int:
             note(_failure_text(options, outcome))
     try:
         if outside is not None and outside.rank == 0:
-            _report(options, known, asked, outcome)
+            _report(options, known, asked, outcome, inside=True)
         if outside is not None or options.node_rank > 0:
             return outcome.status
         return _report(options, known, asked, outcome)
@@ -141,8 +141,10 @@ def _failure_text(options: Options, outcome: Outcome) -> str:
     return f"{who} failed with status {outcome.status}{': ' + outcome.error if outcome.error else ''}{log}"
 
 
-def _report(options: Options, known: _Known, asked: Sequence[Asked], outcome: Outcome) -> int:
+def _report(options: Options, known: _Known, asked: Sequence[Asked], outcome: Outcome, inside: bool = False) -> int:
     """Judge, write findings.json and report.html, print; returns the exit status, a failed script's own first.
+
+    `inside` a job of another launcher, that gets the script's status whatever is found, the verdict says so.
 
     Whatever keeps us from it, a failed script's own status it is; else one that says that it could not be done.
     """
@@ -155,7 +157,7 @@ def _report(options: Options, known: _Known, asked: Sequence[Asked], outcome: Ou
             options.fail_on_avoidable,
         )
         recorded = replace(recorded, folder=str(options.folder))
-        findings = replace(findings, exit_status=outcome.status or findings.exit_status)
+        findings = replace(findings, exit_status=outcome.status or (0 if inside else findings.exit_status))
         unwritable = _write(recorded, findings, options.folder) or outcome.unwritable
         told = _told(asked, recorded, findings)
     except (MemoryError, ImportError, OSError, LeakscopeError) as error:

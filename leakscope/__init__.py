@@ -9,6 +9,7 @@ From Python:
     leakscope.draw(obj)                             a picture of what refers to any object
     leakscope.judge(leakscope.read_run(folder))     a recorded run
     leakscope.title(finding), leakscope.advice(finding)    what one finding says
+    leakscope.worker_environment()                  for workers that a service starts, as Ray's
     import leakscope.backward                       a pipeline backward that does not leak
 
 The packages; data flows launch -> capture -> record -> graph -> findings -> report:
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
     from leakscope.profiler import LeaksFound, Profiler, Result, check, judge, watch
     from leakscope.profiler.holding.drawing import draw
     from leakscope.profiler.holding.holders import holders
+    from leakscope.profiler.workers import worker_environment
     from leakscope.record.model import Run
     from leakscope.record.reading import read_run
     from leakscope.report.wording import advice, title
@@ -65,6 +67,7 @@ _MODULE_OF = {
     "read_run": "leakscope.record.reading",
     "title": "leakscope.report.wording",
     "watch": "leakscope.profiler",
+    "worker_environment": "leakscope.profiler.workers",
 }
 """Public name to where it is defined; imported when it is first asked for, so that `import leakscope` is quick."""
 
@@ -87,6 +90,7 @@ __all__ = [
     "read_run",
     "title",
     "watch",
+    "worker_environment",
 ]
 
 

@@ -43,3 +43,9 @@ def options_in(folder: str) -> Options:
 def is_followed(program: str, words: Sequence[str]) -> bool:
     """Whether this Python, followed, is what runs."""
     return bool(light().is_followed(program, words))
+
+
+def environment() -> dict[str, str]:
+    """What the environment of a process that is followed says beside the rest; nothing where none is."""
+    told: dict[str, str] = light().told()
+    return told

@@ -115,3 +115,23 @@ def test_of_the_script_itself(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     same(*judged(tmp_path / "run", script=str(script(TRAIN + BY_SCRIPT[way]))), expected)
+
+
+def test_of_children_that_are_left_alone(script: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    path = script(TRAIN + BY_SCRIPT["torch.multiprocessing.spawn"])
+    outcome, run, findings = judged(tmp_path / "run", script=str(path), follow=False)
+    assert outcome.status == 0 and [len(rank.steps) for rank in run.ranks] == [0]
+    assert [started.through for started in run.ranks[0].processes] == ["torch.multiprocessing.spawn"] * 2
+    assert findings.verdict == "inconclusive"
+
+
+@pytest.mark.parametrize("way", ["torch.multiprocessing.spawn", "ProcessPoolExecutor, forked"])
+def test_children_are_stopped_without_an_error(
+    way: str, script: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    outcome, run, findings = judged(tmp_path / "run", script=str(script(TRAIN + BY_SCRIPT[way])), steps=6)
+    assert outcome.status == 0
+    assert [(r.ended.how, len(r.steps)) for r in run.ranks] == [("stopped", 6)] * 2
+    assert "Traceback" not in capfd.readouterr().err and len(told(findings)) == 1

@@ -17,15 +17,12 @@ if TYPE_CHECKING:
 
 VARIABLE = "LEAKSCOPE_FOLLOW"
 """Name of what the environment of a followed process says: the run's folder, and `sys.prefix` of who reads it."""
+# stands first in the PYTHONPATH of a followed process
 SITE = os.path.dirname(os.path.abspath(__file__))
-"""The folder that stands first in the PYTHONPATH of a followed process."""
-_WITH_VALUE = "cmWX"
-"""Flags of python before a value; after c and m come the script's words."""
+_WITH_VALUE = "cmWX"  # flags of python before a value; after c and m come the script's words
 _NOT_FOLLOWED = "EIS"
-"""Flags with which python reads no PYTHONPATH, or imports no `sitecustomize`."""
+# flags with which python reads no PYTHONPATH, or imports no `sitecustomize`; and words of what never trains
 _HELPERS = ("multiprocessing.resource_tracker", "torch._inductor.compile_worker")
-"""In the words of processes that never train."""
-
 _run = {"folder": ""}
 """The run's folder; "" where nothing is followed."""
 _put_in: list[tuple[Any, str, Any, Any]] = []
@@ -57,6 +54,11 @@ def places() -> list[tuple[Any, str, Any]]:
     if "subprocess" in sys.modules:
         makers.append((sys.modules["subprocess"], "_fork_exec", _fork_exec))
     return [(owner, name, _made(getattr(owner, name), make)) for owner, name, make in makers if hasattr(owner, name)]
+
+
+def told() -> dict[str, str]:
+    """What the environment of a followed process says beside the rest."""
+    return {VARIABLE: _run["folder"] + os.pathsep + sys.prefix, "PYTHONPATH": SITE} if _run["folder"] else {}
 
 
 def stop() -> None:
@@ -149,14 +151,13 @@ def _is_this_python(program: str) -> bool:
 
 def _environment(environment: Mapping[Any, Any] | None) -> dict[bytes, bytes]:
     """The same with what a followed process is told, as a dictionary of bytes."""
-    told = {}
-    for key, value in (os.environb if environment is None else environment).items():
-        told[os.fsencode(key)] = os.fsencode(value)
-    path = told.get(b"PYTHONPATH")
-    ours = os.fsencode(SITE)
-    told[b"PYTHONPATH"] = ours if path is None else ours + os.fsencode(os.pathsep) + path
-    told[os.fsencode(VARIABLE)] = os.fsencode(_run["folder"] + os.pathsep + sys.prefix)
-    return told
+    given = os.environb if environment is None else environment
+    all_of_it = {os.fsencode(key): os.fsencode(value) for key, value in given.items()}
+    path = all_of_it.get(b"PYTHONPATH")
+    all_of_it |= {key.encode(): os.fsencode(value) for key, value in told().items()}
+    if path is not None:
+        all_of_it[b"PYTHONPATH"] += os.fsencode(os.pathsep) + path
+    return all_of_it
 
 
 def _first_there(programs: Sequence[bytes]) -> bytes:
