@@ -14,7 +14,7 @@ from importlib import import_module
 from types import CodeType, ModuleType
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from leakscope.capture.follow.tree import hand_on
+from leakscope.capture.follow.tree import hand_on, light
 from leakscope.capture.follow.who import who_am_i
 from leakscope.capture.process import script
 from leakscope.capture.process.dynamo import without_compiling
@@ -160,6 +160,7 @@ class _Rank:
 def main(arguments: list[str]) -> int:
     """Run the script; returns its exit status or raises what it raised."""
     options = Options.from_words(arguments)
+    light().stop()  # of a run within another the inner one records
     script.hide_us(len(arguments))
     if options.under_elastic:
         options = replace(options, rank=int(os.environ["RANK"]), world=int(os.environ["WORLD_SIZE"]))

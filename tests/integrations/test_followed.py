@@ -65,17 +65,8 @@ def test_of_accelerate_launch(tmp_path: Path) -> None:
     pytest.importorskip("accelerate")
     script = tmp_path / "train.py"
     script.write_text(ACCELERATE)
-    words = [
-        "--multi_gpu",
-        "--num_processes",
-        "2",
-        "--num_machines",
-        "1",
-        "--mixed_precision",
-        "no",
-        "--dynamo_backend",
-        "no",
-    ]
+    words = ["--multi_gpu", "--num_processes", "2", "--num_machines", "1"]
+    words += ["--mixed_precision", "no", "--dynamo_backend", "no"]
     expected = found(tmp_path / "ranks", "--ranks", "2", str(script))
     assert found(tmp_path / "followed", "-m", "accelerate.commands.launch", *words, str(script)) == expected
     assert expected[0] == "leaks"

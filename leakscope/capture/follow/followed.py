@@ -20,7 +20,6 @@ from leakscope.capture.process.pause import no_automatic_gc
 from leakscope.capture.process.watchdog import Stop
 from leakscope.capture.source.source_files import without_source
 from leakscope.capture.source.user_frames import raised_at
-from leakscope.errors import LeakscopeError
 from leakscope.options import Options
 from leakscope.record.kinds import EndKind
 from leakscope.record.model import Ended
@@ -33,8 +32,8 @@ class StopChild(Stop, SystemExit):
 
 
 def attach(folder: str) -> None:
-    """Record this process; nothing where that cannot be done, which its parent's report tells by what is missing."""
-    with suppress(OSError, ValueError, LeakscopeError), no_automatic_gc():
+    """Record this process; nothing where that cannot be done: whatever it is, it must not become the script's error."""
+    with suppress(Exception), no_automatic_gc():
         options = options_in(folder)
         process = claim(options.folder)
         Followed(replace(options, process=process, launcher=0, quiet=True)).begin()

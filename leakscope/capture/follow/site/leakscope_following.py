@@ -12,7 +12,6 @@ import sys
 TYPE_CHECKING = False  # as typing has it, which takes longer to import than all of this
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
-    from importlib.machinery import ModuleSpec
     from typing import Any
 
 VARIABLE = "LEAKSCOPE_FOLLOW"
@@ -20,11 +19,9 @@ VARIABLE = "LEAKSCOPE_FOLLOW"
 # stands first in the PYTHONPATH of a followed process
 SITE = os.path.dirname(os.path.abspath(__file__))
 _WITH_VALUE = "cmWX"  # flags of python before a value; after c and m come the script's words
-_NOT_FOLLOWED = "EIS"
-# flags with which python reads no PYTHONPATH, or imports no `sitecustomize`; and words of what never trains
+_NOT_FOLLOWED = "EIS"  # with these it reads no PYTHONPATH, or imports no `sitecustomize`
 _HELPERS = ("multiprocessing.resource_tracker", "torch._inductor.compile_worker")
-_run = {"folder": ""}
-"""The run's folder; "" where nothing is followed."""
+_run = {"folder": ""}  # the run's; "" where nothing is followed
 _put_in: list[tuple[Any, str, Any, Any]] = []
 """(owner, name, what was there, what stands there now) of each function that is replaced until the process trains."""
 
@@ -53,7 +50,9 @@ def places() -> list[tuple[Any, str, Any]]:
     makers += [(os, "execv", _execv), (os, "execve", _execve)]
     if "subprocess" in sys.modules:
         makers.append((sys.modules["subprocess"], "_fork_exec", _fork_exec))
-    return [(owner, name, _made(getattr(owner, name), make)) for owner, name, make in makers if hasattr(owner, name)]
+    found = [(owner, name, _made(getattr(owner, name), make)) for owner, name, make in makers if hasattr(owner, name)]
+    # none of ours twice, as in a run within another
+    return [place for place in found if not hasattr(place[2].__wrapped__, "__wrapped__")]
 
 
 def told() -> dict[str, str]:
@@ -64,6 +63,7 @@ def told() -> dict[str, str]:
 def stop() -> None:
     """Follow nothing any more."""
     _run["folder"] = ""
+    sys.meta_path[:] = [finder for finder in sys.meta_path if type(finder) is not _Finder]
     _take_out()
 
 
@@ -209,7 +209,7 @@ def _execve(called: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def wait_for_torch() -> None:
-    """Wait for the script's own `import torch`, or for what tells of training where that has been."""
+    """Wait for the script's own `import torch`."""
     if "torch" in sys.modules:
         _wait_for_training()
     else:
@@ -219,10 +219,9 @@ def wait_for_torch() -> None:
 class _Finder:
     """Stands first in `sys.meta_path` until torch has been imported."""
 
-    def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
         """The module's own spec, of which we are told when its code has run."""
-        there = sys.modules.get("sitecustomize")
-        if there is not None and getattr(there, "__file__", None) == os.path.join(SITE, "sitecustomize.py"):
+        if getattr(sys.modules.get("sitecustomize"), "__file__", None) == os.path.join(SITE, "sitecustomize.py"):
             del sys.modules["sitecustomize"]
         if name != "torch" or not _run["folder"]:
             return None
@@ -234,7 +233,7 @@ class _Finder:
                 if hasattr(spec.loader, "exec_module"):
                     spec.loader = _Loader(spec.loader, self)
                 break
-        return spec  # type: ignore[no-any-return]
+        return spec
 
 
 class _Loader:
@@ -243,7 +242,7 @@ class _Loader:
     def __init__(self, real: Any, finder: _Finder) -> None:
         self._real, self._finder = real, finder
 
-    def create_module(self, spec: ModuleSpec) -> Any:
+    def create_module(self, spec: Any) -> Any:
         return self._real.create_module(spec)
 
     def exec_module(self, module: Any) -> None:
