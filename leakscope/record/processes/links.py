@@ -82,11 +82,12 @@ def settle(folder: Path) -> Settled:
 def _note_earlier(processes: list[Process], ranks: Mapping[int, Process]) -> None:
     for process in earlier(processes, ranks):
         with suppress(OSError):
-            steps = len((process.folder / "steps.jsonl").read_bytes().splitlines())
+            file = process.folder / "steps.jsonl"
+            steps = len(file.read_bytes().splitlines()) if file.exists() else 0
             rank = process.who.rank or 0
             folder = RankFolder(process.folder.parent, rank, process=ranks[rank].folder.name)
             folder.note(
-                f"rank {rank} was started again: another process was it before, and took {steps} steps, which are not "
-                f"in this report ({process.folder.name})"
+                f"it was started again: the process that was this rank before took {steps} steps, which are not told "
+                f"here ({process.folder.name})"
             )
             folder.close()
