@@ -41,6 +41,10 @@ class Member:
         if self.comm is None:
             self._listen()
 
+    def note(self, text: str) -> None:
+        """Say something in this process's part of the report."""
+        self._folder.note(text)
+
     def _listen(self) -> None:
         if is_there():
             self.comm = self._looks.comm = CommMonitor(self._folder, self._patches)

@@ -26,6 +26,9 @@ from leakscope.record.model import Ended
 from leakscope.record.processes.process import claim
 from leakscope.record.secrets import without
 
+_POOLS = ("multiprocessing.pool", "torch.multiprocessing.pool")
+"""Modules whose workers' parent waits for ever for one that has ended (CPython Lib/multiprocessing/pool.py)."""
+
 
 class StopChild(Stop, SystemExit):
     """Ends a process that somebody else has started, and who waits for it sees that it has come to its end."""
@@ -55,13 +58,18 @@ class Followed:
         """Start listening, and be called at the end."""
         from leakscope.capture.recorder import Recorder
 
-        options = self._options
+        waited_for = self._options.steps is not None and _works_for_a_pool()
+        options = self._options = replace(self._options, steps=None) if waited_for else self._options
         self._recorder = recorder = Recorder(options, self._patches)
         recorder.member.stop = StopChild
         joining = Joining(options.folder, options.process, who_am_i(), recorder.member.join)
         recorder.member.first_step = self._guard.guarded("first step", joining.stepped)
         recorder.attach()
         self._guard.call("place among the ranks", joining.install, self._patches)
+        if waited_for:
+            recorder.member.note(
+                "a worker of multiprocessing.Pool is not stopped: its parent would wait for it for ever"
+            )
         self._call_at_end()
 
     def _call_at_end(self) -> None:
@@ -117,6 +125,12 @@ class Followed:
 
         recorder.failed(error)
         recorder.finish(ended, look=end.how in (EndKind.FINISHED, EndKind.EXITED))
+
+
+def _works_for_a_pool() -> bool:
+    multiprocessing = sys.modules.get("multiprocessing.process")
+    process = None if multiprocessing is None else multiprocessing.current_process()
+    return getattr(getattr(process, "_target", None), "__module__", "") in _POOLS
 
 
 def _raised(error: BaseException | None) -> BaseException | None:
