@@ -90,7 +90,7 @@ _HELP: Mapping[str, tuple[str, str]] = {
     ),
     RuleName.WORKER_GROWTH: (
         "A container of the dataset, of a class or of a module gains items in `__getitem__`, in a transform or in "
-        "`collate_fn`: each worker fills its own",
+        "`collate_fn`: each worker fills its own.",
         "Take out what is done with, give it a bound, or share one cache between the workers.",
     ),
     RuleName.WORKER_COPIES: (
