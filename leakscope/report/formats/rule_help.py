@@ -95,7 +95,7 @@ _HELP: Mapping[str, tuple[str, str]] = {
     ),
     RuleName.WORKER_COPIES: (
         "A forked worker shares the parent's memory until it writes to it. To read a Python object is to write its "
-        "reference count, and the whole page that it lies on is copied",
+        "reference count, and the whole page that it lies on is copied.",
         "Keep the data in one block that has no reference counts: a numpy array, a torch tensor, an Arrow table.",
     ),
 }
