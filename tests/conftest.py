@@ -69,7 +69,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if hasattr(config, "workerinput"):
         takes: dict[Path, float] = defaultdict(float)
         for item in items:
-            takes[item.path] += next(seconds for lane, seconds in SECONDS.items() if item.get_closest_marker(lane))
+            lanes = (seconds for lane, seconds in SECONDS.items() if item.get_closest_marker(lane))
+            takes[item.path] += next(lanes, 0.0)  # what is in no lane is not run beside others
         items.sort(key=lambda item: -takes[item.path])
 
 
