@@ -189,7 +189,10 @@ def _timeline(played: Replay, trace: Trace | None, kinds: Mapping[Category, Ints
     widths = np.diff(np.append(edges, played.events))
     alive = np.maximum.reduceat(played.curve, edges)
     reserved = np.maximum.reduceat(played.reserved_curve, edges)
-    by_kind = {str(kind): tuple(np.maximum.reduceat(curve, edges).tolist()) for kind, curve in kinds.items()}
+    highest = [
+        int(first + played.curve[first : first + width].argmax()) for first, width in zip(edges, widths, strict=True)
+    ]
+    by_kind = {str(kind): tuple(curve[highest].tolist()) for kind, curve in kinds.items()}
     last = edges + widths - 1
     at = (trace.time_us[last] - trace.time_us[0]) / 1e6 if clock else last.astype(np.float64)
     return Timeline(clock, tuple(at.tolist()), tuple(alive.tolist()), tuple(reserved.tolist()), by_kind)

@@ -32,7 +32,7 @@ class Timeline:
     alive: tuple[int, ...]
     reserved: tuple[int, ...]
     categories: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
-    """Bytes alive of each category; where a point stands for several events, each one's own highest."""
+    """What `alive` consists of, by category: judged from stacks and life spans."""
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,7 @@ _STANDARD_LIBRARY = re.compile(
     r"(^|/)lib/python3\.\d+/(?!(site|dist)-packages/)|(^|/)Python3\d+/Lib/(?!site-packages/)|^<frozen ", re.IGNORECASE
 )
 _OPTIMIZER = re.compile(r"(^|/)optim(s|izers?)?(/|\w*\.py$)|(^|/)\w*optim(izer)?\.py$", re.IGNORECASE)
+_OF_OPTIMIZER = frozenset({"__init__", "step", "_init_group", "add_param_group"})
 _COMMUNICATION = re.compile(
     r"(^|/)torch/distributed/(distributed_c10d|_functional_collectives)|^c10d::|ProcessGroup|nccl"
 )
@@ -128,7 +129,7 @@ def part_of(stack: Stack, number: int = NOT_RECORDED) -> StackPart:
         return StackPart.BACKWARD
     if any(_COMMUNICATION.search(text) for text in (*paths, *(frame.name for frame in stack))):
         return StackPart.COMMUNICATION
-    if any(_OPTIMIZER.search(path) and frame.name == "step" for path, frame in zip(paths, stack, strict=True)):
+    if any(_OPTIMIZER.search(path) and frame.name in _OF_OPTIMIZER for path, frame in zip(paths, stack, strict=True)):
         return StackPart.OPTIMIZER
     python = {python_kind(path) for path in paths}
     return StackPart.FORWARD if python & {SiteKind.USER, SiteKind.PACKAGE, SiteKind.LIBRARY} else StackPart.OTHER

@@ -136,6 +136,14 @@ def test_moment_of_failure_stands_on_the_page(tmp_path: Path) -> None:
     assert 'style="stroke: light-dark(#b91c1c, #ff8a7d)"' in snapshot_html(report)
 
 
+def test_kinds_are_drawn_beneath_what_is_alive_and_add_up_to_it(leaking: Path) -> None:
+    (device,) = examine([leaking]).snapshots[0].devices
+    assert tuple(map(sum, zip(*device.timeline.categories.values(), strict=True))) == device.timeline.alive
+    page = snapshot_html(examine([leaking]))
+    assert page.count("<polygon") == len(device.timeline.categories) > 0
+    assert page.count("as judged from stacks and life spans") == len(device.timeline.categories)
+
+
 def test_empty_snapshot_is_told_in_every_form(tmp_path: Path) -> None:
     report = examine([written(tmp_path / "a.pickle", {"segments": [], "device_traces": []})])
     assert snapshot_text(report).startswith("growth inconclusive: the file holds no history of allocations")

@@ -9,7 +9,16 @@ from leakscope.allocator.judging import SnapshotsReport
 from leakscope.report.cleaning import cleaned
 from leakscope.report.snapshot.as_text import signed
 from leakscope.report.snapshot.plot import Curve, memory_curves
-from leakscope.report.snapshot.wording import concern_text, facts, failure_lines, host_text, title, verdict_line
+from leakscope.report.snapshot.wording import (
+    concern_text,
+    facts,
+    failure_lines,
+    host_text,
+    kinds_text,
+    settings_text,
+    title,
+    verdict_line,
+)
 from leakscope.units import bytes_text
 
 _PAGE = Path(__file__).with_name("page.html")
@@ -23,7 +32,8 @@ def snapshot_html(report: SnapshotsReport) -> str:
     report = cleaned(report)
     environment = Environment(autoescape=True, trim_blocks=True)
     environment.filters.update(
-        size=bytes_text, signed=signed, title=title, facts=facts, failures=failure_lines, host=host_text, plot=_plot
+        size=bytes_text, signed=signed, title=title, facts=facts, failures=failure_lines, host=host_text,
+        kinds=kinds_text, settings=settings_text, plot=_plot,
     )  # fmt: skip
     several = len(report.snapshots) > 1
     page = environment.from_string(_PAGE.read_text(encoding="utf-8")).render(

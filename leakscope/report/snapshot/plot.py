@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from leakscope.allocator.figures import Timeline
+from leakscope.allocator.moment.categories import Category
 from leakscope.units import bytes_text, seconds_text
 
 if TYPE_CHECKING:
@@ -21,6 +22,8 @@ _COLOURS = (
     "light-dark(#be185d, #f58ab8)", "light-dark(#4b5563, #9aa7b8)",
 )  # fmt: skip
 """In a light and in a dark page."""
+_KINDS = dict(zip(map(str, Category), (*_COLOURS[1:7], _COLOURS[7]), strict=True))
+"""Of each category; what is unknown is grey."""
 _INK, _FAINT, _RULE = "light-dark(#111827, #e4e9f0)", "light-dark(#4b5563, #9aa7b8)", "light-dark(#e5e7eb, #323b47)"
 _RESERVED, _FAILURE = "light-dark(#9ca3af, #8390a3)", "light-dark(#b91c1c, #ff8a7d)"
 
@@ -59,6 +62,7 @@ def memory_curves(curves: Sequence[Curve], failures: Sequence[float] = ()) -> Ma
         colour = _COLOURS[index % len(_COLOURS)]
         lines.append(_line(place, curve.timeline.alive, widest, highest, colour, ""))
         if shows_reserved:
+            lines += _areas(place, curve.timeline, widest, highest)
             lines.append(_line(place, curve.timeline.reserved, widest, highest, _RESERVED, "5 4"))
     for at in failures:
         x = _x(at, widest)
@@ -66,11 +70,11 @@ def memory_curves(curves: Sequence[Curve], failures: Sequence[float] = ()) -> Ma
             f'<line x1="{x:.1f}" x2="{x:.1f}" y1="{_TOP}" y2="{_HEIGHT - _BOTTOM}" '
             f'style="stroke: {_FAILURE}" stroke-width="1.5"/>'
         )
-    labels = [curve.label for curve in curves]
-    drawing = "".join(
-        [*_axes(widest, highest, clock), *lines, *_legend([str(escape(label)) for label in labels], shows_reserved)]
-    )
-    height = _HEIGHT + 18 * len(_legend(labels, shows_reserved)) // 2
+    labels = [str(escape(curve.label)) for curve in curves]
+    kinds = tuple(curves[0].timeline.categories) if shows_reserved else ()
+    legend = _legend(labels, kinds, shows_reserved)
+    drawing = "".join([*_axes(widest, highest, clock), *lines, *legend])
+    height = _HEIGHT + 18 * len(legend) // 2
     return Markup(
         f'<div class="scroll" tabindex="0" role="group" aria-label="Memory over time, to scroll">'
         f'<svg viewBox="0 0 {_WIDTH} {height}" role="img" aria-label="memory over time" '
@@ -94,6 +98,19 @@ def _line(
     return f'<polyline points="{points}" fill="none" style="stroke: {colour}" stroke-width="1.5"{dashed}/>'
 
 
+def _areas(place: Sequence[float], timeline: Timeline, widest: float, highest: float) -> list[str]:
+    """What is alive, by category, one upon the other."""
+    lower = [0] * len(place)
+    drawn = []
+    for kind, values in timeline.categories.items():
+        upper = [below + more for below, more in zip(lower, values, strict=True)]
+        there, back = zip(place, upper, strict=True), zip(reversed(place), reversed(lower), strict=True)
+        points = " ".join(f"{_x(at, widest):.1f},{_y(value, highest):.1f}" for at, value in (*there, *back))
+        drawn.append(f'<polygon points="{points}" style="fill: {_KINDS[kind]}" fill-opacity="0.35"/>')
+        lower = upper
+    return drawn
+
+
 def _axes(widest: float, highest: float, clock: bool) -> list[str]:
     parts = []
     for step in range(_STRETCHES + 1):
@@ -112,10 +129,11 @@ def _axes(widest: float, highest: float, clock: bool) -> list[str]:
     return parts
 
 
-def _legend(labels: Sequence[str], shows_reserved: bool) -> list[str]:
+def _legend(labels: Sequence[str], kinds: Sequence[str], shows_reserved: bool) -> list[str]:
     rows = [(label, _COLOURS[index % len(_COLOURS)]) for index, label in enumerate(labels)]
     if shows_reserved:
         rows = [(f"{labels[0]}: alive", _COLOURS[0]), ("reserved", _RESERVED)]
+        rows += [(f"{kind}, as judged from stacks and life spans", _KINDS[kind]) for kind in reversed(kinds)]
     parts = []
     for index, (label, colour) in enumerate(rows):
         y = _HEIGHT + 18 * index + 4
