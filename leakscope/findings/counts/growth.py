@@ -71,7 +71,7 @@ def _trend(points: Points) -> bool:
     """
     if len(points) < _POINTS:
         return False
-    rises = [(b - a) / (later - step) for (step, a), (later, b) in pairwise(points)]
+    rises = [(b - a) / (later - step) for (step, a), (later, b) in pairwise(points) if later > step]
     third = len(points) // 3
     return is_steady(rises) and min(n for _, n in points[-third:]) >= max(n for _, n in points[:third])
 

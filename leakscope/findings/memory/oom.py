@@ -227,7 +227,7 @@ def holders_then(graph: HeapGraph, most: int, among: frozenset[int] | None = Non
             holder = _holder(graph, group)
             size, count = rows.get(holder, (0, 0))
             rows[holder] = (size + int(graph.bytes[storages].sum()), count + len(storages))
-    largest = sorted(rows.items(), key=lambda row: -row[1][0])[:most]
+    largest = sorted(rows.items(), key=lambda row: (-row[1][0], str(row[0])))[:most]
     return tuple(HeldThen(size, count, *holder) for holder, (size, count) in largest)
 
 
