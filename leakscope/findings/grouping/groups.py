@@ -146,8 +146,8 @@ def _entries(graph: HeapGraph, paths: ShortestPaths) -> tuple[list[int], list[bo
 
 
 def _typical(graph: HeapGraph, storages: list[int]) -> int:
-    """The largest storage, the latest of several: the one whose trace tells most."""
-    return max(storages, key=lambda s: (int(graph.bytes[s]), s))
+    """The largest storage, of several one whose making is known, the latest: the one whose trace tells most."""
+    return max(storages, key=lambda s: (int(graph.bytes[s]), s in graph.made_at, s))
 
 
 def _bytes(graph: HeapGraph, storages: list[int]) -> int:
