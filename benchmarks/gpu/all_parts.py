@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import shutil
 import subprocess
 import sys
 import time
@@ -170,7 +169,6 @@ def main() -> int:
     arguments = parser.parse_args()
     lines = [device_name(arguments.device), "", "| part | told | as expected |", "|-|-|-|"]
     arguments.folder.mkdir(parents=True, exist_ok=True)
-    shutil.rmtree(arguments.folder / "table.md", ignore_errors=True)
     bench = Bench(arguments.device, arguments.folder.resolve(), time.monotonic() + ALL_SECONDS)
     good = True
     for name in arguments.only.split(","):

@@ -21,6 +21,7 @@ from leakscope.record.folder import prepare_folder
 
 _SCRIPT = """def _leakscope():
     import json, os, sys
+    os.unlink({script!r})  # it holds the words of the command line
     place, answer = {place!r}, {answer!r}
     try:
         sys.path.append(place)  # the last: what the process has itself comes first
@@ -74,7 +75,7 @@ def attach(process: int, folder: Path | None, timeout: float) -> None:
     _write_run(options)
     place = str(Path(errors.__file__).resolve().parent.parent)
     told = {"folder": str(folder), "script": options.script, "arguments": list(options.arguments), "quiet": True}
-    script.write_text(_SCRIPT.format(place=place, answer=str(answer), options=told))
+    script.write_text(_SCRIPT.format(script=str(script), place=place, answer=str(answer), options=told))
     try:
         ask(process, str(script))
     except (RuntimeError, OSError, ValueError, NotImplementedError) as error:

@@ -128,7 +128,9 @@ def test_private_pools_and_pending_frees_are_told() -> None:
     (device,) = analyse(snapshot).devices
     assert [pool.pool for pool in device.pools] == [(0, 0), (0, 1), (0, 2)]
     assert device.pending.blocks == 9
-    assert device.end_sites[0].site.where == "cache_engine.py:83 _allocate_kv_cache"
+    largest = device.end_sites[0].site
+    assert largest.where == "vllm_rollout_spmd.py:114 __init__"
+    assert largest.through == "worker/cache_engine.py:83 _allocate_kv_cache"
 
 
 def test_first_user_frame_of_legacy_blocks_comes_from_their_history() -> None:

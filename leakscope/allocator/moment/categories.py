@@ -14,7 +14,7 @@ import numpy as np
 
 from leakscope.allocator.replaying import Replay
 from leakscope.allocator.sites import SiteKind, StackPart, part_of, python_kind
-from leakscope.allocator.snapshot import NO_FRAMES, NOT_RECORDED, Codes, Frame, Ints, Snapshot, Stack
+from leakscope.allocator.snapshot import NOT_RECORDED, Codes, Frame, Ints, Snapshot, Stack
 
 
 class Category(StrEnum):
@@ -78,8 +78,12 @@ class Categories:
 
 def categories_of(snapshot: Snapshot, played: Replay) -> Categories:
     """Judge every allocation; one look at each stack, and numpy for the rest."""
-    parts = np.array([_LETTERS[part_of(stack, number)] for number, stack in enumerate(snapshot.stacks)], np.int64)
-    own = np.array([_CODES[_of_stack(stack, number)] for number, stack in enumerate(snapshot.stacks)], np.uint8)
+    told = [part_of(stack, number) for number, stack in enumerate(snapshot.stacks)]
+    parts = np.array([_LETTERS[part] for part in told], np.int64)
+    judged = [
+        _of_stack(stack, number, part) for number, (stack, part) in enumerate(zip(snapshot.stacks, told, strict=True))
+    ]
+    own = np.array([_CODES[category] for category in judged], np.uint8)
     traced = own[played.stacks] if len(own) else np.zeros(len(played.born), np.uint8)
     part = parts[played.stacks] if len(parts) else traced.astype(np.int64)
     steps = np.isin(part, (_LETTERS[StackPart.FORWARD], _LETTERS[StackPart.BACKWARD]))
@@ -99,15 +103,14 @@ _LETTERS: Mapping[StackPart, int] = {part: code for code, part in enumerate(Stac
 _CODES: Mapping[Category, int] = {category: code for code, category in enumerate(CATEGORIES)}
 
 
-def _of_stack(stack: Stack, number: int) -> Category:
+def _of_stack(stack: Stack, number: int, part: StackPart) -> Category:
     if number == NOT_RECORDED:
         return Category.UNKNOWN
     if any(_WORKSPACE.search(frame.name) for frame in stack):
         return Category.WORKSPACE
-    part = part_of(stack, number)
     if part == StackPart.COMMUNICATION:
         return Category.COMMUNICATION
-    if part == StackPart.BACKWARD or number == NO_FRAMES:
+    if part == StackPart.BACKWARD:
         return Category.GRADIENT
     if part == StackPart.OPTIMIZER:
         return Category.OPTIMIZER_STATE
