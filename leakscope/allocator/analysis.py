@@ -20,7 +20,7 @@ from leakscope.allocator.growth.steps import NO_STEPS, step_growth
 from leakscope.allocator.layout import fragmentation_of, pools_of
 from leakscope.allocator.moment.alive import Places, alive_at, by_site, end_stacks, places_of
 from leakscope.allocator.moment.categories import Category, categories_of
-from leakscope.allocator.moment.over_time import pool_peaks, regions_of, stream_peaks
+from leakscope.allocator.moment.over_time import labelled, pool_peaks, regions_of, stream_peaks
 from leakscope.allocator.moment.room import room_at
 from leakscope.allocator.replaying import Replay, out_of_memory_events, replay
 from leakscope.allocator.snapshot import (
@@ -73,16 +73,19 @@ def _device_report(snapshot: Snapshot, device: int, sites: Places, at: int | Non
     state = blocks.state[mine]
     active = mine[state != INACTIVE]
     segments = [segment for segment in snapshot.segments if segment.device == device]
-    peak = int(played.curve.argmax()) if played.events else -1
+    history = _history(played, snapshot.overflowed)
+    peak = -1 if history == History.NONE else int(played.curve.argmax())
     traced_peak = int(played.traced_curve.max(initial=0))
     live = played.live
     waiting = mine[state == PENDING_FREE]
-    kinds = categories_of(snapshot, played).over(played, blocks.requested[played.ghosts])
+    judged = categories_of(snapshot, played)
+    end_sites = by_site(sites, *end_stacks(snapshot, played, trace, active))
+    kinds = judged.over(played, blocks.requested[played.ghosts])
     return DeviceReport(
         device=device,
         events=played.events,
         actions=_action_counts(trace),
-        history=_history(played, snapshot.overflowed),
+        history=history,
         segments=len(segments),
         reserved_bytes=sum(segment.total_size for segment in segments),
         active_bytes=int(blocks.size[active].sum()),
@@ -96,14 +99,17 @@ def _device_report(snapshot: Snapshot, device: int, sites: Places, at: int | Non
         unknown_frees=len(played.unknown_frees),
         traced_peak_bytes=traced_peak,
         traced_peak_event=int(played.traced_curve.argmax()) if traced_peak else -1,
-        peak_bytes=int(played.curve[peak]) if played.events else int(blocks.requested[active].sum()),
+        peak_bytes=int(blocks.requested[active].sum()) if peak < 0 else int(played.curve[peak]),
         peak_event=peak,
-        end_sites=by_site(sites, *end_stacks(snapshot, played, trace, active)),
-        peak_sites=alive_at(snapshot, played, sites, peak),
-        peak_categories=_at_event(kinds, peak),
+        end_sites=end_sites,
+        peak_sites=end_sites if peak < 0 else alive_at(snapshot, played, sites, peak),
+        peak_categories=_by_kind(judged.at_end(played, blocks.requested[played.ghosts]))
+        if peak < 0
+        else _at_event(kinds, peak),
         moment=_moment(snapshot, played, sites, kinds, at) if at is not None and at < played.events else None,
         streams=stream_peaks(snapshot, played, trace) if trace else (),
         regions=regions_of(played, trace, snapshot.annotations) if trace else (),
+        labels=labelled(played, trace, peak) if trace else (),
         growth=step_growth(played, trace, snapshot.annotations, sites.of, sites.stacks) if trace else NO_STEPS,
         pending=PendingFrees(
             blocks=len(waiting),
@@ -117,7 +123,7 @@ def _device_report(snapshot: Snapshot, device: int, sites: Places, at: int | Non
         out_of_memory=tuple(_failure(snapshot, played, trace, sites, event) for event in _failures(trace))
         if trace
         else (),
-        timeline=_timeline(played, trace, kinds),
+        timeline=_timeline(played, None if peak < 0 else trace, kinds),
         notes=_notes(played, snapshot),
     )
 
@@ -133,10 +139,11 @@ def _moment(snapshot: Snapshot, played: Replay, sites: Places, kinds: Mapping[Ca
 
 
 def _at_event(kinds: Mapping[Category, Ints], event: int) -> dict[str, int]:
-    if event < 0:
-        return {}
-    found = {str(kind): int(curve[event]) for kind, curve in kinds.items() if curve[event]}
-    return dict(sorted(found.items(), key=lambda entry: -entry[1]))
+    return _by_kind({kind: int(curve[event]) for kind, curve in kinds.items()})
+
+
+def _by_kind(found: Mapping[Category, int]) -> dict[str, int]:
+    return {str(kind): count for kind, count in sorted(found.items(), key=lambda entry: -entry[1]) if count}
 
 
 def _action_counts(trace: Trace | None) -> dict[str, int]:
@@ -182,7 +189,7 @@ def _seconds(trace: Trace, event: int) -> float | None:
 
 def _timeline(played: Replay, trace: Trace | None, kinds: Mapping[Category, Ints]) -> Timeline:
     """The curves, thinned so that every peak stays."""
-    if trace is None or not played.events:
+    if trace is None:
         return Timeline(False, (), (), ())
     clock = bool((trace.time_us >= 0).all())
     edges = np.unique(np.linspace(0, played.events, min(_POINTS, played.events) + 1).astype(np.int64))[:-1]

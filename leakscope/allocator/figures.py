@@ -8,7 +8,7 @@ from enum import StrEnum
 
 from leakscope.allocator.growth.steps import StepGrowth
 from leakscope.allocator.layout import Fragmentation, Pool
-from leakscope.allocator.moment.over_time import Region, StreamPeak
+from leakscope.allocator.moment.over_time import Labelled, Region, StreamPeak
 from leakscope.allocator.moment.room import Room
 from leakscope.allocator.sites import Site, SiteBytes
 
@@ -105,15 +105,17 @@ class DeviceReport:
     traced_peak_event: int
     peak_bytes: int
     peak_event: int
-    """-1 without a trace; the peak is then what is alive at the end."""
+    """-1 without a history; the peak is then what is alive at the end."""
     end_sites: tuple[SiteBytes, ...]
     peak_sites: tuple[SiteBytes, ...]
     peak_categories: Mapping[str, int]
-    """Bytes by category at the peak, the largest first: judged from stacks and life spans."""
+    """Bytes by category at the peak (without a history, at the end), the largest first: judged from stacks and life
+    spans."""
     moment: Moment | None
     """What was asked for by `--at`."""
     streams: tuple[StreamPeak, ...]
     regions: tuple[Region, ...]
+    labels: tuple[Labelled, ...]
     growth: StepGrowth
     pending: PendingFrees
     fragmentation: Fragmentation

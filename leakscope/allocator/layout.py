@@ -67,6 +67,7 @@ def pools_of(snapshot: Snapshot, device: int, peaks: Mapping[tuple[int, int], in
     requested = np.zeros(count, np.int64)
     np.add.at(requested, blocks.segment, np.where(blocks.state == INACTIVE, 0, blocks.requested))
     members: dict[tuple[int, int], list[int]] = {}
+    members.update((pool, []) for pool in peaks if peaks[pool])  # one that is gone by the end too
     for index, segment in enumerate(snapshot.segments):
         if segment.device == device:
             members.setdefault(segment.pool, []).append(index)

@@ -131,7 +131,8 @@ def replay(snapshot: Snapshot, device: int) -> Replay:
 
 def _empty_trace(device: int) -> Trace:
     none = np.zeros(0, np.int64)
-    return Trace(device, none.astype(np.uint8), (), none, none, none, none, none, none.astype(np.int32))
+    index = none.astype(np.int32)
+    return Trace(device, none.astype(np.uint8), (), none, none, none, none, none, index, index, index, index, ("",), ())
 
 
 def _releasing_action(trace: Trace, blocks: Blocks, active: Chosen) -> int | None:

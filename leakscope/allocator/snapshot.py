@@ -87,6 +87,14 @@ class Trace:
     """The stream's number or pointer, or `UNKNOWN`."""
     stack: Indexes
     """Index into `Snapshot.stacks`."""
+    compiled: Indexes
+    """Index into `texts`: the compiled region in which it happened (torch 2.8); 0 outside of any."""
+    metadata: Indexes
+    """Index into `texts`: what the user had set for allocations (`_set_memory_metadata`, torch 2.10); 0 for nothing."""
+    pool: Indexes
+    """Index into `pools` (torch 2.12), or `UNKNOWN`."""
+    texts: tuple[str, ...]
+    pools: tuple[tuple[int, int], ...]
 
     def __len__(self) -> int:
         return len(self.action)

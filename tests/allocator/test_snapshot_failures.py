@@ -80,7 +80,7 @@ def test_it_is_told_line_by_line(read: Read) -> None:
         "empty_cache: 0 B in segments that held nothing: not enough",
         "expandable_segments: 20.00 MiB of idle pieces could have been used together: not enough",
         "max_split_size_mb: 40.00 MiB in the largest segment that only smaller pieces kept: not enough",
-        "smaller batch: 20.00 MiB alive were made in the forward, 125% less of it is 25.00 MiB: not enough",
+        "smaller batch: 20.00 MiB alive were made in the forward, and 25.00 MiB were missing: not enough",
     )
 
 
@@ -112,6 +112,57 @@ def test_mapped_pieces_side_by_side_are_one(read: Read) -> None:
     room = room_of(read(snapshot([held], trace)))
     assert (room.expandable, room.idle_bytes, room.largest_idle_bytes) == (True, 25 * MIB, 25 * MIB)
     assert helps_of(room)[Remedy.EXPANDABLE_SEGMENTS].bytes == 0
+
+
+def test_idle_memory_of_segments_for_small_requests_is_no_room_for_a_large_one(read: Read) -> None:
+    there = [
+        segment(block(BASE, MIB), block(BASE + MIB, MIB, "inactive"), segment_type="small"),
+        segment(block(BASE << 1, 19 * MIB), block((BASE << 1) + 19 * MIB, MIB >> 1, "inactive")),
+    ]
+    trace = [event("alloc", 5, 512)]
+    large = room_of(read(snapshot(there, [*trace, out_of_memory(2 * MIB, 0)])))
+    small = room_of(read(snapshot(there, [*trace, out_of_memory(MIB, 0)])))
+    assert (large.needed_bytes, large.largest_idle_bytes) == (20 * MIB, MIB >> 1)
+    assert (small.needed_bytes, small.largest_idle_bytes) == (2 * MIB, MIB)
+
+
+def test_room_for_a_request_of_a_private_pool_is_that_pools(read: Read) -> None:
+    pool = {"pool_id": (0, 3)}
+    there = [
+        segment(block(BASE, 10 * MIB), block(BASE + 10 * MIB, 30 * MIB, "inactive"), pool=(0, 3)),
+        segment(block(BASE << 1, 50 * MIB, "inactive")),
+    ]
+    trace = [
+        event("alloc", BASE, 10 * MIB, **pool),
+        out_of_memory(40 * MIB, 0) | pool,
+        event("segment_free", BASE << 2, 64 * MIB, **pool),
+    ]
+    room = room_of(read(snapshot(there, trace)))
+    assert room.largest_idle_bytes == 64 * MIB, "what was given back later was the pool's then"
+    assert [(row.pool, row.idle_bytes) for row in room.pools] == [((0, 3), 94 * MIB), ((0, 0), 50 * MIB)]
+    assert helps_of(room)[Remedy.EMPTY_CACHE].bytes == 50 * MIB
+
+
+def test_where_the_device_had_room_a_limit_of_the_process_refused(read: Read) -> None:
+    (device,) = analyse(read(unwound(free=900 * MIB))).devices
+    room = device.out_of_memory[0].room
+    assert (room.limited, room.missing_bytes) == (True, None)
+    helps = helps_of(room)
+    assert helps[Remedy.EMPTY_CACHE].enough is False
+    assert helps[Remedy.EXPANDABLE_SEGMENTS].enough is None, "20 MiB may or may not have been missing"
+    first, *_, last = room_texts(device.out_of_memory[0])
+    assert first == (
+        "to be reserved 30.00 MiB, device free 900.00 MiB: that would have been enough, so a limit of the process's "
+        "own refused it (set_per_process_memory_fraction), or the driver"
+    )
+    assert last.endswith("20.00 MiB alive were made in the forward, and 30.00 MiB at the most were missing: not enough")
+
+
+def test_an_expandable_segment_grows_by_pages_from_what_is_idle_at_its_end(read: Read) -> None:
+    held = segment(block(BASE, 30 * MIB), block(BASE + 30 * MIB, 10 * MIB, "inactive"), is_expandable=True)
+    trace = [event("alloc", BASE, 30 * MIB), out_of_memory(45 * MIB, 8 * MIB)]
+    room = room_of(read(snapshot([held], trace)))
+    assert (room.needed_bytes, room.missing_bytes) == (40 * MIB, 32 * MIB)
 
 
 def test_segments_are_as_large_as_torch_makes_them() -> None:

@@ -19,7 +19,7 @@ from support.snapshot_building import OTHER, START, TRAIN, block, event, frame, 
 from leakscope.allocator import read_bytes, read_snapshots
 from leakscope.allocator.analysis import analyse
 from leakscope.allocator.of_rank import rank_in
-from leakscope.allocator.snapshot import NOT_RECORDED, Snapshot
+from leakscope.allocator.snapshot import NOT_RECORDED, Snapshot, Trace
 from leakscope.errors import Unreadable
 from leakscope.report.snapshot.wording import host_text
 
@@ -29,9 +29,18 @@ Read = Callable[[Any], Snapshot]
 def same(one: Snapshot, other: Snapshot) -> bool:
     """Do both say the same of segments, blocks and traces?"""
     pairs = [(one.blocks, other.blocks), *zip(one.traces, other.traces, strict=True)]
-    fields = [(getattr(a, name), getattr(b, name)) for a, b in pairs for name in vars(a) if name != "stack"]
+    numbered = ("stack", "compiled", "metadata", "pool", "texts", "pools")
+    fields = [(getattr(a, name), getattr(b, name)) for a, b in pairs for name in vars(a) if name not in numbered]
     stacks = [[one.stacks[i] for i in a.stack] == [other.stacks[i] for i in b.stack] for a, b in pairs]
-    return one.segments == other.segments and all(stacks) and all(np.array_equal(a, b) for a, b in fields)
+    names = [named(a) == named(b) for a, b in zip(one.traces, other.traces, strict=True)]
+    return one.segments == other.segments and all(stacks + names) and all(np.array_equal(a, b) for a, b in fields)
+
+
+def named(trace: Trace) -> list[tuple[str, str, tuple[int, int]]]:
+    """Compiled region, metadata and pool of each event."""
+    columns = (trace.compiled.tolist(), trace.metadata.tolist(), trace.pool.tolist())
+    pools = (*trace.pools, (-1, -1))
+    return [(trace.texts[a], trace.texts[b], pools[c]) for a, b, c in zip(*columns, strict=True)]
 
 
 @pytest.mark.parametrize("protocol", [2, 3, 4, 5])
@@ -50,6 +59,7 @@ def test_fast_lane_reads_what_the_slow_path_reads() -> None:
         if index % 7 == 0:
             item["frames"] = list(item.get("frames", []))
     whole = read_bytes("a", pickle.dumps(data))
+    assert named(whole.traces[0]) == [("", item["user_metadata"], item["pool_id"]) for item in data["device_traces"][0]]
     # The pure Python pickler writes no frames and protocol 3 has no MEMOIZE, which the lane needs.
     assert same(whole, read_bytes("a", pickle.dumps(data, 3)))
     stream = io.BytesIO()

@@ -87,7 +87,7 @@ def test_loader_agrees_with_pickle_value_for_value(name: str) -> None:
         told: list[dict[str, Any]] = []
         for item in trace:
             told += events_of(plain, item) if isinstance(item, EventRun) else [item]
-        keys = ("action", "addr", "size", "stream", "time_us", "frames")
+        keys = ("action", "addr", "size", "stream", "time_us", "frames", "compile_context", "user_metadata")
         assert [only(event, keys) for event in told] == [only(event, keys) for event in written]
 
 
@@ -96,7 +96,8 @@ def only(event: dict[str, Any], keys: tuple[str, ...]) -> dict[str, Any]:
 
 
 def events_of(plain: Any, run: EventRun) -> list[dict[str, Any]]:
-    columns, spelled = decode_runs(plain.lane, [run])
+    decoded = decode_runs(plain.lane, [run])
+    columns = decoded.columns
     events = []
     for at in range(len(run)):
         event: dict[str, Any] = {
@@ -107,12 +108,17 @@ def events_of(plain: Any, run: EventRun) -> list[dict[str, Any]]:
         if frames != -1:
             spelt = frames <= FIRST_SPELLED
             event["frames"] = (
-                plain.lane.frames_in(spelled[FIRST_SPELLED - frames])
+                plain.lane.frames_in(decoded.stacks[FIRST_SPELLED - frames])
                 if spelt
                 else []
                 if frames == -2
                 else plain.lane.value(frames)
             )
+        for key in ("compile_context", "user_metadata"):
+            index = int(columns[key][at])
+            if index != -1:
+                spelt = index <= FIRST_SPELLED
+                event[key] = decoded.values[FIRST_SPELLED - index] if spelt else plain.lane.value(index)
         events.append(event)
     return events
 

@@ -2,31 +2,46 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from leakscope.allocator.load.event_lane import LONG1, EventLane, EventRun, ValueKind
+from leakscope.allocator.load.event_lane import LONG1, EventLane, EventRun, ValueKind, pair_in, text_in
 
 Ints = npt.NDArray[np.int64]
 NO_VALUE, EMPTY_LIST, FIRST_SPELLED = -1, -2, -3
 """In a column, where no index into the memo can stand."""
-FIELDS = ("action", "addr", "device_free", "size", "stream", "time_us", "frames")
+NUMBERS = ("addr", "device_free", "size", "stream", "time_us")
+_WRITTEN: Mapping[ValueKind, Callable[[bytes], Any]] = {ValueKind.TEXT: text_in, ValueKind.TUPLE: pair_in}
+"""How what is written inside an event is read."""
+REMEMBERED = ("action", "frames", "compile_context", "user_metadata", "pool_id")
+FIELDS = (*NUMBERS, *REMEMBERED)
 
 
-def decode_runs(lane: EventLane, runs: Sequence[EventRun]) -> tuple[dict[str, Ints], list[bytes]]:
-    """One int64 array for each of `FIELDS` over the events of `runs`, in order, `NO_VALUE` where absent.
+@dataclass(frozen=True)
+class Decoded:
+    """The fields of events that were put aside, in order."""
 
-    `addr`, `device_free`, `size`, `stream` and `time_us` are the numbers themselves; `action` and `frames` are
-    indexes into the memo (see `EventLane.value`), or `EMPTY_LIST`. A stack written inside its event is
-    `FIRST_SPELLED` minus its place in the second value, the distinct stacks as `EventLane.frames_in` takes them.
-    Other fields are not decoded.
-    """
+    columns: dict[str, Ints]
+    """One array for each of `FIELDS`, `NO_VALUE` where absent: of `NUMBERS` the numbers themselves, of `REMEMBERED`
+    indexes into the memo (see `EventLane.value`), `EMPTY_LIST`, or, for what is written inside its event,
+    `FIRST_SPELLED` minus its place in `stacks` or `values`."""
+    stacks: list[bytes]
+    """The distinct lists of frames, as `EventLane.frames_in` takes them."""
+    values: list[Any]
+    """The distinct texts and pairs of numbers."""
+
+
+def decode_runs(lane: EventLane, runs: Sequence[EventRun]) -> Decoded:
+    """The fields of the events of `runs`; others than `FIELDS` are not decoded."""
     starts = np.concatenate([np.frombuffer(run.starts, np.int64) for run in runs])
     numbers = np.concatenate([np.frombuffer(run.patterns, np.uint8) for run in runs])
     ends = np.concatenate([np.frombuffer(run.frames_end, np.int64) for run in runs])
-    spelled: dict[bytes, int] = {}
+    stacks: dict[bytes, int] = {}
+    values: dict[Any, int] = {}
     # Eight bytes are read at each number, so the end is padded.
     source = np.frombuffer(lane.data + bytes(16), np.uint8)
     columns = {name: np.full(len(starts), NO_VALUE, np.int64) for name in FIELDS}
@@ -37,14 +52,32 @@ def decode_runs(lane: EventLane, runs: Sequence[EventRun]) -> tuple[dict[str, In
             cursor += key_width
             if kind == ValueKind.FRAMES:
                 spans = zip(cursor.tolist(), ends[chosen].tolist(), strict=True)
-                places = [spelled.setdefault(lane.data[start:end], len(spelled)) for start, end in spans]
+                places = [stacks.setdefault(lane.data[start:end], len(stacks)) for start, end in spans]
                 columns[name][chosen] = FIRST_SPELLED - np.array(places, np.int64)
                 cursor = ends[chosen]
-            else:
-                if name in columns:
-                    columns[name][chosen] = _values(kind, source, cursor)
-                cursor += _widths(kind, source, cursor)
-    return columns, list(spelled)
+                continue
+            width = _widths(kind, source, cursor)
+            if name in columns and kind in _WRITTEN:
+                columns[name][chosen] = FIRST_SPELLED - _written(kind, source, cursor, width, values)
+            elif name in columns:
+                columns[name][chosen] = _values(kind, source, cursor)
+            cursor += width
+    return Decoded(columns, list(stacks), list(values))
+
+
+def _written(kind: ValueKind, source: npt.NDArray[np.uint8], at: Ints, widths: Ints, values: dict[Any, int]) -> Ints:
+    """The place in `values` of each text or pair of numbers written at `at`."""
+    places = np.zeros(len(at), np.int64)
+    for width in np.unique(widths).tolist():
+        mine = np.flatnonzero(widths == width)
+        rows = source[at[mine][:, None] + np.arange(width)]
+        if (rows == rows[0]).all():  # as of most files every event's
+            places[mine] = values.setdefault(_WRITTEN[kind](rows[0].tobytes()), len(values))
+            continue
+        distinct, place = np.unique(rows.view(np.dtype((np.void, width))).ravel(), return_inverse=True)
+        known = [values.setdefault(_WRITTEN[kind](row.tobytes()), len(values)) for row in distinct]
+        places[mine] = np.array(known, np.int64)[place]
+    return places
 
 
 def _values(kind: ValueKind, source: npt.NDArray[np.uint8], at: Ints) -> Ints:

@@ -70,6 +70,7 @@ _EXPECTED = {
     **dict.fromkeys(("addr", "device_free", "size", "stream", "time_us"), (ValueKind.INT,)),
     "frames": (ValueKind.GET, ValueKind.FRAMES, ValueKind.LIST),
     "pool_id": (ValueKind.GET, ValueKind.TUPLE),
+    **dict.fromkeys(("compile_context", "user_metadata"), (ValueKind.GET, ValueKind.TEXT, ValueKind.CONSTANT)),
 }
 """Kinds that the value of a key may be of."""
 
@@ -207,11 +208,19 @@ def _index(get: bytes) -> int:
 def _value(entry: re.Match[bytes]) -> Any:
     """The value of a remembered entry."""
     if entry.lastgroup == ValueKind.TEXT:
-        return entry["text"][2:-1].decode("utf-8", "surrogatepass")
-    if entry.lastgroup == ValueKind.LIST:
-        return []
+        return text_in(entry["text"])
+    return [] if entry.lastgroup == ValueKind.LIST else pair_in(entry["tuple"])
+
+
+def text_in(written: bytes) -> str:
+    """The text of a value of kind `text`."""
+    return written[2:-1].decode("utf-8", "surrogatepass")
+
+
+def pair_in(written: bytes) -> tuple[int, ...]:
+    """The two numbers of a value of kind `tuple`."""
     numbers = []
-    for number in re.finditer(_INT, entry["tuple"][:-2], re.DOTALL):
+    for number in re.finditer(_INT, written[:-2], re.DOTALL):
         token = number.group()
         skip = 2 if token[0] == LONG1 else 1
         numbers.append(int.from_bytes(token[skip:], "little", signed=token[0] in b"J\x8a"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,10 @@ LARGEST_SIZE = 1 << 48
 MAX_DEVICES = 256
 """Devices of one process at the most, chosen: more is a damaged file."""
 _REQUIRED: Any = object()
+_NO_CONTEXT = "N/A"
+"""What torch writes as `compile_context` outside of compiled regions."""
+_LONGEST_TEXT = 200
+"""Characters kept of a region's name or of metadata, chosen."""
 
 
 def whole_number(
@@ -46,15 +51,12 @@ def read_trace(device: int, items: Any, plain: Plain, stacks: StackTable) -> Tra
     aside = np.fromiter((type(item) is EventRun for item in items), np.bool_, len(items))
     offsets = np.cumsum(widths) - widths
     columns = {name: np.full(int(widths.sum()), UNKNOWN, np.int64) for name in FIELDS}
-    names: dict[str, int] = {name: code for code, name in enumerate(ACTIONS)}
+    names = _Names()
     runs = [item for item in items if type(item) is EventRun]
     if runs:
         places = np.repeat(offsets[aside] - (np.cumsum(widths[aside]) - widths[aside]), widths[aside])
         places += np.arange(len(places))
-        decoded, spelled = decode_runs(plain.lane, runs)
-        decoded["action"] = _actions(decoded["action"], plain.lane, names)
-        decoded["frames"] = _stack_numbers(decoded["frames"], spelled, plain.lane, stacks)
-        for name, values in decoded.items():
+        for name, values in _decoded(runs, plain.lane, names, stacks).items():
             columns[name][places] = values
     for item, offset in zip(items, offsets.tolist(), strict=True):
         if type(item) is not EventRun:
@@ -62,42 +64,84 @@ def read_trace(device: int, items: Any, plain: Plain, stacks: StackTable) -> Tra
     action, size = columns["action"], columns["size"]
     if (size[action < OOM] < 0).any() or (size >= LARGEST_SIZE).any():
         raise Unreadable(f"the trace of device {device} holds an event whose size is no count of bytes")
-    if len(names) > np.iinfo(np.uint8).max:
+    if len(names.actions) > np.iinfo(np.uint8).max:
         raise Unreadable(
-            f"the trace of device {device} holds {len(names)} kinds of events, and torch knows {len(ACTIONS)}"
+            f"the trace of device {device} holds {len(names.actions)} kinds of events, and torch knows {len(ACTIONS)}"
         )
     return Trace(
         device=device,
         action=action.astype(np.uint8),
-        action_names=tuple(names),
+        action_names=tuple(names.actions),
         address=columns["addr"],
         size=size,
         device_free=columns["device_free"],
         time_us=columns["time_us"],
         stream=columns["stream"],
         stack=columns["frames"].astype(np.int32),
+        compiled=np.maximum(columns["compile_context"], 0).astype(np.int32),
+        metadata=np.maximum(columns["user_metadata"], 0).astype(np.int32),
+        pool=columns["pool_id"].astype(np.int32),
+        texts=tuple(names.texts),
+        pools=tuple(names.pools),
     )
 
 
-def _actions(indexes: Ints, lane: EventLane, names: dict[str, int]) -> Ints:
-    """Codes of the action names at memo entries `indexes`."""
-    return _mapped(indexes, lambda index: _code(_memo_value(lane, index), names))
+class _Names:
+    """What the columns of a trace are indexes into, each met so far with its index."""
+
+    def __init__(self) -> None:
+        self.actions: dict[str, int] = {name: code for code, name in enumerate(ACTIONS)}
+        self.texts: dict[str, int] = {"": 0}
+        self.pools: dict[tuple[int, int], int] = {}
+
+    def action(self, value: Any) -> int:
+        """Raises Unreadable where it is no text."""
+        if type(value) is not str:
+            raise Unreadable("an event's action is not text")
+        return self.actions.setdefault(value, len(self.actions))
+
+    def text(self, value: Any) -> int:
+        """0 for what is none, and for torch's words for none."""
+        if type(value) is not str or value == _NO_CONTEXT:
+            return 0
+        return self.texts.setdefault(value[:_LONGEST_TEXT], len(self.texts))
+
+    def pool(self, value: Any) -> int:
+        """`UNKNOWN` for what is no pair of numbers."""
+        if type(value) in (list, tuple) and [type(part) for part in value] == [int, int]:
+            return self.pools.setdefault((value[0], value[1]), len(self.pools))
+        return UNKNOWN
 
 
-def _stack_numbers(indexes: Ints, spelled: list[bytes], lane: EventLane, stacks: StackTable) -> Ints:
-    lists = [lane.frames_in(text) for text in spelled]
+def _decoded(runs: list[EventRun], lane: EventLane, names: _Names, stacks: StackTable) -> dict[str, Ints]:
+    """The columns of the events of `runs`, in order."""
+    decoded = decode_runs(lane, runs)
+    lists = [lane.frames_in(text) for text in decoded.stacks]
 
-    def number(index: int) -> int:
+    def stack(index: int) -> int:
         if index <= FIRST_SPELLED:
             return stacks.number_of_new(lists[FIRST_SPELLED - index])
         if index == NO_VALUE:
             return NOT_RECORDED
         return NO_FRAMES if index == EMPTY_LIST else stacks.number(_memo_value(lane, index))
 
-    return _mapped(indexes, number)
+    def value(index: int) -> Any:
+        if index <= FIRST_SPELLED:
+            return decoded.values[FIRST_SPELLED - index]
+        return _memo_value(lane, index) if index >= 0 else None
+
+    meanings: dict[str, Callable[[int], int]] = {
+        "frames": stack,
+        "action": lambda index: names.action(value(index)),
+        "compile_context": lambda index: names.text(value(index)),
+        "user_metadata": lambda index: names.text(value(index)),
+        "pool_id": lambda index: names.pool(value(index)),
+    }
+    mapped = {name: _mapped(decoded.columns[name], meaning) for name, meaning in meanings.items()}
+    return decoded.columns | mapped
 
 
-def _mapped(indexes: Ints, meaning: Any) -> Ints:
+def _mapped(indexes: Ints, meaning: Callable[[int], int]) -> Ints:
     distinct, place = np.unique(indexes, return_inverse=True)
     return np.array([meaning(index) for index in distinct.tolist()], np.int64)[place]
 
@@ -109,16 +153,13 @@ def _memo_value(lane: EventLane, index: int) -> Any:
         raise Unreadable("the pickle is damaged: an event refers to what was never written") from error
 
 
-def _code(action: Any, names: dict[str, int]) -> int:
-    if type(action) is not str:
-        raise Unreadable("an event's action is not text")
-    return names.setdefault(action, len(names))
-
-
-def _put_event(columns: dict[str, Ints], at: int, event: Any, names: dict[str, int], stacks: StackTable) -> None:
+def _put_event(columns: dict[str, Ints], at: int, event: Any, names: _Names, stacks: StackTable) -> None:
     if type(event) is not dict:
         raise Unreadable(f"a trace holds something of type {type(event).__name__} where an event should stand")
-    columns["action"][at] = _code(event.get("action"), names)
+    columns["action"][at] = names.action(event.get("action"))
+    columns["compile_context"][at] = names.text(event.get("compile_context"))
+    columns["user_metadata"][at] = names.text(event.get("user_metadata"))
+    columns["pool_id"][at] = names.pool(event.get("pool_id"))
     columns["addr"][at] = wrapped(whole_number(event, "addr", "event", UNKNOWN, -(1 << 63), 1 << 64))
     if "stream" in event:
         columns["stream"][at] = wrapped(whole_number(event, "stream", "event", UNKNOWN, -(1 << 63), 1 << 64))

@@ -33,19 +33,22 @@ class Category(StrEnum):
 
 CATEGORIES = tuple(Category)
 """The categories indexed by `Categories.traced` and `Categories.ghosts`."""
-_WORKSPACE = re.compile(r"workspace|cublas|cudnn|cusolver|cusparse|cufft|magma", re.IGNORECASE)
+_WORKSPACE = re.compile(r"[Ww]orkspace|getCurrentCUDABlas|\brun_conv_plan\b")
+"""C++ functions that allocate what a library works in (ATen/cuda/CublasHandlePool.cpp, native/cudnn/Conv_v8.cpp). That
+a library's function asks is no sign: the output of cudnn_batch_norm is made in it too."""
 _MADE_ONCE = frozenset(
     {
         "__init__",
         "reset_parameters",
         "load_state_dict",
         "_load_from_state_dict",
-        "_apply",
         "create_weights",
         "_parameter",
     }
 )
-"""Functions in which parameters are made or moved to the device."""
+"""Functions in which parameters are made."""
+_MOVES = "_apply"
+"""What `Module.to` and `Module.cuda` move parameters by (torch/nn/modules/module.py)."""
 _MODULE = re.compile(r"(^|/)torch/nn/modules/\w+\.py$")
 
 
@@ -74,6 +77,14 @@ class Categories:
             if curve.any():
                 curves[category] = curve
         return curves
+
+    def at_end(self, played: Replay, ghost_sizes: Ints) -> dict[Category, int]:
+        """Bytes alive of each category at the end, also where there is no event."""
+        live = played.live
+        codes = np.concatenate([self.traced[live], self.ghosts])
+        sums = np.zeros(len(CATEGORIES), np.int64)
+        np.add.at(sums, codes, np.concatenate([played.sizes[live], ghost_sizes]))
+        return dict(zip(CATEGORIES, sums.tolist(), strict=True))
 
 
 def categories_of(snapshot: Snapshot, played: Replay) -> Categories:
@@ -106,7 +117,7 @@ _CODES: Mapping[Category, int] = {category: code for code, category in enumerate
 def _of_stack(stack: Stack, number: int, part: StackPart) -> Category:
     if number == NOT_RECORDED:
         return Category.UNKNOWN
-    if any(_WORKSPACE.search(frame.name) for frame in stack):
+    if any(_WORKSPACE.search(frame.name) for frame in stack if python_kind(frame.filename) == SiteKind.UNKNOWN):
         return Category.WORKSPACE
     if part == StackPart.COMMUNICATION:
         return Category.COMMUNICATION
@@ -120,12 +131,18 @@ def _of_stack(stack: Stack, number: int, part: StackPart) -> Category:
 
 
 def _of_pass(stack: Sequence[Frame]) -> Category:
-    """A parameter where a module is made, an activation where one runs."""
+    """A parameter where a module is made or moved, an activation where one runs."""
     paths = [frame.filename.replace("\\", "/") for frame in stack]
+    if any(frame.name == _MOVES and _MODULE.search(path) for path, frame in zip(paths, stack, strict=True)):
+        return Category.PARAMETER
+    innermost = True
     for path, frame in zip(paths, stack, strict=True):
         of_module = _MODULE.search(path) is not None
-        if frame.name in _MADE_ONCE and (of_module or python_kind(path) in (SiteKind.USER, SiteKind.PACKAGE)):
+        theirs = python_kind(path) in (SiteKind.USER, SiteKind.PACKAGE)
+        # a function that __init__ calls may make anything, a cache of keys and values as well
+        if frame.name in _MADE_ONCE and (of_module or theirs) and (innermost or frame.name != "__init__"):
             return Category.PARAMETER
         if of_module or frame.name == "forward":
             return Category.ACTIVATION
+        innermost &= not theirs
     return Category.UNKNOWN

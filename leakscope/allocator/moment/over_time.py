@@ -1,18 +1,19 @@
-"""How did the memory of each stream, pool and annotated region change over the trace?"""
+"""How did the memory of each stream, pool, label and annotated region change over the trace?"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 
 import numpy as np
 
 from leakscope.allocator.replaying import Replay
-from leakscope.allocator.snapshot import Annotation, Ints, Snapshot, Trace
+from leakscope.allocator.snapshot import Annotation, Indexes, Ints, Snapshot, Trace
 
 _MOST_REGIONS = 64
-"""Names of annotated regions told at the most, chosen."""
+"""Names of annotated regions, and labels of each kind, told at the most, chosen."""
 
 
 @dataclass(frozen=True)
@@ -36,6 +37,29 @@ class Region:
     """What its last time left alive more than there was before."""
 
 
+class LabelKind(StrEnum):
+    """What the allocator itself writes on an event."""
+
+    COMPILED = "compiled region"
+    """`compile_context`, of torch.compile."""
+    METADATA = "metadata"
+    """`user_metadata`, what the script has set by `torch.cuda.memory._set_memory_metadata`."""
+
+
+@dataclass(frozen=True)
+class Labelled:
+    """What was made under one label."""
+
+    kind: LabelKind
+    name: str
+    allocations: int
+    peak_bytes: int
+    """The most of it that was alive."""
+    at_peak_bytes: int
+    """Alive of it when most of all was alive."""
+    end_bytes: int
+
+
 def stream_peaks(snapshot: Snapshot, played: Replay, trace: Trace) -> tuple[StreamPeak, ...]:
     """The peak of each stream, the highest first; allocations alone that the trace or the end knows."""
     if not played.events:
@@ -52,11 +76,54 @@ def stream_peaks(snapshot: Snapshot, played: Replay, trace: Trace) -> tuple[Stre
     return tuple(sorted(peaks, key=lambda peak: (-peak.peak_bytes, peak.stream)))
 
 
+def labelled(played: Replay, trace: Trace, peak: int) -> tuple[Labelled, ...]:
+    """What was made under each label, the highest first of each kind; time is that of sorting the allocations.
+
+    `peak`: the event after which most was alive.
+    """
+    codes = ((LabelKind.COMPILED, trace.compiled), (LabelKind.METADATA, trace.metadata))
+    return tuple(row for kind, code in codes for row in _labelled(played, trace.texts, kind, code[played.born], peak))
+
+
+def _labelled(played: Replay, texts: Sequence[str], kind: LabelKind, code: Indexes, peak: int) -> list[Labelled]:
+    mine = np.flatnonzero(code)
+    if not len(mine):
+        return []
+    label = code[mine]
+    dies = played.died[mine] < played.events
+    event = np.concatenate([played.born[mine], played.died[mine][dies]])
+    of = np.concatenate([label, label[dies]])
+    change = np.concatenate([played.sizes[mine], -played.sizes[mine][dies]])
+    order = np.lexsort((event, of))
+    alive = np.cumsum(change[order])
+    first = np.flatnonzero(np.diff(of[order], prepend=0))
+    before = np.append(0, alive[first[1:] - 1])
+    last = np.append(first[1:], len(order)) - 1
+    then = (played.born[mine] <= peak) & (played.died[mine] > peak)
+    width = len(texts)
+    at_peak, count = np.zeros(width, np.int64), np.bincount(label, minlength=width)
+    np.add.at(at_peak, label[then], played.sizes[mine][then])
+    rows = zip(
+        of[order][first].tolist(),
+        (np.maximum.reduceat(alive, first) - before).tolist(),
+        (alive[last] - before).tolist(),
+        strict=True,
+    )
+    found = [
+        Labelled(kind, texts[label], int(count[label]), highest, int(at_peak[label]), end)
+        for label, highest, end in rows
+    ]
+    return sorted(found, key=lambda row: (-row.peak_bytes, row.name))[:_MOST_REGIONS]
+
+
 def pool_peaks(snapshot: Snapshot, played: Replay, trace: Trace) -> dict[tuple[int, int], int]:
-    """The most that was alive in each private pool, of the segments that are there at the end."""
+    """The most that was alive in each private pool; before torch 2.12 of the segments alone that are there at the end,
+    for an event did not name its pool.
+    """
     private = [s for s in snapshot.segments if s.device == played.device and s.pool != (0, 0)]
+    named = {pool for pool in trace.pools if pool != (0, 0)}
     peaks: dict[tuple[int, int], int] = {}
-    for pool in sorted({segment.pool for segment in private}):
+    for pool in sorted({segment.pool for segment in private} | named):
         mine = [segment for segment in private if segment.pool == pool]
         low = np.sort(np.array([segment.address for segment in mine], np.int64))
         high = np.sort(np.array([segment.address + segment.total_size for segment in mine], np.int64))
@@ -68,12 +135,18 @@ def pool_peaks(snapshot: Snapshot, played: Replay, trace: Trace) -> dict[tuple[i
                 snapshot.blocks.address[played.ghosts],
             )
         )
+        if pool in named:
+            number = trace.pools.index(pool)
+            made |= trace.pool[played.born] == number
+            lost |= trace.pool[played.unknown_frees] == number
         ghosts = int(snapshot.blocks.requested[played.ghosts[held]].sum())
         peaks[pool] = int(_curve(played, made, lost).max(initial=0)) + ghosts
     return peaks
 
 
 def _within(address: Ints, low: Ints, high: Ints) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+    if not len(low):
+        return np.zeros(len(address), np.bool_)
     at = np.searchsorted(low, address, "right") - 1
     inside: np.ndarray[tuple[int], np.dtype[np.bool_]] = (at >= 0) & (address < high[at])
     return inside

@@ -15,6 +15,7 @@ from leakscope.report.snapshot.wording import (
     failure_lines,
     host_text,
     kinds_text,
+    label_text,
     settings_text,
     title,
     verdict_line,
@@ -33,7 +34,7 @@ def snapshot_html(report: SnapshotsReport) -> str:
     environment = Environment(autoescape=True, trim_blocks=True)
     environment.filters.update(
         size=bytes_text, signed=signed, title=title, facts=facts, failures=failure_lines, host=host_text,
-        kinds=kinds_text, settings=settings_text, plot=_plot,
+        kinds=kinds_text, label=label_text, settings=settings_text, plot=_plot,
     )  # fmt: skip
     several = len(report.snapshots) > 1
     page = environment.from_string(_PAGE.read_text(encoding="utf-8")).render(

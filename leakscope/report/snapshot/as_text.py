@@ -14,6 +14,7 @@ from leakscope.report.snapshot.wording import (
     failure_texts,
     host_text,
     kinds_text,
+    label_text,
     room_texts,
     settings_text,
     title,
@@ -74,6 +75,13 @@ def _device(device: DeviceReport, several: bool) -> list[str]:
             f"    {bytes_text(region.peak_bytes):>12} at most  {bytes_text(region.left_bytes):>12} left by the last  "
             f"{region.times:>4}x  {one_line(region.name)}"
             for region in device.regions[:_ROWS]
+        ]
+    if device.labels:
+        lines.append("  made in compiled regions, or under metadata that the script has set")
+        lines += [
+            f"    {bytes_text(label.peak_bytes):>12} at most  {bytes_text(label.at_peak_bytes):>12} at the peak  "
+            f"{bytes_text(label.end_bytes):>12} at the end  {label.allocations:>4}x  {one_line(label_text(label))}"
+            for label in device.labels[:_ROWS]
         ]
     growing = device.growth.growing
     if growing:

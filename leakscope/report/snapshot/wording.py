@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from leakscope.allocator.figures import DeviceReport, HostReport, OutOfMemory, SnapshotReport
 from leakscope.allocator.judging import Concern, ConcernKind, SnapshotsReport
 from leakscope.allocator.layout import Fragmentation, Pool
+from leakscope.allocator.moment.over_time import LabelKind, Labelled
 from leakscope.allocator.moment.room import Help, Remedy, Room
 from leakscope.allocator.sites import Site, SiteKind
 from leakscope.units import bytes_text, seconds_text
@@ -109,7 +110,7 @@ def facts(device: DeviceReport) -> tuple[tuple[str, str], ...]:
         ("history", history_text(device)),
         ("alive at the end", f"{bytes_text(device.requested_bytes)} in {_active_blocks(device)} blocks"),
         ("peak", peak_text(device)),
-        ("by kind", f"{kinds_text(device.peak_categories)} at the peak") if device.peak_categories else ("", ""),
+        ("by kind", _kinds_told(device)) if device.peak_categories else ("", ""),
         ("reserved", f"{bytes_text(device.reserved_bytes)} in {device.segments} segments"),
         ("fragmentation", _fragmentation(device.fragmentation)),
     ]
@@ -130,10 +131,19 @@ def facts(device: DeviceReport) -> tuple[tuple[str, str], ...]:
     return tuple(row for row in rows if row[0])
 
 
+def _kinds_told(device: DeviceReport) -> str:
+    return f"{kinds_text(device.peak_categories)} {'at the end' if device.peak_event < 0 else 'at the peak'}"
+
+
 def kinds_text(categories: Mapping[str, int]) -> str:
     """`activation 1.20 GiB, parameter 300.00 MiB, ... (judged from stacks and life spans)`."""
     told = ", ".join(f"{kind} {bytes_text(count)}" for kind, count in categories.items())
     return f"{told} (judged from stacks and life spans)"
+
+
+def label_text(label: Labelled) -> str:
+    """`Torch-Compiled Region: 0/0`, or `metadata encoder`."""
+    return label.name if label.kind == LabelKind.COMPILED else f"{label.kind} {label.name}"
 
 
 def settings_text(settings: Mapping[str, str]) -> str:
@@ -184,10 +194,9 @@ def failure_lines(device: DeviceReport) -> tuple[str, ...]:
 
 def room_texts(failure: OutOfMemory) -> tuple[str, ...]:
     """The arithmetic of one failure, line by line: what was missing, what lay idle, what would have helped."""
-    room, free = failure.room, failure.device_free_bytes
+    room, free = failure.room, bytes_text(failure.device_free_bytes)
     lines = [
-        f"to be reserved {bytes_text(room.needed_bytes)}, device free {bytes_text(free)}"
-        + ("" if free is None else f": short by {bytes_text(max(room.needed_bytes - free, 0))}"),
+        f"to be reserved {bytes_text(room.needed_bytes)}, device free {free}{_lack(room)}",
         f"idle {bytes_text(room.idle_bytes)} of {bytes_text(failure.reserved_bytes)} reserved, largest piece for the "
         f"request {bytes_text(room.largest_idle_bytes)}",
     ]
@@ -200,6 +209,15 @@ def room_texts(failure: OutOfMemory) -> tuple[str, ...]:
     return (*lines, *(_help_text(remedy, room) for remedy in room.helps))
 
 
+def _lack(room: Room) -> str:
+    if room.limited:
+        return (
+            ": that would have been enough, so a limit of the process's own refused it "
+            "(set_per_process_memory_fraction), or the driver"
+        )
+    return "" if room.missing_bytes is None else f": short by {bytes_text(room.missing_bytes)}"
+
+
 def _pool_name(pool: tuple[int, int]) -> str:
     return "default pool" if pool == (0, 0) else f"private pool {pool[0]},{pool[1]}"
 
@@ -207,9 +225,11 @@ def _pool_name(pool: tuple[int, int]) -> str:
 def _help_text(remedy: Help, room: Room) -> str:
     brought = bytes_text(remedy.bytes)
     if remedy.remedy == Remedy.SMALLER_BATCH:
-        share = remedy.bytes / remedy.of_bytes
-        made = f"{bytes_text(remedy.of_bytes)} alive were made in the forward"
-        return f"smaller batch: {made}, {share:.0%} less of it is {brought}" + ("" if remedy.enough else ": not enough")
+        made = f"smaller batch: {bytes_text(remedy.of_bytes)} alive were made in the forward"
+        most = " at the most" if room.limited else ""
+        if not remedy.enough:
+            return f"{made}, and {brought}{most} were missing: not enough"
+        return f"{made}, {remedy.bytes / remedy.of_bytes:.0%} less of it is {brought}{most}"
     if remedy.remedy == Remedy.EXPANDABLE_SEGMENTS and room.expandable:
         return f"{remedy.remedy}: are in use already"
     answer = {True: "would have been enough at best", False: "not enough", None: "whether that is enough is not told"}
