@@ -190,7 +190,7 @@ def _seconds(trace: Trace, event: int) -> float | None:
 def _timeline(played: Replay, trace: Trace | None, kinds: Mapping[Category, Ints]) -> Timeline:
     """The curves, thinned so that every peak stays."""
     if trace is None:
-        return Timeline(False, (), (), ())
+        return Timeline(False, (), (), (), ())
     clock = bool((trace.time_us >= 0).all())
     edges = np.unique(np.linspace(0, played.events, min(_POINTS, played.events) + 1).astype(np.int64))[:-1]
     widths = np.diff(np.append(edges, played.events))
@@ -200,9 +200,8 @@ def _timeline(played: Replay, trace: Trace | None, kinds: Mapping[Category, Ints
         int(first + played.curve[first : first + width].argmax()) for first, width in zip(edges, widths, strict=True)
     ]
     by_kind = {str(kind): tuple(curve[highest].tolist()) for kind, curve in kinds.items()}
-    last = edges + widths - 1
-    at = (trace.time_us[last] - trace.time_us[0]) / 1e6 if clock else last.astype(np.float64)
-    return Timeline(clock, tuple(at.tolist()), tuple(alive.tolist()), tuple(reserved.tolist()), by_kind)
+    at = (trace.time_us[highest] - trace.time_us[0]) / 1e6 if clock else np.array(highest, np.float64)
+    return Timeline(clock, tuple(at.tolist()), tuple(highest), tuple(alive.tolist()), tuple(reserved.tolist()), by_kind)
 
 
 def _notes(played: Replay, snapshot: Snapshot) -> tuple[str, ...]:

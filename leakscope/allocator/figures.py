@@ -29,6 +29,8 @@ class Timeline:
     clock: bool
     """True when `at` is in seconds since the first event, False when it counts events (before torch 2.2)."""
     at: tuple[float, ...]
+    event: tuple[int, ...]
+    """The event after which most was alive in each stretch that a point stands for."""
     alive: tuple[int, ...]
     reserved: tuple[int, ...]
     categories: Mapping[str, tuple[int, ...]] = field(default_factory=dict)

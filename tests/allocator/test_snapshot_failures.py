@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support import ROOT
+from support.caching_allocator import KIB, MIB, CachingAllocator, Piece
 from support.snapshot_building import TRAIN, block, event, freed, segment, snapshot
 
 from leakscope.allocator import read_bytes, read_snapshots
@@ -21,7 +22,6 @@ from leakscope.allocator.snapshot import Snapshot
 from leakscope.report.snapshot.wording import room_texts
 
 Read = Callable[[Any], Snapshot]
-MIB = 1 << 20
 BASE = 1 << 40
 REAL = ROOT.parent / "shared" / "snapshots"
 
@@ -193,6 +193,40 @@ def test_at_every_moment_what_is_reserved_is_alive_or_idle(
     room = room_at(told, played, its, at)
     reserved = int(played.reserved_curve[at])
     assert room.idle_bytes + int(played.curve[at]) == reserved == sum(row.reserved_bytes for row in room.pools)
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    st.lists(
+        st.tuples(st.sampled_from([KIB, 300 * KIB, MIB, 3 * MIB, 9 * MIB, 15 * MIB, 33 * MIB]), st.integers(0, 2)),
+        min_size=5,
+        max_size=60,
+    ),
+    st.data(),
+)
+def test_the_arithmetic_is_that_of_an_allocator_that_really_fails(
+    asked: Sequence[tuple[int, int]], data: st.DataObject
+) -> None:
+    device = CachingAllocator(capacity=120 * MIB)
+    alive: list[Piece] = []
+    for size, stream in asked:
+        if alive and data.draw(st.booleans()):
+            device.release(alive.pop(data.draw(st.integers(0, len(alive) - 1))))
+        made = device.allocate(size - data.draw(st.integers(0, 511)), stream)
+        if made is None:
+            break
+        alive.append(made)
+    while device.failure is None:
+        made = device.allocate(data.draw(st.sampled_from([MIB, 7 * MIB, 40 * MIB])), data.draw(st.integers(0, 2)))
+        alive += [made] if made is not None else []
+    for piece in alive[data.draw(st.integers(0, 2)) :]:  # the script unwinds, but for what it keeps
+        device.release(piece)
+    if data.draw(st.booleans()):
+        device.give_back()
+    was, room = device.failure, room_of(read_bytes("made", pickle.dumps(device.snapshot())))
+    assert (room.needed_bytes, room.missing_bytes, room.limited) == (was.needed, was.needed - was.free, False)
+    assert (room.idle_bytes, room.largest_idle_bytes, room.empty_bytes) == (was.idle, was.largest, 0)
+    assert {row.stream: row.reserved_bytes for row in room.pools} == was.reserved
 
 
 @pytest.mark.skipif(not REAL.is_dir(), reason="the real snapshots are not kept in the repository (../shared/snapshots)")

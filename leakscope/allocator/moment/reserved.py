@@ -25,6 +25,8 @@ _ROUNDING = 512
 """Bytes that sizes are rounded up to (kMinBlockSize of torch's c10/cuda/CUDACachingAllocator.cpp)."""
 SMALL_SEGMENT = 2 << 20
 """Bytes reserved for small requests (kSmallBuffer), and what larger segments are rounded up to (kRoundLarge)."""
+SMALL_REQUEST = 1 << 20
+"""Bytes up to which a request is served from small segments, and what is not split off a large one (kSmallSize)."""
 LARGE_SEGMENT = 20 << 20
 """Bytes reserved for requests of less than half as much (kLargeBuffer, kMinLargeAlloc), and those mapped at once for
 large ones (CUDAAllocatorConfig, large_segment_size)."""
@@ -46,24 +48,88 @@ class Layout:
     pools: tuple[tuple[int, int], ...]
 
 
-def alive_in(snapshot: Snapshot, played: Replay, trace: Trace, event: int) -> tuple[Ints, Ints]:
-    """Addresses and rounded sizes of all that was alive at `event`, in order."""
-    blocks = snapshot.blocks
+@dataclass(frozen=True, eq=False)
+class Alive:
+    """All blocks that were in use at the moment, in the order of their addresses, one array per field."""
+
+    address: Ints
+    size: Ints
+    """Bytes after rounding, with what was too little to be split off."""
+
+
+def alive_in(layout: Layout, snapshot: Snapshot, played: Replay, trace: Trace, event: int) -> Alive:
+    """What was in use right after `event`.
+
+    The sizes of what was still there at the end are the file's own; those of the rest are what the allocator makes of
+    a request.
+    """
+    blocks, ghosts = snapshot.blocks, played.ghosts
     used = np.flatnonzero(blocks.state != INACTIVE)
     exact = dict(zip(blocks.address[used].tolist(), blocks.size[used].tolist(), strict=True))
     traced = played.live_at(event)
-    sizes = -(-np.maximum(played.sizes[traced], 1) // _ROUNDING) * _ROUNDING
-    addresses = trace.address[played.born[traced]]
-    kept = np.flatnonzero(played.died[traced] >= played.events)
-    sizes[kept] = [
-        exact.get(address, size) for address, size in zip(addresses[kept].tolist(), sizes[kept].tolist(), strict=True)
-    ]
     lost = played.unknown_frees[played.unknown_frees > event]
-    rounded = -(-np.maximum(trace.size[lost], 1) // _ROUNDING) * _ROUNDING
-    address = np.concatenate([addresses, blocks.address[played.ghosts], trace.address[lost]])
-    size = np.concatenate([sizes, blocks.size[played.ghosts], rounded])
+    address = np.concatenate([trace.address[played.born[traced]], blocks.address[ghosts], trace.address[lost]])
+    asked = np.concatenate([played.sizes[traced], blocks.size[ghosts], trace.size[lost]])
+    born = np.concatenate([played.born[traced], np.full(len(ghosts) + len(lost), -1)])
+    size = -(-np.maximum(asked, 1) // _ROUNDING) * _ROUNDING
+    kept = np.concatenate(
+        [played.died[traced] >= played.events, np.ones(len(ghosts), np.bool_), np.zeros(len(lost), np.bool_)]
+    )
+    known = np.zeros(len(size), np.bool_)
+    for at in np.flatnonzero(kept).tolist():
+        found = exact.get(int(address[at]))
+        if found is not None:
+            size[at], known[at] = found, True
     order = np.argsort(address, kind="stable")
-    return address[order], size[order]
+    address, size, born, known = address[order], size[order], born[order], known[order]
+    unsplit = _setting(snapshot, "max_split_size")
+    spans = _Spans(
+        np.concatenate([trace.address[played.born], blocks.address[ghosts], trace.address[played.unknown_frees]]),
+        np.concatenate([played.born, np.full(len(ghosts) + len(played.unknown_frees), -1)]),
+        np.concatenate([played.died, np.full(len(ghosts), played.events), played.unknown_frees]),
+    )
+    for at, place in _doubtful(layout, address, size, known):
+        most = spans.next_start(int(address[at]), int(layout.high[place]), max(int(born[at]), 0)) - int(address[at])
+        if most - int(size[at]) <= SMALL_REQUEST or size[at] >= unsplit:
+            size[at] = most
+    return Alive(address, size)
+
+
+class _Spans:
+    """From when to when something began at each address."""
+
+    def __init__(self, address: Ints, born: Chosen, died: Chosen) -> None:
+        order = np.argsort(address, kind="stable")
+        self._address, self._born, self._died = address[order], born[order], died[order]
+
+    def next_start(self, address: int, high: int, event: int) -> int:
+        """Where the next block began, up to `high`, when one was made at `address`: what is free is always joined, so
+        the allocator had all in between.
+        """
+        low, upper = np.searchsorted(self._address, [address + 1, high]).tolist()
+        there = (self._born[low:upper] < event) & (self._died[low:upper] > event)
+        return int(self._address[low:upper][there].min(initial=high))
+
+
+def _doubtful(layout: Layout, address: Ints, size: Ints, known: npt.NDArray[np.bool_]) -> list[tuple[int, int]]:
+    """(block, its stretch) of those that may be larger than what was asked for: in a segment for large requests, with
+    idle memory behind them. Small and expandable ones are split to the last 512 bytes (should_split).
+    """
+    place = np.searchsorted(layout.low, address, "right") - 1
+    after = np.append(address[1:], np.iinfo(np.int64).max)
+    rows = []
+    for at in np.flatnonzero(~known & (place >= 0)).tolist():
+        its = int(place[at])
+        end = int(address[at] + size[at])
+        if not layout.small[its] and not layout.expandable[its] and end < min(int(after[at]), int(layout.high[its])):
+            rows.append((at, its))
+    return rows
+
+
+def _setting(snapshot: Snapshot, name: str) -> int:
+    """A size among the allocator's settings; beyond any size where there is none."""
+    text = snapshot.settings.get(name, "")
+    return int(text) if text.isdecimal() and int(text) else 1 << 62
 
 
 def layout_at(snapshot: Snapshot, trace: Trace, event: int) -> Layout:
@@ -136,9 +202,9 @@ def _was_small(trace: Trace) -> npt.NDArray[np.bool_]:
     return small
 
 
-def gaps(layout: Layout, address: Ints, size: Ints) -> tuple[Ints, Ints, Ints]:
+def gaps(layout: Layout, alive: Alive) -> tuple[Ints, Ints, Ints]:
     """Of each stretch: its idle bytes, its largest idle piece, and the idle piece at its upper end."""
-    count = len(layout.low)
+    count, address, size = len(layout.low), alive.address, alive.size
     place = np.searchsorted(layout.low, address, "right") - 1
     inside: Chosen = np.flatnonzero(place >= 0)
     inside = inside[address[inside] < layout.high[place[inside]]]

@@ -15,6 +15,7 @@ import numpy.typing as npt
 from leakscope.allocator.moment.reserved import (
     DEFAULT_POOL,
     LARGE_SEGMENT,
+    SMALL_REQUEST,
     SMALL_SEGMENT,
     Layout,
     alive_in,
@@ -24,9 +25,6 @@ from leakscope.allocator.moment.reserved import (
 from leakscope.allocator.replaying import Replay
 from leakscope.allocator.sites import StackPart, part_of
 from leakscope.allocator.snapshot import UNKNOWN, Ints, Snapshot, Trace
-
-_SMALL_REQUEST = 1 << 20
-"""Bytes up to which a request is served from small segments (kSmallSize)."""
 
 
 class Remedy(StrEnum):
@@ -116,8 +114,7 @@ class _Request:
 def room_at(snapshot: Snapshot, played: Replay, trace: Trace, event: int) -> Room:
     """The memory at `event`, the failure of an allocation; linear in events and blocks, but for sorting."""
     layout = layout_at(snapshot, trace, event)
-    address, size = alive_in(snapshot, played, trace, event)
-    idle, largest, tail = gaps(layout, address, size)
+    idle, largest, tail = gaps(layout, alive_in(layout, snapshot, played, trace, event))
     empty = idle == layout.high - layout.low
     request = _request(layout, trace, event, tail)
     rows = []
@@ -142,7 +139,7 @@ def room_at(snapshot: Snapshot, played: Replay, trace: Trace, event: int) -> Roo
 
 def segment_size(request: int) -> int:
     """Bytes that the allocator asks the device for where a request of so many fits nowhere (get_allocation_size)."""
-    if request <= _SMALL_REQUEST:
+    if request <= SMALL_REQUEST:
         return SMALL_SEGMENT
     if request < LARGE_SEGMENT // 2:
         return LARGE_SEGMENT
@@ -158,7 +155,7 @@ def _request(layout: Layout, trace: Trace, event: int, tail: Ints) -> _Request:
     named = int(trace.pool[event])
     own = np.array([pool == (DEFAULT_POOL if named < 0 else trace.pools[named]) for pool in layout.pools], np.bool_)
     own_pool = own[layout.pool]
-    small = size <= _SMALL_REQUEST
+    small = size <= SMALL_REQUEST
     fits = own_pool & ((layout.stream == stream) | (stream == UNKNOWN)) & (layout.small == small)
     needed, free = segment_size(size), int(trace.device_free[event])
     if (layout.expandable & fits).any():  # it grows by whole pages, and what is idle at its end counts

@@ -8,7 +8,7 @@ from leakscope.allocator.figures import DeviceReport, SnapshotReport
 from leakscope.allocator.judging import SnapshotsReport
 from leakscope.report.cleaning import cleaned
 from leakscope.report.snapshot.as_text import signed
-from leakscope.report.snapshot.plot import Curve, memory_curves
+from leakscope.report.snapshot.plot import Curve, one_device, together
 from leakscope.report.snapshot.wording import (
     concern_text,
     facts,
@@ -43,7 +43,7 @@ def snapshot_html(report: SnapshotsReport) -> str:
         concerns=[concern_text(concern, several) for concern in report.judgement.concerns],
         snapshots=report.snapshots,
         comparison=report.comparison,
-        together=memory_curves(_curves(report.snapshots)) if several else None,
+        together=together(_curves(report.snapshots)) if several else None,
         rows=20,
         drawn=8,
     )
@@ -60,8 +60,4 @@ def _curves(snapshots: tuple[SnapshotReport, ...]) -> list[Curve]:
 
 
 def _plot(device: DeviceReport, snapshot: SnapshotReport) -> object:
-    failures = [
-        failure.at if device.timeline.clock and failure.at is not None else float(failure.event)
-        for failure in device.out_of_memory
-    ]
-    return memory_curves([Curve(title(snapshot), device.timeline)], failures)
+    return one_device(title(snapshot), device)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from leakscope.allocator.figures import DeviceReport, SnapshotReport
 from leakscope.allocator.judging import SnapshotsReport, judge_snapshots
-from leakscope.report.snapshot.plot import Curve, memory_curves
+from leakscope.report.snapshot.plot import one_device
 from leakscope.report.snapshot.wording import facts, failure_lines, title, verdict_line
 
 _SITES_SHOWN = 12
@@ -24,8 +24,7 @@ def on_page(reports: Sequence[SnapshotReport]) -> list[tuple[str, str, list[tupl
 
 
 def _device(report: SnapshotReport, device: DeviceReport) -> tuple[object, ...]:
-    curves = memory_curves([Curve(title(report), device.timeline)])
-    return curves, facts(device), failure_lines(device), device.end_sites[:_SITES_SHOWN]
+    return one_device(title(report), device), facts(device), failure_lines(device), device.end_sites[:_SITES_SHOWN]
 
 
 def _verdict(report: SnapshotReport) -> str:

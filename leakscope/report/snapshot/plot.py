@@ -1,12 +1,13 @@
-"""How did memory run over time? Curves of one or more snapshots on one axis, as inline SVG."""
+"""How did memory run? One snapshot over its events, or several over time, as inline SVG."""
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from leakscope.allocator.figures import Timeline
+from leakscope.allocator.figures import DeviceReport, Timeline
 from leakscope.allocator.moment.categories import Category
 from leakscope.units import bytes_text, seconds_text
 
@@ -15,7 +16,9 @@ if TYPE_CHECKING:
 
 _STRETCHES = 4
 """Stretches that the ticks of an axis mark off."""
-_WIDTH, _HEIGHT, _LEFT, _BOTTOM, _TOP, _RIGHT = 860, 260, 90, 30, 10, 10
+_WIDTH, _HEIGHT, _LEFT, _BOTTOM, _TOP, _RIGHT = 860, 270, 90, 30, 20, 10
+_ROW, _LETTER = 18, 6
+"""Height of a row of the legend, and width of a letter in it at the most, in pixels."""
 _COLOURS = (
     "light-dark(#2563ab, #82b1ff)", "light-dark(#c2410c, #f59e6b)", "light-dark(#15803d, #6fd3a1)",
     "light-dark(#7e22ce, #c79bf2)", "light-dark(#a16207, #f0bf5e)", "light-dark(#0e7490, #5ecbe0)",
@@ -24,6 +27,7 @@ _COLOURS = (
 """In a light and in a dark page."""
 _KINDS = dict(zip(map(str, Category), (*_COLOURS[1:7], _COLOURS[7]), strict=True))
 """Of each category; what is unknown is grey."""
+_OPACITY = 0.45
 _INK, _FAINT, _RULE = "light-dark(#111827, #e4e9f0)", "light-dark(#4b5563, #9aa7b8)", "light-dark(#e5e7eb, #323b47)"
 _RESERVED, _FAILURE = "light-dark(#9ca3af, #8390a3)", "light-dark(#b91c1c, #ff8a7d)"
 
@@ -36,50 +40,92 @@ class Curve:
     timeline: Timeline
 
 
-def memory_curves(curves: Sequence[Curve], failures: Sequence[float] = ()) -> Markup | None:
-    """Bytes alive (solid) and, for a single curve, reserved (dashed) over the time since each trace began.
+@dataclass(frozen=True)
+class Mark:
+    """A moment to point at."""
 
-    With several curves all share one axis: seconds when each has times, otherwise events. `failures` are marked
-    places on that axis. None when no curve has a point.
+    event: int
+    text: str
+    colour: str
+
+
+def one_device(label: str, device: DeviceReport) -> Markup | None:
+    """Bytes alive, by kind, and reserved after each event, with the peak and the failures pointed at; None without a
+    history.
+
+    Over events and not over time: a training waits for long and then allocates a thousand times in a millisecond. The
+    numbers are those that `--at` takes.
     """
-    from markupsafe import Markup, escape
+    line = device.timeline
+    if not line.at:
+        return None
+    widest, highest = max(line.event[-1], 1), max(*line.alive, *line.reserved, 1)
+    marks = [Mark(device.peak_event, f"peak {bytes_text(device.peak_bytes)}", _COLOURS[0])]
+    marks += [Mark(failure.event, "out of memory", _FAILURE) for failure in device.out_of_memory]
+    drawn = [
+        *_areas(line, widest, highest),
+        _line(line.event, line.alive, widest, highest, _COLOURS[0], ""),
+        _line(line.event, line.reserved, widest, highest, _RESERVED, "5 4"),
+        *(part for mark in marks for part in _marked(mark, widest)),
+    ]
+    rows = [(f"{label}: alive", _COLOURS[0], 1.0), ("reserved", _RESERVED, 1.0)]
+    rows += [(kind, _KINDS[kind], _OPACITY) for kind in reversed(tuple(line.categories))]
+    rows += [("(kinds are judged from stacks and life spans)", "none", 0.0)] if line.categories else []
+    return _svg(_axes(widest, highest, _event_texts(line, widest)), drawn, rows, "memory after each event")
 
+
+def together(curves: Sequence[Curve]) -> Markup | None:
+    """Bytes alive of several snapshots on one axis: seconds where each has times, otherwise points; None when no curve
+    has one.
+    """
     curves = [curve for curve in curves if curve.timeline.at]
     if not curves:
         return None
     clock = all(curve.timeline.clock for curve in curves)
-    places = [
-        curve.timeline.at if clock == curve.timeline.clock else tuple(map(float, range(len(curve.timeline.at))))
-        for curve in curves
-    ]
+    places = [curve.timeline.at if clock else tuple(map(float, range(len(curve.timeline.at)))) for curve in curves]
     widest = max(max(place) for place in places) or 1.0
-    shows_reserved = len(curves) == 1
-    highest = (
-        max(max(curve.timeline.alive + (curve.timeline.reserved if shows_reserved else ())) for curve in curves) or 1
-    )
-    lines = []
-    for index, (curve, place) in enumerate(zip(curves, places, strict=True)):
-        colour = _COLOURS[index % len(_COLOURS)]
-        lines.append(_line(place, curve.timeline.alive, widest, highest, colour, ""))
-        if shows_reserved:
-            lines += _areas(place, curve.timeline, widest, highest)
-            lines.append(_line(place, curve.timeline.reserved, widest, highest, _RESERVED, "5 4"))
-    for at in failures:
-        x = _x(at, widest)
-        lines.append(
-            f'<line x1="{x:.1f}" x2="{x:.1f}" y1="{_TOP}" y2="{_HEIGHT - _BOTTOM}" '
-            f'style="stroke: {_FAILURE}" stroke-width="1.5"/>'
-        )
-    labels = [str(escape(curve.label)) for curve in curves]
-    kinds = tuple(curves[0].timeline.categories) if shows_reserved else ()
-    legend = _legend(labels, kinds, shows_reserved)
-    drawing = "".join([*_axes(widest, highest, clock), *lines, *legend])
-    height = _HEIGHT + 18 * len(legend) // 2
+    highest = max(max(curve.timeline.alive) for curve in curves) or 1
+    colours = [_COLOURS[index % len(_COLOURS)] for index in range(len(curves))]
+    drawn = [
+        _line(place, curve.timeline.alive, widest, highest, colour, "")
+        for curve, place, colour in zip(curves, places, colours, strict=True)
+    ]
+    ticks = [widest * step / _STRETCHES for step in range(_STRETCHES + 1)]
+    texts = [seconds_text(at) if clock else f"{at:.0f}" for at in ticks]
+    rows = [(curve.label, colour, 1.0) for curve, colour in zip(curves, colours, strict=True)]
+    return _svg(_axes(widest, highest, texts), drawn, rows, "memory over time")
+
+
+def _svg(axes: Sequence[str], drawn: Sequence[str], rows: Sequence[tuple[str, str, float]], name: str) -> Markup:
+    from markupsafe import Markup
+
+    legend, height = _legend(rows)
     return Markup(
-        f'<div class="scroll" tabindex="0" role="group" aria-label="Memory over time, to scroll">'
-        f'<svg viewBox="0 0 {_WIDTH} {height}" role="img" aria-label="memory over time" '
-        f'font-family="sans-serif" font-size="11">{drawing}</svg></div>'
+        f'<div class="scroll" tabindex="0" role="group" aria-label="{name}, to scroll">'
+        f'<svg viewBox="0 0 {_WIDTH} {height}" role="img" aria-label="{name}" '
+        f'font-family="sans-serif" font-size="11">{"".join([*axes, *drawn, *legend])}</svg></div>'
     )
+
+
+def _event_texts(line: Timeline, widest: float) -> list[str]:
+    """`event 2825` and, where there is a clock, how far into the trace that is."""
+    texts = []
+    for step in range(_STRETCHES + 1):
+        event = round(widest * step / _STRETCHES)
+        nearest = min(bisect_left(line.event, event), len(line.event) - 1)
+        texts.append(f"event {event}" + (f", {seconds_text(line.at[nearest])}" if line.clock else ""))
+    return texts
+
+
+def _marked(mark: Mark, widest: float) -> list[str]:
+    x = _x(mark.event, widest)
+    anchor = "end" if mark.event > widest / 2 else "start"
+    return [
+        f'<line x1="{x:.1f}" x2="{x:.1f}" y1="{_TOP}" y2="{_HEIGHT - _BOTTOM}" style="stroke: {mark.colour}" '
+        'stroke-width="1" stroke-dasharray="2 3"/>',
+        f'<text x="{x + (-5 if anchor == "end" else 5):.1f}" y="{_TOP - 5}" text-anchor="{anchor}" '
+        f'style="fill: {_INK}">{mark.text}</text>',
+    ]
 
 
 def _x(at: float, widest: float) -> float:
@@ -98,45 +144,48 @@ def _line(
     return f'<polyline points="{points}" fill="none" style="stroke: {colour}" stroke-width="1.5"{dashed}/>'
 
 
-def _areas(place: Sequence[float], timeline: Timeline, widest: float, highest: float) -> list[str]:
+def _areas(line: Timeline, widest: float, highest: float) -> list[str]:
     """What is alive, by category, one upon the other."""
-    lower = [0] * len(place)
+    lower = [0] * len(line.event)
     drawn = []
-    for kind, values in timeline.categories.items():
+    for kind, values in line.categories.items():
         upper = [below + more for below, more in zip(lower, values, strict=True)]
-        there, back = zip(place, upper, strict=True), zip(reversed(place), reversed(lower), strict=True)
+        there, back = zip(line.event, upper, strict=True), zip(reversed(line.event), reversed(lower), strict=True)
         points = " ".join(f"{_x(at, widest):.1f},{_y(value, highest):.1f}" for at, value in (*there, *back))
-        drawn.append(f'<polygon points="{points}" style="fill: {_KINDS[kind]}" fill-opacity="0.35"/>')
+        drawn.append(f'<polygon points="{points}" style="fill: {_KINDS[kind]}" fill-opacity="{_OPACITY}"/>')
         lower = upper
     return drawn
 
 
-def _axes(widest: float, highest: float, clock: bool) -> list[str]:
+def _axes(widest: float, highest: float, texts: Sequence[str]) -> list[str]:
+    """The lines of round shares of the highest value, and `texts` below at as many places."""
     parts = []
-    for step in range(_STRETCHES + 1):
+    for step, text in enumerate(texts):
         value, y = highest * step / _STRETCHES, _y(highest * step / _STRETCHES, highest)
         parts.append(f'<line x1="{_LEFT}" x2="{_WIDTH - _RIGHT}" y1="{y:.1f}" y2="{y:.1f}" style="stroke: {_RULE}"/>')
         parts.append(
             f'<text x="{_LEFT - 6}" y="{y + 4:.1f}" text-anchor="end" style="fill: {_FAINT}">{bytes_text(value)}</text>'
         )
-        at = widest * step / _STRETCHES
-        text = seconds_text(at) if clock else f"{at:.0f}"
         anchor = "start" if step == 0 else "end" if step == _STRETCHES else "middle"
         parts.append(
-            f'<text x="{_x(at, widest):.1f}" y="{_HEIGHT - 12}" text-anchor="{anchor}" '
+            f'<text x="{_x(widest * step / _STRETCHES, widest):.1f}" y="{_HEIGHT - 12}" text-anchor="{anchor}" '
             f'style="fill: {_FAINT}">{text}</text>'
         )
     return parts
 
 
-def _legend(labels: Sequence[str], kinds: Sequence[str], shows_reserved: bool) -> list[str]:
-    rows = [(label, _COLOURS[index % len(_COLOURS)]) for index, label in enumerate(labels)]
-    if shows_reserved:
-        rows = [(f"{labels[0]}: alive", _COLOURS[0]), ("reserved", _RESERVED)]
-        rows += [(f"{kind}, as judged from stacks and life spans", _KINDS[kind]) for kind in reversed(kinds)]
-    parts = []
-    for index, (label, colour) in enumerate(rows):
-        y = _HEIGHT + 18 * index + 4
-        parts.append(f'<rect x="{_LEFT}" y="{y - 8}" width="14" height="4" style="fill: {colour}"/>')
-        parts.append(f'<text x="{_LEFT + 20}" y="{y}" style="fill: {_INK}">{label}</text>')
-    return parts
+def _legend(rows: Sequence[tuple[str, str, float]]) -> tuple[list[str], int]:
+    """A swatch and a text for each (text, colour, opacity), side by side where there is room; and where they end."""
+    from markupsafe import escape
+
+    parts, x, y = [], _LEFT, _HEIGHT + 4
+    for text, colour, opacity in rows:
+        width = 40 + _LETTER * len(text)
+        if x > _LEFT and x + width > _WIDTH:
+            x, y = _LEFT, y + _ROW
+        parts.append(
+            f'<rect x="{x}" y="{y - 9}" width="14" height="9" style="fill: {colour}" fill-opacity="{opacity}"/>'
+            f'<text x="{x + 20}" y="{y}" style="fill: {_INK}">{escape(text)}</text>'
+        )
+        x += width
+    return parts, y + _ROW

@@ -56,9 +56,14 @@ def _made(site: Site) -> str:
     return f"({site.where})" if site.kind == SiteKind.UNKNOWN else f"of {site.where}"
 
 
+def _place(site: Site | None) -> str:
+    """As the subject of a sentence."""
+    return "an unknown place" if site is None or site.kind == SiteKind.UNKNOWN else site.where
+
+
 def concern_text(concern: Concern, several: bool) -> str:
     """One concern as a clause; with `several` files it says which."""
-    where = concern.site.where if concern.site else "an unknown place"
+    where = _place(concern.site)
     origin = (
         "" if not several else f" on rank {concern.rank}" if concern.rank is not None else f" in {concern.snapshot}"
     )
@@ -179,7 +184,7 @@ def failure_texts(device: DeviceReport) -> tuple[str, ...]:
     for failure in device.out_of_memory:
         when = "" if failure.at is None else f", {seconds_text(failure.at)} into the trace"
         texts.append(
-            f"event {failure.event}{when}: {failure.site.where} asked for {bytes_text(failure.requested_bytes)}; "
+            f"event {failure.event}{when}: {_place(failure.site)} asked for {bytes_text(failure.requested_bytes)}; "
             f"{bytes_text(failure.alive_bytes)} alive of {bytes_text(failure.reserved_bytes)} reserved, "
             f"device free {bytes_text(failure.device_free_bytes)}"
         )
