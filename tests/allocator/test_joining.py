@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from support import ROOT
-from support.snapshot_building import block, segment, snapshot
+from support.snapshots.building import block, segment, snapshot
 
 from leakscope.allocator import read_snapshots
 from leakscope.allocator.joining import Placed, join, layouts

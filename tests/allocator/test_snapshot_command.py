@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 from leakscope_cli import main
-from support.snapshot_building import START, block, event, frame, segment, training
+from support.snapshots.building import START, block, event, frame, segment, training
 
 from leakscope.allocator import examine
 from leakscope.report.snapshot.as_html import snapshot_html

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support import ROOT
-from support.caching_allocator import KIB, MIB, CachingAllocator, Piece
-from support.snapshot_building import TRAIN, block, event, freed, segment, snapshot
+from support.snapshots.building import TRAIN, block, event, freed, segment, snapshot
+from support.snapshots.caching_allocator import KIB, MIB, CachingAllocator, Piece
 
 from leakscope.allocator import read_bytes, read_snapshots
 from leakscope.allocator.analysis import analyse

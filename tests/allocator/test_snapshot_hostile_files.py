@@ -12,7 +12,7 @@ import tracemalloc
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from support.snapshot_building import training
+from support.snapshots.building import training
 
 from leakscope.allocator import read_bytes
 from leakscope.allocator.analysis import analyse

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from support.snapshot_building import block, event, frame, freed, segment, snapshot
+from support.snapshots.building import block, event, frame, freed, segment, snapshot
 
 from leakscope.allocator.analysis import analyse
 from leakscope.allocator.judging import Judgement, judge_snapshots

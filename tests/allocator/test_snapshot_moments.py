@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from leakscope_cli import main
 from support import ROOT
-from support.snapshot_building import annotation, block, event, frame, freed, segment, snapshot
+from support.snapshots.building import annotation, block, event, frame, freed, segment, snapshot
 
 from leakscope.allocator import read_bytes, read_snapshots
 from leakscope.allocator.analysis import analyse

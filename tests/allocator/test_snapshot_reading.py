@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.snapshot_building import OTHER, START, TRAIN, block, event, frame, freed, segment, snapshot, training
+from support.snapshots.building import OTHER, START, TRAIN, block, event, frame, freed, segment, snapshot, training
 
 from leakscope.allocator import read_bytes, read_snapshots
 from leakscope.allocator.analysis import analyse

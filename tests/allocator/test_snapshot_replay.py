@@ -7,7 +7,7 @@ from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.snapshot_building import OTHER, TRAIN, block, event, freed, segment, snapshot
+from support.snapshots.building import OTHER, TRAIN, block, event, freed, segment, snapshot
 
 from leakscope.allocator import read_bytes
 from leakscope.allocator.analysis import analyse

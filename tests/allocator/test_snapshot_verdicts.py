@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.snapshot_building import OTHER, TRAIN, annotation, block, event, frame, freed, segment, snapshot, training
+from support.snapshots.building import OTHER, TRAIN, annotation, block, event, frame, freed, segment, snapshot, training
 
 from leakscope.allocator import examine
 from leakscope.allocator.analysis import analyse

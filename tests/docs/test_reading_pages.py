@@ -12,7 +12,7 @@ from support.pages.blocks import blocks_of, commands_of, needs_of, with_texts
 from support.pages.cells import cells_of
 from support.pages.telling import agree, as_told
 from support.pages.walk import Walk, patch
-from support.snapshot_building import training
+from support.snapshots.building import training
 
 PAGE = """---
 needs: lightning, torchmetrics

@@ -16,7 +16,7 @@ from leakscope.report.compare.as_html import render as comparison_page
 from leakscope.report.html.page import render
 from leakscope.report.snapshot.as_html import snapshot_html
 from support import SAMPLES
-from support.snapshot_building import training
+from support.snapshots.building import training
 
 PIPELINE = SAMPLES / "p2p_pipeline"
 OF_MANY = (

@@ -28,7 +28,7 @@ from leakscope.record.rows.lifetimes import (
 from leakscope.record.rows.objects import GainingContainer
 from leakscope.record.rows.row import Row
 from support.heap_text import heap_from
-from support.snapshot_building import training
+from support.snapshots.building import training
 
 STEPS = 12
 LOOKS = (3, 5, 7, 9, 11)

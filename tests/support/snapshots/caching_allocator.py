@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from support.snapshot_building import block, event, freed, segment, snapshot
+from support.snapshots.building import block, event, freed, segment, snapshot
 
 KIB, MIB = 1 << 10, 1 << 20
 
