@@ -24,7 +24,6 @@ _COMMUNICATION = re.compile(
     r"(^|/)torch/distributed/(distributed_c10d|_functional_collectives)|^c10d::|ProcessGroup|nccl"
 )
 _OURS = re.compile(r"(^|/)leakscope/capture/(\w+/)*\w+\.py$")
-"""The watch of a step stands on the stack of what was made meanwhile, and has made none of it."""
 _GRAD_NODE = re.compile(r"(?<!\w)(\w{1,80}?Backward\d*|AccumulateGrad)(?:::apply|::accumulateGrad|\()")
 _OPERATOR = re.compile(
     r"\bat::(?:native::|_ops::|redispatch::)?(?!\w*empty|wrapper|detail|Tensor)([a-z_]\w+)(?=\(|::call|::redispatch)"
@@ -141,12 +140,17 @@ def callers_of(stack: Stack, most: int) -> tuple[str, ...]:
     return tuple(_short(frame) for frame in own[1 : most + 1])
 
 
+def is_ours(filename: str) -> bool:
+    """Whether a file is leakscope's own: it stands on the stacks of what it watched, and has made none of it."""
+    return _OURS.search(filename.replace("\\", "/")) is not None
+
+
 def python_kind(filename: str) -> SiteKind:
     """Whose line a Python file is; UNKNOWN for what is none."""
     path = filename.replace("\\", "/")
     if not (path.endswith(".py") or path.startswith(("<ipython-input", "<stdin>", "/tmp/ipykernel_"))):
         return SiteKind.UNKNOWN
-    if _OURS.search(path):
+    if is_ours(path):
         return SiteKind.UNKNOWN
     if _TORCH.search(path) or _STANDARD_LIBRARY.search(path) or _GENERATED.search(path):
         return SiteKind.LIBRARY

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -10,7 +10,7 @@ from support.snapshots.building import block, event, frame, freed, segment, snap
 
 from leakscope.allocator.analysis import analyse
 from leakscope.allocator.judging import Judgement, judge_snapshots
-from leakscope.allocator.snapshot import Snapshot
+from leakscope.allocator.snapshot import NO_FRAMES, Snapshot
 
 Read = Callable[[Any], Snapshot]
 KIB = 1 << 10
@@ -47,16 +47,16 @@ class Tape:
         return judge_snapshots([analyse(read(snapshot(held, self.trace)))])
 
 
-def step(tape: Tape, layers: int, keeps: int, wider: int = 0) -> None:
-    """A step of training; `keeps` bytes of it stay."""
-    made = [tape.make((64 + wider + layer) * KIB, FORWARD) for layer in range(layers)]
-    loss = tape.make(512, LOSS)
+def step(tape: Tape, layers: int, keeps: int, wider: int = 0, through: Sequence[dict[str, Any]] = ()) -> None:
+    """A step of training; `keeps` bytes of it stay, and `through` are frames within all of its own."""
+    made = [tape.make((64 + wider + layer) * KIB, [*through, *FORWARD]) for layer in range(layers)]
+    loss = tape.make(512, [*through, *LOSS])
     for activation in reversed(made):
-        gradient = tape.make(64 * KIB + wider, BACKWARD)
+        gradient = tape.make(64 * KIB + wider, [*through, *BACKWARD])
         tape.drop(activation)
         tape.drop(gradient)
     if keeps:
-        tape.make(keeps, KEPT)
+        tape.make(keeps, [*through, *KEPT])
     tape.drop(loss)
 
 
@@ -72,6 +72,28 @@ def test_growth_over_repeated_steps_is_a_leak_and_said_to_be_inferred(read: Read
         "train.py:41 remember",
         1 << 20,
     )
+
+
+WATCHED = frame(
+    "/v/lib/python3.11/site-packages/leakscope/capture/lifetimes/dispatch_mode.py", 65, "__torch_dispatch__"
+)
+HOOKED = frame("/v/lib/python3.11/site-packages/torch/nn/modules/module.py", 1832, "inner")
+
+
+@pytest.mark.parametrize("inner", [[WATCHED], [HOOKED], [WATCHED, HOOKED]], ids=["watched", "hooked", "both"])
+def test_a_step_that_runs_through_other_frames_is_a_step_still(read: Read, inner: list[dict[str, Any]]) -> None:
+    tape = Tape()
+    for number in range(12):
+        step(tape, 4, keeps=1 << 20, through=inner if number in (1, 4, 5) else [])
+    judgement = tape.told(read)
+    assert [(growth.site and growth.site.where, growth.steps) for growth in judgement.concerns] == [
+        ("train.py:41 remember", 11)
+    ]
+
+
+def test_what_stands_beneath_leakscope_alone_is_autograds(read: Read) -> None:
+    stacks = read(snapshot([], [event("alloc", 64, 8, frames=[WATCHED]), event("alloc", 128, 8, frames=[])])).traces[0]
+    assert stacks.stack.tolist() == [NO_FRAMES, NO_FRAMES]
 
 
 def test_steps_that_keep_nothing_are_clean(read: Read) -> None:

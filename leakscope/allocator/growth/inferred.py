@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from leakscope.allocator.replaying import Replay
-from leakscope.allocator.sites import StackPart, part_of
+from leakscope.allocator.sites import Site, StackPart, part_of
 from leakscope.allocator.snapshot import Ints, Stack
 
 _MIN_TIMES = 4
@@ -45,19 +45,20 @@ class Repetition:
     pass, or the tokens of a generation, which grow by design."""
 
 
-def repetition(replay: Replay, stacks: Sequence[Stack]) -> Repetition | None:
+def repetition(replay: Replay, stacks: Sequence[Stack], sites: Sequence[Site]) -> Repetition | None:
     """The longest regular sequence of a trace; None where nothing repeats itself.
 
-    Stacks and sizes are compared, and where sizes differ from step to step the stacks alone. Time and memory are those
-    of sorting the allocations.
+    Stacks and sizes are compared, and where sizes differ from step to step the stacks alone; then, where a step that is
+    watched or that compiles has other stacks, the lines (`sites`, one for each stack). Time and memory are those of
+    sorting the allocations.
     """
     made = len(replay.born)
     if made < 2 * _MIN_TIMES:
         return None
     by_stack = np.unique(replay.stacks, return_inverse=True)[1]
-    _, by_size = np.unique(replay.sizes, return_inverse=True)
-    both = by_stack.astype(np.int64) * (int(by_size.max()) + 1) + by_size
-    for kinds in (np.unique(both, return_inverse=True)[1], by_stack):
+    numbers = {site: number for number, site in enumerate(dict.fromkeys(sites))}
+    by_site = np.array([numbers[site] for site in sites], np.int64)[replay.stacks]
+    for kinds in (_with_size(by_stack, replay), by_stack, _with_size(by_site, replay), by_site):
         at = _beginnings(kinds, replay)
         if at is not None and _alike(kinds, at):
             whole = set(replay.stacks[at[-2] : at[-1]].tolist())
@@ -66,6 +67,13 @@ def repetition(replay: Replay, stacks: Sequence[Stack]) -> Repetition | None:
                 return None
             return Repetition(replay.born[at], int(replay.stacks[at[0]]), StackPart.BACKWARD in parts)
     return None
+
+
+def _with_size(kinds: Ints, replay: Replay) -> Ints:
+    by_size = np.unique(replay.sizes, return_inverse=True)[1]
+    both = kinds.astype(np.int64) * (int(by_size.max()) + 1) + by_size
+    numbered: Ints = np.unique(both, return_inverse=True)[1]
+    return numbered
 
 
 def _beginnings(kinds: Ints, replay: Replay) -> npt.NDArray[np.intp] | None:

@@ -84,7 +84,7 @@ def step_growth(
     marked = _marked(replay, trace, annotations, sites)
     if marked.marker or not replay.events:
         return marked
-    repeated = repetition(replay, stacks)
+    repeated = repetition(replay, stacks, sites)
     if repeated is None:
         return marked
     found = _over(replay, repeated.begins[-_MAX_STEPS:], sites[repeated.stack].where, sites, MIN_INFERRED_RISES)

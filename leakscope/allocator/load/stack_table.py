@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from leakscope.allocator.sites import is_ours
 from leakscope.allocator.snapshot import NO_FRAMES, NOT_RECORDED, Frame, Stack
 from leakscope.errors import Unreadable
 
@@ -12,7 +13,11 @@ _TRACEBACK_LINE = re.compile(r'File "([^"\n]{1,4096})", line (\d{1,9}), in ([^\n
 
 
 class StackTable:
-    """Numbers stacks and frames by the identity of the objects the pickle shares."""
+    """Numbers stacks and frames by the identity of the objects the pickle shares.
+
+    leakscope's own frames, which stand on the stacks of a run that it started and of a step that it watched, are left
+    out.
+    """
 
     def __init__(self) -> None:
         self._frames: dict[int, Frame] = {}
@@ -46,7 +51,8 @@ class StackTable:
         """Torch 2.11 writes a new list for nearly every event but shares the frames in them."""
         number = None if forward else self._by_frames.get(identities)
         if number is None:
-            stack = tuple(self._frame(frame) for frame in frames) + _forward_frames(forward)
+            whole = tuple(self._frame(frame) for frame in frames) + _forward_frames(forward)
+            stack = tuple(frame for frame in whole if not is_ours(frame.filename))
             number = self._same.setdefault(stack, len(self._stacks))
             if number == len(self._stacks):
                 self._stacks.append(stack)

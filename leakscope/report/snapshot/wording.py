@@ -22,14 +22,17 @@ _MOST_SITES = 3
 
 
 def verdict_line(report: SnapshotsReport) -> str:
-    """What the files say in one line: the most urgent concern and how many more there are, the peak and what held it,
-    what is alive at the end, and whether that grew.
+    """What the files say in one line: the most urgent concern (of memory that ran out what grew, too) and how many more
+    there are, the peak and what held it, what is alive at the end, and whether that grew.
     """
     judgement = report.judgement
     several = len(report.snapshots) > 1
-    parts = [concern_text(concern, several) for concern in judgement.concerns[:1]]
-    if len(judgement.concerns) > 1:
-        parts[0] += f" (and {len(judgement.concerns) - 1} more)"
+    told = list(judgement.concerns[:1])
+    if told and told[0].kind == ConcernKind.OUT_OF_MEMORY:
+        told += [concern for concern in judgement.concerns if concern.kind == ConcernKind.GROWTH][:1]
+    parts = [concern_text(concern, several) for concern in told]
+    if len(judgement.concerns) > len(told):
+        parts[-1] += f" (and {len(judgement.concerns) - len(told)} more)"
     devices = [(device, snapshot) for snapshot in report.snapshots for device in snapshot.devices]
     if not parts and judgement.verdict == Verdict.CLEAN:
         fewest = min((device.growth for device, _ in devices), key=lambda growth: growth.steps)
