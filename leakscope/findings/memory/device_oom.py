@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from leakscope.findings.facts import RunFacts
 from leakscope.findings.memory.oom import alive_then
+from leakscope.record.folder import snapshot_name
 from leakscope.record.kinds import EndKind, Occasion
 from leakscope.record.model import Rank
 from leakscope.record.rows.device import DeviceFailure
+
+if TYPE_CHECKING:
+    from leakscope.allocator.figures import OutOfMemory
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -18,14 +23,41 @@ class DeviceFailed(RunFacts):
     failure: DeviceFailure
 
 
+@dataclass(frozen=True, kw_only=True)
+class RoomThen(RunFacts):
+    """What of the reserved memory was idle when it failed, and what would have helped: of the allocator's snapshot."""
+
+    failure: OutOfMemory
+
+
 def device_failures(rank: Rank) -> tuple[RunFacts, ...]:
-    """Of a rank that a failed allocation on its device ended: the figures, and who held the memory then."""
+    """Of a rank that a failed allocation on its device ended: the figures, who held the memory then, and why there was
+    no room.
+    """
     row = fatal(rank)
     if row is None:
         return ()
-    failed = DeviceFailed(rank=rank.number, failure=row)
+    facts: list[RunFacts] = [DeviceFailed(rank=rank.number, failure=row)]
     look = next((k for k in rank.looks if k.occasion == Occasion.OOM and k.step == row.step), None)
-    return (failed, alive_then(rank, look, rank.number)) if look is not None and row.looked else (failed,)
+    if look is not None and row.looked:
+        facts.append(alive_then(rank, look, rank.number))
+    then = _in_snapshot(rank, row)
+    return (*facts, RoomThen(rank=rank.number, failure=then)) if then is not None else tuple(facts)
+
+
+def _in_snapshot(rank: Rank, row: DeviceFailure) -> OutOfMemory | None:
+    """The failure in the snapshot that was written at it: the last of that device."""
+    name = snapshot_name(row.kind, row.step, Occasion.OOM)
+    return next(
+        (
+            device.out_of_memory[-1]
+            for report in rank.snapshots
+            if report.name == name
+            for device in report.devices
+            if device.device == row.device and device.out_of_memory
+        ),
+        None,
+    )
 
 
 def fatal(rank: Rank) -> DeviceFailure | None:

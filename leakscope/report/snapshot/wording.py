@@ -17,6 +17,12 @@ _MOST_STREAMS = 4
 """Streams told at the most, chosen."""
 _PRESET = {"pinned_num_register_threads": "1"}
 """Settings of torch that are not off unasked (c10/cuda/CUDAAllocatorConfig.h)."""
+_ANSWERS = {
+    True: "would have been enough at best",
+    False: "not enough",
+    None: "whether that is enough is not told",
+}
+"""Whether a remedy would have helped, in words."""
 _MOST_SITES = 3
 """Places told in the first line, chosen."""
 
@@ -202,12 +208,7 @@ def failure_lines(device: DeviceReport) -> tuple[str, ...]:
 
 def room_texts(failure: OutOfMemory) -> tuple[str, ...]:
     """The arithmetic of one failure, line by line: what was missing, what lay idle, what would have helped."""
-    room, free = failure.room, bytes_text(failure.device_free_bytes)
-    lines = [
-        f"to be reserved {bytes_text(room.needed_bytes)}, device free {free}{_lack(room)}",
-        f"idle {bytes_text(room.idle_bytes)} of {bytes_text(failure.reserved_bytes)} reserved, largest piece for the "
-        f"request {bytes_text(room.largest_idle_bytes)}",
-    ]
+    room, lines = failure.room, list(_missing_and_idle(failure))
     if len(room.pools) > 1:
         lines += [
             f"{_pool_name(row.pool)}, stream {row.stream}: {bytes_text(row.reserved_bytes)} reserved, "
@@ -215,6 +216,29 @@ def room_texts(failure: OutOfMemory) -> tuple[str, ...]:
             for row in room.pools
         ]
     return (*lines, *(_help_text(remedy, room) for remedy in room.helps))
+
+
+def room_in_short(failure: OutOfMemory) -> str:
+    """The same in one sentence, without the pools and how each remedy works."""
+    parts = list(_missing_and_idle(failure))
+    for enough, answer in _ANSWERS.items():
+        helps = [f"{_name(each)} ({bytes_text(each.bytes)})" for each in failure.room.helps if each.enough is enough]
+        if helps:
+            parts.append(f"{answer}: {', '.join(helps)}")
+    return "; ".join(parts)
+
+
+def _name(remedy: Help) -> str:
+    return "a smaller batch" if remedy.remedy == Remedy.SMALLER_BATCH else str(remedy.remedy)
+
+
+def _missing_and_idle(failure: OutOfMemory) -> tuple[str, str]:
+    room, free = failure.room, bytes_text(failure.device_free_bytes)
+    return (
+        f"to be reserved {bytes_text(room.needed_bytes)}, device free {free}{_lack(room)}",
+        f"idle {bytes_text(room.idle_bytes)} of {bytes_text(failure.reserved_bytes)} reserved, largest piece for the "
+        f"request {bytes_text(room.largest_idle_bytes)}",
+    )
 
 
 def _lack(room: Room) -> str:
@@ -240,10 +264,9 @@ def _help_text(remedy: Help, room: Room) -> str:
         return f"{made}, {remedy.bytes / remedy.of_bytes:.0%} less of it is {brought}{most}"
     if remedy.remedy == Remedy.EXPANDABLE_SEGMENTS and room.expandable:
         return f"{remedy.remedy}: are in use already"
-    answer = {True: "would have been enough at best", False: "not enough", None: "whether that is enough is not told"}
     what = {
         Remedy.EMPTY_CACHE: f"{brought} in segments that held nothing",
         Remedy.EXPANDABLE_SEGMENTS: f"{brought} of idle pieces could have been used together",
         Remedy.MAX_SPLIT_SIZE: f"{brought} in the largest segment that only smaller pieces kept",
     }[remedy.remedy]
-    return f"{remedy.remedy}: {what}: {answer[remedy.enough]}"
+    return f"{remedy.remedy}: {what}: {_ANSWERS[remedy.enough]}"

@@ -7,7 +7,7 @@ from __future__ import annotations
 from leakscope.findings.compare_ranks import RankSkewFacts
 from leakscope.findings.memory.allocator import CaughtFacts, OutsideFacts, PendingFacts, ReservedFacts, RetriesFacts
 from leakscope.findings.memory.device import NativeBlocksFacts
-from leakscope.findings.memory.device_oom import DeviceFailed
+from leakscope.findings.memory.device_oom import DeviceFailed, RoomThen
 from leakscope.findings.memory.gc_advice import (
     Collected,
     CollectedAtEnd,
@@ -179,6 +179,13 @@ def device_failed_text(facts: DeviceFailed) -> str:
             parts.append(f"{bytes_text(pending)} dead and waited for by another stream")
     parts.append(f"the driver had {bytes_text(row.free_bytes)} free, the limit is {bytes_text(row.limit_bytes)}")
     return "; ".join(parts) + "."
+
+
+def room_then_text(facts: RoomThen) -> str:
+    """What was missing, what lay idle, and what would have helped."""
+    from leakscope.report.snapshot.wording import room_in_short
+
+    return f"{room_in_short(facts.failure)}."
 
 
 def no_room_text(_facts: NoRoomToLook) -> str:

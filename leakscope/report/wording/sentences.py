@@ -13,7 +13,7 @@ from leakscope.findings.counts.growth import AlsoGrows
 from leakscope.findings.facts import OpenContextsFacts, RunFacts, Said
 from leakscope.findings.memory.allocator import CaughtFacts, OutsideFacts, PendingFacts, ReservedFacts, RetriesFacts
 from leakscope.findings.memory.device import NativeBlocksFacts
-from leakscope.findings.memory.device_oom import DeviceFailed
+from leakscope.findings.memory.device_oom import DeviceFailed, RoomThen
 from leakscope.findings.memory.gc_advice import (
     CollectedAtEnd,
     CutsInstead,
@@ -93,6 +93,7 @@ OF_RUN: Mapping[type, Callable[[Any], str]] = {
     CameNear: memory.near_text,
     CaughtUnseen: memory.caught_unseen_text,
     DeviceFailed: memory.device_failed_text,
+    RoomThen: memory.room_then_text,
     OwnCollections: memory.own_collections_text,
     CollectedAtEnd: memory.collected_text,
     YoungSuffices: memory.young_text,

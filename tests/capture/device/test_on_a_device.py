@@ -29,6 +29,7 @@ from leakscope.record.model import Rank
 from leakscope.record.reading import read_run
 from leakscope.record.rows.device import Elsewhere
 from leakscope.record.rows.lifetimes import WatchedStep
+from leakscope.units import bytes_text
 
 pytestmark = pytest.mark.process
 
@@ -350,6 +351,8 @@ def test_memory_that_runs_out_is_recorded_before_the_stack_unwinds(train: Train,
     assert "64.00 MiB in 1 storage: ballast in forward(), train.py" in text
     (seen,) = rank.snapshots[0].devices
     assert [failure.requested_bytes for failure in seen.out_of_memory] == [1 << 30]
+    assert f"to be reserved 1.00 GiB, device free {bytes_text(row.free_bytes)}: " in text
+    assert "not enough: empty_cache (0 B)" in text
 
 
 def test_memory_that_runs_out_in_backward_is_recorded_on_autograds_thread(train: Train) -> None:
