@@ -47,7 +47,7 @@ docs-record: $(READY)
 
 # What only a GPU shows, in ten minutes at most, with whatever python here has leakscope and a torch for it.
 gpu:
-	$(if $(GPU_PYTHON),$(GPU_PYTHON),$(HERE)) benchmarks/gpu/all_parts.py
+	$(if $(GPU_PYTHON),$(GPU_PYTHON),$(HERE)) benchmarks/gpu/all_parts.py $(GPU_ARGUMENTS)
 
 bench: $(READY)
 	$(BIN)/python benchmarks/overhead.py

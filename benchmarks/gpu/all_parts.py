@@ -1,18 +1,21 @@
 """Everything that can only be seen on a GPU, in one command of at most ten minutes: `make gpu`.
 
-    python benchmarks/gpu/all_parts.py [--device cuda] [--folder gpu_runs] [--only PART,PART]
+    python benchmarks/gpu/all_parts.py [--device cuda] [--folder gpu_runs] [--only PART,PART] [--seconds 570]
 
 Runs the tests of `tests/capture/device` that need a device, the sample pipeline's variants with two ranks on it, an
 allocation that fails, a transformer with and without leakscope, NCCL, a CUDA graph, torch.compile, and the backward's
-peaks beside torch's. Prints a table, writes it to FOLDER/table.md, and exits with 1 where a part is not as expected.
+peaks beside torch's. Prints a table, writes it to FOLDER/table.md beside FOLDER/runs.tar.gz (the pipeline's runs,
+small enough for `sample_runs/`), and exits with 1 where a part is not as expected.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
 import subprocess
 import sys
+import tarfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -49,17 +52,20 @@ class Bench:
         left = max(min(at_most, self.ends - time.monotonic()), 1)
         try:
             return subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=left, check=False)
-        except subprocess.TimeoutExpired as error:
-            return subprocess.CompletedProcess(words, 124, str(error.stdout or ""), str(error.stderr or ""))
+        except subprocess.TimeoutExpired:
+            return subprocess.CompletedProcess(words, 124, "", f"not done after {left:.0f} s")
 
     def leakscope(self, name: str, words: Sequence[str], options: Sequence[str] = ()) -> tuple[int, str, str]:
-        """`leakscope run`: its status, its verdict's line, and all that was printed."""
-        folder = str(self.folder / name)
-        command = [sys.executable, "-m", "leakscope", "run", "-f", "-o", folder, *options, *words]
+        """`leakscope run`: its status, what it found, and all that was printed."""
+        folder = self.folder / name
+        command = [sys.executable, "-m", "leakscope", "run", "-f", "-o", str(folder), *options, *words]
         done = self.run(command, 200)
-        lines = done.stdout.splitlines()
-        verdict = next((line for line in lines if line.lower().startswith(("leak", "clean", "inconclusive"))), "")
-        return done.returncode, verdict or (lines or done.stderr.splitlines() or [""])[-1], done.stdout
+        try:
+            findings = json.loads((folder / "findings.json").read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return done.returncode, (done.stderr.splitlines() or ["nothing"])[-1], done.stdout
+        leaks = [each["title"] for each in findings["findings"] if each["severity"] == "leak"]
+        return done.returncode, f"{findings['verdict']}: {'; '.join(leaks) or findings['why']}", done.stdout
 
     def script(self, part: str, *more: str) -> list[str]:
         """The words of one script."""
@@ -68,9 +74,12 @@ class Bench:
 
 def tests(bench: Bench) -> list[Row]:
     """The tests that need a device."""
-    words = [sys.executable, "-m", "pytest", "-m", "device", "tests/capture/device"]
-    done = bench.run(words, 240)
-    return [Row("device tests", (done.stdout.strip().splitlines() or ["nothing"])[-1], done.returncode == 0)]
+    beside = ["-n", "4"] if importlib.util.find_spec("xdist") else []
+    done = bench.run([sys.executable, "-m", "pytest", *beside, "-m", "device", "tests/capture/device"], 240)
+    told = (done.stdout.strip().splitlines() or [done.stderr])[-1]
+    failed = [line.split(" - ")[0] for line in done.stdout.splitlines() if line.startswith("FAILED")]
+    ran = " passed" in told or bench.device == "cpu"
+    return [Row("device tests", "; ".join([told, *failed]), done.returncode == 0 and ran)]
 
 
 def samples(bench: Bench) -> list[Row]:
@@ -85,9 +94,11 @@ def samples(bench: Bench) -> list[Row]:
 
 def failure(bench: Bench) -> list[Row]:
     """An allocation that fails, and the snapshot's arithmetic of it."""
+    if bench.device == "cpu":
+        return [Row("out of memory", "only on a GPU: the host's memory would have to be filled", True)]
     status, verdict, told = bench.leakscope("out_of_memory", bench.script("out_of_memory", "--steps", "4000"))
     done = bench.run([sys.executable, "-m", "leakscope", "snapshot", str(bench.folder / "out_of_memory")])
-    arithmetic = [line.strip() for line in done.stdout.splitlines() if "short by" in line]
+    arithmetic = [line.strip() for line in done.stdout.splitlines() if line.strip().startswith("to be reserved")]
     said = "out of memory" in told.lower()
     return [Row("out of memory", "; ".join([verdict, *arithmetic[:1]]), status == 1 and said and bool(arithmetic))]
 
@@ -165,11 +176,12 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cuda", help="cuda, or cpu to try the command itself")
     parser.add_argument("--folder", type=Path, default=Path("gpu_runs"))
+    parser.add_argument("--seconds", type=float, default=ALL_SECONDS, help="for everything; what is left is left out")
     parser.add_argument("--only", default=",".join(PARTS), help=f"of {', '.join(PARTS)}")
     arguments = parser.parse_args()
     lines = [device_name(arguments.device), "", "| part | told | as expected |", "|-|-|-|"]
     arguments.folder.mkdir(parents=True, exist_ok=True)
-    bench = Bench(arguments.device, arguments.folder.resolve(), time.monotonic() + ALL_SECONDS)
+    bench = Bench(arguments.device, arguments.folder.resolve(), time.monotonic() + arguments.seconds)
     good = True
     for name in arguments.only.split(","):
         began = time.monotonic()
@@ -179,8 +191,17 @@ def main() -> int:
             good &= row.as_expected
         sys.stderr.write(f"{name}: {time.monotonic() - began:.0f} s\n")
         (arguments.folder / "table.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    pack(arguments.folder)
     sys.stdout.write("\n".join(lines) + "\n")
     return 0 if good else 1
+
+
+def pack(folder: Path) -> None:
+    """The sample pipeline's runs as one file, without logs and without what only a reader of allocators wants."""
+    with tarfile.open(folder / "runs.tar.gz", "w:gz") as archive:
+        for path in sorted(folder.glob("pipeline_*/**/*")):
+            if path.is_file() and "logs" not in path.parts and path.suffix != ".pickle":
+                archive.add(path, path.relative_to(folder))
 
 
 if __name__ == "__main__":
