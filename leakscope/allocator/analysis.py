@@ -22,7 +22,7 @@ from leakscope.allocator.moment.alive import Places, alive_at, by_site, end_stac
 from leakscope.allocator.moment.categories import Category, categories_of
 from leakscope.allocator.moment.over_time import labelled, pool_peaks, regions_of, stream_peaks
 from leakscope.allocator.moment.room import room_at
-from leakscope.allocator.replaying import Replay, out_of_memory_events, replay
+from leakscope.allocator.replaying import Chosen, Replay, out_of_memory_events, replay
 from leakscope.allocator.snapshot import (
     ALLOCATED,
     INACTIVE,
@@ -37,6 +37,8 @@ from leakscope.allocator.snapshot import (
 
 _POINTS = 600
 """Points a timeline is thinned to; each keeps the highest value of its stretch."""
+_MOST_FAILURES = 8
+"""Failures of one device told at the most, chosen."""
 
 
 def analyse(snapshot: Snapshot, rank: int | None = None, frames: int = 1, at: int | None = None) -> SnapshotReport:
@@ -77,7 +79,7 @@ def _device_report(snapshot: Snapshot, device: int, sites: Places, at: int | Non
     peak = -1 if history == History.NONE else int(played.curve.argmax())
     traced_peak = int(played.traced_curve.max(initial=0))
     live = played.live
-    waiting = mine[state == PENDING_FREE]
+    regions = regions_of(played, trace, snapshot.annotations) if trace else ()
     judged = categories_of(snapshot, played)
     end_sites = by_site(sites, *end_stacks(snapshot, played, trace, active))
     kinds = judged.over(played, blocks.requested[played.ghosts])
@@ -108,21 +110,14 @@ def _device_report(snapshot: Snapshot, device: int, sites: Places, at: int | Non
         else _at_event(kinds, peak),
         moment=_moment(snapshot, played, sites, kinds, at) if at is not None and at < played.events else None,
         streams=stream_peaks(snapshot, played, trace) if trace else (),
-        regions=regions_of(played, trace, snapshot.annotations) if trace else (),
+        regions=regions,
+        region_categories=tuple(_at_event(kinds, region.peak_event) for region in regions),
         labels=labelled(played, trace, peak) if trace else (),
         growth=step_growth(played, trace, snapshot.annotations, sites.of, sites.stacks) if trace else NO_STEPS,
-        pending=PendingFrees(
-            blocks=len(waiting),
-            bytes=int(blocks.size[waiting].sum()),
-            requests=len(played.pending),
-            highest_bytes=int(played.pending_curve.max(initial=0)),
-            sites=by_site(sites, blocks.stack[waiting], blocks.size[waiting]),
-        ),
+        pending=_pending(snapshot, played, sites, mine[state == PENDING_FREE]),
         fragmentation=fragmentation_of(blocks, mine),
         pools=pools_of(snapshot, device, pool_peaks(snapshot, played, trace) if trace else {}),
-        out_of_memory=tuple(_failure(snapshot, played, trace, sites, event) for event in _failures(trace))
-        if trace
-        else (),
+        out_of_memory=_failures(snapshot, played, trace, sites),
         timeline=_timeline(played, None if peak < 0 else trace, kinds),
         notes=_notes(played, snapshot),
     )
@@ -139,6 +134,8 @@ def _moment(snapshot: Snapshot, played: Replay, sites: Places, kinds: Mapping[Ca
 
 
 def _at_event(kinds: Mapping[Category, Ints], event: int) -> dict[str, int]:
+    if event < 0:
+        return {}
     return _by_kind({kind: int(curve[event]) for kind, curve in kinds.items()})
 
 
@@ -161,10 +158,21 @@ def _history(played: Replay, overflowed: bool) -> History:
     return History.COMPLETE if whole else History.PARTIAL
 
 
-def _failures(trace: Trace) -> list[int]:
+def _pending(snapshot: Snapshot, played: Replay, sites: Places, waiting: Chosen) -> PendingFrees:
+    blocks = snapshot.blocks
+    return PendingFrees(
+        blocks=len(waiting),
+        bytes=int(blocks.size[waiting].sum()),
+        requests=len(played.pending),
+        highest_bytes=int(played.pending_curve.max(initial=0)),
+        sites=by_site(sites, blocks.stack[waiting], blocks.size[waiting]),
+    )
+
+
+def _failures(snapshot: Snapshot, played: Replay, trace: Trace | None, sites: Places) -> tuple[OutOfMemory, ...]:
     """The first failures of the trace: a caught and retried one repeats itself."""
-    events: list[int] = out_of_memory_events(trace).tolist()
-    return events[:8]
+    events = [] if trace is None else out_of_memory_events(trace).tolist()[:_MOST_FAILURES]
+    return tuple(_failure(snapshot, played, trace, sites, event) for event in events if trace is not None)
 
 
 def _failure(snapshot: Snapshot, played: Replay, trace: Trace, sites: Places, event: int) -> OutOfMemory:

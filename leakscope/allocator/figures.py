@@ -117,6 +117,8 @@ class DeviceReport:
     """What was asked for by `--at`."""
     streams: tuple[StreamPeak, ...]
     regions: tuple[Region, ...]
+    region_categories: tuple[Mapping[str, int], ...]
+    """Bytes by category when most was alive within each region, the largest first; in the order of `regions`."""
     labels: tuple[Labelled, ...]
     growth: StepGrowth
     pending: PendingFrees

@@ -123,6 +123,8 @@ def test_streams_pools_and_regions_have_peaks_of_their_own(read: Read) -> None:
     assert [(region.name, region.times, region.peak_bytes, region.left_bytes) for region in device.regions] == [
         ("block N", 2, 552, -40)
     ]
+    assert device.regions[0].peak_event == 4
+    assert device.region_categories == ({"unknown": 552},)
 
 
 def test_what_was_made_under_a_label_is_told_beside_the_peak_of_all(read: Read) -> None:

@@ -35,6 +35,8 @@ class Region:
     """The most that was alive within it."""
     left_bytes: int
     """What its last time left alive more than there was before."""
+    peak_event: int
+    """The event within it after which most was alive; -1 where none is within it."""
 
 
 class LabelKind(StrEnum):
@@ -182,8 +184,11 @@ def regions_of(played: Replay, trace: Trace, annotations: Sequence[Annotation]) 
     for name, times in spans.items():
         begin = np.searchsorted(trace.time_us, [low for low, _ in times])
         end = np.searchsorted(trace.time_us, [high for _, high in times], "right")
-        peaks = [int(played.curve[low:high].max(initial=0)) for low, high in zip(begin, end, strict=True)]
+        highest = [
+            int(low + played.curve[low:high].argmax()) for low, high in zip(begin, end, strict=True) if low < high
+        ]
+        peak = max(highest, key=lambda event: int(played.curve[event]), default=-1)
         first, last = int(begin[-1]), int(end[-1])
         left = int(played.curve[last - 1] - (played.curve[first - 1] if first else 0)) if last > first else 0
-        regions.append(Region(name, len(times), max(peaks), left))
+        regions.append(Region(name, len(times), int(played.curve[peak]) if highest else 0, left, peak))
     return tuple(sorted(regions, key=lambda region: (-region.peak_bytes, region.name))[:_MOST_REGIONS])

@@ -11,6 +11,7 @@ from leakscope.report.snapshot.as_text import signed
 from leakscope.report.snapshot.plot import Curve, one_device, together
 from leakscope.report.snapshot.wording import (
     concern_text,
+    each_kind_text,
     facts,
     failure_lines,
     host_text,
@@ -34,7 +35,7 @@ def snapshot_html(report: SnapshotsReport) -> str:
     environment = Environment(autoescape=True, trim_blocks=True)
     environment.filters.update(
         size=bytes_text, signed=signed, title=title, facts=facts, failures=failure_lines, host=host_text,
-        kinds=kinds_text, label=label_text, settings=settings_text, plot=_plot,
+        kinds=kinds_text, label=label_text, each_kind=each_kind_text, settings=settings_text, plot=_plot,
     )  # fmt: skip
     several = len(report.snapshots) > 1
     page = environment.from_string(_PAGE.read_text(encoding="utf-8")).render(

@@ -10,6 +10,7 @@ from leakscope.allocator.sites import SiteBytes
 from leakscope.report.cleaning import cleaned, one_line
 from leakscope.report.snapshot.wording import (
     concern_text,
+    each_kind_text,
     facts,
     failure_texts,
     host_text,
@@ -69,13 +70,7 @@ def _device(device: DeviceReport, several: bool) -> list[str]:
             f"{bytes_text(moment.reserved_bytes)} reserved; {kinds_text(moment.categories)}"
         )
         lines += _sites("alive then, by first user frame", moment.sites)
-    if device.regions:
-        lines.append("  within annotated regions")
-        lines += [
-            f"    {bytes_text(region.peak_bytes):>12} at most  {bytes_text(region.left_bytes):>12} left by the last  "
-            f"{region.times:>4}x  {one_line(region.name)}"
-            for region in device.regions[:_ROWS]
-        ]
+    lines += _regions(device)
     if device.labels:
         lines.append("  made in compiled regions, or under metadata that the script has set")
         lines += [
@@ -94,6 +89,16 @@ def _device(device: DeviceReport, several: bool) -> list[str]:
     lines += _sites("alive at the end, by first user frame", device.end_sites)
     if device.peak_event >= 0:
         lines += _sites("alive at the peak, by first user frame", device.peak_sites)
+    return lines
+
+
+def _regions(device: DeviceReport) -> list[str]:
+    lines = ["  within annotated regions, with the kinds when most was alive"] if device.regions else []
+    for region, kinds in list(zip(device.regions, device.region_categories, strict=True))[:_ROWS]:
+        most, left = bytes_text(region.peak_bytes), bytes_text(region.left_bytes)
+        name = one_line(region.name)
+        lines.append(f"    {most:>12} at most  {left:>12} left by the last  {region.times:>4}x  {name}")
+        lines += [f"    {'':>12} {each_kind_text(kinds)}"] if kinds else []
     return lines
 
 

@@ -151,8 +151,12 @@ def _kinds_told(device: DeviceReport) -> str:
 
 def kinds_text(categories: Mapping[str, int]) -> str:
     """`activation 1.20 GiB, parameter 300.00 MiB, ... (judged from stacks and life spans)`."""
-    told = ", ".join(f"{kind} {bytes_text(count)}" for kind, count in categories.items())
-    return f"{told} (judged from stacks and life spans)"
+    return f"{each_kind_text(categories)} (judged from stacks and life spans)"
+
+
+def each_kind_text(categories: Mapping[str, int]) -> str:
+    """`activation 1.20 GiB, parameter 300.00 MiB`."""
+    return ", ".join(f"{kind} {bytes_text(count)}" for kind, count in categories.items())
 
 
 def label_text(label: Labelled) -> str:
