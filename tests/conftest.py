@@ -39,11 +39,11 @@ Command = Callable[..., "subprocess.CompletedProcess[str]"]
 STARTED = pytest.StashKey[tuple[int, float]]()
 
 
-LOOKING = {
-    "leakscope", "leakscope.capture.heap.look", "leakscope.profiler", "leakscope.testing",
-    "support.heap_readers", "support.lived_steps",
-}  # fmt: skip
-"""Who looks at a whole process: a module that imports one of these, or something of it, does."""
+LOOKING = (
+    "leakscope.capture.heap.look", "leakscope.capture.heap.python.listed", "leakscope.capture.lifetimes.rise",
+    "leakscope.integrations", "leakscope.profiler", "leakscope.testing", "support.heap_readers", "support.lived_steps",
+)  # fmt: skip
+"""Who looks at a whole process: a module that imports `leakscope`, or something of these or below them, does."""
 
 
 SECONDS = {"process": 8.0, "look": 1.0, "unit": 0.02}
@@ -77,7 +77,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 @functools.cache
 def looks(module: ModuleType | None) -> bool:
     values = list(vars(module).values()) if module else []
-    return any(getattr(v, "__name__" if isinstance(v, ModuleType) else "__module__", "") in LOOKING for v in values)
+    names = [getattr(v, "__name__" if isinstance(v, ModuleType) else "__module__", None) for v in values]
+    below = tuple(f"{name}." for name in LOOKING)
+    return any(name in ("leakscope", *LOOKING) or str(name).startswith(below) for name in names)
 
 
 def processes_ended() -> tuple[int, float]:
