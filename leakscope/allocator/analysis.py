@@ -170,9 +170,12 @@ def _pending(snapshot: Snapshot, played: Replay, sites: Places, waiting: Chosen)
 
 
 def _failures(snapshot: Snapshot, played: Replay, trace: Trace | None, sites: Places) -> tuple[OutOfMemory, ...]:
-    """The first failures of the trace: a caught and retried one repeats itself."""
-    events = [] if trace is None else out_of_memory_events(trace).tolist()[:_MOST_FAILURES]
-    return tuple(_failure(snapshot, played, trace, sites, event) for event in events if trace is not None)
+    """The first failures of the trace, for a caught and retried one repeats itself, and the last."""
+    if trace is None:
+        return ()
+    events = out_of_memory_events(trace).tolist()
+    chosen = events if len(events) <= _MOST_FAILURES else [*events[: _MOST_FAILURES - 1], events[-1]]
+    return tuple(_failure(snapshot, played, trace, sites, event) for event in chosen)
 
 
 def _failure(snapshot: Snapshot, played: Replay, trace: Trace, sites: Places, event: int) -> OutOfMemory:

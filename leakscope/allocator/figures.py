@@ -64,8 +64,8 @@ class OutOfMemory:
     site: Site
     """Where the failing request came from."""
     alive_sites: tuple[SiteBytes, ...]
-    room: Room
-    """What of the reserved memory was idle then, and what would have helped."""
+    room: Room | None
+    """What of the reserved memory was idle then, and what would have helped; None where no release was recorded."""
 
 
 @dataclass(frozen=True)

@@ -78,7 +78,7 @@ class Trace:
     address: Ints
     """64 bits, signed only because numpy's are: compare, never order."""
     size: Ints
-    """Bytes as the caller asked for them."""
+    """Bytes as the caller asked for them; of `oom` after rounding."""
     device_free: Ints
     """Bytes the device still had free, for `oom` only."""
     time_us: Ints
@@ -123,6 +123,7 @@ class Segment:
 
     device: int
     address: int
+    """As numpy's signed integers hold 64 bits."""
     total_size: int
     kind: str
     """`small`, `large` or empty."""
@@ -163,6 +164,10 @@ class Snapshot:
     stacks: tuple[Stack, ...]
     annotations: tuple[Annotation, ...] = ()
     settings: Mapping[str, str] = field(default_factory=dict)
+    divisions: tuple[int, ...] = ()
+    """The setting `roundup_power2_divisions`: the parts of a power of two that requests of 1, 2, 4, ... MiB are rounded
+    to; empty where it is not set.
+    """
     host_segments: tuple[HostSegment, ...] = ()
     host_unknown: int = 0
     """Pinned blocks that do not give their size under any name known here."""

@@ -137,6 +137,15 @@ def test_moment_of_failure_stands_on_the_page(tmp_path: Path) -> None:
     assert 'style="stroke: light-dark(#b91c1c, #ff8a7d)"' in snapshot_html(report)
 
 
+def test_moments_that_stand_close_together_share_a_text(tmp_path: Path) -> None:
+    data = training(10, keeps=True)
+    failures = [{"action": "oom", "device_free": 5, "size": 1 << 30, "stream": 0, "time_us": START + 9_900}] * 3
+    data["device_traces"][0] += failures
+    page = snapshot_html(examine([written(tmp_path / "a.pickle", data)]))
+    assert page.count("peak 20.00 MiB, out of memory (3 times)</text>") == 1
+    assert page.count('stroke-dasharray="2 3"') == 4
+
+
 def test_kinds_are_drawn_beneath_what_is_alive_and_add_up_to_it(leaking: Path) -> None:
     (device,) = examine([leaking]).snapshots[0].devices
     assert tuple(map(sum, zip(*device.timeline.categories.values(), strict=True))) == device.timeline.alive

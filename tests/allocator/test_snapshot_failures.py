@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -16,6 +17,7 @@ from support.snapshots.caching_allocator import KIB, MIB, CachingAllocator, Piec
 
 from leakscope.allocator import read_bytes, read_snapshots
 from leakscope.allocator.analysis import analyse
+from leakscope.allocator.moment.reserved import rounded
 from leakscope.allocator.moment.room import Help, Remedy, Room, room_at, segment_size
 from leakscope.allocator.replaying import replay
 from leakscope.allocator.snapshot import Snapshot
@@ -23,6 +25,8 @@ from leakscope.report.snapshot.wording import room_texts
 
 Read = Callable[[Any], Snapshot]
 BASE = 1 << 40
+SHORT = [event("alloc", 5, 512), *freed(5, 512)]
+"""What was there for a moment."""
 REAL = ROOT.parent / "shared" / "snapshots"
 
 
@@ -49,6 +53,7 @@ def unwound(free: int, wanted: int = 30 * MIB) -> Any:
 def room_of(told: Snapshot) -> Room:
     (device,) = analyse(told).devices
     (failure,) = device.out_of_memory
+    assert failure.room is not None
     return failure.room
 
 
@@ -90,7 +95,7 @@ def test_idle_memory_of_another_stream_or_of_a_private_pool_is_no_room(read: Rea
         segment(block(BASE << 1, 50 * MIB, "inactive"), block((BASE << 1) + 50 * MIB, 2 * MIB), pool=(0, 3)),
         segment(block(BASE << 2, 4 * MIB, "inactive"), block((BASE << 2) + 4 * MIB, 2 * MIB)),
     ]
-    room = room_of(read(snapshot(there, [event("alloc", 5, 512), out_of_memory(20 * MIB, 0)])))
+    room = room_of(read(snapshot(there, [*SHORT, out_of_memory(20 * MIB, 0)])))
     assert (room.idle_bytes, room.largest_idle_bytes) == (84 * MIB, 4 * MIB)
     assert [(row.pool, row.stream, row.largest_idle_bytes) for row in room.pools] == [
         ((0, 3), 0, 50 * MIB),
@@ -119,9 +124,8 @@ def test_idle_memory_of_segments_for_small_requests_is_no_room_for_a_large_one(r
         segment(block(BASE, MIB), block(BASE + MIB, MIB, "inactive"), segment_type="small"),
         segment(block(BASE << 1, 19 * MIB), block((BASE << 1) + 19 * MIB, MIB >> 1, "inactive")),
     ]
-    trace = [event("alloc", 5, 512)]
-    large = room_of(read(snapshot(there, [*trace, out_of_memory(2 * MIB, 0)])))
-    small = room_of(read(snapshot(there, [*trace, out_of_memory(MIB, 0)])))
+    large = room_of(read(snapshot(there, [*SHORT, out_of_memory(2 * MIB, 0)])))
+    small = room_of(read(snapshot(there, [*SHORT, out_of_memory(MIB, 0)])))
     assert (large.needed_bytes, large.largest_idle_bytes) == (20 * MIB, MIB >> 1)
     assert (small.needed_bytes, small.largest_idle_bytes) == (2 * MIB, MIB)
 
@@ -146,6 +150,7 @@ def test_room_for_a_request_of_a_private_pool_is_that_pools(read: Read) -> None:
 def test_where_the_device_had_room_a_limit_of_the_process_refused(read: Read) -> None:
     (device,) = analyse(read(unwound(free=900 * MIB))).devices
     room = device.out_of_memory[0].room
+    assert room is not None
     assert (room.limited, room.missing_bytes) == (True, None)
     helps = helps_of(room)
     assert helps[Remedy.EMPTY_CACHE].enough is False
@@ -163,6 +168,67 @@ def test_an_expandable_segment_grows_by_pages_from_what_is_idle_at_its_end(read:
     trace = [event("alloc", BASE, 30 * MIB), out_of_memory(45 * MIB, 8 * MIB)]
     room = room_of(read(snapshot([held], trace)))
     assert (room.needed_bytes, room.missing_bytes) == (40 * MIB, 32 * MIB)
+
+
+def test_the_lowest_range_with_room_is_expanded_and_not_the_one_with_most_idle(read: Read) -> None:
+    def mapped(at: int, *sizes: int) -> dict[str, Any]:
+        return segment(
+            block(at, sizes[0] * MIB),
+            *(block(at + sizes[0] * MIB, size * MIB, "inactive") for size in sizes[1:]),
+            is_expandable=True,
+        )
+
+    def needed(hole: int, free: int = 0) -> Room:
+        there = [mapped(BASE, 40), mapped(BASE + (40 + hole) * MIB, 21, 19)]
+        trace = [event("alloc", BASE, 40 * MIB), event("alloc", BASE + (40 + hole) * MIB, 21 * MIB)]
+        return room_of(read(snapshot(there, [*trace, out_of_memory(110 * MIB, free * MIB)])))
+
+    assert needed(hole=200).needed_bytes == 120 * MIB, "from the first one's end on, where nothing is idle"
+    assert needed(hole=60).needed_bytes == 100 * MIB, "the hole is too small"
+    assert not needed(hole=60, free=110).limited
+
+
+def test_with_the_setting_on_even_a_first_segment_grows_by_pages(read: Read) -> None:
+    trace = [*SHORT, out_of_memory(12 * MIB, 14 * MIB)]
+    told = snapshot([], trace) | {"allocator_settings": {"expandable_segments": True}}
+    room = room_of(read(told))
+    assert (room.needed_bytes, room.missing_bytes, room.limited, room.expandable) == (20 * MIB, 6 * MIB, False, True)
+
+
+@pytest.mark.parametrize(("kind", "size", "asked"), [("small", 2, 0.5), ("large", 20, 12)])
+def test_a_setting_that_cannot_act_is_no_remedy(read: Read, kind: str, size: int, asked: float) -> None:
+    low, high = segment(block(BASE, MIB >> 4), block(BASE + (MIB >> 4), size * MIB - (MIB >> 4), "inactive")), 7
+    trace = [event("alloc", BASE, MIB >> 4), out_of_memory(int(asked * MIB), 0, stream=high)]
+    room = room_of(read(snapshot([low | {"segment_type": kind}], trace)))
+    assert helps_of(room)[Remedy.MAX_SPLIT_SIZE] == Help(Remedy.MAX_SPLIT_SIZE, 0, False)
+
+
+def test_without_a_release_in_the_trace_nothing_is_told_to_be_idle(read: Read) -> None:
+    trace = [
+        event("segment_alloc", BASE, 100 * MIB),
+        *(event("alloc", BASE, 80 * MIB) for _ in range(2)),
+        out_of_memory(100 * MIB, 0),
+    ]
+    there = [segment(block(BASE, 80 * MIB), block(BASE + 80 * MIB, 20 * MIB, "inactive"))]
+    (device,) = analyse(read(snapshot(there, trace))).devices
+    assert device.out_of_memory[0].room is None
+    assert room_texts(device.out_of_memory[0]) == ("no release was recorded, so what was idle then is not told",)
+
+
+def test_blocks_are_rounded_as_the_settings_say() -> None:
+    sizes = np.array([1, 512, 513, 1 << 20, (1 << 20) + 1, 1100 << 20, 1280 << 20, 1281 << 20], np.int64)
+    assert rounded(sizes).tolist() == [512, 512, 1024, 1 << 20, (1 << 20) + 512, 1100 << 20, 1280 << 20, 1281 << 20]
+    quarters = rounded(sizes, (4,) * 16).tolist()
+    assert quarters[:4] == [512, 512, 1024, 1 << 20] and quarters[4] == 5 << 18
+    assert quarters[5:] == [1280 << 20, 1280 << 20, 1536 << 20]
+    assert rounded(sizes, (0,) * 10 + (4,) + (0,) * 5).tolist()[4:6] == [(1 << 20) + 512, 1280 << 20]
+
+
+def test_of_many_failures_the_last_is_told_too(read: Read) -> None:
+    trace = [event("alloc", 5, 512), *(out_of_memory((30 - at) * MIB, 0) for at in range(20))]
+    (device,) = analyse(read(snapshot([], trace))).devices
+    asked = [failure.requested_bytes // MIB for failure in device.out_of_memory]
+    assert asked == [30, 29, 28, 27, 26, 25, 24, 11]
 
 
 def test_segments_are_as_large_as_torch_makes_them() -> None:
@@ -191,6 +257,7 @@ def test_at_every_moment_what_is_reserved_is_alive_or_idle(
     played, its = replay(told, 0), told.traces[0]
     at = data.draw(st.integers(0, len(trace) - 1))
     room = room_at(told, played, its, at)
+    assert room is not None
     reserved = int(played.reserved_curve[at])
     assert room.idle_bytes + int(played.curve[at]) == reserved == sum(row.reserved_bytes for row in room.pools)
 
@@ -207,7 +274,7 @@ def test_at_every_moment_what_is_reserved_is_alive_or_idle(
 def test_the_arithmetic_is_that_of_an_allocator_that_really_fails(
     asked: Sequence[tuple[int, int]], data: st.DataObject
 ) -> None:
-    device = CachingAllocator(capacity=120 * MIB)
+    device = CachingAllocator(capacity=120 * MIB, divisions=data.draw(st.sampled_from([0, 4])))
     alive: list[Piece] = []
     for size, stream in asked:
         if alive and data.draw(st.booleans()):
@@ -236,6 +303,7 @@ def test_of_real_files_the_last_moment_is_the_end(path: Path) -> None:
     (device,) = analyse(told).devices
     trace = told.traces[device.device]
     room = room_at(told, replay(told, device.device), trace, len(trace) - 1)
+    assert room is not None
     assert room.idle_bytes == device.fragmentation.inactive_bytes
     assert room.empty_bytes == device.fragmentation.releasable_bytes
     assert sum(row.reserved_bytes for row in room.pools) == device.reserved_bytes

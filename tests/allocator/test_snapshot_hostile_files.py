@@ -8,17 +8,21 @@ import random
 import struct
 import time
 import tracemalloc
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from support.snapshots.building import training
+from support.snapshots.building import block, event, frame, freed, segment, snapshot, training
 
 from leakscope.allocator import read_bytes
 from leakscope.allocator.analysis import analyse
-from leakscope.allocator.judging import compare, judge_snapshots
+from leakscope.allocator.judging import SnapshotsReport, compare, judge_snapshots
 from leakscope.allocator.load.plain_pickle import BUDGET_PER_BYTE, FREE_BUDGET, load_plain
 from leakscope.errors import Unreadable
+from leakscope.report.snapshot.as_html import snapshot_html
+from leakscope.report.snapshot.as_json import snapshot_json
+from leakscope.report.snapshot.as_text import snapshot_text
 
 
 class Exploit:
@@ -101,7 +105,32 @@ def test_memory_stays_a_small_multiple_of_a_sound_file(protocol: int) -> None:
     assert peak < 20 * len(data)
 
 
-SMALL = [pickle.dumps(training(6, keeps=True), 4), pickle.dumps(training(6, keeps=True, capacity=2), 2)]
+def newest() -> dict[str, Any]:
+    """With the fields that torch 2.8 to 2.15 added, a private pool, and a failure."""
+    data = training(6, keeps=True)
+    for number, item in enumerate(data["device_traces"][0]):
+        item |= {
+            "compile_context": f"Torch-Compiled Region: {number % 3}/0",
+            "user_metadata": "" if number % 2 else f"layer {number}",
+            "pool_id": (0, number % 2),
+            "forward_frames": [],
+        }
+    base = 1 << 40
+    data["device_traces"][0] += [
+        event("segment_alloc", base, 20 << 20, 9000, pool_id=(0, 1)),
+        event("alloc", base, 3 << 20, 9100, pool_id=(0, 1)),
+        event("oom", 0, 40 << 20, 9200, device_free=1 << 20, pool_id=(0, 1)),
+        *freed(base, 3 << 20, 9300),
+        event("segment_unmap", base, 20 << 20, 9400, pool_id=(0, 1)),
+    ]
+    return data
+
+
+SMALL = [
+    pickle.dumps(training(6, keeps=True), 4),
+    pickle.dumps(training(6, keeps=True, capacity=2), 2),
+    pickle.dumps(newest(), 4),
+]
 
 
 def examined(data: bytes) -> bool:
@@ -111,12 +140,13 @@ def examined(data: bytes) -> bool:
     except Unreadable as refused:
         assert "\n" not in str(refused)
         return False
-    judge_snapshots([report])
+    told = SnapshotsReport((report,), judge_snapshots([report]))
     compare(report, report)
+    assert snapshot_text(told) and snapshot_json(told) and snapshot_html(told)
     return True
 
 
-@pytest.mark.parametrize("which", [0, 1], ids=["protocol 4", "protocol 2"])
+@pytest.mark.parametrize("which", [0, 1, 2], ids=["protocol 4", "protocol 2", "newest fields"])
 def test_truncated_anywhere_is_refused(which: int) -> None:
     data = SMALL[which]
     assert examined(data)
@@ -124,7 +154,7 @@ def test_truncated_anywhere_is_refused(which: int) -> None:
 
 
 @settings(max_examples=300, deadline=2000, suppress_health_check=[HealthCheck.too_slow])
-@given(st.integers(0, 1), st.lists(st.tuples(st.integers(0, 10**6), st.integers(0, 255)), min_size=1, max_size=12))
+@given(st.integers(0, 2), st.lists(st.tuples(st.integers(0, 10**6), st.integers(0, 255)), min_size=1, max_size=12))
 def test_overwritten_bytes_never_crash(which: int, edits: list[tuple[int, int]]) -> None:
     data = bytearray(SMALL[which])
     for place, value in edits:
@@ -151,3 +181,33 @@ def test_flipped_bits_never_crash() -> None:
         for _ in range(choose.choice((1, 1, 4))):
             data[choose.randrange(len(data))] ^= 1 << choose.randrange(8)
         examined(bytes(data))
+
+
+@pytest.mark.parametrize("name", ["compile_context", "user_metadata"])
+def test_a_text_of_an_event_that_is_none_is_refused(name: str) -> None:
+    trace = [event("alloc", number << 20, 512, **{name: f"label {number}"}) for number in range(10)]
+    data = pickle.dumps(snapshot([], trace)).replace(b"label 7", b"label \xff")
+    with pytest.raises(Unreadable, match="no UTF-8"):
+        read_bytes("x", data)
+
+
+@pytest.mark.parametrize("name", ["forward_frames", "tomorrow"])
+def test_a_list_under_another_key_is_none_of_frames(name: str) -> None:
+    lines = ['  File "/me/model.py", line 7, in forward\n', "    x\n"]
+    trace = [event("alloc", number << 20, 512, frames=[frame("??", 0, "x")], **{name: lines}) for number in range(9)]
+    told = read_bytes("x", pickle.dumps(snapshot([], trace)))
+    assert len({told.stacks[number] for number in told.traces[0].stack.tolist()}) == 1
+
+
+def test_numbers_of_64_bits_are_read_of_segments_too() -> None:
+    top = 0xFFFF000000000000
+    held = segment(block(top, 512), pool=(0, 1), stream=1 << 63)
+    assert examined(pickle.dumps(snapshot([held], [event("alloc", top, 512, stream=1 << 63), event("oom", 0, 512)])))
+
+
+@pytest.mark.parametrize("number", [-3, (1 << 63) - 1])
+@pytest.mark.parametrize("name", ["device_free", "time_us"])
+def test_a_number_that_no_torch_writes_is_refused_of_every_event(name: str, number: int) -> None:
+    trace = [event("alloc", at << 20, 512, **{"device_free": 1, name: number if at == 8 else 1}) for at in range(9)]
+    with pytest.raises(Unreadable, match=f"a strange {name}"):
+        read_bytes("x", pickle.dumps(snapshot([], trace)))

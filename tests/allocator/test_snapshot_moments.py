@@ -187,6 +187,24 @@ def test_the_peak_of_a_pool_that_is_gone_by_the_end_is_told_where_events_name_it
     ]
 
 
+def test_a_pool_has_none_of_what_another_had_at_the_same_addresses(read: Read) -> None:
+    default, private = {"pool_id": (0, 0)}, {"pool_id": (0, 1)}
+    trace = [
+        event("alloc", 4096, 200, 1, **default),
+        *[part | default for part in freed(4096, 200, 2)],
+        event("alloc", 4096, 20, 3, **private),
+    ]
+    device = device_of(read(snapshot([segment(block(4096, 20), pool=(0, 1))], trace)))
+    assert [(told.pool, told.peak_bytes) for told in device.pools] == [((0, 1), 20)]
+
+
+def test_what_was_alive_before_a_region_was_alive_in_it(read: Read) -> None:
+    trace = [event("alloc", 4096, 100, 10), event("alloc", 8192, 7, 90)]
+    notes = [annotation("eval", 40), annotation("eval", 60, "END")]
+    device = device_of(read(snapshot([segment(block(4096, 100)), segment(block(8192, 7))], trace, notes=notes)))
+    assert [(region.peak_bytes, region.left_bytes) for region in device.regions] == [(100, 0)]
+
+
 def test_without_a_history_there_is_no_peak_and_kinds_are_those_of_the_end(read: Read) -> None:
     held = [segment(block(1 << (20 + at), 1 << at, frames=frames)) for at, frames in enumerate(STACKS.values())]
     for trace in ([], [event("snapshot", 0, 63)]):

@@ -71,8 +71,11 @@ _EXPECTED = {
     "frames": (ValueKind.GET, ValueKind.FRAMES, ValueKind.LIST),
     "pool_id": (ValueKind.GET, ValueKind.TUPLE),
     **dict.fromkeys(("compile_context", "user_metadata"), (ValueKind.GET, ValueKind.TEXT, ValueKind.CONSTANT)),
+    "forward_frames": (ValueKind.LIST, ValueKind.CONSTANT),
 }
 """Kinds that the value of a key may be of."""
+_UNKNOWN = frozenset(_SHAPES) - {ValueKind.FRAMES}
+"""The same of a key that is not read here."""
 
 
 @dataclass(frozen=True)
@@ -128,7 +131,7 @@ class EventLane:
         while (entry := _ENTRY.match(self.data, pos)) is not None:
             key = self.memo[_index(entry["key"])]
             kind = ValueKind(entry.lastgroup or "")
-            if type(key) is not str or key in seen or kind not in _EXPECTED.get(key, _SHAPES):
+            if type(key) is not str or key in seen or kind not in _EXPECTED.get(key, _UNKNOWN):
                 return
             seen.add(key)
             fields.append((key, kind, len(entry["key"])))
@@ -213,8 +216,11 @@ def _value(entry: re.Match[bytes]) -> Any:
 
 
 def text_in(written: bytes) -> str:
-    """The text of a value of kind `text`."""
-    return written[2:-1].decode("utf-8", "surrogatepass")
+    """The text of a value of kind `text`; raises Unreadable where it is none."""
+    try:
+        return written[2:-1].decode("utf-8", "surrogatepass")
+    except UnicodeDecodeError as error:
+        raise Unreadable("the pickle is damaged: a text in an event is no UTF-8") from error
 
 
 def pair_in(written: bytes) -> tuple[int, ...]:

@@ -24,6 +24,7 @@ from leakscope.allocator.snapshot import (
 )  # fmt: skip
 from leakscope.errors import Unreadable
 
+DIVISIONS = "roundup_power2_divisions"
 UNSET = -1
 """Stands for a number that the file does not have."""
 _STATE_CODES = {name: code for code, name in enumerate(STATES)} | {
@@ -66,6 +67,7 @@ def read_bytes(name: str, data: bytes) -> Snapshot:
         traces=tuple(traces),
         annotations=_annotations(_list(root, "external_annotations")),
         settings=_settings(root.get("allocator_settings")),
+        divisions=_divisions(root.get("allocator_settings")),
         host_segments=tuple(segment for item in host if (segment := _host_segment(item)) is not None),
         host_unknown=sum(_host_segment(item) is None for item in host),
         host_traces=_host_traces(_list(root, "host_traces"), plain, stacks),
@@ -101,10 +103,10 @@ def _segments(items: list[Any], stacks: StackTable) -> tuple[tuple[Segment, ...]
         segments.append(
             Segment(
                 device=whole_number(item, "device", "segment", 0, most=MAX_DEVICES - 1),
-                address=address,
+                address=wrapped(address),
                 total_size=whole_number(item, "total_size", "segment"),
                 kind=kind if type(kind) is str else "",
-                stream=whole_number(item, "stream", "segment", 0, -(1 << 63), 1 << 64),
+                stream=wrapped(whole_number(item, "stream", "segment", 0, -(1 << 63), 1 << 64)),
                 pool=_pool(item.get("segment_pool_id")),
                 expandable=item.get("is_expandable") is True,
             )
@@ -181,7 +183,22 @@ def _annotations(items: list[Any]) -> tuple[Annotation, ...]:
 def _settings(value: Any) -> dict[str, str]:
     if type(value) is not dict:
         return {}
-    return {key: str(setting)[:200] for key, setting in value.items() if type(setting) in (str, int, float, bool)}
+    told = {key: str(setting)[:200] for key, setting in value.items() if type(setting) in (str, int, float, bool)}
+    divisions = _divisions(value)
+    if divisions:
+        same = len(set(divisions)) == 1
+        sizes = (f"{1 << at}:{count}" for at, count in enumerate(divisions) if count > 1)
+        told[DIVISIONS] = str(divisions[0]) if same else ",".join(sizes)
+    return told
+
+
+def _divisions(settings: Any) -> tuple[int, ...]:
+    """The parts that a power of two is divided into, for requests of 1 MiB, 2 MiB, 4 MiB, ...; empty without."""
+    value = settings.get(DIVISIONS) if type(settings) is dict else None
+    if type(value) is not dict:
+        return ()
+    counts = tuple(value.get(str(1 << at), 0) for at in range(16))
+    return counts if all(type(n) is int and 0 <= n <= 1 << 16 for n in counts) and max(counts) > 1 else ()
 
 
 def _host_segment(item: Any) -> HostSegment | None:

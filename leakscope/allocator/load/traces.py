@@ -19,6 +19,7 @@ LARGEST_SIZE = 1 << 48
 
 MAX_DEVICES = 256
 """Devices of one process at the most, chosen: more is a damaged file."""
+_LARGEST_NUMBER = 1 << 62
 _REQUIRED: Any = object()
 _NO_CONTEXT = "N/A"
 """What torch writes as `compile_context` outside of compiled regions."""
@@ -64,6 +65,9 @@ def read_trace(device: int, items: Any, plain: Plain, stacks: StackTable) -> Tra
     action, size = columns["action"], columns["size"]
     if (size[action < OOM] < 0).any() or (size >= LARGEST_SIZE).any():
         raise Unreadable(f"the trace of device {device} holds an event whose size is no count of bytes")
+    for name in ("device_free", "time_us"):
+        if ((columns[name] < UNKNOWN) | (columns[name] > _LARGEST_NUMBER)).any():
+            raise Unreadable(f"the trace of device {device} holds an event with a strange {name}")
     if len(names.actions) > np.iinfo(np.uint8).max:
         raise Unreadable(
             f"the trace of device {device} holds {len(names.actions)} kinds of events, and torch knows {len(ACTIONS)}"
@@ -164,5 +168,5 @@ def _put_event(columns: dict[str, Ints], at: int, event: Any, names: _Names, sta
     if "stream" in event:
         columns["stream"][at] = wrapped(whole_number(event, "stream", "event", UNKNOWN, -(1 << 63), 1 << 64))
     for name in ("size", "device_free", "time_us"):
-        columns[name][at] = whole_number(event, name, "event", UNKNOWN, most=1 << 62)
+        columns[name][at] = whole_number(event, name, "event", UNKNOWN, most=_LARGEST_NUMBER)
     columns["frames"][at] = stacks.number(event.get("frames"), event.get("forward_frames"))

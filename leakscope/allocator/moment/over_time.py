@@ -36,7 +36,7 @@ class Region:
     left_bytes: int
     """What its last time left alive more than there was before."""
     peak_event: int
-    """The event within it after which most was alive; -1 where none is within it."""
+    """The event within it, or before it, after which most was alive."""
 
 
 class LabelKind(StrEnum):
@@ -88,70 +88,67 @@ def labelled(played: Replay, trace: Trace, peak: int) -> tuple[Labelled, ...]:
 
 
 def _labelled(played: Replay, texts: Sequence[str], kind: LabelKind, code: Indexes, peak: int) -> list[Labelled]:
-    mine = np.flatnonzero(code)
-    if not len(mine):
-        return []
-    label = code[mine]
-    dies = played.died[mine] < played.events
-    event = np.concatenate([played.born[mine], played.died[mine][dies]])
-    of = np.concatenate([label, label[dies]])
-    change = np.concatenate([played.sizes[mine], -played.sizes[mine][dies]])
-    order = np.lexsort((event, of))
-    alive = np.cumsum(change[order])
-    first = np.flatnonzero(np.diff(of[order], prepend=0))
-    before = np.append(0, alive[first[1:] - 1])
-    last = np.append(first[1:], len(order)) - 1
-    then = (played.born[mine] <= peak) & (played.died[mine] > peak)
-    width = len(texts)
-    at_peak, count = np.zeros(width, np.int64), np.bincount(label, minlength=width)
-    np.add.at(at_peak, label[then], played.sizes[mine][then])
-    rows = zip(
-        of[order][first].tolist(),
-        (np.maximum.reduceat(alive, first) - before).tolist(),
-        (alive[last] - before).tolist(),
-        strict=True,
-    )
+    then = (played.born <= peak) & (played.died > peak)
+    at_peak, count = np.zeros(len(texts), np.int64), np.bincount(code, minlength=len(texts))
+    np.add.at(at_peak, code[then], played.sizes[then])
     found = [
         Labelled(kind, texts[label], int(count[label]), highest, int(at_peak[label]), end)
-        for label, highest, end in rows
+        for label, (highest, end) in _levels(played, code, np.zeros(len(played.unknown_frees), np.int32)).items()
     ]
     return sorted(found, key=lambda row: (-row.peak_bytes, row.name))[:_MOST_REGIONS]
+
+
+def _levels(played: Replay, code: Indexes, lost: Indexes) -> dict[int, tuple[int, int]]:
+    """The most that was alive of each code but 0, and what is at the end; ghosts apart.
+
+    `code` of each allocation, `lost` of each release of what was made before the trace. Time is that of sorting.
+    """
+    dies = played.died < played.events
+    event = np.concatenate([played.born, played.died[dies], played.unknown_frees])
+    of = np.concatenate([code, code[dies], lost])
+    change = np.concatenate([played.sizes, -played.sizes[dies], -played.unknown_sizes])
+    order = np.lexsort((event, of))
+    order = order[of[order] > 0]
+    if not len(order):
+        return {}
+    there = np.zeros(int(of.max()) + 1, np.int64)
+    np.add.at(there, lost, played.unknown_sizes)
+    alive = np.cumsum(change[order])
+    first = np.flatnonzero(np.diff(of[order], prepend=0))
+    begin = there[of[order][first]] - np.append(0, alive[first[1:] - 1])
+    last = np.append(first[1:], len(order)) - 1
+    highest = np.maximum(there[of[order][first]], np.maximum.reduceat(alive, first) + begin)
+    rows = zip(of[order][first].tolist(), highest.tolist(), (alive[last] + begin).tolist(), strict=True)
+    return {number: (most, end) for number, most, end in rows}
 
 
 def pool_peaks(snapshot: Snapshot, played: Replay, trace: Trace) -> dict[tuple[int, int], int]:
     """The most that was alive in each private pool; before torch 2.12 of the segments alone that are there at the end,
     for an event did not name its pool.
     """
-    private = [s for s in snapshot.segments if s.device == played.device and s.pool != (0, 0)]
-    named = {pool for pool in trace.pools if pool != (0, 0)}
-    peaks: dict[tuple[int, int], int] = {}
-    for pool in sorted({segment.pool for segment in private} | named):
-        mine = [segment for segment in private if segment.pool == pool]
-        low = np.sort(np.array([segment.address for segment in mine], np.int64))
-        high = np.sort(np.array([segment.address + segment.total_size for segment in mine], np.int64))
-        made, lost, held = (
-            _within(address, low, high)
-            for address in (
-                trace.address[played.born],
-                trace.address[played.unknown_frees],
-                snapshot.blocks.address[played.ghosts],
-            )
-        )
-        if pool in named:
-            number = trace.pools.index(pool)
-            made |= trace.pool[played.born] == number
-            lost |= trace.pool[played.unknown_frees] == number
-        ghosts = int(snapshot.blocks.requested[played.ghosts[held]].sum())
-        peaks[pool] = int(_curve(played, made, lost).max(initial=0)) + ghosts
-    return peaks
+    segments = sorted((s for s in snapshot.segments if s.device == played.device), key=lambda each: each.address)
+    private = sorted(({segment.pool for segment in segments} | set(trace.pools)) - {(0, 0)})
+    code = {pool: number for number, pool in enumerate(private, 1)} | {(0, 0): 0}
+    low = np.array([segment.address for segment in segments], np.int64)
+    high = low + np.array([segment.total_size for segment in segments], np.int64)
+    # the last one is of what lies in no segment, and of what names no pool
+    of_segment = np.array([*(code[segment.pool] for segment in segments), 0], np.int32)
+    of_named = np.array([*(code[pool] for pool in trace.pools), 0], np.int32)
 
+    def codes(address: Ints, named: Indexes) -> Indexes:
+        at = np.searchsorted(low, address, "right") - 1
+        if len(segments):
+            at = np.where((at >= 0) & (address < high[at]), at, len(segments))
+        chosen: Indexes = np.where(named < 0, of_segment[at], of_named[named])
+        return chosen
 
-def _within(address: Ints, low: Ints, high: Ints) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-    if not len(low):
-        return np.zeros(len(address), np.bool_)
-    at = np.searchsorted(low, address, "right") - 1
-    inside: np.ndarray[tuple[int], np.dtype[np.bool_]] = (at >= 0) & (address < high[at])
-    return inside
+    made = codes(trace.address[played.born], trace.pool[played.born])
+    lost = codes(trace.address[played.unknown_frees], trace.pool[played.unknown_frees])
+    levels = _levels(played, made, lost)
+    ghosts = snapshot.blocks.address[played.ghosts]
+    there = np.zeros(len(private) + 1, np.int64)
+    np.add.at(there, codes(ghosts, np.full(len(ghosts), -1, np.int32)), snapshot.blocks.requested[played.ghosts])
+    return {pool: levels.get(code[pool], (0, 0))[0] + int(there[code[pool]]) for pool in private}
 
 
 def _curve(
@@ -182,13 +179,11 @@ def regions_of(played: Replay, trace: Trace, annotations: Sequence[Annotation]) 
             spans.setdefault(re.sub(r"\d+", "N", note.name), []).append((opened[note.name].pop(), note.time_us))
     regions = []
     for name, times in spans.items():
-        begin = np.searchsorted(trace.time_us, [low for low, _ in times])
-        end = np.searchsorted(trace.time_us, [high for _, high in times], "right")
-        highest = [
-            int(low + played.curve[low:high].argmax()) for low, high in zip(begin, end, strict=True) if low < high
-        ]
-        peak = max(highest, key=lambda event: int(played.curve[event]), default=-1)
-        first, last = int(begin[-1]), int(end[-1])
-        left = int(played.curve[last - 1] - (played.curve[first - 1] if first else 0)) if last > first else 0
-        regions.append(Region(name, len(times), int(played.curve[peak]) if highest else 0, left, peak))
+        # what was alive before the first event within it was alive in it too
+        begin = np.maximum(np.searchsorted(trace.time_us, [low for low, _ in times]) - 1, 0)
+        end = np.maximum(np.searchsorted(trace.time_us, [high for _, high in times], "right"), begin + 1)
+        highest = [int(low + played.curve[low:high].argmax()) for low, high in zip(begin, end, strict=True)]
+        peak = max(highest, key=lambda event: int(played.curve[event]))
+        left = int(played.curve[end[-1] - 1] - played.curve[begin[-1]])
+        regions.append(Region(name, len(times), int(played.curve[peak]), left, peak))
     return tuple(sorted(regions, key=lambda region: (-region.peak_bytes, region.name))[:_MOST_REGIONS])

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
-from leakscope.allocator.load.traces import wrapped
 from leakscope.allocator.replaying import Chosen, Replay
 from leakscope.allocator.snapshot import (
     INACTIVE,
@@ -63,67 +63,55 @@ def alive_in(layout: Layout, snapshot: Snapshot, played: Replay, trace: Trace, e
     The sizes of what was still there at the end are the file's own; those of the rest are what the allocator makes of
     a request.
     """
-    blocks, ghosts = snapshot.blocks, played.ghosts
-    used = np.flatnonzero(blocks.state != INACTIVE)
-    exact = dict(zip(blocks.address[used].tolist(), blocks.size[used].tolist(), strict=True))
-    traced = played.live_at(event)
-    lost = played.unknown_frees[played.unknown_frees > event]
-    address = np.concatenate([trace.address[played.born[traced]], blocks.address[ghosts], trace.address[lost]])
-    asked = np.concatenate([played.sizes[traced], blocks.size[ghosts], trace.size[lost]])
-    born = np.concatenate([played.born[traced], np.full(len(ghosts) + len(lost), -1)])
-    size = -(-np.maximum(asked, 1) // _ROUNDING) * _ROUNDING
-    kept = np.concatenate(
-        [played.died[traced] >= played.events, np.ones(len(ghosts), np.bool_), np.zeros(len(lost), np.bool_)]
-    )
-    known = np.zeros(len(size), np.bool_)
-    for at in np.flatnonzero(kept).tolist():
-        found = exact.get(int(address[at]))
-        if found is not None:
-            size[at], known[at] = found, True
+    blocks, ghosts, lost = snapshot.blocks, played.ghosts, played.unknown_frees
+    before = np.full(len(ghosts) + len(lost), -1)
+    address = np.concatenate([trace.address[played.born], blocks.address[ghosts], trace.address[lost]])
+    size = rounded(np.concatenate([played.sizes, blocks.size[ghosts], trace.size[lost]]), snapshot.divisions)
+    born = np.concatenate([played.born, before])
+    died = np.concatenate([played.died, np.full(len(ghosts), played.events), lost])
     order = np.argsort(address, kind="stable")
-    address, size, born, known = address[order], size[order], born[order], known[order]
+    address, size, born, died = address[order], size[order], born[order], died[order]
+    there = np.flatnonzero((born <= event) & (died > event))
+    own = np.array([segment.device == trace.device for segment in snapshot.segments], np.bool_)
+    used = np.flatnonzero((blocks.state != INACTIVE) & own[blocks.segment])
+    exact = dict(zip(blocks.address[used].tolist(), blocks.size[used].tolist(), strict=True))
+    for at in there[died[there] >= played.events].tolist():
+        size[at] = exact.get(int(address[at]), int(size[at]))
     unsplit = _setting(snapshot, "max_split_size")
-    spans = _Spans(
-        np.concatenate([trace.address[played.born], blocks.address[ghosts], trace.address[played.unknown_frees]]),
-        np.concatenate([played.born, np.full(len(ghosts) + len(played.unknown_frees), -1)]),
-        np.concatenate([played.died, np.full(len(ghosts), played.events), played.unknown_frees]),
-    )
-    for at, place in _doubtful(layout, address, size, known):
-        most = spans.next_start(int(address[at]), int(layout.high[place]), max(int(born[at]), 0)) - int(address[at])
+    for at, high in _doubtful(layout, address, size, there[died[there] < played.events]):
+        # what is free is always joined, so the allocator had all up to the next block then
+        low, upper = int(np.searchsorted(address, address[at], "right")), int(np.searchsorted(address, high))
+        then = (born[low:upper] < max(born[at], 0)) & (died[low:upper] > born[at])
+        most = int(address[low:upper][then].min(initial=high)) - int(address[at])
         if most - int(size[at]) <= SMALL_REQUEST or size[at] >= unsplit:
             size[at] = most
-    return Alive(address, size)
+    return Alive(address[there], size[there])
 
 
-class _Spans:
-    """From when to when something began at each address."""
-
-    def __init__(self, address: Ints, born: Chosen, died: Chosen) -> None:
-        order = np.argsort(address, kind="stable")
-        self._address, self._born, self._died = address[order], born[order], died[order]
-
-    def next_start(self, address: int, high: int, event: int) -> int:
-        """Where the next block began, up to `high`, when one was made at `address`: what is free is always joined, so
-        the allocator had all in between.
-        """
-        low, upper = np.searchsorted(self._address, [address + 1, high]).tolist()
-        there = (self._born[low:upper] < event) & (self._died[low:upper] > event)
-        return int(self._address[low:upper][there].min(initial=high))
+def rounded(size: Ints, divisions: Sequence[int] = ()) -> Ints:
+    """The sizes of the blocks for requests (round_size; with `divisions`, roundup_power2_next_division)."""
+    asked = np.maximum(size, 1)
+    plain: Ints = -(-asked // _ROUNDING) * _ROUNDING
+    if not divisions:
+        return plain
+    floor = 1 << np.frexp(asked.astype(np.float64))[1].astype(np.int64) - 1
+    number = np.clip(np.frexp(asked.astype(np.float64))[1] - 21, 0, len(divisions) - 1)
+    parts = np.array(divisions, np.int64)[number]
+    part = np.maximum(floor // np.maximum(parts, 1), 1)
+    divided = -(-asked // part) * part
+    return np.where((parts > 1) & (asked > _ROUNDING * parts), divided, plain)
 
 
-def _doubtful(layout: Layout, address: Ints, size: Ints, known: npt.NDArray[np.bool_]) -> list[tuple[int, int]]:
-    """(block, its stretch) of those that may be larger than what was asked for: in a segment for large requests, with
-    idle memory behind them. Small and expandable ones are split to the last 512 bytes (should_split).
+def _doubtful(layout: Layout, address: Ints, size: Ints, chosen: Chosen) -> list[tuple[int, int]]:
+    """(block, end of its stretch) of those of `chosen` that may be larger than what was asked for: in segments for
+    large requests. Small and expandable ones are split to the last 512 bytes (should_split).
     """
-    place = np.searchsorted(layout.low, address, "right") - 1
-    after = np.append(address[1:], np.iinfo(np.int64).max)
-    rows = []
-    for at in np.flatnonzero(~known & (place >= 0)).tolist():
-        its = int(place[at])
-        end = int(address[at] + size[at])
-        if not layout.small[its] and not layout.expandable[its] and end < min(int(after[at]), int(layout.high[its])):
-            rows.append((at, its))
-    return rows
+    if not len(layout.low):
+        return []
+    place = np.searchsorted(layout.low, address[chosen], "right") - 1
+    inside = (place >= 0) & (address[chosen] + size[chosen] < layout.high[place])
+    whole = inside & ~layout.small[place] & ~layout.expandable[place]
+    return list(zip(chosen[whole].tolist(), layout.high[place[whole]].tolist(), strict=True))
 
 
 def _setting(snapshot: Snapshot, name: str) -> int:
@@ -141,7 +129,7 @@ def layout_at(snapshot: Snapshot, trace: Trace, event: int) -> Layout:
     later = np.arange(len(trace)) > event
     taken = np.flatnonzero(later & np.isin(trace.action, (SEGMENT_ALLOC, SEGMENT_MAP)))
     given = np.flatnonzero(later & np.isin(trace.action, (SEGMENT_FREE, SEGMENT_UNMAP)))
-    low = np.array([wrapped(segment.address) for segment in segments], np.int64)
+    low = np.array([segment.address for segment in segments], np.int64)
     high = low + np.array([segment.total_size for segment in segments], np.int64)
     lows = np.concatenate([low, trace.address[given], trace.address[taken]])
     highs = np.concatenate([high, (trace.address + trace.size)[given], (trace.address + trace.size)[taken]])
@@ -167,13 +155,14 @@ def _stretches(
 ) -> Layout:
     """Pieces side by side that belong to one segment, or that can be expanded into each other, as one."""
     pools = tuple(sorted({segment.pool for segment in segments} | {DEFAULT_POOL} | set(trace.pools)))
+    index = {pool: at for at, pool in enumerate(pools)}
     expandable = np.concatenate(
         [np.array([segment.expandable for segment in segments], np.bool_), trace.action == SEGMENT_UNMAP]
     )
     stream = np.concatenate([np.array([segment.stream for segment in segments], np.int64), trace.stream])
     # before torch 2.12 an event did not name its pool: what was given back is then taken for the default pool's
-    number = np.array([*(pools.index(named) for named in trace.pools), pools.index(DEFAULT_POOL)], np.int64)
-    pool = np.concatenate([np.array([pools.index(segment.pool) for segment in segments], np.int64), number[trace.pool]])
+    number = np.array([*(index[named] for named in trace.pools), index[DEFAULT_POOL]], np.int64)
+    pool = np.concatenate([np.array([index[segment.pool] for segment in segments], np.int64), number[trace.pool]])
     small = np.concatenate([np.array([segment.kind == "small" for segment in segments], np.bool_), _was_small(trace)])
     at = np.flatnonzero(covered & (owner >= 0))
     own = owner[at]
@@ -209,12 +198,12 @@ def gaps(layout: Layout, alive: Alive) -> tuple[Ints, Ints, Ints]:
     inside: Chosen = np.flatnonzero(place >= 0)
     inside = inside[address[inside] < layout.high[place[inside]]]
     place, begin = place[inside], address[inside]
-    end = np.minimum(begin + size[inside], layout.high[place])
-    held = np.zeros(count, np.int64)
-    np.add.at(held, place, end - begin)
-    largest = np.zeros(count, np.int64)
+    # blocks do not overlap, but those of a damaged file may
+    end = np.maximum.accumulate(np.minimum(begin + size[inside], layout.high[place]))
     opens = np.diff(place, prepend=-1) != 0
     before = np.where(opens, layout.low[place], np.append(0, end[:-1]) if len(end) else end)
+    held, largest = np.zeros(count, np.int64), np.zeros(count, np.int64)
+    np.add.at(held, place, end - np.maximum(begin, before))
     np.maximum.at(largest, place, begin - before)
     closes = np.flatnonzero(np.append(opens[1:], True)) if len(place) else np.zeros(0, np.intp)
     width = layout.high - layout.low

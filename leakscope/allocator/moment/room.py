@@ -111,12 +111,16 @@ class _Request:
         return brought + self.free >= needed
 
 
-def room_at(snapshot: Snapshot, played: Replay, trace: Trace, event: int) -> Room:
-    """The memory at `event`, the failure of an allocation; linear in events and blocks, but for sorting."""
+def room_at(snapshot: Snapshot, played: Replay, trace: Trace, event: int) -> Room | None:
+    """The memory at `event`, the failure of an allocation; None where no release was recorded, so that nothing tells
+    what was idle.
+    """
+    if played.freed_by is None and (played.died < played.events).any():
+        return None
     layout = layout_at(snapshot, trace, event)
     idle, largest, tail = gaps(layout, alive_in(layout, snapshot, played, trace, event))
     empty = idle == layout.high - layout.low
-    request = _request(layout, trace, event, tail)
+    request = _request(snapshot, layout, trace, event, tail)
     rows = []
     for number, pool in enumerate(layout.pools):
         for its in np.unique(layout.stream[layout.pool == number]).tolist():
@@ -131,9 +135,10 @@ def room_at(snapshot: Snapshot, played: Replay, trace: Trace, event: int) -> Roo
         idle_bytes=int(idle.sum()),
         largest_idle_bytes=int(largest[request.fits].max(initial=0)),
         empty_bytes=int(idle[empty].sum()),
-        expandable=bool(layout.expandable.any()),
+        expandable=uses_expandable(snapshot, layout),
         pools=tuple(sorted(rows, key=lambda row: (-row.reserved_bytes, row.pool, row.stream))),
-        helps=_helps(layout, request, idle, empty, _forward_bytes(snapshot, played, event)),
+        helps=_helps(layout, request, idle, empty, uses_expandable(snapshot, layout))
+        + _smaller_batch(request, _forward_bytes(snapshot, played, event)),
     )
 
 
@@ -150,44 +155,62 @@ def _rounded(count: int, unit: int) -> int:
     return -(-count // unit) * unit
 
 
-def _request(layout: Layout, trace: Trace, event: int, tail: Ints) -> _Request:
+def _request(snapshot: Snapshot, layout: Layout, trace: Trace, event: int, tail: Ints) -> _Request:
     size, stream = max(int(trace.size[event]), 0), int(trace.stream[event])
-    named = int(trace.pool[event])
-    own = np.array([pool == (DEFAULT_POOL if named < 0 else trace.pools[named]) for pool in layout.pools], np.bool_)
-    own_pool = own[layout.pool]
+    named, found = int(trace.pool[event]), int(trace.device_free[event])
+    own_pool = layout.pool == layout.pools.index(DEFAULT_POOL if named < 0 else trace.pools[named])
     small = size <= SMALL_REQUEST
     fits = own_pool & ((layout.stream == stream) | (stream == UNKNOWN)) & (layout.small == small)
-    needed, free = segment_size(size), int(trace.device_free[event])
-    if (layout.expandable & fits).any():  # it grows by whole pages, and what is idle at its end counts
+    free = None if found == UNKNOWN else found
+    needed = segment_size(size)
+    if uses_expandable(snapshot, layout):
         page = SMALL_SEGMENT if small else LARGE_SEGMENT
-        needed = _rounded(max(size - int(tail[layout.expandable & fits].max()), 1), page)
-    return _Request(size, needed, None if free == UNKNOWN else free, own_pool, fits)
+        needed = _rounded(max(size - _first_tail(layout, tail, layout.expandable & fits, size), 1), page)
+        if free is not None and free >= needed:  # what is idle at the end may not have counted
+            needed = _rounded(max(size, 1), page)
+    return _Request(size, needed, free, own_pool, fits)
+
+
+def uses_expandable(snapshot: Snapshot, layout: Layout) -> bool:
+    """Whether segments could be expanded."""
+    return bool(layout.expandable.any()) or snapshot.settings.get("expandable_segments") == "True"
+
+
+def _first_tail(layout: Layout, tail: Ints, chosen: npt.NDArray[np.bool_], size: int) -> int:
+    """Idle bytes before the lowest unmapped range with room for a request (find_expandable_block); 0 where none is."""
+    places = np.flatnonzero(chosen)
+    holes = np.append(layout.low[places[1:]] - layout.high[places[:-1]], np.iinfo(np.int64).max >> 1)
+    enough = np.flatnonzero(tail[places] + holes[: len(places)] >= size)
+    return int(tail[places[enough[0]]]) if len(enough) else 0
 
 
 def _helps(
-    layout: Layout, request: _Request, idle: Ints, empty: npt.NDArray[np.bool_], forward_bytes: int
+    layout: Layout, request: _Request, idle: Ints, empty: npt.NDArray[np.bool_], expandable: bool
 ) -> tuple[Help, ...]:
-    """What each remedy brings at the most; whether that is enough."""
-    default = np.array([pool == DEFAULT_POOL for pool in layout.pools], np.bool_)[layout.pool]
+    """What each setting brings at the most; whether that is enough."""
+    default = layout.pool == layout.pools.index(DEFAULT_POOL)
     emptied = int(idle[empty & default].sum())
     own_idle = int(idle[request.own_pool].sum())
-    joined = 0 if layout.expandable.any() else own_idle
+    joined = 0 if expandable else own_idle
     width = layout.high - layout.low
-    # held by pieces alone that are smaller than what was asked for: it would not have been split for them
-    held = width - idle
-    split = request.own_pool & ~empty & ~layout.expandable & (width >= request.bytes) & (held < request.bytes)
-    unsplit = int(width[split].max(initial=0))
+    # held by pieces alone that are smaller than what was asked for: it would not have been split for them. The setting
+    # is for sizes above 20 MiB (CUDAAllocatorConfig.cpp)
+    may_split = request.own_pool & ~empty & ~layout.expandable & ~layout.small & (width > LARGE_SEGMENT)
+    unsplit = int(width[may_split & (width >= request.bytes) & (width - idle < request.bytes)].max(initial=0))
     # what kept it needs room elsewhere, so all that was idle must make up for it
     instead = request.fits_with(own_idle, request.bytes) if unsplit else False
-    helps = [
+    return (
         Help(Remedy.EMPTY_CACHE, emptied, request.fits_with(emptied, request.needed)),
         Help(Remedy.EXPANDABLE_SEGMENTS, joined, request.fits_with(joined, request.bytes)),
         Help(Remedy.MAX_SPLIT_SIZE, unsplit, instead),
-    ]
-    if request.free is not None and forward_bytes:
-        short = request.needed - (0 if request.limited else request.free)
-        helps.append(Help(Remedy.SMALLER_BATCH, short, short <= forward_bytes, forward_bytes))
-    return tuple(helps)
+    )
+
+
+def _smaller_batch(request: _Request, forward_bytes: int) -> tuple[Help, ...]:
+    if request.free is None or not forward_bytes:
+        return ()
+    short = request.needed - (0 if request.limited else request.free)
+    return (Help(Remedy.SMALLER_BATCH, short, short <= forward_bytes, forward_bytes),)
 
 
 def _forward_bytes(snapshot: Snapshot, played: Replay, event: int) -> int:

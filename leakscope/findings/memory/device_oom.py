@@ -41,7 +41,7 @@ def device_failures(rank: Rank) -> tuple[RunFacts, ...]:
     look = next((k for k in rank.looks if k.occasion == Occasion.OOM and k.step == row.step), None)
     if look is not None and row.looked:
         facts.append(alive_then(rank, look, rank.number))
-    then = _in_snapshot(rank, row)
+    then = _in_snapshot(rank, row) if row.looked else None  # a snapshot is written at a look alone
     return (*facts, RoomThen(rank=rank.number, failure=then)) if then is not None else tuple(facts)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -28,6 +29,8 @@ _COLOURS = (
 _KINDS = dict(zip(map(str, Category), (*_COLOURS[1:7], _COLOURS[7]), strict=True))
 """Of each category; what is unknown is grey."""
 _OPACITY = 0.45
+_CLOSE = 130
+"""Pixels between two moments below which they share a text."""
 _INK, _FAINT, _RULE = "light-dark(#111827, #e4e9f0)", "light-dark(#4b5563, #9aa7b8)", "light-dark(#e5e7eb, #323b47)"
 _RESERVED, _FAILURE = "light-dark(#9ca3af, #8390a3)", "light-dark(#b91c1c, #ff8a7d)"
 
@@ -66,7 +69,7 @@ def one_device(label: str, device: DeviceReport) -> Markup | None:
         *_areas(line, widest, highest),
         _line(line.event, line.alive, widest, highest, _COLOURS[0], ""),
         _line(line.event, line.reserved, widest, highest, _RESERVED, "5 4"),
-        *(part for mark in marks for part in _marked(mark, widest)),
+        *_marked(marks, widest),
     ]
     rows = [(f"{label}: alive", _COLOURS[0], 1.0), ("reserved", _RESERVED, 1.0)]
     rows += [(kind, _KINDS[kind], _OPACITY) for kind in reversed(tuple(line.categories))]
@@ -117,15 +120,27 @@ def _event_texts(line: Timeline, widest: float) -> list[str]:
     return texts
 
 
-def _marked(mark: Mark, widest: float) -> list[str]:
-    x = _x(mark.event, widest)
-    anchor = "end" if mark.event > widest / 2 else "start"
-    return [
-        f'<line x1="{x:.1f}" x2="{x:.1f}" y1="{_TOP}" y2="{_HEIGHT - _BOTTOM}" style="stroke: {mark.colour}" '
-        'stroke-width="1" stroke-dasharray="2 3"/>',
-        f'<text x="{x + (-5 if anchor == "end" else 5):.1f}" y="{_TOP - 5}" text-anchor="{anchor}" '
-        f'style="fill: {_INK}">{mark.text}</text>',
-    ]
+def _marked(marks: Sequence[Mark], widest: float) -> list[str]:
+    """A line for each, and a text for those that stand close together."""
+    parts = []
+    groups: list[list[Mark]] = []
+    for mark in sorted(marks, key=lambda mark: mark.event):
+        x = _x(mark.event, widest)
+        parts.append(
+            f'<line x1="{x:.1f}" x2="{x:.1f}" y1="{_TOP}" y2="{_HEIGHT - _BOTTOM}" style="stroke: {mark.colour}" '
+            'stroke-width="1" stroke-dasharray="2 3"/>'
+        )
+        if groups and x - _x(groups[-1][0].event, widest) < _CLOSE:
+            groups[-1].append(mark)
+        else:
+            groups.append([mark])
+    for group in groups:
+        counts = Counter(mark.text for mark in group)
+        text = ", ".join(f"{text} ({count} times)" if count > 1 else text for text, count in counts.items())
+        anchor, by = ("end", -5) if group[0].event > widest / 2 else ("start", 5)
+        x = _x(group[0].event, widest) + by
+        parts.append(f'<text x="{x:.1f}" y="{_TOP - 5}" text-anchor="{anchor}" style="fill: {_INK}">{text}</text>')
+    return parts
 
 
 def _x(at: float, widest: float) -> float:

@@ -15,6 +15,8 @@ from leakscope.verdict import Verdict
 
 _MOST_STREAMS = 4
 """Streams told at the most, chosen."""
+_MOST_POOLS = 8
+"""Private pools told at the most, chosen."""
 _PRESET = {"pinned_num_register_threads": "1"}
 """Settings of torch that are not off unasked (c10/cuda/CUDAAllocatorConfig.h)."""
 _ANSWERS = {
@@ -23,6 +25,7 @@ _ANSWERS = {
     None: "whether that is enough is not told",
 }
 """Whether a remedy would have helped, in words."""
+_NO_RELEASES = "no release was recorded, so what was idle then is not told"
 _MOST_SITES = 3
 """Places told in the first line, chosen."""
 
@@ -134,9 +137,10 @@ def facts(device: DeviceReport) -> tuple[tuple[str, str], ...]:
     if len(device.streams) > 1:
         peaks = [f"{bytes_text(peak.peak_bytes)} on {peak.stream}" for peak in device.streams[:_MOST_STREAMS]]
         rows.append(("stream peaks", ", ".join(peaks)))
-    rows += [
-        (f"private pool {pool.pool[0]},{pool.pool[1]}", _pool(pool)) for pool in device.pools if pool.pool != (0, 0)
-    ]
+    private = sorted((pool for pool in device.pools if pool.pool != (0, 0)), key=lambda pool: -pool.peak_bytes)
+    rows += [(f"private pool {pool.pool[0]},{pool.pool[1]}", _pool(pool)) for pool in private[:_MOST_POOLS]]
+    if len(private) > _MOST_POOLS:
+        rows.append(("private pools", f"{len(private) - _MOST_POOLS} more, smaller ones"))
     if device.growth.marker:
         growth = device.growth
         how = f"inferred, as allocations repeat themselves from {growth.marker} on"
@@ -212,7 +216,10 @@ def failure_lines(device: DeviceReport) -> tuple[str, ...]:
 
 def room_texts(failure: OutOfMemory) -> tuple[str, ...]:
     """The arithmetic of one failure, line by line: what was missing, what lay idle, what would have helped."""
-    room, lines = failure.room, list(_missing_and_idle(failure))
+    room = failure.room
+    if room is None:
+        return (_NO_RELEASES,)
+    lines = list(_missing_and_idle(failure, room))
     if len(room.pools) > 1:
         lines += [
             f"{_pool_name(row.pool)}, stream {row.stream}: {bytes_text(row.reserved_bytes)} reserved, "
@@ -224,7 +231,9 @@ def room_texts(failure: OutOfMemory) -> tuple[str, ...]:
 
 def room_in_short(failure: OutOfMemory) -> str:
     """The same in one sentence, without the pools and how each remedy works."""
-    parts = list(_missing_and_idle(failure))
+    if failure.room is None:
+        return _NO_RELEASES
+    parts = list(_missing_and_idle(failure, failure.room))
     for enough, answer in _ANSWERS.items():
         helps = [f"{_name(each)} ({bytes_text(each.bytes)})" for each in failure.room.helps if each.enough is enough]
         if helps:
@@ -236,8 +245,8 @@ def _name(remedy: Help) -> str:
     return "a smaller batch" if remedy.remedy == Remedy.SMALLER_BATCH else str(remedy.remedy)
 
 
-def _missing_and_idle(failure: OutOfMemory) -> tuple[str, str]:
-    room, free = failure.room, bytes_text(failure.device_free_bytes)
+def _missing_and_idle(failure: OutOfMemory, room: Room) -> tuple[str, str]:
+    free = bytes_text(failure.device_free_bytes)
     return (
         f"to be reserved {bytes_text(room.needed_bytes)}, device free {free}{_lack(room)}",
         f"idle {bytes_text(room.idle_bytes)} of {bytes_text(failure.reserved_bytes)} reserved, largest piece for the "

@@ -12,7 +12,10 @@ from typing import Any
 import pytest
 from support.devices.fake_device import block, segment
 from support.recorded_rows import rows
+from support.snapshots.building import event, snapshot
 
+from leakscope.allocator import read_bytes
+from leakscope.allocator.analysis import analyse
 from leakscope.capture.device import counters as device
 from leakscope.findings import judge
 from leakscope.findings.ledger import LineKind, by_kind
@@ -197,6 +200,26 @@ def test_the_failure_that_ended_the_script_opens_the_report_and_one_that_was_cau
     assert "when the allocation failed, storages of 8.00 MiB were alive" in texts[2]
     (caught,) = [finding for finding in told.findings if finding.rule == "allocator"]
     assert "ran out once and the script went on" in title(caught)
+
+
+@pytest.mark.parametrize(("name", "looked", "told"), [
+    ("cuda_oom_000008.pickle", True, True),
+    ("cuda_oom_000008.pickle", False, False),
+    ("cuda_oom_000002.pickle", True, False),
+])  # fmt: skip
+def test_the_arithmetic_is_that_of_the_failure_that_ended_the_script(name: str, looked: bool, told: bool) -> None:
+    trace = [event("oom", 0, size * GIB, device_free=MIB) for size in (9, 2)]
+    report = analyse(read_bytes(name, pickle.dumps(snapshot([], trace))))
+    dead = ended_by_memory()
+    last = replace(dead.device_failures[-1], looked=looked)
+    dead = replace(dead, snapshots=(report,), device_failures=(*dead.device_failures[:-1], last))
+    texts = [text for text in run_text(judge(run_of(dead)).out_of_memory) if "to be reserved" in text]
+    assert len(texts) == told
+    assert all(
+        "to be reserved 2.00 GiB, device free 1.00 MiB: short by 2.00 GiB; idle 0 B of 0 B reserved" in text
+        and text.endswith("not enough: empty_cache (0 B), expandable_segments (0 B), max_split_size_mb (0 B).")
+        for text in texts
+    )
 
 
 def test_an_error_of_the_hosts_is_not_laid_to_a_failure_that_was_caught_steps_before() -> None:

@@ -57,6 +57,8 @@ class CachingAllocator:
     """A device of `capacity` bytes and the allocator on it."""
 
     capacity: int
+    divisions: int = 0
+    """`roundup_power2_divisions`, the same for every size."""
     segments: list[Reserved] = field(default_factory=list)
     trace: list[dict[str, Any]] = field(default_factory=list)
     failure: State | None = None
@@ -68,7 +70,7 @@ class CachingAllocator:
 
     def allocate(self, requested: int, stream: int = 0) -> Piece | None:
         """A block for a request; None, and `failure`, where there is no room."""
-        size = max(-(-requested // 512) * 512, 512)
+        size = self._rounded(requested)
         small = size <= MIB
         found = self._best_fit(size, stream, small)
         if found is None:
@@ -115,7 +117,8 @@ class CachingAllocator:
 
     def snapshot(self) -> dict[str, Any]:
         """What torch would dump."""
-        return snapshot(
+        counts = {str(1 << at): self.divisions for at in range(16)}
+        return {"allocator_settings": {"roundup_power2_divisions": counts}} | snapshot(
             [
                 segment(
                     *(
@@ -129,6 +132,12 @@ class CachingAllocator:
             ],
             self.trace,
         )
+
+    def _rounded(self, requested: int) -> int:
+        if self.divisions > 1 and requested > 512 * self.divisions:
+            part = (1 << requested.bit_length() - 1) // self.divisions
+            return -(-requested // part) * part
+        return max(-(-requested // 512) * 512, 512)
 
     def _best_fit(self, size: int, stream: int, small: bool) -> tuple[Reserved, Piece] | None:
         free = [
