@@ -148,10 +148,18 @@ def _concerns(snapshot: SnapshotReport, device: DeviceReport) -> list[Concern]:
         concerns.append(
             Concern(ConcernKind.PENDING_FREES, *origin, device.pending.bytes, site, of_bytes=device.reserved_bytes)
         )
-    stuck = device.fragmentation.stuck_bytes
-    if stuck >= max(_MIN_STUCK_BYTES, _STUCK_SHARE * device.reserved_bytes):
-        concerns.append(Concern(ConcernKind.FRAGMENTATION, *origin, stuck, of_bytes=device.reserved_bytes))
+    stuck, reserved = _stuck(device)
+    if stuck >= max(_MIN_STUCK_BYTES, _STUCK_SHARE * reserved):
+        concerns.append(Concern(ConcernKind.FRAGMENTATION, *origin, stuck, of_bytes=reserved))
     return concerns
+
+
+def _stuck(device: DeviceReport) -> tuple[int, int]:
+    """Bytes stuck between live blocks and reserved: at the failure, for what is stuck after it the script has left."""
+    for failure in device.out_of_memory[:1]:
+        stuck = 0 if failure.room is None else failure.room.idle_bytes - failure.room.empty_bytes
+        return stuck, failure.reserved_bytes
+    return device.fragmentation.stuck_bytes, device.reserved_bytes
 
 
 def _unjudged(device: DeviceReport) -> str:

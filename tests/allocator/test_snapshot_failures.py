@@ -17,6 +17,7 @@ from support.snapshots.caching_allocator import KIB, MIB, CachingAllocator, Piec
 
 from leakscope.allocator import read_bytes, read_snapshots
 from leakscope.allocator.analysis import analyse
+from leakscope.allocator.judging import judge_snapshots
 from leakscope.allocator.moment.reserved import rounded
 from leakscope.allocator.moment.room import Help, Remedy, Room, room_at, segment_size
 from leakscope.allocator.replaying import replay
@@ -229,6 +230,22 @@ def test_of_many_failures_the_last_is_told_too(read: Read) -> None:
     (device,) = analyse(read(snapshot([], trace))).devices
     asked = [failure.requested_bytes // MIB for failure in device.out_of_memory]
     assert asked == [30, 29, 28, 27, 26, 25, 24, 11]
+
+
+@pytest.mark.parametrize("held", [1, 60])
+def test_what_is_stuck_is_told_of_the_failure_and_not_of_what_the_script_left(read: Read, held: int) -> None:
+    low = BASE + held * MIB
+    trace = [
+        event("alloc", BASE, held * MIB),
+        event("alloc", low, (100 - held) * MIB),
+        *(freed(low, (100 - held) * MIB) if held == 1 else ()),
+        out_of_memory(300 * MIB, 0),
+        *(freed(low, (100 - held) * MIB) if held != 1 else ()),
+    ]
+    there = [segment(block(BASE, held * MIB), block(low, (100 - held) * MIB, "inactive"))]
+    concerns = judge_snapshots([analyse(read(snapshot(there, trace)))]).concerns
+    stuck = [concern.bytes for concern in concerns if concern.kind == "fragmentation"]
+    assert stuck == ([99 * MIB] if held == 1 else []), "40 MiB of the second were let go when it had failed"
 
 
 def test_segments_are_as_large_as_torch_makes_them() -> None:

@@ -129,7 +129,7 @@ def facts(device: DeviceReport) -> tuple[tuple[str, str], ...]:
         ("peak", peak_text(device)),
         ("by kind", _kinds_told(device)) if device.peak_categories else ("", ""),
         ("reserved", f"{bytes_text(device.reserved_bytes)} in {device.segments} segments"),
-        ("fragmentation", _fragmentation(device.fragmentation)),
+        ("fragmentation", _fragmentation(device.fragmentation) + (" (at the end)" if device.out_of_memory else "")),
     ]
     if device.pending.blocks or device.pending.requests or device.pending.highest_bytes:
         at_end = f"{bytes_text(device.pending.bytes)} in {device.pending.blocks} blocks at the end"
