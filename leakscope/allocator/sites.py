@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import lru_cache
 
 from leakscope.allocator.snapshot import NO_FRAMES, NOT_RECORDED, Frame, Stack
 
@@ -32,6 +33,10 @@ _PLUMBING = re.compile(
     r"unwind|CapturedTraceback|gather_with_cpp|CachingAllocator|PyEval|_PyObject|_PyFunction|PyObject_|wrapper_|"
     r"empty_generic|empty_cuda|empty_strided_cuda|c10::|^_?start$|^main$|__libc|clone|^$|\?\?"
 )
+
+
+_FILES = 4096
+"""Files whose kind is remembered, chosen: a snapshot asks for each of them in thousands of stacks."""
 
 
 class SiteKind(StrEnum):
@@ -140,11 +145,13 @@ def callers_of(stack: Stack, most: int) -> tuple[str, ...]:
     return tuple(_short(frame) for frame in own[1 : most + 1])
 
 
+@lru_cache(_FILES)
 def is_ours(filename: str) -> bool:
     """Whether a file is leakscope's own: it stands on the stacks of what it watched, and has made none of it."""
     return _OURS.search(filename.replace("\\", "/")) is not None
 
 
+@lru_cache(_FILES)
 def python_kind(filename: str) -> SiteKind:
     """Whose line a Python file is; UNKNOWN for what is none."""
     path = filename.replace("\\", "/")
