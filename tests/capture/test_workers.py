@@ -69,10 +69,7 @@ def unique_of(loader_iterator: Any) -> list[int]:
 def until_ahead(iterator: Any) -> None:
     """Waits until the workers have done all they were given: they are equally far ahead on a busy machine too."""
     until = time.monotonic() + 30
-    while (
-        iterator._worker_result_queue.qsize() + sum(len(info) > 1 for info in iterator._task_info.values())
-        < iterator._tasks_outstanding
-    ):
+    while iterator._worker_result_queue.qsize() < iterator._tasks_outstanding:
         assert time.monotonic() < until
 
 

@@ -1,0 +1,21 @@
+"""What tests of an allocation that fails share."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from leakscope.allocator.analysis import analyse
+from leakscope.allocator.moment.room import Room
+from leakscope.allocator.snapshot import Snapshot
+from support.snapshots.building import event
+
+
+def out_of_memory(size: int, free: int, stream: int = 0) -> Any:
+    return event("oom", 0, size, device_free=free, stream=stream)
+
+
+def room_of(told: Snapshot) -> Room:
+    (device,) = analyse(told).devices
+    (failure,) = device.out_of_memory
+    assert failure.room is not None
+    return failure.room
