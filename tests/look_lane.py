@@ -2,9 +2,9 @@
 
     python tests/look_lane.py [--beside N] [PYTEST OPTION...]
 
-A look describes all that is alive in its process. In one that has collected and run the whole suite that is three times
-as much as in a fresh one, and takes ten times as long. Prints what pytest says of files that fail, how long each took,
-and a line with the sums; ends with 1 where a test failed.
+A look describes all that is alive in its process, which is far more in one that has collected and run the whole suite.
+Prints what pytest says of files that fail, how long each took, and a line with the sums; ends with 1 where a test
+failed.
 """
 
 from __future__ import annotations

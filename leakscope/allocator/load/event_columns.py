@@ -70,7 +70,9 @@ def _written(kind: ValueKind, source: npt.NDArray[np.uint8], at: Ints, widths: I
     places = np.zeros(len(at), np.int64)
     for width in np.unique(widths).tolist():
         mine = np.flatnonzero(widths == width)
-        rows = source[at[mine][:, None] + np.arange(width)]
+        begin, rows = at[mine], np.empty((len(mine), width), np.uint8)
+        for byte in range(width):
+            rows[:, byte] = source[begin + byte]
         if (rows == rows[0]).all():  # as of most files every event's
             places[mine] = values.setdefault(_WRITTEN[kind](rows[0].tobytes()), len(values))
             continue

@@ -10,7 +10,7 @@ import numpy as np
 from leakscope.allocator.load.containers import pickles_in
 from leakscope.allocator.load.plain_pickle import Plain, load_plain
 from leakscope.allocator.load.stack_table import StackTable
-from leakscope.allocator.load.traces import MAX_DEVICES, read_trace, whole_number, wrapped
+from leakscope.allocator.load.traces import MAX_DEVICES, pool_in, read_trace, whole_number, wrapped
 from leakscope.allocator.snapshot import (
     INACTIVE,
     NOT_RECORDED,
@@ -107,7 +107,7 @@ def _segments(items: list[Any], stacks: StackTable) -> tuple[tuple[Segment, ...]
                 total_size=whole_number(item, "total_size", "segment"),
                 kind=kind if type(kind) is str else "",
                 stream=wrapped(whole_number(item, "stream", "segment", 0, -(1 << 63), 1 << 64)),
-                pool=_pool(item.get("segment_pool_id")),
+                pool=pool_in(item.get("segment_pool_id")) or (0, 0),
                 expandable=item.get("is_expandable") is True,
             )
         )
@@ -159,12 +159,6 @@ def _block_columns(rows: list[tuple[int, int, int, int, int, int]]) -> Blocks:
         segment=np.array(segment, np.int32),
         stack=np.array(stack, np.int32),
     )
-
-
-def _pool(value: Any) -> tuple[int, int]:
-    if type(value) in (list, tuple) and [type(part) for part in value] == [int, int]:
-        return (value[0], value[1])
-    return (0, 0)
 
 
 def _annotations(items: list[Any]) -> tuple[Annotation, ...]:

@@ -44,6 +44,13 @@ def wrapped(value: int) -> int:
     return value - (1 << 64) if value >= 1 << 63 else value
 
 
+def pool_in(value: Any) -> tuple[int, int] | None:
+    """The pool that `value` names; None for what is no pair of numbers."""
+    if type(value) in (list, tuple) and [type(part) for part in value] == [int, int]:
+        return (value[0], value[1])
+    return None
+
+
 def read_trace(device: int, items: Any, plain: Plain, stacks: StackTable) -> Trace:
     """The trace of one device from the list in the file; raises Unreadable where an entry is no event."""
     if type(items) is not list:
@@ -112,9 +119,8 @@ class _Names:
 
     def pool(self, value: Any) -> int:
         """`UNKNOWN` for what is no pair of numbers."""
-        if type(value) in (list, tuple) and [type(part) for part in value] == [int, int]:
-            return self.pools.setdefault((value[0], value[1]), len(self.pools))
-        return UNKNOWN
+        pool = pool_in(value)
+        return UNKNOWN if pool is None else self.pools.setdefault(pool, len(self.pools))
 
 
 def _decoded(runs: list[EventRun], lane: EventLane, names: _Names, stacks: StackTable) -> dict[str, Ints]:
