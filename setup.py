@@ -15,6 +15,7 @@ setup(
         Extension(
             "leakscope.capture.process._unheard", ["leakscope/capture/process/_unheard.c"], optional=True
         ),
+        Extension("leakscope._shield", ["leakscope/_shield.c"], optional=True),
         Extension("leakscope.graph._walks", ["leakscope/graph/_walks.c"], optional=True),
     ]
 )

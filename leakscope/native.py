@@ -14,7 +14,7 @@ _PURE = "LEAKSCOPE_PURE"
 _UNPACKING_S = 60
 """Seconds, chosen, in which an installer writes all files of a package, in whatever order."""
 _GC_HEAP, _WALKS = "leakscope.capture.heap._gc_heap", "leakscope.graph._walks"
-_UNHEARD = "leakscope.capture.process._unheard"
+_UNHEARD, _SHIELD = "leakscope.capture.process._unheard", "leakscope._shield"
 
 
 def gc_heap() -> Any:
@@ -30,6 +30,11 @@ def walks() -> Any:
 def unheard() -> Any:
     """The module `_unheard`; None as for `gc_heap`."""
     return _wanted(_UNHEARD)
+
+
+def shield() -> Any:
+    """The module `_shield`; None as for `gc_heap`."""
+    return _wanted(_SHIELD)
 
 
 def _wanted(module: str) -> Any:

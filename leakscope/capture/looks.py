@@ -6,7 +6,6 @@ import _thread
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import replace
 
 import leakscope.graph.as_json  # noqa: F401 - the folder's: at the first look the script may have all files open
@@ -32,6 +31,7 @@ from leakscope.options import Options, launchers_number
 from leakscope.record.folder import RankFolder
 from leakscope.record.kinds import Occasion
 from leakscope.record.rows.host import MemoryThere
+from leakscope.shield import contextmanager
 
 _MOST_TIMES = 10
 """A look that takes so many times as long as it should is given up."""
@@ -40,6 +40,9 @@ _PER_BLOCK_S = 2e-6
 to 0.65 microseconds, with the native one 0.1 to 0.22 (0.6 and 1.5 million blocks, CPython 3.11, torch 2.13)."""
 _LEAST_FORECAST_S = 3.0
 """Seconds, chosen: a machine that does other things as well takes some, however small the heap."""
+_MOST_FAILED = 3
+"""Attempts in a row after which no more looks are taken. Each of them may cost the script all the time that a timeout
+of its own leaves it; one or two may have met a single interrupt each."""
 NO_ROOM = "it would have come too near to the memory that the host lets this process have"
 
 
@@ -69,6 +72,10 @@ class Looks:
         self._per_block = _PER_BLOCK_S
         for sentence in sentences():
             folder.note(sentence)
+        self.given_up = False
+        """No more looks are taken: too many in a row have failed."""
+        self._failed = 0
+        """Attempts in a row that failed or were interrupted."""
         self.work = 0.0
         """Seconds of the processor that the last look took: what others did meanwhile, where cores are few, is not in
         it.
@@ -94,10 +101,12 @@ class Looks:
             self._counter.ours(),
         ):  # outside of the `try`: what an error's frames hold is gone when it is left
             started, forecast = CLOCK.perf_counter(), self._forecast()
+            self._failed += 1
             try:
                 with at_most(_MOST_TIMES * forecast):
                     self._take(step, occasion, collect)
                 self._per_block = (CLOCK.perf_counter() - started) / _blocks()
+                self._failed = 0
             except TakesTooLong:
                 self._per_block = (CLOCK.perf_counter() - started) / _blocks()
                 self._folder.note(
@@ -108,8 +117,18 @@ class Looks:
                 if is_the_scripts(error):
                     raise
                 self._folder.note(f"the look at step {step} failed: {type(error).__name__}: {error}")
-        self.work = CLOCK.thread_time() - at_work
+            finally:
+                self.work = CLOCK.thread_time() - at_work
+                if self._failed >= _MOST_FAILED:
+                    self._give_up(step)
         return CLOCK.perf_counter() - began
+
+    def _give_up(self, step: int) -> None:
+        self.given_up = True
+        self._folder.note(
+            f"no heap snapshot is taken after step {step}: {self._failed} in a row failed or were interrupted by an "
+            "exception of the script's"
+        )
 
     def _forecast(self) -> float:
         """Seconds that a look will take, by what CPython has allocated and by how long the last one took."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import _thread
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from typing import Any
 
 from leakscope.capture.asked.asked import Asked
@@ -41,6 +40,7 @@ from leakscope.options import Options
 from leakscope.record.folder import RankFolder
 from leakscope.record.kinds import Occasion
 from leakscope.record.model import Ended, Step
+from leakscope.shield import contextmanager, ending_with
 
 LONG_STEP_S = 1.0
 """Seconds after which limits are asked for in the middle of a step."""
@@ -89,6 +89,8 @@ class Recorder:
         )  # fmt: skip
         self._look_at_uncaught = guard.entry("error of the script", self._shortages.look_at_uncaught)
         self._home = _thread.get_ident()
+        self._stepping = _thread.RLock()
+        """Held while a step ends: several threads may end steps."""
         self._began = self._attached = CLOCK.perf_counter()
         self._peak: int | None = None
 
@@ -141,7 +143,7 @@ class Recorder:
         if self._guard.deaf or self._collections.is_within():
             return
         try:
-            with self._collections.not_listening():
+            with self._stepping, self._collections.not_listening():
                 self._handover.note(tick, self.steps)
                 if self._schedule.steps is None or self.steps < self._schedule.steps:
                     self._step_over()
@@ -197,11 +199,19 @@ class Recorder:
         self._peers.wait_at_last_step()
 
     def _look(self, step: int, occasion: Occasion, collect: bool = False) -> None:
+        if self._looks.given_up:
+            return
         with self._looks.lock, self._rank_state.looked_at(), self._asked.answering(step, occasion):
-            seconds = self._looks.take(step, occasion, collect)
-            self._watchdog.extend(seconds)
-            self._schedule.taken(step, seconds, self._looks.work, occasion in (Occasion.STEP, Occasion.PEER))
-            self._rank_state.update(spent=self._schedule.with_one_more)
+            # ahead of the attempt: one that the script interrupts is not due again at the next step
+            self._schedule.begun(step, occasion in (Occasion.STEP, Occasion.PEER))
+            began = CLOCK.perf_counter()
+            try:
+                self._looks.take(step, occasion, collect)
+            finally:
+                seconds = CLOCK.perf_counter() - began
+                self._watchdog.extend(seconds)
+                self._schedule.taken(seconds, self._looks.work)
+                self._rank_state.update(spent=self._schedule.with_one_more)
 
     def _look_as_peer(self, step: int) -> None:
         if self.member.comm is not None:
@@ -272,7 +282,18 @@ class Recorder:
         except Exception as ours:  # noqa: BLE001 - whatever it is, it must not become the script's
             self._guard.fault("error of the script", ours)
 
+    def abandon(self) -> None:
+        """Take everything out of the process. To be called twice is as good as once."""
+        if self._in_forked_child:
+            return
+        guard = self._guard
+        self.patches.take_out()
+        guard.call("closing of the folder", self._folder.close, even_lost=True)
+        guard.call("closing of the rank's state", self._rank_state.close, even_lost=True)
+        guard.let_go()
+
     @unheard
+    @ending_with(abandon)
     def finish(self, ended: Callable[[int], Ended], look: bool) -> None:
         """Take a last look if asked to, take everything out, and write how it ended; no error of ours comes through."""
         if self._in_forked_child:
@@ -281,10 +302,6 @@ class Recorder:
         guard.call("end of the rank", self._write_the_end, ended, look)
         if guard.lost:
             guard.call("last word of the rank", lambda: self._ends.ended(ended(self.steps)), even_lost=True)
-        self.patches.take_out()
-        guard.call("closing of the folder", self._folder.close, even_lost=True)
-        guard.call("closing of the rank's state", self._rank_state.close, even_lost=True)
-        guard.let_go()
 
     def _write_the_end(self, ended: Callable[[int], Ended], look: bool) -> None:
         self._collections.over = True

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import inspect
 import multiprocessing
+import sys
+from collections.abc import Mapping
 from typing import Any
 
 from leakscope.capture.heap.raw_types import instance_dict
@@ -58,11 +60,18 @@ def pins(iterator: Any) -> bool:
 
 
 def pinned_bytes() -> int | None:
-    """Pinned memory that torch has out on this host; None where it does not count it, or no device is in use."""
-    import torch
+    """Pinned host memory that tensors have; None where no device is in use, or torch does not count it.
 
-    cuda: Any = torch.cuda
-    statistics = getattr(cuda, "host_memory_stats", None)
-    if statistics is None or not cuda.is_initialized():
+    Blocks that torch's allocator keeps for reuse are not part of it (ATen/core/CachingHostAllocator.h: `active_bytes`
+    is what is in use, `allocated_bytes` has the cached blocks as well).
+    """
+    cuda = sys.modules.get("torch.cuda")
+    stats, is_initialized = getattr(cuda, "host_memory_stats", None), getattr(cuda, "is_initialized", None)
+    if stats is None or is_initialized is None or not is_initialized():
         return None
-    return int(statistics().get("allocated_bytes.current", 0))
+    try:
+        told = stats()
+    except RuntimeError:  # an error of the device that an operation has met
+        return None
+    active = told.get("active_bytes.current") if isinstance(told, Mapping) else None
+    return active if type(active) is int else None

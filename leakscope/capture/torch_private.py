@@ -7,9 +7,9 @@ recording starts what this torch lacks, and says so. No other file of capture na
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
-from contextlib import ExitStack
-from functools import cache
+from collections.abc import Iterator, Mapping
+from contextlib import nullcontext
+from functools import cache, partial
 from operator import attrgetter, methodcaller
 from typing import Any
 
@@ -17,6 +17,7 @@ import torch
 
 import leakscope.capture.torch_older  # noqa: F401 - its part of the table
 from leakscope.capture.private_names import Lacked, Part, bind, getter, nothing
+from leakscope.shield import Block, PureBlock, contextmanager
 
 # how to ask without anybody's hearing of it
 
@@ -31,13 +32,23 @@ OUTSIDE_OF_MODES = () if _lacked else (keys_put_in(), keys_left_out())
 """How torch dispatches outside of any mode, for `with_keys`; empty where that is not known."""
 
 
-def past_modes() -> ExitStack:
+@contextmanager
+def past_modes() -> Iterator[None]:
     """A block in which no mode of the script's hears what is done."""
-    guards = (guard for guard in (without_functions, without_dispatch) if not isinstance(guard, Lacked))
-    with ExitStack() as entered:
-        for guard in guards:
-            entered.enter_context(guard())
-        return entered.pop_all()
+    functions, dispatch = (
+        nullcontext() if isinstance(guard, Lacked) else guard() for guard in (without_functions, without_dispatch)
+    )
+    with functions, dispatch:
+        yield
+
+
+_set_gradients = bind("torch._C._set_grad_enabled", Part.SPARSE)
+
+
+def without_gradients() -> PureBlock[None]:
+    """As `torch.no_grad()`, whose exit is written in Python and can be interrupted before it restores anything."""
+    enabled = torch.is_grad_enabled()
+    return Block(partial(_set_gradients, False), partial(_set_gradients, enabled))
 
 
 def _probe() -> Any:
@@ -183,6 +194,9 @@ ENGINE = (torch.autograd.Variable, "_execution_engine")
 engine = bind(
     "torch.autograd.Variable._execution_engine", Part.BACKWARDS, works=lambda engine: callable(engine.run_backward)
 )
+graph_task = bind("torch._C._current_graph_task_id", Part.BACKWARDS, works=lambda task: type(task()) is int)
+"""The number of the backward that this thread runs, also on a thread of the engine's; `NO_TASK` for none."""
+NO_TASK = -1
 call_of_module = bind("torch.nn.Module._call_impl", Part.CALLS, works=lambda call: call.__code__)
 STEP_OF_OPTIMIZER = "Optimizer.profile_hook_step.<locals>.wrapper"
 """Qualified name of the function around every optimizer's step."""

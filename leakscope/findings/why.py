@@ -64,6 +64,8 @@ class UnjudgedReason(StrEnum):
     """A rule of another package raised."""
     NOT_LOADED = "not loaded"
     """A rule of another package could not be loaded."""
+    NO_SOURCE = "no source"
+    """Reading the kept source raised: the finding has neither the line that adds to it nor an edit."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import copy
-import gc
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import TYPE_CHECKING, ParamSpec, Self, TypeVar
 
@@ -18,6 +17,7 @@ from leakscope.profiler.in_memory import look_now, run_of_rank, why_no_look
 from leakscope.profiler.leaks import leaks_of, left_behind, raise_leaks
 from leakscope.profiler.result import Result
 from leakscope.record.kinds import EndKind, MadeBy, Occasion
+from leakscope.shield import PureBlock, ending_with
 from leakscope.units import parse_bytes
 from leakscope.verdict import Verdict
 
@@ -41,16 +41,16 @@ HIDDEN = "this torch does not show all that C++ holds, so garbage may have been 
 class _Entered:
     """One block that was entered and not left yet."""
 
-    collecting: bool
-    """Automatic gc was on."""
-    unseen: str
+    without_gc: PureBlock[None]
+    """Keeps automatic gc off."""
+    unseen: str = ""
     """Why nothing can be looked at; "" where it can."""
-    left: Mapping[str, int]
+    left: Mapping[str, int] = field(default_factory=dict)
     """Bytes of the findings about what was garbage before, by fingerprint."""
-    mark: Mark | None
+    mark: Mark | None = None
 
 
-_ENTERED: list[_Entered] = []
+_ENTERED: set[_Entered] = set()
 """The blocks of this process that run now, of all threads."""
 
 
@@ -107,16 +107,25 @@ class watch:
         """Bytes that the block which ended last can have left behind, where no look was needed."""
 
     def __enter__(self) -> Self:
-        collecting = gc.isenabled()
-        gc.disable()
-        entered = _Entered(collecting, why_no_look() if "torch" in sys.modules else "", {}, None)
-        if "torch" in sys.modules and not entered.unseen:
-            from leakscope.capture.held.question import QUESTION
+        from leakscope.capture.process.pause import no_automatic_gc
 
-            entered.left = self._left_within() if _ENTERED else self._left_before()
-            entered.mark = QUESTION.begin()
-        self._entered.append(entered)
-        _ENTERED.append(entered)
+        entered = _Entered(no_automatic_gc())
+        try:
+            entered.without_gc.__enter__()
+            entered.unseen = why_no_look() if "torch" in sys.modules else ""
+            if "torch" in sys.modules and not entered.unseen:
+                from leakscope.capture.held.question import QUESTION
+
+                entered.left = self._left_within() if _ENTERED else self._left_before()
+                entered.mark = QUESTION.begin()
+            self._entered.append(entered)
+            _ENTERED.add(entered)
+        except BaseException:  # Python calls no `__exit__` then
+            entered.without_gc.__exit__(None, None, None)
+            _ENTERED.discard(entered)
+            if self._entered[-1:] == [entered]:
+                del self._entered[-1]
+            raise
         return self
 
     def _left_before(self) -> Mapping[str, int]:
@@ -139,21 +148,26 @@ class watch:
         QUESTION.looked_before(_bytes_of(stays), collect=False)
         return _bytes_of(before.findings)
 
+    def _leave(self) -> None:
+        """End the block that was entered last: what it switched is as it was."""
+        if not self._entered:
+            return
+        entered = self._entered[-1]
+        entered.without_gc.__exit__(None, None, None)
+        _ENTERED.discard(entered)
+        self._returned = ()
+        del self._entered[-1]  # no call follows: nothing can interrupt now, and have this run again
+
+    @ending_with(_leave)
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        entered = self._entered.pop()
-        _ENTERED.remove(entered)
-        try:
-            self._unseen = entered.unseen or (why_no_look() if "torch" in sys.modules else "")
-            asked = "torch" in sys.modules and kind is None and not self._unseen
-            after = self._look_where_doubtful(entered.mark) if asked else None
-            self.run = _run_of_block(after)
-            self.findings = Result.of(self.run, self._judged(entered, asked, after))
-        finally:
-            self._returned = ()
-            if entered.collecting:
-                gc.enable()
+        entered = self._entered[-1]
+        self._unseen = entered.unseen or (why_no_look() if "torch" in sys.modules else "")
+        asked = "torch" in sys.modules and kind is None and not self._unseen
+        after = self._look_where_doubtful(entered.mark) if asked else None
+        self.run = _run_of_block(after)
+        self.findings = Result.of(self.run, self._judged(entered, asked, after))
         if self._unseen:
             warnings.warn(f"the block was not looked at: {self._unseen}", stacklevel=2)
         if self._fail:
@@ -218,13 +232,18 @@ class _Call:
         self._block.__enter__()
         return self._block.returns
 
+    def _leave(self) -> None:
+        self._block._leave()
+
+    @ending_with(_leave)
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         try:
             self._block.__exit__(kind, error, trace)
         finally:
-            self._owner.findings, self._owner.run = self._block.findings, self._block.run
+            if hasattr(self._block, "findings"):
+                self._owner.findings, self._owner.run = self._block.findings, self._block.run
 
 
 def _bytes_of(findings: Iterable[Finding]) -> dict[str, int]:

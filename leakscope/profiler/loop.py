@@ -21,6 +21,7 @@ from leakscope.profiler.ranks import rank_and_world
 from leakscope.profiler.result import Result, judge
 from leakscope.profiler.roots import weakly
 from leakscope.record.kinds import EndKind, MadeBy
+from leakscope.shield import ending_with
 from leakscope.units import parse_bytes
 
 if TYPE_CHECKING:
@@ -153,7 +154,11 @@ class Profiler:
             },
         )
         self._recorder = Recorder(options, given=self._roots)
-        self._recorder.attach()
+        try:
+            self._recorder.attach()
+        except BaseException:  # Python calls no `__exit__` then
+            self._leave()
+            raise
         return self
 
     def _folder(self) -> Path:
@@ -162,6 +167,17 @@ class Profiler:
             return Path(self._temporary.name)
         return self._output
 
+    def _leave(self) -> None:
+        """Nothing of the recording stays in the process."""
+        if self._recorder is not None:
+            self._recorder.abandon()
+        self._recorder = None
+        stopped(self)
+        if self._temporary is not None:
+            self._temporary.cleanup()
+        self._temporary = None
+
+    @ending_with(_leave)
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
@@ -185,10 +201,6 @@ class Profiler:
             if error is None:
                 raise
             say_on_stderr(f"what was recorded was not judged: {type(problem).__name__}: {problem}")
-        finally:
-            if self._temporary is not None:
-                self._temporary.cleanup()
-                self._temporary = None
 
     def _judge(self) -> None:
         from leakscope.capture.process.guard import say_on_stderr
@@ -250,6 +262,10 @@ class _Call:
     def __enter__(self) -> None:
         self._profiler.__enter__()
 
+    def _leave(self) -> None:
+        self._profiler._leave()
+
+    @ending_with(_leave)
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Self
 from leakscope.findings.memory.oom import holders_then
 from leakscope.findings.memory.rise import MOST_LINES, MadeAt, RiseFacts
 from leakscope.profiler.in_memory import why_no_look
+from leakscope.shield import ending_with
 from leakscope.units import parse_bytes
 
 if TYPE_CHECKING:
@@ -30,6 +31,8 @@ class TensorPeak:
         self.limit = parse_bytes(limit)
         self.rise: RiseFacts | None = None
         """Above what was there when the block began."""
+        self.fault: Exception | None = None
+        """An error of leakscope's own, by which the block was not watched to its end."""
         self.why = ""
         """The sentence that says why the block was not watched."""
         self._watch: RiseWatch | None = None
@@ -40,21 +43,31 @@ class TensorPeak:
             if not self.why:
                 from leakscope.capture.lifetimes.rise import RiseWatch
 
-                watch = RiseWatch(self.limit)
-                self.why = watch.begin()
-                self._watch = None if self.why else watch
+                self._watch = RiseWatch(self.limit)
+                try:
+                    self.why = self._watch.begin()
+                except BaseException:  # Python calls no `__exit__` then
+                    self._leave()
+                    raise
+                if self.why:
+                    self._watch = None
         return self
 
+    def _leave(self) -> None:
+        if self._watch is not None:
+            self._watch.leave()
+        self._watch = None
+
+    @ending_with(_leave)
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self._watch is not None:
-            seen = self._watch.end()
-            self._watch = None
-            if isinstance(seen, str):
-                self.why = seen
-            else:
-                self.rise = self._facts(seen)
+            try:
+                seen = self._watch.end()
+                self.why, self.rise = (seen, None) if isinstance(seen, str) else ("", self._facts(seen))
+            except Exception as fault:  # noqa: BLE001 - the block itself has not failed
+                self.fault, self.why = fault, f"leakscope failed with {type(fault).__name__}: {fault}"
         elif not self.why and "torch" in sys.modules:
             self.why = "torch was imported in the middle of it; import it at the top of the file"
 

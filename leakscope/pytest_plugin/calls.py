@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import pytest
 
-from leakscope.pytest_plugin.failing import fail_of_leaks
+from leakscope.pytest_plugin.failing import fail_of_leaks, tell_fault
 from leakscope.pytest_plugin.judging import Watched
 from leakscope.pytest_plugin.settings import MARKER, Settings, settings_of_test
 
@@ -33,7 +33,9 @@ def judge_call(item: pytest.Item, again: Call | None) -> Generator[None, Any, An
         return (yield)
     with Watched(settings.allowance) as watched:
         result = yield
-    if not has_ended(item):
+    if watched.fault is not None:
+        tell_fault(item, settings, watched.fault)
+    elif not has_ended(item):
         block = watched.block
         fail_of_leaks(item, settings, block.run, block.findings, watched.seconds, watched.processes)
         if settings.repeats is not None:
@@ -83,11 +85,26 @@ def _judge_repeats(item: pytest.Item, settings: Settings, repeats: int, again: C
         told = f"@pytest.mark.{MARKER}: a {type(item).__name__} cannot be called again: its growth was not judged"
         item.warn(pytest.PytestWarning(told))
         return
+    of_test: list[BaseException] = []
+
+    def called() -> object:
+        try:
+            return again()
+        except BaseException as error:
+            of_test.append(error)
+            raise
+
     item.stash[_AGAIN] = True
     try:
-        found = run_and_judge(again, repeats, settings.warmups, min_bytes=0)
+        found = run_and_judge(called, repeats, settings.warmups, min_bytes=0)
     except _Ended:
         return
+    except Exception as error:
+        if any(error is each for each in of_test):
+            raise
+        tell_fault(item, settings, error)
+        return
     finally:
+        of_test.clear()
         del item.stash[_AGAIN]
     fail_of_leaks(item, settings, found.run, found)

@@ -53,13 +53,29 @@ def fail_of_leaks(
         text = failing_text(run, findings, leaks, at_length, settings.allowance) if failed else ""
     except PredicateRaised as error:
         found, text = Judgement(Outcome.FAILED), str(error)
-    except Exception as error:  # noqa: BLE001 - a fault of leakscope's own fails no test
-        found, text = Judgement(Outcome.INCONCLUSIVE, f"leakscope failed with {type(error).__name__}: {error}"), ""
+    except Exception as error:  # noqa: BLE001 - a fault of leakscope's own fails a test only where that was asked for
+        found, text = _of_fault(item, settings, error)
     at_length.update(leak.finding.fingerprint for leak in leaks if leak.state == State.FAILS)
     carried.update(leak.finding.fingerprint for leak in leaks)
     judgements.append(replace(found, seconds=seconds + perf_counter() - began, processes=processes))
     if text:
         fail_with(item, text)
+
+
+def tell_fault(item: pytest.Item, settings: Settings, error: Exception) -> None:
+    """Keep a fault of leakscope's own for the summary; with `strict` it fails the test."""
+    found, text = _of_fault(item, settings, error)
+    item.stash.setdefault(_JUDGEMENTS, []).append(found)
+    if text:
+        fail_with(item, text)
+
+
+def _of_fault(item: pytest.Item, settings: Settings, error: Exception) -> tuple[Judgement, str]:
+    said = f"leakscope failed with {type(error).__name__}: {error}"
+    if settings.strict:
+        return Judgement(Outcome.FAILED, said), said
+    item.warn(pytest.PytestWarning(said))
+    return Judgement(Outcome.INCONCLUSIVE, said), ""
 
 
 def fail_with(item: pytest.Item, told: str) -> None:

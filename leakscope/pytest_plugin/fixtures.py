@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from leakscope.pytest_plugin.failing import fail_of_leaks, fail_with
+from leakscope.pytest_plugin.failing import fail_of_leaks, fail_with, tell_fault
 from leakscope.pytest_plugin.judging import Watched
 from leakscope.pytest_plugin.settings import settings_of_test
 
@@ -104,6 +104,9 @@ def _fail_of(item: pytest.Item, seen: list[tuple[str, Watched]]) -> None:
     for phase, watched in seen:
         assert settings is not None
         try:
+            if watched.fault is not None:
+                tell_fault(item, settings, watched.fault)
+                continue
             found = watched.block.findings
             fail_of_leaks(item, settings, found.run, found, watched.seconds, watched.processes)
         except pytest.fail.Exception as error:

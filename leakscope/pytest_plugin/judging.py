@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Self
 from leakscope.pytest_plugin.grouped import Judgement, Left, Outcome, State
 from leakscope.pytest_plugin.known import ignored_by
 from leakscope.pytest_plugin.settings import Settings
+from leakscope.shield import ending_with
 
 if TYPE_CHECKING:
     from leakscope.findings.model import Finding, Findings
@@ -39,6 +40,9 @@ class Watched:
 
     block: watch
 
+    fault: Exception | None = None
+    """An error of leakscope's own: the block was not judged."""
+
     def __init__(self, allowance: int) -> None:
         self._allowance = allowance
 
@@ -48,16 +52,29 @@ class Watched:
 
         self.children = children_seconds()
         self.block = watch(allowance=self._allowance)
-        self.block.__enter__()
+        self._entered = False
+        try:
+            self.block.__enter__()
+            self._entered = True
+        except Exception as error:  # noqa: BLE001 - told by whoever judges the test
+            self.fault = error
         self.seconds = perf_counter() - began
         return self
 
+    def _leave(self) -> None:
+        self.block._leave()
+
+    @ending_with(_leave)
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if not self._entered:
+            return
         began = perf_counter()
         try:
             self.block.__exit__(kind, error, trace)
+        except Exception as fault:  # noqa: BLE001 - told by whoever judges the test
+            self.fault = fault
         finally:
             self.seconds += perf_counter() - began
 

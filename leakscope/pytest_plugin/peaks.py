@@ -10,6 +10,7 @@ import pytest
 
 from leakscope.pytest_plugin.calls import has_ended, is_called_again
 from leakscope.pytest_plugin.failing import fail_with
+from leakscope.pytest_plugin.settings import settings_of
 
 MARKER = "limit_tensor_peak"
 
@@ -71,6 +72,8 @@ def _watched(item: pytest.Item) -> Generator[None, Any, Any]:
 
     with TensorPeak(limit) as peak:
         result = yield
+    if peak.fault is not None and settings_of(item.config).strict:
+        fail_with(item, f"@pytest.mark.{MARKER}: {peak.why}")
     if peak.why:
         item.warn(pytest.PytestWarning(f"@pytest.mark.{MARKER}: the peak was not watched: {peak.why}"))
     elif peak.rise is not None and peak.is_over and not has_ended(item):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 
 from leakscope.capture.asked.by_signal import NAME as STACKS
 from leakscope.capture.asked.by_signal import SignalHeard
@@ -19,6 +19,7 @@ from leakscope.record.live.asked import ask, times_asked
 from leakscope.record.live.process import NAME as PROCESS
 from leakscope.record.live.process import about_this_process
 from leakscope.record.rows.answer import Answer
+from leakscope.shield import contextmanager
 
 _PATIENCE_S = 3.0
 """Seconds, chosen, that a step may take beyond its time before it is looked at in its middle for who has asked."""

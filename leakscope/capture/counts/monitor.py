@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-import sys
-from collections.abc import Mapping
 from resource import RLIM_INFINITY, RLIMIT_NOFILE, getrlimit
 
 from leakscope.capture.counts.compiled import compiled_code
 from leakscope.capture.counts.descriptors import open_descriptors
 from leakscope.capture.counts.shared_memory import shared_memory
 from leakscope.capture.process.clock import CLOCK
+from leakscope.capture.torch_data import pinned_bytes
 from leakscope.record.folder import RankFolder
 from leakscope.record.rows.counts import CountsAtStep
 
@@ -49,7 +48,7 @@ class Counts:
                 most_descriptors=_most_descriptors(),
                 shared=shared_memory(),
                 compiled=compiled_code(),
-                pinned_bytes=_pinned_bytes(),
+                pinned_bytes=pinned_bytes(),
             )
         )
         seconds = CLOCK.perf_counter() - began
@@ -59,17 +58,3 @@ class Counts:
 def _most_descriptors() -> int | None:
     limit, _ = getrlimit(RLIMIT_NOFILE)
     return None if limit == RLIM_INFINITY else limit
-
-
-def _pinned_bytes() -> int | None:
-    """Of tensors in pinned host memory; None where no device is in use, or torch is too old to count them."""
-    cuda = sys.modules.get("torch.cuda")
-    stats, is_initialized = getattr(cuda, "host_memory_stats", None), getattr(cuda, "is_initialized", None)
-    if stats is None or is_initialized is None or not is_initialized():
-        return None
-    try:
-        told = stats()
-    except RuntimeError:  # an error of the device that an operation has met
-        return None
-    held = told.get("active_bytes.current") if isinstance(told, Mapping) else None
-    return held if type(held) is int else None

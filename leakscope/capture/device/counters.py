@@ -5,12 +5,12 @@ from __future__ import annotations
 import ctypes
 import os
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from leakscope.capture.device.accelerator import Accelerator, find, read_figures
 from leakscope.capture.originals import open_file
+from leakscope.shield import Block, PureBlock, nothing
 
 
 @dataclass(frozen=True)
@@ -98,18 +98,18 @@ class Counter:
         self.fullest = f"{device.kind}:{max(counted, key=lambda f: f.peak).device}"
         return Counted(sum(f.allocated for f in counted), sum(f.peak for f in counted))
 
-    @contextmanager
-    def ours(self, most: int = _MAX_LEFT) -> Iterator[None]:
+    def ours(self, most: int = _MAX_LEFT) -> PureBlock[None]:
         """What the host's count rises by while the block runs, `most` bytes of it, is left out of later readings.
 
         It is leakscope's own doing: a look lets everything go, and still glibc keeps about 230 KiB of small blocks for
         reuse (tcache) in every thread that has looked, and counts them as in use. More than that, or less than nothing,
         is what threads of C++ have allocated or freed meanwhile: a collective that was under way.
         """
-        before = self._host()
-        try:
-            yield
-        finally:
+        before, known = self._host(), self._ours
+
+        def leave() -> None:
             after = self._host()
             if before is not None and after is not None:
-                self._ours += min(max(after - before, 0), most)
+                self._ours = known + min(max(after - before, 0), most)
+
+        return Block(nothing, leave)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import atexit
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from leakscope.capture.follow.joining import Joining
@@ -25,6 +25,7 @@ from leakscope.record.kinds import EndKind
 from leakscope.record.model import Ended
 from leakscope.record.processes.process import claim
 from leakscope.record.secrets import without
+from leakscope.shield import Block, PureBlock, nothing
 
 _POOLS = ("multiprocessing.pool", "torch.multiprocessing.pool")
 """Modules whose workers' parent waits for ever for one that has ended (CPython Lib/multiprocessing/pool.py)."""
@@ -94,18 +95,12 @@ class Followed:
             self._guard.call("end of the process", self._write_the_end, error, even_lost=True)
         self._patches.take_out()
 
-    @contextmanager
-    def _main_file(self) -> Iterator[None]:
+    def _main_file(self) -> PureBlock[None]:
         """Let `__main__` say which file it is: python has taken that from it (CPython Python/pythonrun.c)."""
         names = vars(sys.modules["__main__"])
-        gone = self._file is not None and "__file__" not in names
-        if gone:
-            names["__file__"] = self._file
-        try:
-            yield
-        finally:
-            if gone:
-                names.pop("__file__", None)
+        if self._file is None or "__file__" in names:
+            return Block(nothing, nothing)
+        return Block(partial(names.__setitem__, "__file__", self._file), partial(names.pop, "__file__", None))
 
     def _write_the_end(self, error: BaseException | None) -> None:
         recorder = self._recorder

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import FrameType, ModuleType
 from typing import Any, Protocol
@@ -44,6 +43,7 @@ from leakscope.graph.reach import load_for_large_graphs
 from leakscope.native import gc_heap
 from leakscope.record.kinds import Occasion
 from leakscope.record.model import Look
+from leakscope.shield import contextmanager
 
 # not in the first look, after which their objects and memory would count as the program's
 load_for_large_graphs()

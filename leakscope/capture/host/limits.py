@@ -6,11 +6,11 @@ import os
 import resource
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from leakscope.capture.originals import open_file
+from leakscope.shield import Block, PureBlock
 
 NEAR = 0.9
 """Share of a limit, chosen, from which a process is near it."""
@@ -116,20 +116,20 @@ def _wanted_by_a_look() -> int:
     return _BYTES_A_BLOCK * sys.getallocatedblocks()
 
 
-@contextmanager
-def more_room() -> Iterator[None]:
+def more_room() -> PureBlock[None]:
     """Raise this process's own limits as far as it may, for a look when an allocation has failed of them."""
-    raised = []
-    for kind in (resource.RLIMIT_AS, resource.RLIMIT_DATA):
-        soft, hard = resource.getrlimit(kind)
-        if soft != hard:
+    limits = {kind: resource.getrlimit(kind) for kind in (resource.RLIMIT_AS, resource.RLIMIT_DATA)}
+    lowered = {kind: hard for kind, (soft, hard) in limits.items() if soft != hard}
+
+    def enter() -> None:
+        for kind, hard in lowered.items():
             resource.setrlimit(kind, (hard, hard))
-            raised.append((kind, (soft, hard)))
-    try:
-        yield
-    finally:
-        for kind, limits in raised:
-            resource.setrlimit(kind, limits)
+
+    def leave() -> None:
+        for kind in lowered:
+            resource.setrlimit(kind, limits[kind])
+
+    return Block(enter, leave)
 
 
 def control_groups(process: Path) -> Iterator[ControlGroup]:

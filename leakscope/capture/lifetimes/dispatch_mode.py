@@ -89,14 +89,16 @@ def caller_of_operation() -> FrameType | None:
 
 def enter(mode: Any, patches: Patches) -> None:
     """Put the mode over what this thread runs from here on."""
-    mode.__enter__()
     patches.add("dispatch mode", lambda: left(mode))
+    mode.__enter__()
 
 
 def left(mode: Any) -> bool:
     """Leave the mode; False while a mode of the script's own stands above it, which must not be popped."""
-    stack = modes_running()
-    if stack == 0 or mode_at(stack - 1) is not mode:
+    modes = [mode_at(place) for place in range(modes_running())]
+    if not any(each is mode for each in modes):  # it was never entered
+        return True
+    if modes[-1] is not mode:
         return False
     mode.__exit__(None, None, None)
     return True

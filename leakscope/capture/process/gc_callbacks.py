@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import _thread
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from leakscope.capture.originals import FROZEN_BY_PYTHON, gc
 from leakscope.capture.process.clock import CLOCK
 from leakscope.capture.process.patches import Patches
+from leakscope.capture.process.pause import no_automatic_gc
 from leakscope.record.model import Collection
 from leakscope.record.rows.host import GcFreeze
+from leakscope.shield import Block, PureBlock, weightless
 
 _OLDEST = 2
 """The generation of a full collection (gc.get_count)."""
@@ -52,6 +53,11 @@ than most of them do, and where none frees anything for so long, as in most trai
 """
 
 
+def _young() -> int:
+    """Gc's count of objects made since the last young collection."""
+    return gc.get_count()[0]
+
+
 class CollectionWatch:
     """A callback for `gc.callbacks`; deaf while leakscope itself is at work."""
 
@@ -61,7 +67,7 @@ class CollectionWatch:
         self._seen: list[Collection] = []
         self.over = False
         """Nothing more is to be noted."""
-        self._own_blocks = 0
+        self._own_blocks: set[object] = set()
         self._at_work: set[int] = set()
         """Threads on which leakscope is at work."""
         self._attentive = _ATTENTIVE
@@ -90,50 +96,44 @@ class CollectionWatch:
         freed = None if before is None or after is None else max(0, before - after)
         self._seen.append(Collection(generation, CLOCK.perf_counter() - began, collected, freed))
 
-    @contextmanager
-    def not_listening(self) -> Iterator[None]:
+    def not_listening(self) -> PureBlock[None]:
         """Collections while the block runs are leakscope's own doing; blocks of several threads may overlap.
 
         Automatic gc waits: what leakscope allocates must not be what frees the program's garbage, unseen.
         """
-        me, young, collecting = _thread.get_ident(), None, gc.isenabled()
+        block, me = object(), _thread.get_ident()
         is_outermost = me not in self._at_work
-        try:  # a signal handler of the script's may raise after every call
-            self._own_blocks += 1
-            self._at_work.add(me)
-            gc.disable()
-            young = gc.get_count()[0]
-            yield
-        finally:
+        without_gc = no_automatic_gc()
+        young: list[int] = []
+
+        def enter() -> None:
+            self._own_blocks.add(block)
+            if is_outermost:
+                self._at_work.add(me)
+            without_gc.__enter__()
+            young.append(_young())
+
+        def leave() -> None:
             try:
                 if is_outermost:
                     self._at_work.discard(me)
-                if young is not None:
-                    self._restore(young)
+                if young:
+                    self._restore(young[0])
             finally:
-                self._own_blocks -= 1
-                if collecting:
-                    gc.enable()
+                try:
+                    self._own_blocks.discard(block)
+                finally:
+                    without_gc.__exit__(None, None, None)
+
+        return Block(enter, leave)
 
     def is_within(self) -> bool:
         """Whether this thread runs such a block: in the middle of it a signal handler of the script's may run."""
         return _thread.get_ident() in self._at_work
 
-    def weightless(self, function: Callable[..., object]) -> Callable[..., None]:
+    def weightless(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """The same for a function that is called in the middle of a step and keeps some of what it makes."""
-
-        def called(*args: Any) -> None:
-            collecting, young = gc.isenabled(), gc.get_count()[0]
-            gc.disable()
-            try:
-                function(*args)
-            finally:
-                if gc.get_count()[0] != young:
-                    self._restore(young)
-                if collecting:
-                    gc.enable()
-
-        return called
+        return weightless(function, _young, self._restore)
 
     def _restore(self, young: int) -> None:
         """Set gc's count of young objects back, so that the program's garbage goes when it would go without us.

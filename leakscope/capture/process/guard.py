@@ -18,6 +18,7 @@ from typing import Any, ParamSpec, TypeVar
 from leakscope.capture.process.clock import CLOCK
 from leakscope.capture.process.forks import also_in_forked_child
 from leakscope.capture.process.unheard import unheard
+from leakscope.shield import raised_later
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -106,7 +107,10 @@ class Guard:
             return None
 
     def callback(self, name: str, function: Callable[..., object]) -> Callable[..., None]:
-        """As `guarded`, for what Python calls where it prints and drops what is raised, as from a weak reference."""
+        """As `guarded`, for what Python calls where it prints and drops what is raised, as from a weak reference.
+
+        An exception of the script's, as its signal handlers raise, is raised by its own next instructions.
+        """
         function, deaf = self.known(name, function), self.deaf
 
         def called(*args: Any) -> None:
@@ -114,12 +118,20 @@ class Guard:
                 return
             try:
                 function(*args)
-            except KeyboardInterrupt:  # the user's: it comes again where it can be raised
-                _thread.start_new_thread(_interrupt, ())
             except Exception as error:  # noqa: BLE001 - whatever it is, it must not become the script's
                 self.fault(name, error)
 
-        return unheard(called)
+        later = raised_later(unheard(called))
+        if later is not None:
+            return later
+
+        def interrupted(*args: Any) -> None:
+            try:
+                called(*args)
+            except KeyboardInterrupt:  # the user's: it comes again where it can be raised
+                _thread.start_new_thread(_interrupt, ())
+
+        return unheard(interrupted)
 
     def thread(self, name: str, run: Callable[[], object]) -> None:
         """Start a thread below `threading`, so that the script does not find it among its own."""

@@ -56,7 +56,6 @@ class Patches:
     def replace(self, owner: Any, name: str, value: object, label: str = "") -> None:
         """Set `owner.name`; goes by `label`, or as `Owner.name`."""
         stood = vars(owner).get(name, _ABSENT)
-        setattr(owner, name, value)
 
         def put_back() -> None:
             # somebody may have replaced ours since and pass on to it; then it stays below theirs
@@ -68,6 +67,7 @@ class Patches:
                 setattr(owner, name, stood)
 
         self.add(label or name_of(owner, name), put_back)
+        setattr(owner, name, value)
 
     def hook(
         self,
@@ -80,13 +80,16 @@ class Patches:
 
         As `Guard.guarded`.
         """
-        self.add(name, register(self.guard.guarded(name, function, then)).remove)
+        handles: list[Any] = []
+        self.add(name, lambda: [handle.remove() for handle in handles] and None)
+        # one call, which nothing interrupts between the registration and the note of its handle
+        handles.extend(map(register, [self.guard.guarded(name, function, then)]))
 
     def listen(self, name: str, listeners: list[Any], function: Callable[..., object]) -> None:
         """Add a function to a list of those that Python calls."""
         heard = self.guard.callback(name, function)
-        listeners.append(heard)
         self.add(name, lambda: listeners.remove(heard) if heard in listeners else None)
+        listeners.append(heard)
 
     def wrap(self, owner: Any, name: str, make: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
         """Put what `make` makes of the function or method `owner.name` in its place, under its own name.

@@ -10,6 +10,7 @@ import signal
 import sys
 import weakref
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,8 @@ from leakscope.capture.heap.look import Live, LookContext, inspect
 from leakscope.capture.heap.native.storages import storage_object
 from leakscope.capture.heap.raw_types import mro
 from leakscope.capture.originals import gc
+from leakscope.capture.process.clock import CLOCK
+from leakscope.capture.process.watchdog import end_with_launcher
 from leakscope.capture.prove.cut import cut
 from leakscope.graph.model import HeapGraph
 from leakscope.graph.retained import freed_without, passing
@@ -26,7 +29,10 @@ from leakscope.record.kinds import Occasion
 from leakscope.record.model import Rank, Run
 
 _ANSWER_TIMEOUT_S = 60.0
-"""Seconds that a forked child may be silent, chosen."""
+"""Seconds in which a forked child makes one cut. Heuristic: it took 0.3 s for the samples; a twentieth would fail on a
+machine that swaps."""
+_ALL_TIMEOUT_S = 600.0
+"""Seconds in which all cuts of a run are tried, each in a child of its own; ten that do not answer fit."""
 _NOTHING_KNOWN = LookContext()
 Answers = dict[str, int | str]
 
@@ -39,18 +45,19 @@ def prove(run: Run, rank: Rank, step: int, context: LookContext = _NOTHING_KNOWN
     """
     if run.device != "cpu":
         return {}
-    return _in_child(lambda: _cut_each(run, rank, step, context)) or {}
+    return _in_child(lambda: _cut_each(run, rank, step, context), _ALL_TIMEOUT_S) or {}
 
 
-def _in_child(work: Any) -> Any:
-    """The JSON that `work()` returns in a forked child; None when the child dies or takes too long."""
+def _in_child(work: Any, timeout_s: float = _ANSWER_TIMEOUT_S) -> Any:
+    """The JSON that `work()` returns in a forked child; None when the child dies or takes longer than that."""
     reading, writing = os.pipe()
     sys.stdout.flush()
     sys.stderr.flush()
-    child = os.fork()
+    parent, child = os.getpid(), os.fork()
     if child == 0:
         status = 1
         try:
+            end_with_launcher(parent, signal.SIGKILL)
             os.close(reading)
             gc.disable()
             answer = json.dumps(work()).encode()
@@ -60,17 +67,37 @@ def _in_child(work: Any) -> Any:
         finally:
             os._exit(status)
     os.close(writing)
-    with os.fdopen(reading, "rb") as pipe:
-        chunks = []
-        while select.select([pipe], [], [], _ANSWER_TIMEOUT_S)[0] and (chunk := os.read(pipe.fileno(), 65536)):
-            chunks.append(chunk)
-    if not chunks:
-        os.kill(child, signal.SIGKILL)
-    os.waitpid(child, 0)
     try:
-        return json.loads(b"".join(chunks))
+        answer = _answer_of(reading, CLOCK.monotonic() + timeout_s)
+    finally:
+        os.close(reading)
+        _end(child)
+    try:
+        return json.loads(answer)
     except ValueError:
         return None
+
+
+def _answer_of(pipe: int, deadline: float) -> bytes:
+    """What is written into the pipe until its other end is closed or the time is over."""
+    chunks, ready = [], select.poll()  # select() takes no descriptor from 1024 on
+    ready.register(pipe, select.POLLIN)
+    while (left := deadline - CLOCK.monotonic()) > 0 and ready.poll(left * 1000):
+        chunk = os.read(pipe, 65536)
+        if not chunk:
+            break
+        chunks.append(chunk)
+    return b"".join(chunks)
+
+
+def _end(child: int) -> None:
+    """End a child, which has answered or never will, and wait for it.
+
+    A killed process is waited for without a limit: it cannot catch SIGKILL.
+    """
+    with suppress(ProcessLookupError, ChildProcessError):  # where the script ignores SIGCHLD the kernel has waited
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
 
 
 def _cut_each(run: Run, rank: Rank, step: int, context: LookContext) -> Answers:

@@ -13,7 +13,7 @@ from leakscope.capture.process.patches import Patches
 from leakscope.capture.process.unheard import call_heard, unheard
 from leakscope.capture.schedule.modules import is_outermost
 from leakscope.capture.schedule.steps import StepClock, Tick
-from leakscope.capture.torch_private import ENGINE
+from leakscope.capture.torch_private import ENGINE, NO_TASK, graph_task
 
 
 class StepEvents:
@@ -79,8 +79,6 @@ class _Engine:
 
     def __init__(self, engine: Any, begins: Callable[[], None], ended: Callable[[], None]) -> None:
         self._engine, self._begins, self._ended = engine, begins, ended
-        self._runs = False
-        """One at a time is outermost: a backward within another may run on a thread of the engine's."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._engine, name)
@@ -88,14 +86,10 @@ class _Engine:
     @unheard
     def run_backward(self, *args: Any, **kwargs: Any) -> Any:
         """As the engine's own, which calls the script's hooks."""
-        if self._runs:
+        if graph_task() != NO_TASK:  # a backward within another, which may run on a thread of the engine's
             return call_heard(self._engine.run_backward, *args, **kwargs)
-        try:
-            self._runs = True
-            self._begins()  # a signal handler of the script's may raise in it
-            result = call_heard(self._engine.run_backward, *args, **kwargs)
-        finally:
-            self._runs = False
+        self._begins()
+        result = call_heard(self._engine.run_backward, *args, **kwargs)
         del args, kwargs
         self._ended()
         return result

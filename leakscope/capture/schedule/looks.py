@@ -116,11 +116,15 @@ class Schedule:
         """Is this a step at which every rank is looked at, if it can afford it?"""
         return step - self.warmup in FIRST_LOOKS or (self.steps is not None and step == self.steps - 1)
 
-    def taken(self, step: int, seconds: float, work: float, judged: bool = True) -> None:
-        """Note what a look cost, in seconds and in those of the processor, and whether growth is judged from it."""
-        self._last, self._cost, self._work, self._risen = step, seconds, work, False
+    def begun(self, step: int, judged: bool = True) -> None:
+        """Note that a look is attempted for a step, and whether growth is judged from it."""
+        self._last, self._risen = step, False
         self._taken += judged and step > self.warmup
         self._most = max(self._most, self.counted)
+
+    def taken(self, seconds: float, work: float) -> None:
+        """Note what the look that was begun last cost, in seconds and in those of the processor."""
+        self._cost, self._work = seconds, work
         self.also(seconds, work)
 
     def also(self, seconds: float, work: float = 0.0) -> None:

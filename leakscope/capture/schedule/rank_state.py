@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import _thread
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 from leakscope.record.descriptors import Descriptor
 from leakscope.record.live.rank_states import MARK, RECORD, Activity, RankState, place_of, unpacked
+from leakscope.shield import Block, PureBlock
 
 
 class RankStateFile:
@@ -19,6 +21,9 @@ class RankStateFile:
         self._mine = RankState(0, Activity.RUNNING, 0.0)
         self._read: tuple[bytes | None, tuple[RankState, ...]] = (None, ())
         self._is_open = True
+        self._updating = _thread.RLock()
+        """The watchdog's thread changes the record too; and so may a signal handler of the script's, in the middle of a
+        change, on the thread that makes it."""
         self._file = self._opened()
         self._write()
 
@@ -41,28 +46,28 @@ class RankStateFile:
         failed: bool = False, answered: bool = False, alone: int = 0, look_at: int = 0, spent: float = 0.0,
     ) -> None:  # fmt: skip
         """Change what this rank says."""
-        mine = self._mine
-        at_least = mine.activity if mine.activity >= Activity.STOPPING else Activity.RUNNING
-        self._mine = RankState(
-            mine.steps if steps is None else steps,
-            mine.activity if activity is None else max(activity, at_least),
-            mine.ended if ended is None else ended,
-            mine.failed | failed,
-            mine.answered | answered,
-            max(mine.alone, alone),
-            look_at or mine.look_at,
-            max(mine.spent, spent),
-        )
-        self._write()
+        with self._updating:
+            while True:
+                mine = self._mine
+                at_least = mine.activity if mine.activity >= Activity.STOPPING else Activity.RUNNING
+                changed = RankState(
+                    mine.steps if steps is None else steps,
+                    mine.activity if activity is None else max(activity, at_least),
+                    mine.ended if ended is None else ended,
+                    mine.failed | failed,
+                    mine.answered | answered,
+                    max(mine.alone, alone),
+                    look_at or mine.look_at,
+                    max(mine.spent, spent),
+                )
+                if self._mine is mine:  # no call since: nothing can come between this test and the assignment
+                    self._mine = changed
+                    break
+            self._write()
 
-    @contextmanager
-    def looked_at(self) -> Iterator[None]:
+    def looked_at(self) -> PureBlock[None]:
         """Say that it is looked at while the block runs, and after it whatever happens: its peers may wait for it."""
-        self.update(activity=Activity.LOOKING)
-        try:
-            yield
-        finally:
-            self.update(activity=Activity.RUNNING)
+        return Block(partial(self.update, activity=Activity.LOOKING), partial(self.update, activity=Activity.RUNNING))
 
     def _write(self) -> None:
         if not self._is_open:
@@ -70,8 +75,11 @@ class RankStateFile:
         if not self._is_ours():
             self._file = self._opened()
         if self._file is not None:
-            with suppress(OSError):  # the disk is full: the peers know no better than before
-                os.pwrite(self._file.number, RECORD.pack(*vars(self._mine).values()), place_of(self._rank))
+            written = None
+            while written is not self._mine:  # a signal handler may change it before it is written
+                written = self._mine
+                with suppress(OSError):  # the disk is full: the peers know no better than before
+                    os.pwrite(self._file.number, RECORD.pack(*vars(written).values()), place_of(self._rank))
 
     def states(self) -> tuple[RankState, ...]:
         """One for each rank; this rank's own for all once the file is closed, and where it is gone.

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import fcntl
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
+from typing import BinaryIO
 
+from leakscope.capture.originals import open_file
 from leakscope.capture.process.clock import CLOCK
+from leakscope.shield import Block, PureBlock
 
 _TIMEOUT_S = 10.0
 """Seconds, chosen, after which a rank looks although it is nobody's turn to end."""
@@ -30,37 +31,43 @@ class Turns:
         machine = os.uname().nodename  # several may share the folder
         self._files = tuple(folder / f"{machine}_{k}" for k in range(at_once)) if ranks > at_once else ()
 
-    @contextmanager
-    def turn(self) -> Iterator[None]:
+    def turn(self) -> PureBlock[None]:
         """Wait for a turn and have it while the block runs; where no file can be locked it is always one's turn."""
-        file = self._wait() if self._files else -1
-        try:
-            yield
-        finally:
-            if file >= 0:
-                fcntl.flock(file, fcntl.LOCK_UN)  # a child that was forked meanwhile has it too
-                os.close(file)
+        files: list[BinaryIO] = []
 
-    def _wait(self) -> int:
+        def leave() -> None:
+            for file in files:
+                if not file.closed:
+                    fcntl.flock(file, fcntl.LOCK_UN)  # a child that was forked meanwhile has it too
+                    file.close()
+
+        return Block(lambda: self._wait(files), leave)
+
+    def _wait(self, locked: list[BinaryIO]) -> None:
+        """Lock one of the files, which is the last of `locked` then."""
+        if not self._files:
+            return
         deadline = CLOCK.monotonic() + _TIMEOUT_S
         while CLOCK.monotonic() < deadline:
             for path in self._files:
                 try:
                     path.parent.mkdir(exist_ok=True)
-                    file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+                    locked.append(open_file(path, "ab", buffering=0, opener=_private))
                 except OSError:
-                    return -1
+                    return
                 try:
-                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    fcntl.flock(locked[-1], fcntl.LOCK_EX | fcntl.LOCK_NB)
                 except BlockingIOError:
-                    os.close(file)
+                    locked.pop().close()
                 except OSError:  # a file system without locks
-                    os.close(file)
-                    return -1
+                    return
                 else:
-                    return file
+                    return
             CLOCK.sleep(_INTERVAL_S)
-        return -1
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_CLOEXEC, 0o600)
 
 
 def _cores() -> int:

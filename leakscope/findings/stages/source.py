@@ -5,16 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from leakscope.findings.model import CutReference, Finding, Hop
+from leakscope.findings.model import CutReference, Finding, Hop, Unjudged
 from leakscope.findings.naming.place import file_at
 from leakscope.findings.ownership.known_leaks import TYPES
 from leakscope.findings.pipeline.see import see
+from leakscope.findings.rules.rule import because
 from leakscope.findings.source.edits import suggested
 from leakscope.findings.source.lines import stores_for
 from leakscope.findings.source.sources import Sources
 from leakscope.findings.source.stores import Store
 from leakscope.findings.source.written import as_in_source
 from leakscope.findings.stages.case import Case, RankCase
+from leakscope.findings.why import UnjudgedReason
 from leakscope.graph.model import ObjectKind
 from leakscope.record.kinds import Direction
 from leakscope.record.read.operations import column
@@ -25,10 +27,18 @@ _WRITTEN = (ObjectKind.FUNCTION, ObjectKind.FRAME, ObjectKind.GENERATOR, ObjectK
 
 def find_lines(case: Case) -> Case:
     """Lines of the kept source that add to what the cuts name, and the edit that would mend it."""
-    sources = Sources(case.run.sources)
-    found = (with_lines(finding, sources) for finding in case.findings)
+    sources, found, unjudged = Sources(case.run.sources), [], []
+    for finding in case.findings:
+        try:
+            found.append(with_lines(finding, sources))
+        except Exception as error:  # noqa: BLE001 - source of a form that was not foreseen must not cost the verdict
+            found.append(finding)
+            why = because(UnjudgedReason.NO_SOURCE, error)
+            unjudged += [Unjudged(finding.rule, rank, why) for rank in finding.ranks[:1]]
     return replace(
-        case, findings=tuple(replace(finding, trace=_with_one_line_each(finding.trace)) for finding in found)
+        case,
+        findings=tuple(replace(finding, trace=_with_one_line_each(finding.trace)) for finding in found),
+        unjudged=(*case.unjudged, *unjudged),
     )
 
 
@@ -58,11 +68,8 @@ def with_lines(finding: Finding, sources: Sources) -> Finding:
     """The finding with those lines at each reference of its cut; as it is where the sources show none."""
     if finding.cut is None:
         return finding
-    try:
-        found = [stores_for(finding, reference, sources) for reference in finding.cut.references]
-        suggestion = suggested(finding, found, sources)
-    except Exception:  # noqa: BLE001 - a program of a shape that nobody thought of must not cost the verdict
-        return finding
+    found = [stores_for(finding, reference, sources) for reference in finding.cut.references]
+    suggestion = suggested(finding, found, sources)
     references = tuple(
         _with_added(
             reference, tuple(dict.fromkeys(store.where for store in stores)), _puts_tensor(finding, reference, stores)

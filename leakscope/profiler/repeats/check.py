@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack, nullcontext
+from contextlib import nullcontext
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
@@ -20,6 +20,7 @@ from leakscope.profiler.repeats.calls import require_callable, take
 from leakscope.profiler.repeats.sites import Sites
 from leakscope.profiler.result import Result
 from leakscope.record.kinds import EndKind, MadeBy, Occasion
+from leakscope.shield import Block, nothing
 from leakscope.units import parse_bytes
 
 _COUNTED_FROM = 64 * 1024
@@ -114,28 +115,26 @@ def run_and_judge(
     patches = Patches()
     sites = Sites(patches)
     # nothing else of ours may hold the step and its arguments: frames of ours are no holders
-    with ExitStack() as restored:
-        runner = Runner()  # makes a loop when it first runs something, where entering it would
-        restored.callback(runner.close)
+    runner = Runner()  # makes a loop when it first runs something, where entering it would
+    with Block(nothing, runner.close):
         for _ in range(warmup - 1):
             take(train_step(*args, **kwargs), train_step, runner)
         gc.collect()
-        restored.enter_context(no_automatic_gc())
-        restored.callback(patches.take_out)
-        collections.install(patches)
-        # the first of them is of the warm-up, if there is any: its look is what the others' are compared with
-        for number in range(warmup, warmup + repeats + 1):
-            began = time.perf_counter()
-            if number:
-                with sites.watched(is_first=number == 1) if number in (warmup, 1) else nullcontext():
-                    take(train_step(*args, **kwargs), train_step, runner)
-            seconds, collected = time.perf_counter() - began, collections.taken()
-            with collections.not_listening():
-                look = look_now(number, Occasion.STEP, counter, gains, made_at=sites.made_at)
-            # on CPU the counted bytes hold leakscope's own as well: too coarse for small allowances
-            looks.append(look if min_bytes >= _COUNTED_FROM else replace(look, counted_bytes=None))
-            if number > warmup:
-                steps.append(Step(number, seconds, looks[-1].counted_bytes, None, collected, look.counted_on))
+        with no_automatic_gc(), Block(nothing, patches.take_out):
+            collections.install(patches)
+            # the first of them is of the warm-up, if there is any: its look is what the others' are compared with
+            for number in range(warmup, warmup + repeats + 1):
+                began = time.perf_counter()
+                if number:
+                    with sites.watched(is_first=number == 1) if number in (warmup, 1) else nullcontext():
+                        take(train_step(*args, **kwargs), train_step, runner)
+                seconds, collected = time.perf_counter() - began, collections.taken()
+                with collections.not_listening():
+                    look = look_now(number, Occasion.STEP, counter, gains, made_at=sites.made_at)
+                # on CPU the counted bytes hold leakscope's own as well: too coarse for small allowances
+                looks.append(look if min_bytes >= _COUNTED_FROM else replace(look, counted_bytes=None))
+                if number > warmup:
+                    steps.append(Step(number, seconds, looks[-1].counted_bytes, None, collected, look.counted_on))
     rank = Rank(0, tuple(steps), tuple(looks), Ended(EndKind.FINISHED, 0, warmup + repeats))
     # the look before the first judged call is judged as well: all that comes after it is theirs
     run = replace(run_of_rank(rank, MadeBy.CHECK, warmup - 1, min_bytes), sources=users_sources())

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from typing import TYPE_CHECKING
+
+from leakscope.shield import contextmanager
 
 if TYPE_CHECKING:
     from leakscope.capture.process.patches import Patches

@@ -93,7 +93,7 @@ class WorkersRead(WorkersRow):
     sent: int = 0
     """Pieces of shared memory they lie in: one for each tensor."""
     pinned_bytes: int | None = None
-    """In pinned memory of the parent; None where nothing counts it."""
+    """Pinned host memory that the parent's tensors have, as in `CountsAtStep`; None where nothing counts it."""
     last: bool = rare(False)
     """The workers are being ended."""
 

@@ -33,7 +33,7 @@ def library(findings: Findings) -> tuple[Finding, ...]:
 
 def is_fault(unjudged: Unjudged) -> bool:
     """Whether a rule failed, which the reader must know whatever the verdict is."""
-    faults = (UnjudgedReason.RAISED, UnjudgedReason.NOT_LOADED)
+    faults = (UnjudgedReason.RAISED, UnjudgedReason.NOT_LOADED, UnjudgedReason.NO_SOURCE)
     return isinstance(unjudged.why, WhyUnjudged) and unjudged.why.reason in faults
 
 

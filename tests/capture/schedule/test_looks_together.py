@@ -35,7 +35,8 @@ class _Rank:
 
     def looked_at(self, step: int) -> None:
         self.looks.append(step)
-        self.schedule.taken(step, self.seconds, self.seconds)
+        self.schedule.begun(step)
+        self.schedule.taken(self.seconds, self.seconds)
         self.file.update(spent=self.schedule.with_one_more)
 
 

@@ -11,11 +11,12 @@ import os
 import struct
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
 from leakscope.capture import torch_private
+from leakscope.capture.originals import open_file
+from leakscope.shield import contextmanager
 
 Words = Callable[[int, int], tuple[int, ...]]
 """(address, count) to so many machine words, () where nothing can be read: a wrong address is no crash."""
@@ -45,10 +46,11 @@ _PAIR = 2
 def own_memory() -> Iterator[Words]:
     """Read the process's own memory through /proc/self/mem; where the system has none, nothing can be read."""
     try:
-        opened = os.open("/proc/self/mem", os.O_RDONLY | os.O_CLOEXEC)
+        memory = open_file("/proc/self/mem", "rb", buffering=0)
     except OSError:
         yield lambda _address, _count: ()
         return
+    opened = memory.fileno()
 
     def words(address: int, count: int) -> tuple[int, ...]:
         if address < _FIRST_PAGE or address % WORD:
@@ -61,7 +63,7 @@ def own_memory() -> Iterator[Words]:
     try:
         yield words
     finally:
-        os.close(opened)
+        memory.close()
 
 
 def pack_hook_at(saved: Any, payload: object, unpack_hook: object, words: Words) -> int:

@@ -17,6 +17,7 @@ from leakscope.capture.torch_private import (
     storage_address,
     uses_of_storage,
     without_functions,
+    without_gradients,
 )
 
 _untyped_storage = TensorBase.untyped_storage
@@ -43,7 +44,7 @@ def sparse_parts(tensor: Any) -> list[tuple[str, Any]]:
         return []
     try:
         # within a mode's handler a sparse tensor would hand out its own parts
-        with torch_private.with_keys(*OUTSIDE_OF_MODES), torch_private.without_dispatch(), torch.no_grad():
+        with torch_private.with_keys(*OUTSIDE_OF_MODES), torch_private.without_dispatch(), without_gradients():
             return [(f".{getter.__name__}()", getter(tensor)) for getter in getters]
     except RuntimeError:  # a batched one, or one on a device that cannot say
         return []

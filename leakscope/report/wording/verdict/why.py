@@ -132,4 +132,5 @@ def _unjudged(why: WhyUnjudged | str) -> str:
         UnjudgedReason.NO_STEP: f"no step was seen; {looks}",
         UnjudgedReason.RAISED: f"it raised {why.error}",
         UnjudgedReason.NOT_LOADED: f"it could not be loaded: {why.error}",
+        UnjudgedReason.NO_SOURCE: f"reading the source for the lines to edit raised {why.error}",
     }[why.reason]
