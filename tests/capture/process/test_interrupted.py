@@ -1,0 +1,307 @@
+"""An exception that arrives at any instruction of leakscope's leaves the process as it was."""
+
+from __future__ import annotations
+
+import gc
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+from support.global_state import global_state
+from support.interrupts import Interrupt, built, interrupted
+
+import leakscope
+from leakscope.capture.device.counters import Counter
+from leakscope.capture.host.limits import more_room
+from leakscope.capture.process import pause
+from leakscope.capture.process.gc_callbacks import CollectionWatch
+from leakscope.capture.process.guard import Guard
+from leakscope.capture.process.patches import Patches
+from leakscope.capture.process.pause import at_most, no_automatic_gc, paused
+from leakscope.capture.schedule.rank_state import RankStateFile
+from leakscope.capture.schedule.turns import Turns
+from leakscope.capture.torch_private import past_modes, without_gradients
+from leakscope.record.live.rank_states import Activity
+from leakscope.shield import Block, contextmanager, ending_with
+
+pytestmark = pytest.mark.process  # the module that interrupts is compiled
+
+
+@pytest.fixture(scope="module")
+def interrupts(tmp_path_factory: pytest.TempPathFactory) -> ModuleType:
+    return built(tmp_path_factory.mktemp("interrupts"))
+
+
+def in_block(block: Callable[[], Any]) -> Callable[[], None]:
+    def call() -> None:
+        with block():
+            len([])
+
+    return call
+
+
+def state_of(*more: Callable[[], object]) -> tuple[object, ...]:
+    """What each block switches, and what is leakscope's own of it."""
+    return (
+        global_state(), torch.is_grad_enabled(), torch._C._is_torch_function_enabled(), dict(pause._ends),
+        set(pause._waiting), *(each() for each in more),
+    )  # fmt: skip
+
+
+WATCH = CollectionWatch(lambda: 0)
+SMALL = {
+    "paused": in_block(paused),
+    "no automatic gc": in_block(no_automatic_gc),
+    "at most": in_block(lambda: at_most(9.0)),
+    "own work": in_block(WATCH.not_listening),
+    "weightless": WATCH.weightless(lambda: [[] for _ in range(30)]),
+    "past modes": in_block(past_modes),
+    "without gradients": in_block(without_gradients),
+    "more room": in_block(more_room),
+    "counter": in_block(Counter().ours),
+}
+
+
+@pytest.mark.parametrize("name", SMALL)
+@pytest.mark.parametrize("collecting", [True, False], ids=["gc on", "gc off"])
+def test_a_block_restores_what_it_switches(interrupts: ModuleType, name: str, collecting: bool) -> None:
+    call, was = SMALL[name], gc.isenabled()
+    call()
+    interval = sys.getswitchinterval()
+    (gc.enable if collecting else gc.disable)()
+    try:
+        before = state_of(WATCH.is_within, lambda: len(WATCH._own_blocks))
+        came = 0
+        for check, out in interrupted(interrupts, call, 400):
+            came += out
+            assert state_of(WATCH.is_within, lambda: len(WATCH._own_blocks)) == before, f"after check {check}"
+        assert came > 1
+        assert sys.getswitchinterval() == interval
+    finally:
+        (gc.enable if was else gc.disable)()
+
+
+def test_rank_states_and_turns_are_given_back(interrupts: ModuleType, tmp_path: Path) -> None:
+    states, turns = RankStateFile(tmp_path / "states", 0, 1), Turns(tmp_path / "turns", ranks=2, cores=1)
+
+    def call() -> None:
+        with turns.turn(), states.looked_at():
+            pass
+
+    for check, _ in interrupted(interrupts, call, 400):
+        assert states.mine.activity == Activity.RUNNING, f"after check {check}"
+        assert states.states() == (states.mine,), "the file says the same"
+        took = Turns(tmp_path / "turns", ranks=2, cores=1)
+        with took.turn():  # would wait ten seconds
+            pass
+    states.close()
+
+
+def test_patches_leave_nothing_behind(interrupts: ModuleType) -> None:
+    from torch.optim.optimizer import _global_optimizer_post_hooks, register_optimizer_step_post_hook
+
+    class Owner:
+        def method(self) -> int:
+            return 1
+
+    plain, listeners = Owner.method, list[Any]()
+
+    def call() -> None:
+        patches = Patches(Guard())
+        try:
+            patches.call_before(Owner, "method", lambda *_: None)
+            patches.hook("hook", register_optimizer_step_post_hook, lambda *_: None)
+            patches.listen("listeners", listeners, lambda *_: None)
+        finally:
+            interrupts.disarm()
+            patches.take_out()
+
+    before = len(_global_optimizer_post_hooks)
+    for check, _ in interrupted(interrupts, call, 600):
+        left = (Owner.method is plain, len(_global_optimizer_post_hooks), listeners)
+        assert left == (True, before, []), f"after check {check}"
+
+
+CHECKS = 30
+"""Of the thousands that a call has: the first half one by one, the others spread over all of it."""
+NET = torch.nn.Linear(16, 16)
+
+
+def a_step() -> None:
+    NET(torch.randn(4, 16)).sum().backward()
+    NET.zero_grad()
+
+
+def in_watch() -> None:
+    with leakscope.watch():
+        a_step()
+
+
+def in_profiler() -> None:
+    with leakscope.Profiler(budget=1.0) as profiler:
+        for _ in range(4):
+            with profiler.step():
+                a_step()
+
+
+@pytest.mark.parametrize(
+    "call", [in_watch, in_profiler, lambda: leakscope.holders()], ids=["watch", "Profiler", "holders"]
+)
+def test_what_users_call_leaves_the_process_as_it_was(interrupts: ModuleType, call: Callable[[], object]) -> None:
+    call()
+    before = state_of()
+    for check, _ in interrupted(interrupts, call, CHECKS):
+        assert _settled(before) == before, f"after check {check}"
+
+
+def _settled(before: tuple[object, ...]) -> tuple[object, ...]:
+    """The state once threads that were told to end have ended."""
+    import time
+
+    for _ in range(50):
+        now = state_of()
+        if now == before:
+            break
+        time.sleep(0.02)
+    return now
+
+
+def test_the_same_in_python_alone() -> None:
+    """Line by line: what is not called from C loses the lines of `finally` that a trace function interrupts."""
+    from leakscope.shield import PureBlock
+
+    done: list[str] = []
+    block = PureBlock(lambda: done.append("in"), lambda: done.append("out"))
+
+    def leave() -> None:
+        done.append("out")
+        if done.count("out") == 1:
+            raise Interrupt
+
+    with pytest.raises(Interrupt), PureBlock(lambda: None, leave):
+        pass
+    assert done == ["out", "out"]
+    with block:
+        pass
+    assert done[2:] == ["in", "out"]
+
+
+def test_a_block_is_left_when_its_beginning_is_interrupted() -> None:
+    done: list[str] = []
+
+    def enter() -> None:
+        done.append("in")
+        raise Interrupt
+
+    with pytest.raises(Interrupt), Block(enter, lambda: done.append("out")):
+        done.append("body")
+    assert done == ["in", "out"]
+
+
+def test_an_interrupted_end_is_tried_again_and_the_interrupt_comes_out() -> None:
+    tries: list[int] = []
+
+    def leave() -> None:
+        tries.append(1)
+        if len(tries) < 3:
+            raise Interrupt
+
+    with pytest.raises(Interrupt) as raised, Block(lambda: None, leave):
+        raise ValueError
+    assert len(tries) == 3 and isinstance(raised.value.__context__, ValueError)
+
+
+class Ending:
+    def __init__(self) -> None:
+        self.ended = 0
+
+    def _end(self) -> None:
+        self.ended += 1
+        if self.ended == 1:
+            raise Interrupt
+
+    @ending_with(_end)
+    def method(self, value: int) -> int:
+        """Docstring."""
+        return value
+
+
+def test_a_method_ends_with_another() -> None:
+    ending = Ending()
+    with pytest.raises(Interrupt):
+        ending.method(1)
+    assert ending.ended == 2
+    assert ending.method(2) == 2 and ending.ended == 3
+    assert Ending.method.__name__ == "method" and Ending.method.__doc__ == "Docstring."
+
+
+@contextmanager
+def recording(done: list[object]) -> Iterator[str]:
+    try:
+        yield "value"
+    except LookupError as error:
+        done.append(error)
+    finally:
+        done.append("end")
+
+
+def test_a_generator_is_a_context_manager_as_contextlib_makes_it() -> None:
+    done: list[object] = []
+    with recording(done) as value:
+        assert value == "value"
+    assert done == ["end"]
+    error = LookupError()
+    with recording(done):
+        raise error  # the generator swallows it
+    assert done == ["end", error, "end"]
+    other = ValueError()
+    with pytest.raises(ValueError) as raised, recording(done):
+        raise other
+    assert raised.value is other and done[3:] == ["end"]
+    for stop in (StopIteration(), StopIteration(1)):
+        with pytest.raises(StopIteration) as stopped, recording(done):
+            raise stop
+        assert stopped.value is stop
+
+
+@pytest.mark.parametrize("count", [0, 2])
+def test_a_generator_yields_once(count: int) -> None:
+    @contextmanager
+    def wrong() -> Iterator[None]:
+        for _ in range(count):
+            yield
+
+    with pytest.raises(RuntimeError), wrong():
+        pass
+
+
+def test_what_a_callback_raises_comes_out_of_the_scripts_own_code() -> None:
+    import signal
+    import weakref
+
+    class Target:
+        pass
+
+    class Timeout(Exception):
+        pass
+
+    def handler(*_: object) -> None:
+        raise Timeout
+
+    guard = Guard()
+    callback = guard.callback("death", lambda _: signal.raise_signal(signal.SIGUSR2))
+    before = signal.signal(signal.SIGUSR2, handler)
+    try:
+        target = Target()
+        reference = weakref.ref(target, callback)
+        with pytest.raises(Timeout):
+            del target
+            for _ in range(10):
+                len([])
+        assert reference() is None and not guard.lost
+    finally:
+        signal.signal(signal.SIGUSR2, before)
