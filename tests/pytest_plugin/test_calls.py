@@ -98,3 +98,34 @@ def test_a_failing_test_is_told_once_and_of_the_test_alone(
         )
     assert "3.91 KiB held in 1 storage after the block" in block and "step" not in block
     assert "1 tensor leak, 12.00 MiB left behind by 3 repeats, each of them a step (1 to 3)" in repeated
+
+
+BROKEN = """
+import leakscope.profiler.block
+
+def fails(*_, **__):
+    raise RuntimeError("a fault of leakscope's")
+
+setattr(leakscope.profiler.block, {where!r}, fails)
+"""
+LEAKS = """
+import pytest
+import torch
+
+@pytest.mark.no_tensor_leaks
+def test_one():
+    cycle = [torch.ones(10)]
+    cycle.append(cycle)
+"""
+
+
+@pytest.mark.parametrize("where", ["look_now", "_run_of_block", "why_no_look"])
+def test_a_fault_of_leakscopes_own_is_a_warning_and_fails_where_that_is_asked_for(
+    pytester: pytest.Pytester, where: str
+) -> None:
+    pytester.makeconftest(BROKEN.format(where=where))
+    pytester.makepyfile(LEAKS)
+    lenient = pytester.runpytest_subprocess()
+    lenient.assert_outcomes(passed=1, warnings=1)
+    lenient.stdout.fnmatch_lines(["*RuntimeError: a fault of leakscope's*"])
+    pytester.runpytest_subprocess("--leakscope-strict").assert_outcomes(failed=1)

@@ -34,7 +34,7 @@ def find_lines(case: Case) -> Case:
         except Exception as error:  # noqa: BLE001 - source of a form that was not foreseen must not cost the verdict
             found.append(finding)
             why = because(UnjudgedReason.NO_SOURCE, error)
-            unjudged += [Unjudged(finding.rule, rank, why) for rank in finding.ranks[:1]]
+            unjudged.append(Unjudged(finding.rule, min(finding.ranks, default=0), why))
     return replace(
         case,
         findings=tuple(replace(finding, trace=_with_one_line_each(finding.trace)) for finding in found),

@@ -126,7 +126,7 @@ def test_patches_leave_nothing_behind(interrupts: ModuleType) -> None:
         assert left == (True, before, []), f"after check {check}"
 
 
-CHECKS = 30
+CHECKS = 16
 """Of the thousands that a call has: the first half one by one, the others spread over all of it."""
 NET = torch.nn.Linear(16, 16)
 
@@ -148,9 +148,10 @@ def in_profiler() -> None:
                 a_step()
 
 
-@pytest.mark.parametrize(
-    "call", [in_watch, in_profiler, lambda: leakscope.holders()], ids=["watch", "Profiler", "holders"]
-)
+CALLS = {"watch": in_watch, "Profiler": in_profiler, "holders": leakscope.holders}
+
+
+@pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
 def test_what_users_call_leaves_the_process_as_it_was(interrupts: ModuleType, call: Callable[[], object]) -> None:
     call()
     before = state_of()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import functools
 import gc
+import os
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
@@ -13,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from leakscope.capture.heap.look import look
-from leakscope.capture.prove.prove import prove
+from leakscope.capture.prove.prove import _in_child, prove
 from leakscope.findings import judge
 from leakscope.record.model import Ended, Look, Rank, Run, Step
 
@@ -248,3 +250,23 @@ def test_what_only_gc_frees_after_the_cut_is_not_tried_and_says_why() -> None:
     ((_, predicted, measured, why),) = proved(modules_with_hooks)
     assert (predicted, measured) == (10 * SIZE, None)
     assert "only gc frees" in why
+
+
+def hangs() -> int:
+    time.sleep(60)
+    return 1
+
+
+def answers_and_keeps_the_pipe_open() -> int:
+    if os.fork() == 0:
+        time.sleep(3)
+        os._exit(0)
+    return 1
+
+
+@pytest.mark.process
+@pytest.mark.parametrize(("work", "answer"), [(hangs, None), (answers_and_keeps_the_pipe_open, 1)])
+def test_a_child_is_waited_for_no_longer_than_that(work: Callable[[], int], answer: int | None) -> None:
+    began = time.monotonic()
+    assert _in_child(work, timeout_s=0.5) == answer
+    assert time.monotonic() - began < 10, "neither for the child nor for what it has started"

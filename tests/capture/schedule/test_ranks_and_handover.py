@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sys
+import threading
+import time
 from pathlib import Path
 
 from leakscope.capture.schedule.looks import FIRST_LOOKS, Schedule
@@ -51,3 +54,29 @@ def test_looks_and_end_are_counted_from_where_another_clock_took_over() -> None:
     assert due == [*(5 + 2 + first for first in FIRST_LOOKS), 16]
     schedule.begin_again(8)
     assert (schedule.warmup, schedule.steps) == (10, 20)
+
+
+def test_no_thread_overwrites_what_another_says_of_the_rank(tmp_path: Path) -> None:
+    file, interval, over = RankStateFile(tmp_path / "states", 0, 1), sys.getswitchinterval(), threading.Event()
+
+    def tick() -> None:
+        while not over.is_set():
+            with file.looked_at():
+                pass
+
+    watchdog = threading.Thread(target=tick)
+    sys.setswitchinterval(1e-5)
+    try:
+        watchdog.start()
+        lost, steps, end = 0, 0, time.monotonic() + 0.7
+        while time.monotonic() < end:
+            steps += 1
+            file.update(steps=steps)
+            sum(range(300))  # the other thread writes what it has read before
+            lost += file.mine.steps < steps
+    finally:
+        over.set()
+        watchdog.join()
+        sys.setswitchinterval(interval)
+    assert (lost, file.states()[0].steps) == (0, steps)
+    file.close()

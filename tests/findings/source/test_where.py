@@ -9,8 +9,13 @@ from findings.source.test_lines import LIST_OF_MAIN
 from findings.source.traces import finding, kept
 
 from leakscope.findings.kinds import FreedBy
+from leakscope.findings.known.suppressed import known_of
 from leakscope.findings.source.sources import Sources
-from leakscope.findings.stages.source import with_lines
+from leakscope.findings.stages import source as stage
+from leakscope.findings.stages.case import Case
+from leakscope.findings.stages.source import find_lines, with_lines
+from leakscope.findings.why import UnjudgedReason, WhyUnjudged
+from leakscope.record.model import Run
 
 SUM = """
     module __main__ train.py:7 -> .total
@@ -73,3 +78,16 @@ def test_a_module_stands_where_its_tensor_is_bound() -> None:
     cut = replace(found.cut, references=(replace(found.cut.references[0], where="train.py:7"),))
     after = with_lines(replace(found, cut=cut), Sources(kept(train=SUMMED)))
     assert [hop.where for hop in after.trace] == ["train.py:4", "", ""]
+
+
+def test_source_that_cannot_be_read_costs_the_lines_and_a_note_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    def raises(*_: object) -> None:
+        raise RecursionError("too deep")
+
+    monkeypatch.setattr(stage, "stores_for", raises)
+    found, run = finding(SUM, 0), Run(("train.py",), (), 1, "cpu", "", "", sources=kept(train=SUMMED))
+    judged = find_lines(Case(run, known_of(run, ()), 23, (), findings=(found,)))
+    assert [each.fingerprint for each in judged.findings] == [found.fingerprint]
+    (noted,) = judged.unjudged
+    assert noted.rule == found.rule
+    assert noted.why == WhyUnjudged(reason=UnjudgedReason.NO_SOURCE, error="RecursionError: too deep")

@@ -42,8 +42,8 @@ def built(folder: Path) -> ModuleType:
 def interrupted(interrupts: ModuleType, call: Callable[[], object], most: int) -> Iterator[tuple[int, bool]]:
     """Call it again and again, each time interrupted at another check: (check, whether the interrupt came out).
 
-    All checks of a call are met when there are no more than `most`, else so many spread over them; the first ones always
-    are. Ends with the first call that no interrupt met.
+    All checks of a call are met when there are no more than `most`, else half of that many from its beginning, and the
+    others spread over all of it.
     """
     interrupts.arm(Interrupt, 1 << 40)
     call()
