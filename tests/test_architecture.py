@@ -18,6 +18,7 @@ from support import ROOT
 
 PLAN: dict[str, tuple[set[str], set[str]]] = {
     "_version": (set(), set()),
+    "bootstrap": ({"capture"}, {"leakscope_cli"}),
     "native": (set(), set()),
     "errors": (set(), set()),
     "files": ({"errors"}, set()),
@@ -28,9 +29,21 @@ PLAN: dict[str, tuple[set[str], set[str]]] = {
     "graph": ({"errors", "native"}, {"numpy", "scipy"}),
     "allocator": ({"errors", "files", "verdict"}, {"numpy"}),
     "record": ({"graph", "allocator", "errors", "files", "options"}, set()),
-    "launch": ({"record", "errors", "files", "options"}, {"torch"}),
+    "launch": ({"bootstrap", "record", "errors", "files", "options"}, {"torch"}),
     "capture": (
-        {"record", "graph", "allocator", "errors", "files", "option", "options", "native", "findings", "report"},
+        {
+            "bootstrap",
+            "record",
+            "graph",
+            "allocator",
+            "errors",
+            "files",
+            "option",
+            "options",
+            "native",
+            "findings",
+            "report",
+        },
         {"torch", "numpy", "objgraph", "psutil", "leakscope_following", "sitecustomize"},
     ),
     "findings": ({"record", "graph", "allocator", "units", "verdict"}, {"numpy"}),
@@ -53,9 +66,10 @@ PLAN: dict[str, tuple[set[str], set[str]]] = {
     ),
     "backward": (set(), {"torch"}),
     "__init__": ({"profiler", "findings", "report", "record", "errors"}, set()),
-    "__main__": (set(), {"leakscope_cli"}),
+    "__main__": ({"bootstrap"}, {"leakscope_cli"}),
     "leakscope_cli": (
         {
+            "bootstrap",
             "launch",
             "findings",
             "report",
@@ -74,6 +88,8 @@ PLAN: dict[str, tuple[set[str], set[str]]] = {
 }
 """As CONTRIBUTING.md has it: package -> (packages of leakscope it may import, third-party packages it may import)."""
 INSIDE_FUNCTIONS = {
+    ("bootstrap", "capture"),
+    ("bootstrap", "leakscope_cli"),
     ("capture", "findings"),
     ("capture", "report"),
     ("launch", "torch"),
@@ -97,6 +113,7 @@ CROWDED: dict[str, str] = {}
 """The folders that hold more, and why."""
 LONG: dict[str, str] = {
     "benchmarks/backward.py": "four comparisons side by side",
+    "leakscope/capture/follow/site/leakscope_following.py": "is loaded alone, and may import nothing of leakscope's",
     "leakscope/findings/model.py": "what a finding is, field by field",
     "tests/capture/comm/test_groups.py": "one fixture, and each way to make and use a group",
     "tests/capture/device/test_on_a_device.py": "one training script, and all that is asked of it on a device",

@@ -1,7 +1,8 @@
-"""One rank: `python -m leakscope.capture OPTIONS SCRIPT [ARGS]...` runs the user's script under a Recorder.
+"""One rank: runs the user's script under a Recorder.
 
-The words are what `Options.to_words` wrote. Neither torch nor numpy is imported before the script does it: what the
-script sets first counts.
+`leakscope.bootstrap` calls `main` with the words of the command line, `OPTIONS SCRIPT [ARGS]...`, as
+`Options.to_words` wrote them. Neither torch nor numpy is imported before the script does it: what the script sets first
+counts.
 """
 
 from __future__ import annotations
@@ -10,10 +11,10 @@ import os
 import sys
 from collections.abc import Callable
 from dataclasses import replace
-from importlib import import_module
 from types import CodeType, ModuleType
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from leakscope.bootstrap import own_imports
 from leakscope.capture.follow.tree import hand_on, light
 from leakscope.capture.follow.who import who_am_i
 from leakscope.capture.process import script
@@ -91,14 +92,14 @@ class _Rank:
         hand_on(self.options, self.patches)
 
     def begin(self) -> None:
-        with no_automatic_gc():  # it would go through all that torch has just made
-            from leakscope.capture.recorder import Recorder
+        with own_imports():
+            with no_automatic_gc():  # it would go through all that torch has just made
+                from leakscope.capture.follow.joining import Joining
+                from leakscope.capture.recorder import Recorder
 
-        self.recorder = Recorder(self.options, self.patches)
-        self.recorder.attach()
+            self.recorder = Recorder(self.options, self.patches)
+            self.recorder.attach()
         if self.options.process:
-            from leakscope.capture.follow.joining import Joining
-
             joining = Joining(self.options.folder, self.options.process, who_am_i(), self.recorder.member.join)
             self.recorder.member.first_step = self.guard.guarded("first step", joining.stepped)
             self.guard.call("place among the ranks", joining.install, self.patches)
@@ -193,8 +194,3 @@ def main(arguments: list[str]) -> int:
 def _keep(module: ModuleType) -> None:
     # python clears __main__ only after the threads and exit handlers that may still need it
     sys.modules["__main__"] = module
-
-
-if __name__ == "__main__":
-    # by the module's own name: that is how a look knows these frames as leakscope's
-    sys.exit(import_module("leakscope.capture.__main__").main(sys.argv[1:]))

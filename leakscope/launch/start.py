@@ -13,6 +13,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
+from leakscope import bootstrap
 from leakscope._version import __version__
 from leakscope.errors import LaunchFailed, Unreadable
 from leakscope.launch.as_started import interpreter_flags
@@ -188,7 +189,7 @@ def about_run(options: Options, outside: Outside | None = None) -> dict[str, Any
 def rank_command(options: Options) -> list[str]:
     """What starts the process of a rank; the folder is made absolute, for the script may change its directory."""
     options = replace(options, folder=options.folder.resolve(), launcher=os.getpid())
-    return [sys.executable, *interpreter_flags(), "-m", "leakscope.capture", *options.to_words()]
+    return [sys.executable, *interpreter_flags(), *bootstrap.command(bootstrap.CAPTURE, options.to_words())]
 
 
 def _once_more(child: subprocess.Popen[bytes]) -> Callable[..., None]:

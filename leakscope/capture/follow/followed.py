@@ -9,6 +9,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import Any
 
+from leakscope.bootstrap import own_imports
 from leakscope.capture.follow.joining import Joining
 from leakscope.capture.follow.tree import options_in
 from leakscope.capture.follow.who import who_am_i
@@ -36,7 +37,7 @@ class StopChild(Stop, SystemExit):
 
 def attach(folder: str) -> None:
     """Record this process; nothing where that cannot be done: whatever it is, it must not become the script's error."""
-    with suppress(Exception), no_automatic_gc():
+    with suppress(Exception), no_automatic_gc(), own_imports():
         options = options_in(folder)
         process = claim(options.folder)
         Followed(replace(options, process=process, launcher=0, quiet=True)).begin()
