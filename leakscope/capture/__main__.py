@@ -32,7 +32,7 @@ from leakscope.options import Options
 from leakscope.record.kinds import ClockKind, EndKind
 from leakscope.record.processes.links import link
 from leakscope.record.processes.process import write_who
-from leakscope.record.secrets import without
+from leakscope.record.secrets import conceal
 
 if TYPE_CHECKING:
     from leakscope.capture.recorder import Recorder
@@ -139,10 +139,10 @@ class _Rank:
 
     def _words(self, end: script.End, error: BaseException | None) -> tuple[str, str, tuple[str, ...]]:
         """What is told of the script's error: its last line, where it was raised, and the stack."""
-        message = without(script.what_it_said(end, error), self.options.command)
+        message = script.what_it_said(end, error)
         if end.how != EndKind.RAISED:
             return message, "", ()
-        stack = tuple(without(line, self.options.command) for line in script.stack_of(error))
+        stack = script.stack_of(error)
         return message, raised_at(error), stack if self.options.source else without_source(stack)
 
     def _end_without_recorder(self, ended: Callable[[int], Ended]) -> None:
@@ -161,6 +161,7 @@ class _Rank:
 def main(arguments: list[str]) -> int:
     """Run the script; returns its exit status or raises what it raised."""
     options = Options.from_words(arguments)
+    conceal(options.command)
     light().stop()  # of a run within another the inner one records
     script.hide_us(len(arguments))
     if options.under_elastic:

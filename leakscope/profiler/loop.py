@@ -132,12 +132,13 @@ class Profiler:
         from leakscope.capture.recorder import Recorder
         from leakscope.native import heap_reader
         from leakscope.record.folder import time_now, write_run
-        from leakscope.record.secrets import masked
+        from leakscope.record.secrets import conceal, masked
 
         rank, world = self._rank, self._world = rank_and_world()
         options = replace(self._options, folder=self._folder(), rank=rank, world=world)
         if self._output is not None and world == 1:
             _prepare(options.folder)
+        conceal(sys.argv)
         write_run(
             options.folder,
             {

@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from datetime import UTC, datetime
-from json import dumps  # taken now: a script may put a function of its own in its place, as tests do
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,7 @@ from leakscope.record.model import Ended, GcDiff, Look, Step
 from leakscope.record.places import Places
 from leakscope.record.rows.row import Row, to_line
 from leakscope.record.rows.row import to_json as row_to_json
+from leakscope.record.secrets import json_of
 from leakscope.record.suppression import NAME as SUPPRESSIONS
 
 ASKED = ".asked"
@@ -53,13 +53,13 @@ class RankFolder:
 
     def append_line(self, stem: str, line: Mapping[str, Any]) -> None:
         """Add one line to `<stem>.jsonl`."""
-        self._places.add_line(f"{stem}.jsonl", dumps(line).encode() + b"\n")
+        self._places.add_line(f"{stem}.jsonl", json_of(line) + b"\n")
         if self._places.why and not self._told:
             self._tell()
 
     def write(self, name: str, data: Any) -> None:
         """Write a whole file of JSON."""
-        self._places.write(name, dumps(data).encode())
+        self._places.write(name, json_of(data))
         if self._places.why and not self._told:
             self._tell()
 
@@ -109,7 +109,7 @@ def snapshot_name(kind: str, step: int, occasion: str) -> str:
 
 def write_json(path: Path, data: Any) -> None:
     """Write a whole file of JSON under a temporary name, then rename: a reader never sees half of it."""
-    write_whole(path, dumps(data).encode())
+    write_whole(path, json_of(data))
 
 
 def make_private(folder: Path) -> None:

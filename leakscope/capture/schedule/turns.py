@@ -9,6 +9,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from leakscope.capture.process.clock import CLOCK
+from leakscope.record.descriptors import open_private
+from leakscope.record.folder import make_private
 
 _TIMEOUT_S = 10.0
 """Seconds, chosen, after which a rank looks although it is nobody's turn to end."""
@@ -46,8 +48,8 @@ class Turns:
         while CLOCK.monotonic() < deadline:
             for path in self._files:
                 try:
-                    path.parent.mkdir(exist_ok=True)
-                    file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+                    make_private(path.parent)
+                    file = open_private(path, os.O_RDWR | os.O_CREAT)
                 except OSError:
                     return -1
                 try:

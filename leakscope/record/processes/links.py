@@ -9,6 +9,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from leakscope.record.descriptors import open_private
 from leakscope.record.ends import rank_name, ranks_in
 from leakscope.record.folder import RankFolder
 from leakscope.record.processes.process import Process, earlier, numbered, processes_in, worlds
@@ -33,7 +34,7 @@ class Settled:
 
 @contextmanager
 def _alone(folder: Path) -> Iterator[None]:
-    file = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    file = open_private(folder / LOCK, os.O_RDWR | os.O_CREAT)
     try:
         with suppress(OSError):  # a file system without locks
             fcntl.flock(file, fcntl.LOCK_EX)
