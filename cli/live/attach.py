@@ -11,14 +11,14 @@ from pathlib import Path
 
 import click
 from leakscope_cli.targets import RUNS
-from leakscope_cli.telling import tell_or_fail
+from leakscope_cli.telling import note, tell_or_fail
 
 from leakscope import errors
 from leakscope.errors import LeakscopeError, Unreadable
 from leakscope.files import read_json
 from leakscope.options import Options
 from leakscope.record.descriptors import write_whole
-from leakscope.record.folder import prepare_folder
+from leakscope.record.folder import prepare_folder, who_else_may_enter
 from leakscope.record.secrets import masked
 
 _SCRIPT = """def _leakscope():
@@ -72,6 +72,9 @@ def attach(process: int, folder: Path | None, timeout: float) -> None:
     words = _words_of(process)
     folder = (folder or RUNS / f"process_{process}_{datetime.now(UTC):%Y%m%d_%H%M%S}").absolute()
     prepare_folder(folder, force=False)
+    others = who_else_may_enter(folder)
+    if others:
+        note(others)
     script, answer = folder / "attach.py", folder / "attached.json"
     script_word, *arguments = masked(words)
     options = Options(folder=folder, script=script_word, arguments=tuple(arguments), quiet=True)

@@ -259,7 +259,8 @@ class _Call:
 
 def _prepare(folder: Path) -> None:
     """Make the folder, in place of an earlier run of a Profiler's. Raises LeakscopeError for anything else in it."""
-    from leakscope.record.folder import prepare_folder
+    from leakscope.capture.process.guard import say_on_stderr
+    from leakscope.record.folder import prepare_folder, who_else_may_enter
     from leakscope.record.header import read_header
 
     try:
@@ -269,3 +270,6 @@ def _prepare(folder: Path) -> None:
     if not own and folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise LeakscopeError(f"{folder} holds something else than a Profiler's run; give another output=")
     prepare_folder(folder, force=own)
+    others = who_else_may_enter(folder)
+    if others:
+        say_on_stderr(others)

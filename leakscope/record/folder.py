@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import stat
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
@@ -11,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from leakscope.errors import LeakscopeError
-from leakscope.record.descriptors import write_whole
+from leakscope.record.descriptors import open_private, write_whole
 from leakscope.record.ends import NAME as ENDED
 from leakscope.record.ends import ended_to_json, rank_name
 from leakscope.record.header import FORMAT
@@ -123,6 +125,33 @@ def make_private(folder: Path) -> None:
             _keep_to_owner(folder)
 
 
+def who_else_may_enter(folder: Path) -> str:
+    """A sentence where other users may enter a run's folder, as one that was there already; "" where they may not."""
+    try:
+        there = folder.stat()
+    except OSError:
+        return ""
+    mode = stat.S_IMODE(there.st_mode)
+    if there.st_uid != os.geteuid():
+        return f"{folder} belongs to another user (mode {mode:04o}), who may enter it and remove what is there"
+    if mode & ~_OWNERS & 0o777:
+        return (
+            f"{folder} was there already, and others may enter it (mode {mode:04o}): the run's files are readable by you "
+            "alone"
+        )
+    return ""
+
+
+def write_named(file: Path, data: bytes) -> None:
+    """Write a file that the user has named. In a run's folder it is its owner's alone; elsewhere the umask decides.
+
+    Raises OSError.
+    """
+    in_run = any((above / "run.json").exists() for above in file.resolve().parents)
+    with open(file, "wb", opener=open_private if in_run else None) as stream:
+        stream.write(data)
+
+
 def _keep_to_owner(folder: Path) -> None:
     with suppress(PermissionError):  # a file system without modes, or somebody else's folder
         folder.chmod(_OWNERS)
@@ -164,7 +193,7 @@ def prepare_folder(folder: Path, force: bool) -> None:
             _keep_to_owner(folder)
         make_private(folder)
         probe = folder / ".writable"
-        probe.touch()
+        probe.touch(mode=0o600)
         probe.unlink()
     except OSError as error:
         raise LeakscopeError(f"cannot write to {folder}: {error.strerror}; give another --output") from None
