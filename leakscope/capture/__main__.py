@@ -118,8 +118,9 @@ class _Rank:
         message, at, stack = self._call_last("words of the error", self._words, end, error) or ("", "", ())
 
         def ended(steps: int) -> Ended:
-            from leakscope.record.ends import orphaned_after
-            from leakscope.record.model import Ended
+            with own_imports():
+                from leakscope.record.ends import orphaned_after
+                from leakscope.record.model import Ended
 
             if launcher_is_gone(self.options.launcher):  # and what it raised comes of that
                 return orphaned_after(steps)
@@ -146,8 +147,9 @@ class _Rank:
         return message, raised_at(error), stack if self.options.source else without_source(stack)
 
     def _end_without_recorder(self, ended: Callable[[int], Ended]) -> None:
-        from leakscope.record.folder import RankFolder
-        from leakscope.record.rows.clock import RecordingEnded
+        with own_imports():
+            from leakscope.record.folder import RankFolder
+            from leakscope.record.rows.clock import RecordingEnded
 
         folder = RankFolder(self.options.folder, self.options.rank, self.options.elsewhere, self.options.process)
         if self.guard.lost:

@@ -136,8 +136,7 @@ def who_else_may_enter(folder: Path) -> str:
         return f"{folder} belongs to another user (mode {mode:04o}), who may enter it and remove what is there"
     if mode & ~_OWNERS & 0o777:
         return (
-            f"{folder} was there already, and others may enter it (mode {mode:04o}): the run's files are readable by you "
-            "alone"
+            f"{folder} was there already, and others may enter it (mode {mode:04o}); only you may read the run's files"
         )
     return ""
 

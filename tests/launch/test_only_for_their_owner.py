@@ -12,7 +12,9 @@ Command = Callable[..., "subprocess.CompletedProcess[str]"]
 Write = Callable[..., Path]
 
 SECRET = "hunter2"
-WORDS = (f"--api-key={SECRET}", "--token", SECRET, f"--tracker=https://me:{SECRET}@host/x")
+SHORT = "s3c"
+"""Too short to be looked for in messages: it is hidden in the command line alone."""
+WORDS = ("--password", SHORT, f"--api-key={SECRET}", "--token", SECRET, f"--tracker=https://me:{SECRET}@host/x")
 TRAIN = """
 import json, os, pathlib, shutil, subprocess, sys
 import torch
@@ -98,6 +100,7 @@ def test_a_run_into_a_folder_that_others_may_enter(leakscope: Command, script: W
     }  # fmt: skip
     assert wrong(during) == wrong(modes_below(run)) == {}
     assert telling(run) == telling(tmp_path / "copy") == []
+    assert SHORT not in (tmp_path / "copy" / ".follow.json").read_text()
     ends = [json.loads(path.read_text()) for path in sorted(run.glob("rank_*/ended.json"))]
     assert [end["error"] for end in ends] == ["ValueError: refused --tracker=https://me:****@host/x and ****"] * 2
 

@@ -185,4 +185,5 @@ def told(command: list[str], folder: Path) -> dict[str, object]:
     with open(folder / "a.py") as stdin:
         done = subprocess.run(command, cwd=folder, stdin=stdin, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+    assert "leakscope: " not in done.stderr
     return json.loads(done.stdout)  # type: ignore[no-any-return]
