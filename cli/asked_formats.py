@@ -14,6 +14,7 @@ from leakscope_cli.telling import in_encoding_of, note
 from leakscope_cli.terminal import files_of, painted, stdout_terminal
 
 from leakscope.errors import LeakscopeError
+from leakscope.record.folder import write_named
 from leakscope.report.formats import OWN, PICTURES, Format, format_named, format_names
 
 if TYPE_CHECKING:
@@ -177,7 +178,7 @@ def write_files(
 def _write(form: Format | Picture, file: Path, run: Run, findings: Findings, verbose: bool) -> str:
     try:
         told = rendered(form, run, findings, verbose)
-        file.write_bytes(told if isinstance(told, bytes) else told.encode(errors="backslashreplace"))
+        write_named(file, told if isinstance(told, bytes) else told.encode(errors="backslashreplace"))
     except (OSError, MemoryError, ImportError) as error:
         why = error.strerror if isinstance(error, OSError) else str(error)
         return f"cannot write {file}: {why or type(error).__name__}"

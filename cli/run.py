@@ -86,7 +86,7 @@ def record_and_report(options: Options, outside: Outside | None = None) -> int:
     Raises LeakscopeError where that cannot be done.
     """
     from leakscope.launch import forget, launch, launch_inside
-    from leakscope.record.folder import prepare_folder
+    from leakscope.record.folder import prepare_folder, who_else_may_enter
     from leakscope.record.suppression import keep_suppressions
 
     known = _Known(suppressions_of(options.suppress), baseline_of(options.baseline))
@@ -98,6 +98,9 @@ def record_and_report(options: Options, outside: Outside | None = None) -> int:
     else:
         join_folder(options)
     if (options.node_rank if outside is None else outside.rank) == 0:
+        others = who_else_may_enter(options.folder)
+        if others and not options.quiet:
+            note(others)
         keep_suppressions(options.folder, (*known.suppress, *known.baseline))
     if outside is not None:
         outcome = launch_inside(options, outside)

@@ -48,6 +48,7 @@ def snapshot(
     check_room()
     from leakscope.allocator import examine
     from leakscope.errors import LeakscopeError
+    from leakscope.record.folder import write_named
     from leakscope.report.snapshot.as_html import snapshot_html
     from leakscope.report.snapshot.as_json import snapshot_json
     from leakscope.report.snapshot.as_text import snapshot_text
@@ -58,7 +59,7 @@ def snapshot(
         tell_or_fail(render(report))
         return
     try:
-        output.write_text(render(report), encoding="utf-8")
+        write_named(output, render(report).encode())
     except OSError as error:
         raise LeakscopeError(
             f"cannot write {output} ({error.strerror}); name a file in a folder that exists"

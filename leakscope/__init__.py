@@ -34,10 +34,10 @@ The command line is the package `leakscope_cli`. Importing leakscope loads neith
 from __future__ import annotations
 
 from importlib import import_module
-from typing import TYPE_CHECKING
 
 from leakscope._version import __version__
 
+TYPE_CHECKING = False  # typing's: `python -m leakscope` comes here with the working directory first on its path
 if TYPE_CHECKING:
     from leakscope.errors import LaunchFailed, LeakscopeError, Unreadable
     from leakscope.findings import Finding, Findings

@@ -2,8 +2,8 @@
 
     python tests/observe.py SCRIPT...
 
-Prints a line for each script, with what differs below it, and ends with 1 where anything does. A script that prints times
-or addresses differs from itself, too.
+Prints a line for each script, with what differs below it, and ends with 1 where anything does. A script that prints
+times or addresses differs from itself, too.
 """
 
 from __future__ import annotations

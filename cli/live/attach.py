@@ -11,17 +11,19 @@ from pathlib import Path
 
 import click
 from leakscope_cli.targets import RUNS
-from leakscope_cli.telling import tell_or_fail
+from leakscope_cli.telling import note, tell_or_fail
 
 from leakscope import errors
 from leakscope.errors import LeakscopeError, Unreadable
 from leakscope.files import read_json
 from leakscope.options import Options
-from leakscope.record.folder import prepare_folder
+from leakscope.record.descriptors import write_whole
+from leakscope.record.folder import prepare_folder, who_else_may_enter
+from leakscope.record.secrets import masked
 
 _SCRIPT = """def _leakscope():
     import json, os, sys
-    os.unlink({script!r})  # it holds the words of the command line
+    os.unlink({script!r})
     place, answer = {place!r}, {answer!r}
     try:
         sys.path.append(place)  # the last: what the process has itself comes first
@@ -32,7 +34,7 @@ _SCRIPT = """def _leakscope():
         why = attach({options!r})
     except BaseException as error:
         why = type(error).__name__ + ": " + str(error)
-    with open(answer + ".part", "w") as file:
+    with open(answer + ".part", "w", opener=lambda path, flags: os.open(path, flags, 0o600)) as file:
         json.dump({{"why": why}}, file)
     os.replace(answer + ".part", answer)
 _leakscope()
@@ -70,12 +72,17 @@ def attach(process: int, folder: Path | None, timeout: float) -> None:
     words = _words_of(process)
     folder = (folder or RUNS / f"process_{process}_{datetime.now(UTC):%Y%m%d_%H%M%S}").absolute()
     prepare_folder(folder, force=False)
+    others = who_else_may_enter(folder)
+    if others:
+        note(others)
     script, answer = folder / "attach.py", folder / "attached.json"
-    options = Options(folder=folder, script=words[0], arguments=tuple(words[1:]), quiet=True)
+    script_word, *arguments = masked(words)
+    options = Options(folder=folder, script=script_word, arguments=tuple(arguments), quiet=True)
     _write_run(options)
     place = str(Path(errors.__file__).resolve().parent.parent)
     told = {"folder": str(folder), "script": options.script, "arguments": list(options.arguments), "quiet": True}
-    script.write_text(_SCRIPT.format(script=str(script), place=place, answer=str(answer), options=told))
+    text = _SCRIPT.format(script=str(script), place=place, answer=str(answer), options=told)
+    write_whole(script, text.encode())
     try:
         ask(process, str(script))
     except (RuntimeError, OSError, ValueError, NotImplementedError) as error:

@@ -104,6 +104,7 @@ def report_so_far(folder: Path, into: Path) -> tuple[Run, Findings]:
 
     run, findings = read_and_judge(folder)
     try:
+        make_private(into.parent)
         make_private(into)
         write(run, findings, into)
     except OSError as error:

@@ -9,6 +9,7 @@ from leakscope_cli.shared import read_and_judge
 from leakscope_cli.telling import note, tell_or_fail
 
 from leakscope.errors import LeakscopeError
+from leakscope.record.folder import write_named
 
 FORMATS = ("text", "json", "markdown", "html")
 """As `leakscope.report.compare` has them, which is imported when the runs have been read."""
@@ -45,7 +46,7 @@ def compare(ctx: click.Context, base: Path, new: Path, worse: float, form: str, 
         tell_or_fail(text)
     else:
         try:
-            output.write_text(text, encoding="utf-8")
+            write_named(output, text.encode())
         except OSError as error:
             raise LeakscopeError(f"cannot write {output}: {error.strerror}") from None
     if not comparison.could_be_judged:

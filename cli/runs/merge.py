@@ -47,6 +47,7 @@ def merge(
 
     Exit status: 23 when leaks are found; 2 when the folders are no parts of one job; else 0.
     """
+    from leakscope.record.folder import who_else_may_enter
     from leakscope.record.parts.merge import merge_parts
     from leakscope.report import write
 
@@ -58,6 +59,9 @@ def merge(
     baseline = None if how["baseline"] is None else baseline_of(how["baseline"])
     check_writable(asked, made_later=output)
     merge_parts(folders, output, force)
+    others = who_else_may_enter(output)
+    if others:
+        note(others)
     run, findings = read_and_judge(
         output, suppress, baseline, leak_exit_code, how["ignore_library"], how["fail_on_avoidable"]
     )

@@ -24,7 +24,7 @@ _OF_OPTIMIZER = frozenset({"__init__", "step", "_init_group", "add_param_group"}
 _COMMUNICATION = re.compile(
     r"(^|/)torch/distributed/(distributed_c10d|_functional_collectives)|^c10d::|ProcessGroup|nccl"
 )
-_OURS = re.compile(r"(^|/)leakscope/capture/(\w+/)*\w+\.py$")
+_OURS = re.compile(r"(^|/)leakscope/(capture/(\w+/)*\w+|bootstrap)\.py$")
 _GRAD_NODE = re.compile(r"(?<!\w)(\w{1,80}?Backward\d*|AccumulateGrad)(?:::apply|::accumulateGrad|\()")
 _OPERATOR = re.compile(
     r"\bat::(?:native::|_ops::|redispatch::)?(?!\w*empty|wrapper|detail|Tensor)([a-z_]\w+)(?=\(|::call|::redispatch)"

@@ -1,7 +1,8 @@
-"""One rank: `python -m leakscope.capture OPTIONS SCRIPT [ARGS]...` runs the user's script under a Recorder.
+"""One rank: runs the user's script under a Recorder.
 
-The words are what `Options.to_words` wrote. Neither torch nor numpy is imported before the script does it: what the
-script sets first counts.
+`leakscope.bootstrap` calls `main` with the words of the command line, `OPTIONS SCRIPT [ARGS]...`, as
+`Options.to_words` wrote them. Neither torch nor numpy is imported before the script does it: what the script sets first
+counts.
 """
 
 from __future__ import annotations
@@ -10,10 +11,10 @@ import os
 import sys
 from collections.abc import Callable
 from dataclasses import replace
-from importlib import import_module
 from types import CodeType, ModuleType
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from leakscope.bootstrap import own_imports
 from leakscope.capture.follow.tree import hand_on, light
 from leakscope.capture.follow.who import who_am_i
 from leakscope.capture.process import script
@@ -31,7 +32,7 @@ from leakscope.options import Options
 from leakscope.record.kinds import ClockKind, EndKind
 from leakscope.record.processes.links import link
 from leakscope.record.processes.process import write_who
-from leakscope.record.secrets import without
+from leakscope.record.secrets import conceal
 
 if TYPE_CHECKING:
     from leakscope.capture.recorder import Recorder
@@ -91,14 +92,14 @@ class _Rank:
         hand_on(self.options, self.patches)
 
     def begin(self) -> None:
-        with no_automatic_gc():  # it would go through all that torch has just made
-            from leakscope.capture.recorder import Recorder
+        with own_imports():
+            with no_automatic_gc():  # it would go through all that torch has just made
+                from leakscope.capture.follow.joining import Joining
+                from leakscope.capture.recorder import Recorder
 
-        self.recorder = Recorder(self.options, self.patches)
-        self.recorder.attach()
+            self.recorder = Recorder(self.options, self.patches)
+            self.recorder.attach()
         if self.options.process:
-            from leakscope.capture.follow.joining import Joining
-
             joining = Joining(self.options.folder, self.options.process, who_am_i(), self.recorder.member.join)
             self.recorder.member.first_step = self.guard.guarded("first step", joining.stepped)
             self.guard.call("place among the ranks", joining.install, self.patches)
@@ -117,8 +118,9 @@ class _Rank:
         message, at, stack = self._call_last("words of the error", self._words, end, error) or ("", "", ())
 
         def ended(steps: int) -> Ended:
-            from leakscope.record.ends import orphaned_after
-            from leakscope.record.model import Ended
+            with own_imports():
+                from leakscope.record.ends import orphaned_after
+                from leakscope.record.model import Ended
 
             if launcher_is_gone(self.options.launcher):  # and what it raised comes of that
                 return orphaned_after(steps)
@@ -138,15 +140,16 @@ class _Rank:
 
     def _words(self, end: script.End, error: BaseException | None) -> tuple[str, str, tuple[str, ...]]:
         """What is told of the script's error: its last line, where it was raised, and the stack."""
-        message = without(script.what_it_said(end, error), self.options.command)
+        message = script.what_it_said(end, error)
         if end.how != EndKind.RAISED:
             return message, "", ()
-        stack = tuple(without(line, self.options.command) for line in script.stack_of(error))
+        stack = script.stack_of(error)
         return message, raised_at(error), stack if self.options.source else without_source(stack)
 
     def _end_without_recorder(self, ended: Callable[[int], Ended]) -> None:
-        from leakscope.record.folder import RankFolder
-        from leakscope.record.rows.clock import RecordingEnded
+        with own_imports():
+            from leakscope.record.folder import RankFolder
+            from leakscope.record.rows.clock import RecordingEnded
 
         folder = RankFolder(self.options.folder, self.options.rank, self.options.elsewhere, self.options.process)
         if self.guard.lost:
@@ -160,6 +163,7 @@ class _Rank:
 def main(arguments: list[str]) -> int:
     """Run the script; returns its exit status or raises what it raised."""
     options = Options.from_words(arguments)
+    conceal(options.command)
     light().stop()  # of a run within another the inner one records
     script.hide_us(len(arguments))
     if options.under_elastic:
@@ -193,8 +197,3 @@ def main(arguments: list[str]) -> int:
 def _keep(module: ModuleType) -> None:
     # python clears __main__ only after the threads and exit handlers that may still need it
     sys.modules["__main__"] = module
-
-
-if __name__ == "__main__":
-    # by the module's own name: that is how a look knows these frames as leakscope's
-    sys.exit(import_module("leakscope.capture.__main__").main(sys.argv[1:]))

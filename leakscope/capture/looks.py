@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 import leakscope.graph.as_json  # noqa: F401 - the folder's: at the first look the script may have all files open
+from leakscope.bootstrap import own_imports
 from leakscope.capture.comm.monitor import CommMonitor
 from leakscope.capture.counts.monitor import Counts
 from leakscope.capture.device.counters import Counter
@@ -190,10 +191,11 @@ class Looks:
         )
 
     def _prove(self, step: int) -> None:
-        from leakscope.capture.prove.prove import prove
-        from leakscope.record.reading import read_run
+        with own_imports():
+            from leakscope.capture.prove.prove import prove
+            from leakscope.record.reading import read_run
 
-        run = read_run(self._options.folder)
+            run = read_run(self._options.folder)
         mine = next(rank for rank in run.ranks if rank.number == self._options.rank)
         context = self._context()
         known = LookContext(

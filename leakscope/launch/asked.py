@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from leakscope import bootstrap
 from leakscope.errors import Unreadable
 from leakscope.record.folder import ASKED
 from leakscope.record.live.answers import is_over, live_ranks
@@ -70,13 +71,9 @@ def _judge(folder: Path, asked: int, over: threading.Event, quiet: bool) -> None
     """By another process: what judges takes memory, and this one may have little; it ends with the run."""
     words = [
         sys.executable,
-        "-m",
-        "leakscope",
-        "look",
-        "--answered",
-        str(asked),
-        *(["-q"] if quiet else []),
-        str(folder),
+        *bootstrap.command(
+            bootstrap.COMMAND_LINE, ["look", "--answered", str(asked), *(["-q"] if quiet else []), str(folder)]
+        ),
     ]
     try:
         judge = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)

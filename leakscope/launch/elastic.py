@@ -19,7 +19,9 @@ from leakscope.launch.outcome import LAUNCHER
 from leakscope.launch.output import Stream, passed_on
 from leakscope.launch.signals import CHANGED, signals_kept
 from leakscope.options import Options
+from leakscope.record.descriptors import open_private
 from leakscope.record.folder import make_private
+from leakscope.record.secrets import without
 
 _LOGGER = "torch.distributed.elastic"
 _ERROR = "error_"
@@ -116,6 +118,10 @@ def _streams(options: Options, logs: Path) -> dict[tuple[int, str], Stream]:
 
 
 class _Log(logging.FileHandler):
+    def format(self, record: logging.LogRecord) -> str:
+        """The text of a record, without what the command line hides: torch may name what it starts."""
+        return without(super().format(record))
+
     def handleError(self, record: logging.LogRecord) -> None:
         """Say nothing: the disk is full, and each record would give a traceback on stderr."""
 
@@ -131,6 +137,7 @@ def _launcher_log(path: Path) -> Iterator[None]:
     ]
     before = [(log, log.handlers[:], log.propagate) for log in (*children, logger)]
     try:
+        os.close(open_private(path, os.O_WRONLY | os.O_CREAT))
         file: logging.Handler = _Log(path)
     except OSError:
         file = logging.NullHandler()

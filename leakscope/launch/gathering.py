@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from leakscope.record.descriptors import UNFINISHED, write_whole
-from leakscope.record.folder import write_run
+from leakscope.record.folder import make_private, write_run
 from leakscope.record.suppression import NAME as SUPPRESSIONS
 
 _MEMORY = Path("/dev/shm")
@@ -58,7 +58,7 @@ def gather(
     for place in filter(_is_ours, map(Path, elsewhere)):
         for rank in sorted((*place.glob("rank_*"), *place.glob("process_*"))):
             target = into / (names or {}).get(rank.name, rank.name)
-            target.mkdir(exist_ok=True)
+            make_private(target)
             for path in sorted(rank.iterdir()):
                 if stat.S_ISREG(path.lstat().st_mode):
                     _move(path, target / path.name)
@@ -103,5 +103,5 @@ def _copy(folder: Path, into: Path) -> None:
     for path in sorted((*folder.glob("run.json"), *folder.glob(SUPPRESSIONS), *folder.glob("rank_*/*"))):
         target = into / path.relative_to(folder)
         if path.is_file() and path.suffix != _LEFT_OUT and not target.exists():
-            target.parent.mkdir(exist_ok=True)
+            make_private(target.parent)
             write_whole(target, path.read_bytes())

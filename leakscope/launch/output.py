@@ -16,6 +16,8 @@ from fcntl import F_GETPIPE_SZ, fcntl
 from pathlib import Path
 from typing import TextIO
 
+from leakscope.record.descriptors import open_private
+
 _READ = 1 << 16
 """Bytes read at a time: what a pipe holds on Linux."""
 _LONGEST = 1 << 26
@@ -47,7 +49,7 @@ class Stream:
         self._read, self._written = os.pipe()
         os.set_blocking(self._read, False)
         try:
-            self._log = os.open(self.log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
+            self._log = open_private(self.log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         except OSError as error:
             self.why = error.strerror or str(error)
 

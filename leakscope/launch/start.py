@@ -13,6 +13,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
+from leakscope import bootstrap
 from leakscope._version import __version__
 from leakscope.errors import LaunchFailed, Unreadable
 from leakscope.launch.as_started import interpreter_flags
@@ -32,7 +33,7 @@ from leakscope.record.header import read_header
 from leakscope.record.parts.elsewhere import machines, ranks_elsewhere
 from leakscope.record.parts.job import Job, job_here
 from leakscope.record.processes.process import MAIN
-from leakscope.record.secrets import masked
+from leakscope.record.secrets import conceal, masked
 
 _PEERS_TIMEOUT_S = 10.0
 """Seconds that rank 0 of an outside launcher waits for the others of its folder to say how they ended; as the grace."""
@@ -52,6 +53,7 @@ def launch(options: Options, meanwhile: Callable[[], object] | None = None) -> O
     options = replace(options, world=options.ranks * options.nnodes, elsewhere=places_elsewhere())
     if options.follow and options.world == 1:
         options = replace(options, process=MAIN)
+    conceal(options.command)
     _write_run(options)
     ended_before = processes_ended()
     try:
@@ -86,6 +88,7 @@ def _is_first(options: Options) -> bool:
 def launch_inside(options: Options, outside: Outside) -> Outcome:
     """Run the one rank of another launcher's job that this process is; only its own folder is replaced."""
     options = replace(options, rank=outside.rank, world=outside.world, elsewhere=places_elsewhere())
+    conceal(options.command)
     own = options.folder / rank_name(options.rank)
     if own.exists():
         shutil.rmtree(own)
@@ -188,7 +191,7 @@ def about_run(options: Options, outside: Outside | None = None) -> dict[str, Any
 def rank_command(options: Options) -> list[str]:
     """What starts the process of a rank; the folder is made absolute, for the script may change its directory."""
     options = replace(options, folder=options.folder.resolve(), launcher=os.getpid())
-    return [sys.executable, *interpreter_flags(), "-m", "leakscope.capture", *options.to_words()]
+    return [sys.executable, *interpreter_flags(), *bootstrap.command(bootstrap.CAPTURE, options.to_words())]
 
 
 def _once_more(child: subprocess.Popen[bytes]) -> Callable[..., None]:

@@ -133,12 +133,13 @@ class Profiler:
         from leakscope.capture.recorder import Recorder
         from leakscope.native import heap_reader
         from leakscope.record.folder import time_now, write_run
-        from leakscope.record.secrets import masked
+        from leakscope.record.secrets import conceal, masked
 
         rank, world = self._rank, self._world = rank_and_world()
         options = replace(self._options, folder=self._folder(), rank=rank, world=world)
         if self._output is not None and world == 1:
             _prepare(options.folder)
+        conceal(sys.argv)
         write_run(
             options.folder,
             {
@@ -274,7 +275,8 @@ class _Call:
 
 def _prepare(folder: Path) -> None:
     """Make the folder, in place of an earlier run of a Profiler's. Raises LeakscopeError for anything else in it."""
-    from leakscope.record.folder import prepare_folder
+    from leakscope.capture.process.guard import say_on_stderr
+    from leakscope.record.folder import prepare_folder, who_else_may_enter
     from leakscope.record.header import read_header
 
     try:
@@ -284,3 +286,6 @@ def _prepare(folder: Path) -> None:
     if not own and folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise LeakscopeError(f"{folder} holds something else than a Profiler's run; give another output=")
     prepare_folder(folder, force=own)
+    others = who_else_may_enter(folder)
+    if others:
+        say_on_stderr(others)

@@ -64,7 +64,7 @@ class Result(Findings):
             LeakscopeError: no format has that suffix, or the file cannot be written.
 
         """
-        from leakscope.record.descriptors import write_whole
+        from leakscope.record.descriptors import write_whole_for_all
         from leakscope.report import FORMATS, write
 
         told = Path(path)
@@ -74,7 +74,7 @@ class Result(Findings):
                 write(self.run, self, told)
             else:
                 name = _format_of(told.name)
-                write_whole(told, FORMATS[name](self.run, self).encode(errors="backslashreplace"))
+                write_whole_for_all(told, FORMATS[name](self.run, self).encode(errors="backslashreplace"))
         except OSError as error:
             why = error.strerror or type(error).__name__
             raise LeakscopeError(f"cannot write {told} ({why}); name a file in a folder that exists") from None

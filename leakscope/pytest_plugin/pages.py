@@ -37,7 +37,7 @@ _WIDTH = 110
 
 def write_pages(folder: Path, session: Session) -> Path:
     """Write all of it into a folder, which may be there; gives the index. Raises OSError where it cannot be written."""
-    from leakscope.record.descriptors import write_whole
+    from leakscope.record.descriptors import write_whole_for_all
 
     folder.mkdir(parents=True, exist_ok=True)
     groups, text = grouped(session.judgements), summary_text(session, _WIDTH)
@@ -46,10 +46,10 @@ def write_pages(folder: Path, session: Session) -> Path:
         own = folder / fingerprint
         own.mkdir(exist_ok=True)
         for name, content in files.items():
-            write_whole(own / name, content.encode())
+            write_whole_for_all(own / name, content.encode())
     table = _table(groups, frozenset(pages))
-    write_whole(folder / "index.txt", f"{text}\n".encode())
-    write_whole(folder / "index.html", _PAGE.format(table=table, text=escape(text)).encode())
+    write_whole_for_all(folder / "index.txt", f"{text}\n".encode())
+    write_whole_for_all(folder / "index.html", _PAGE.format(table=table, text=escape(text)).encode())
     return folder / "index.html"
 
 

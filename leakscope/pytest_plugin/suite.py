@@ -97,12 +97,12 @@ class Suite:
             self._said.append(f"{_short(path)} could not be written: {error.strerror}")
 
     def _write_baseline(self, path: Path) -> str:
-        from leakscope.record.descriptors import write_whole
+        from leakscope.record.descriptors import write_whole_for_all
         from leakscope.report.wording.numbers import plural
 
         after = baseline_after(self._baseline, grouped(self._all()), self._ran())
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(path, baseline_text(after).encode())
+        write_whole_for_all(path, baseline_text(after).encode())
         return f"Written: {_short(path)}, a baseline with {plural(len(after.leaks), 'leak')}."
 
     def _write_report(self, path: Path) -> str:

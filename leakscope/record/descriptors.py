@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import stat
 from contextlib import suppress
 from fcntl import F_DUPFD_CLOEXEC, fcntl
 
@@ -16,6 +17,7 @@ from os import (
     O_TRUNC,
     O_WRONLY,
     close,
+    fchmod,
     fstat,
     ftruncate,
     getpid,
@@ -28,6 +30,8 @@ from os import open as open_number
 from pathlib import Path
 
 _STDERR = 2
+OWNERS = 0o600
+"""Permissions of every file in a run's folder: its owner's alone."""
 NO_MORE = (errno.EMFILE, errno.ENFILE)
 """The process, or the system, has all files open that it may have."""
 
@@ -35,12 +39,26 @@ UNFINISHED = ".*.[0-9]*"
 """Names of files that are being written, as a pattern: with a dot ahead, and with the number of the process."""
 
 
+def open_private(path: str | Path, flags: int) -> int:
+    """The number of a file that only its owner may read and write, whatever the umask. Raises OSError.
+
+    To be used for every file that is written into a run's folder, also as the `opener` of `open`.
+    """
+    number = open_number(path, flags | O_CLOEXEC, OWNERS)
+    if flags & O_CREAT:
+        there = fstat(number)
+        if stat.S_ISREG(there.st_mode) and stat.S_IMODE(there.st_mode) != OWNERS:
+            with suppress(OSError):  # another user's file, or a file system without modes
+                fchmod(number, OWNERS)
+    return number
+
+
 class Descriptor:
     """One that is asked for what it is before it is used: after `os.closerange` its number may be the script's."""
 
     def __init__(self, path: Path, flags: int) -> None:
         """Raises OSError where the path cannot be opened."""
-        self.number = _above_streams(open_number(path, flags | O_CLOEXEC, 0o644))
+        self.number = _above_streams(open_private(path, flags))
         """To be used right after `status`."""
         there = fstat(self.number)
         self._device, self._inode = there.st_dev, there.st_ino
@@ -121,7 +139,7 @@ class GrowingFile:
             self._file.close()
 
 
-def write_whole(path: Path, data: bytes, reserve: Reserve | None = None) -> None:
+def write_whole(path: Path, data: bytes, reserve: Reserve | None = None, mode: int = OWNERS) -> None:
     """Write a file under a temporary name, then rename it: a reader never sees half of it, and of none a part stays.
 
     Raises OSError where it cannot be written.
@@ -131,6 +149,8 @@ def write_whole(path: Path, data: bytes, reserve: Reserve | None = None) -> None
         file = _opened(temporary, O_WRONLY | O_CREAT | O_TRUNC, reserve)
         try:
             _write_all(file.number, data)
+            if mode != OWNERS:
+                fchmod(file.number, mode)
         finally:
             file.close()
         replace(temporary, path)
@@ -141,6 +161,26 @@ def write_whole(path: Path, data: bytes, reserve: Reserve | None = None) -> None
     finally:
         if reserve is not None:
             reserve.keep()
+
+
+def write_whole_for_all(path: Path, data: bytes) -> None:
+    """The same for a file that the user has named, outside of a run: its permissions are those of the file that it
+    replaces, or what the umask leaves.
+    """
+    try:
+        mode = stat.S_IMODE(path.stat().st_mode)
+    except OSError:
+        mode = 0o666 & ~_umask()
+    write_whole(path, data, mode=mode)
+
+
+def _umask() -> int:
+    """The umask of this process. Linux tells it (proc(5), since 4.7); os.umask could only read it by changing it."""
+    try:
+        with open("/proc/self/status", encoding="ascii", errors="replace") as lines:
+            return next(int(line.split()[1], 8) for line in lines if line.startswith("Umask:"))
+    except (OSError, StopIteration):
+        return 0o077
 
 
 def _opened(path: Path, flags: int, reserve: Reserve | None) -> Descriptor:

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import re
+import stat
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from datetime import UTC, datetime
-from json import dumps  # taken now: a script may put a function of its own in its place, as tests do
 from pathlib import Path
 from typing import Any
 
 from leakscope.errors import LeakscopeError
-from leakscope.record.descriptors import write_whole
+from leakscope.record.descriptors import open_private, write_whole
 from leakscope.record.ends import NAME as ENDED
 from leakscope.record.ends import ended_to_json, rank_name
 from leakscope.record.header import FORMAT
@@ -20,6 +21,7 @@ from leakscope.record.model import Ended, GcDiff, Look, Step
 from leakscope.record.places import Places
 from leakscope.record.rows.row import Row, to_line
 from leakscope.record.rows.row import to_json as row_to_json
+from leakscope.record.secrets import json_of
 from leakscope.record.suppression import NAME as SUPPRESSIONS
 
 ASKED = ".asked"
@@ -53,13 +55,13 @@ class RankFolder:
 
     def append_line(self, stem: str, line: Mapping[str, Any]) -> None:
         """Add one line to `<stem>.jsonl`."""
-        self._places.add_line(f"{stem}.jsonl", dumps(line).encode() + b"\n")
+        self._places.add_line(f"{stem}.jsonl", json_of(line) + b"\n")
         if self._places.why and not self._told:
             self._tell()
 
     def write(self, name: str, data: Any) -> None:
         """Write a whole file of JSON."""
-        self._places.write(name, dumps(data).encode())
+        self._places.write(name, json_of(data))
         if self._places.why and not self._told:
             self._tell()
 
@@ -109,7 +111,7 @@ def snapshot_name(kind: str, step: int, occasion: str) -> str:
 
 def write_json(path: Path, data: Any) -> None:
     """Write a whole file of JSON under a temporary name, then rename: a reader never sees half of it."""
-    write_whole(path, dumps(data).encode())
+    write_whole(path, json_of(data))
 
 
 def make_private(folder: Path) -> None:
@@ -121,6 +123,32 @@ def make_private(folder: Path) -> None:
         with suppress(FileExistsError):  # another rank was first; or a file, which the caller will find
             folder.mkdir(mode=_OWNERS)
             _keep_to_owner(folder)
+
+
+def who_else_may_enter(folder: Path) -> str:
+    """A sentence where other users may enter a run's folder, as one that was there already; "" where they may not."""
+    try:
+        there = folder.stat()
+    except OSError:
+        return ""
+    mode = stat.S_IMODE(there.st_mode)
+    if there.st_uid != os.geteuid():
+        return f"{folder} belongs to another user (mode {mode:04o}), who may enter it and remove what is there"
+    if mode & ~_OWNERS & 0o777:
+        return (
+            f"{folder} was there already, and others may enter it (mode {mode:04o}); only you may read the run's files"
+        )
+    return ""
+
+
+def write_named(file: Path, data: bytes) -> None:
+    """Write a file that the user has named. In a run's folder it is its owner's alone; elsewhere the umask decides.
+
+    Raises OSError.
+    """
+    in_run = any((above / "run.json").exists() for above in file.resolve().parents)
+    with open(file, "wb", opener=open_private if in_run else None) as stream:
+        stream.write(data)
 
 
 def _keep_to_owner(folder: Path) -> None:
@@ -164,7 +192,7 @@ def prepare_folder(folder: Path, force: bool) -> None:
             _keep_to_owner(folder)
         make_private(folder)
         probe = folder / ".writable"
-        probe.touch()
+        probe.touch(mode=0o600)
         probe.unlink()
     except OSError as error:
         raise LeakscopeError(f"cannot write to {folder}: {error.strerror}; give another --output") from None

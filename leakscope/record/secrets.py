@@ -9,12 +9,16 @@ shown: hashes of commits and data look so too.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from json import dumps  # taken now: a script may put a function of its own in its place, as tests do
+from typing import Any
 
 MASK = "****"
 """Stands for what is hidden."""
-_TOLD_LENGTH = 8
-"""Characters from which a hidden value is hidden in messages as well, chosen: a shorter one is also a usual word."""
+_WHOLE_LENGTH, _ANYWHERE_LENGTH = 4, 8
+"""Characters from which a hidden value is hidden in other texts: where it is a whole word, and anywhere. Heuristic:
+with half of it, values such as `me` and `abc` would be cut out of paths and names.
+"""
 
 _SECRET = r"password|passwd|passphrase|secret|credentials?|authorization|bearer|(?:api|access|secret|private)[-_.]?key"
 """Ends of names whose value is a secret, whatever it is."""
@@ -45,6 +49,9 @@ _SHAPES = r"""(?x)(?<![A-Za-z0-9_]) (?:
 """Keys of Hugging Face, OpenAI and alike, AWS, GitHub, GitLab, Slack and Google, JSON web tokens, PEM files."""
 _ADDRESS = r"([A-Za-z][A-Za-z0-9+.\-]{0,20}://[^\s/@:]*:)([^\s/@]+)@"
 
+_concealed: dict[str, re.Pattern[str]] = {}
+"""Value to what finds it, of what is hidden in all that this process writes."""
+
 
 def masked(words: Sequence[str]) -> tuple[str, ...]:
     """The words of a command line as a run may show them, as many as there are."""
@@ -59,20 +66,56 @@ def masked(words: Sequence[str]) -> tuple[str, ...]:
     return tuple(shown)
 
 
-def without(text: str, words: Sequence[str]) -> str:
-    """A message without what is hidden of the words of a command line."""
+def conceal(words: Sequence[str]) -> None:
+    """Hide what a command line hides in everything else that this process writes into a run, by `json_of`."""
     for word, shown in zip(words, masked(words), strict=True):
-        if word != shown:
-            for value in _hidden(word, shown):
-                text = text.replace(value, MASK)
+        _concealed.update((value, _pattern(value)) for value in _hidden(word, shown))
+
+
+def json_of(data: Any) -> bytes:
+    """The text of a file of JSON, or of one line, without the values that `conceal` knows.
+
+    Args:
+        data: of plain types, as `json.dumps` takes them. Keys stay, and members of an enumeration: they are leakscope's
+            own, and a run could not be read without them.
+
+    """
+    text = dumps(data)
+    if any(dumps(value)[1:-1] in text for value in _concealed):  # a heap has millions of numbers
+        text = dumps(_without(data))
+    return text.encode()
+
+
+def _without(data: Any) -> Any:
+    if type(data) is str:
+        return without(data)
+    if isinstance(data, Mapping):
+        return {key: _without(value) for key, value in data.items()}
+    if isinstance(data, (list, tuple)):
+        return [_without(value) for value in data]
+    return data
+
+
+def without(text: str, words: Sequence[str] = ()) -> str:
+    """A message without what is hidden of the words of a command line, nor the values that `conceal` knows."""
+    values = {value for word, shown in zip(words, masked(words), strict=True) for value in _hidden(word, shown)}
+    patterns = _concealed | {value: _pattern(value) for value in values}
+    for value in sorted(patterns, key=len, reverse=True):
+        text = patterns[value].sub(MASK, text)
     return text
 
 
+def _pattern(value: str) -> re.Pattern[str]:
+    text = re.escape(value)
+    return re.compile(text if len(value) >= _ANYWHERE_LENGTH else rf"(?<!\w){text}(?!\w)")
+
+
 def _hidden(word: str, shown: str) -> list[str]:
-    """What the masks of a word stand for, the longest first."""
+    """What the masks of a word stand for."""
+    if word == shown:
+        return []
     found = re.fullmatch("(.+?)".join(map(re.escape, shown.split(MASK))), word, re.DOTALL)
-    values = [] if found is None else [value for value in found.groups() if len(value) >= _TOLD_LENGTH]
-    return sorted(values, key=len, reverse=True)
+    return [] if found is None else [value for value in found.groups() if len(value) >= _WHOLE_LENGTH]
 
 
 def _is_secret(name: str, value: str) -> bool:

@@ -8,6 +8,7 @@ from pathlib import Path
 from leakscope.errors import Unreadable
 from leakscope.files import read_regular
 
+_LEFT_OUT = ("/leakscope/capture/", "/leakscope/bootstrap.py", "<frozen ")
 _MOST_BYTES = 1 << 24
 """A larger file is not read; chosen: faulthandler writes a few kilobytes a thread."""
 
@@ -23,9 +24,6 @@ def read_stack(path: Path) -> tuple[str, ...]:
         return ()
     sections = re.split(r"^(?:Current thread|Thread) .*\n", text, flags=re.MULTILINE)
     stacks = [re.findall(r"^  File .*", section, flags=re.MULTILINE) for section in sections[1:]]
-    shown = [
-        [line for line in reversed(stack) if "/leakscope/capture/" not in line and "<frozen " not in line]
-        for stack in stacks
-    ]
+    shown = [[line for line in reversed(stack) if not any(ours in line for ours in _LEFT_OUT)] for stack in stacks]
     running = [stack for stack in shown if any("/lib/python" not in line for line in stack)]
     return ("Stack when it was told to end (most recent call last):", *running[-1]) if running else ()

@@ -6,13 +6,13 @@ import re
 from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import date
-from json import dumps
 from pathlib import Path
 from typing import Any
 
 from leakscope.errors import LeakscopeError
 from leakscope.record.descriptors import write_whole
 from leakscope.record.rows.row import from_json, rare, to_json
+from leakscope.record.secrets import json_of
 
 NAME = "suppressions.json"
 """Lies beside `run.json`, where the run was given a baseline or suppressions."""
@@ -99,7 +99,7 @@ def _text(value: object) -> str:
 def keep_suppressions(folder: Path, suppressions: Collection[Suppression]) -> None:
     """Write them into a run's folder, in place of those of a run before. Raises OSError."""
     if suppressions:
-        write_whole(folder / NAME, dumps([to_json(one) for one in suppressions]).encode())
+        write_whole(folder / NAME, json_of([to_json(one) for one in suppressions]))
     else:
         (folder / NAME).unlink(missing_ok=True)
 

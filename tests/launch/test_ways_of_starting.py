@@ -21,8 +21,16 @@ pytestmark = pytest.mark.process
 
 TELL = """
 import sys
-import json, os
+import importlib.util, json, os, multiprocessing.spawn
+def found(name):
+    spec = importlib.util.find_spec(name)
+    return spec and spec.origin
 started = dict(
+    found={name: found(name) for name in {shadowed}}, same=sys.modules["__main__"].found is found,
+    executable=sys.executable, environment=dict(os.environ),
+    prepared=os.path.exists(".") and {
+        key: repr(value) for key, value in multiprocessing.spawn.get_preparation_data("x").items() if key != "authkey"
+    },
     names=sorted(vars(sys.modules["__main__"])), argv=sys.argv, orig_argv=sys.orig_argv, path=sys.path,
     flags=str(sys.flags), file=__file__, package=__package__, cached=globals().get("__cached__", "none"),
     spec=__spec__ and [__spec__.name, __spec__.origin, __spec__.parent], loader=type(__loader__).__name__,
@@ -32,6 +40,12 @@ started = dict(
 )
 print(json.dumps(started))
 """
+SHADOWED = (
+    "click", "copy", "dataclasses", "inspect", "leakscope_cli", "numpy", "resource", "statistics", "token", "tokenize",
+    "torch", "traceback", "typing",
+)  # fmt: skip
+"""Modules of the script's folder, which is the working directory: leakscope imports others of these names."""
+TELL = TELL.replace("{shadowed}", repr(SHADOWED))
 WAYS: Mapping[str, str] = {
     "a.py": "",
     "./a.py": "",
@@ -70,6 +84,10 @@ def scripts(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "linked/l.py").symlink_to("../sub/a.py")
     (folder / "latin.py").write_bytes(b"# coding: latin-1\nmade = '\xe9'\n" + TELL.encode())
     (folder / "marked.py").write_bytes(b"\xef\xbb\xbf" + TELL.encode())
+    for name in SHADOWED:
+        (folder / f"{name}.py").write_text("")
+    (folder / "leakscope").mkdir()
+    (folder / "leakscope" / "__init__.py").write_text("raise ImportError('another leakscope')")
     py_compile.compile(str(folder / "a.py"), str(folder / "a.pyc"))
     (folder / "bytecode.py").write_bytes((folder / "a.pyc").read_bytes())
     zipapp.create_archive(folder / "app", folder / "app.pyz")
@@ -89,6 +107,18 @@ def test_a_script_is_started_as_python_starts_it(
     plain = told([sys.executable, *flags, *options.command], scripts)
     assert told(rank_command(options), scripts) == plain
     assert plain["argv"][1:] == ["x", "two\nlines"]
+
+
+@pytest.mark.parametrize("variable", ["PYTHONPATH=.", "PYTHONPATH={folder}/sub:linked", "PYTHONSAFEPATH=1"])
+def test_what_python_is_told_by_the_environment(
+    variable: str, scripts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(scripts)
+    started(monkeypatch, [])
+    name, _, value = variable.format(folder=scripts).partition("=")
+    options = Options(script="sub/a.py", folder=tmp_path)
+    monkeypatch.setenv(name, value)
+    assert told(rank_command(options), scripts) == told([sys.executable, *options.command], scripts)
 
 
 @pytest.mark.parametrize(
@@ -132,7 +162,7 @@ def test_the_flags_of_python_are_known(
 def test_a_script_runs_in_a_folder_that_is_gone(scripts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     started(monkeypatch, [])
     (tmp_path / "gone").mkdir()
-    text = (scripts / "a.py").read_text().replace("os.getcwd()", "''")
+    text = (scripts / "a.py").read_text().replace("os.getcwd()", "''").replace('os.path.exists(".")', "None")
     (tmp_path / "a.py").write_text(text)
     options = Options(script=str(tmp_path / "a.py"), folder=tmp_path / "run")
     both = []
@@ -155,4 +185,5 @@ def told(command: list[str], folder: Path) -> dict[str, object]:
     with open(folder / "a.py") as stdin:
         done = subprocess.run(command, cwd=folder, stdin=stdin, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+    assert "leakscope: " not in done.stderr
     return json.loads(done.stdout)  # type: ignore[no-any-return]

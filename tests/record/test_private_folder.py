@@ -12,7 +12,15 @@ import pytest
 
 from leakscope.errors import LeakscopeError
 from leakscope.options import Options
-from leakscope.record.folder import RankFolder, make_private, prepare_folder, write_run
+from leakscope.record.descriptors import open_private, write_whole_for_all
+from leakscope.record.folder import (
+    RankFolder,
+    make_private,
+    prepare_folder,
+    who_else_may_enter,
+    write_named,
+    write_run,
+)
 
 
 @pytest.fixture(params=[0o000, 0o022, 0o777], ids=oct)
@@ -32,6 +40,38 @@ def test_a_new_folder_is_its_owners_alone_whatever_the_umask(tmp_path: Path, uma
     assert mode(tmp_path / "run") == 0o700
 
 
+def test_a_file_of_a_run_is_its_owners_alone_whatever_the_umask(tmp_path: Path, umask: int) -> None:
+    make_private(tmp_path / "run")
+    folder = RankFolder(tmp_path / "run", 0)
+    folder.note("a line")
+    folder.write("whole.json", {})
+    folder.close()
+    write_run(tmp_path / "run", {})
+    (tmp_path / "run" / "open").touch()
+    os.close(open_private(tmp_path / "run" / "open", os.O_WRONLY | os.O_CREAT))
+    os.close(open_private(tmp_path / "run" / "new", os.O_WRONLY | os.O_CREAT))
+    write_named(tmp_path / "run" / "named", b"")
+    files = [path for path in (tmp_path / "run").rglob("*") if path.is_file()]
+    assert {path.name for path in files} == {"notes.jsonl", "whole.json", "run.json", "open", "new", "named"}
+    assert {mode(path) for path in files} == {0o600}
+
+
+def test_a_file_that_the_user_names_elsewhere_follows_the_umask(tmp_path: Path, umask: int) -> None:
+    write_named(tmp_path / "named", b"")
+    write_whole_for_all(tmp_path / "whole", b"")
+    assert mode(tmp_path / "named") == mode(tmp_path / "whole") == 0o666 & ~umask
+    (tmp_path / "whole").chmod(0o640)
+    write_whole_for_all(tmp_path / "whole", b"")
+    assert mode(tmp_path / "whole") == 0o640
+
+
+def test_a_folder_that_others_may_enter_is_told(tmp_path: Path) -> None:
+    tmp_path.chmod(0o700)
+    assert who_else_may_enter(tmp_path) == ""
+    tmp_path.chmod(0o750)
+    assert "0750" in who_else_may_enter(tmp_path)
+
+
 def test_all_folders_of_a_run_are_private(tmp_path: Path) -> None:
     before = os.umask(0)
     try:
@@ -41,8 +81,6 @@ def test_all_folders_of_a_run_are_private(tmp_path: Path) -> None:
     finally:
         os.umask(before)
     assert [mode(tmp_path / name) for name in ("a/run", "b", "c", "c/rank_0000")] == [0o700] * 4
-    written = tmp_path / "b" / "run.json"
-    assert mode(written) & 0o022 == 0, "others may not write, should the folder be opened to them"
 
 
 def test_a_run_that_is_replaced_is_private_from_then_on(tmp_path: Path) -> None:

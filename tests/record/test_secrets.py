@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
+from leakscope.record import secrets
+from leakscope.record.kinds import EndKind
 from leakscope.record.secrets import MASK, masked, without
 
 HUGGING = "hf_" + "aB3" * 11
@@ -77,6 +81,20 @@ def test_it_is_hidden_in_what_an_error_says_of_it_too() -> None:
     words = ("--token", "abcdefgh-1", "--password", "me", f"--db=https://u:{HASH}@host")
     assert without(f"no such token 'abcdefgh-1' ({HASH}) for me", words) == "no such token '****' (****) for me"
     assert without("nothing", ()) == "nothing"
+
+
+def test_a_short_one_is_hidden_where_it_is_a_word() -> None:
+    words = ("--token", "hunter2")
+    assert without("no token hunter2, nor hunter21", words) == "no token ****, nor hunter21"
+
+
+def test_what_a_run_writes_is_without_what_was_concealed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(secrets, "_concealed", {})
+    secrets.conceal(("--password", 'quote"d\nlines', "--token", "finished"))
+    data = {"finished": ["it has finished", EndKind.FINISHED, 3, None], "deep": [{"x": ('of quote"d\nlines',)}]}
+    assert json.loads(secrets.json_of(data)) == {
+        "finished": ["it has ****", "finished", 3, None], "deep": [{"x": ["of ****"]}],
+    }  # fmt: skip
 
 
 def test_a_long_word_takes_no_time() -> None:

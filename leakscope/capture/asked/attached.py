@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from leakscope.capture.process.pause import no_automatic_gc
 from leakscope.options import Options
+from leakscope.record.secrets import conceal
 
 if TYPE_CHECKING:
     from leakscope.capture.recorder import Recorder
@@ -34,6 +35,8 @@ def attach(told: Mapping[str, object]) -> str:
     with no_automatic_gc():  # it would go through all that this makes
         from leakscope.capture.recorder import Recorder
 
+    conceal(sys.orig_argv)
+    conceal(sys.argv)
     recorder = Recorder(Options.of(told))
     recorder.attach()
     ends = partial(_end, recorder)

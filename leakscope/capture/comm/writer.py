@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import _thread
+import errno
 import mmap
 import os
 from collections import deque
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from leakscope.capture.comm.operation import Channel, Operation
+from leakscope.record.descriptors import open_private
 from leakscope.record.folder import RankFolder
 from leakscope.record.kinds import Direction
 from leakscope.record.last_operation import NAME, SIZE, packer, unpack
@@ -67,9 +69,10 @@ class LastOperationFile:
 
 
 def _mapped(path: Path) -> mmap.mmap:
-    path.write_bytes(bytes(SIZE))  # all of it is there before it is mapped: a page that the disk refuses is a SIGBUS
-    file = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    file = open_private(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
     try:
+        if os.write(file, bytes(SIZE)) < SIZE:  # all of it is there before it is mapped: a page that the disk refuses
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))  # is a SIGBUS
         return mmap.mmap(file, SIZE)
     finally:
         os.close(file)

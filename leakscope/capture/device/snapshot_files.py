@@ -11,6 +11,7 @@ from typing import Any
 from leakscope.capture.originals import open_file
 from leakscope.graph.model import HeapGraph
 from leakscope.option import When
+from leakscope.record.descriptors import open_private
 from leakscope.record.folder import snapshot_name
 from leakscope.record.kinds import Occasion
 
@@ -51,7 +52,7 @@ class SnapshotFiles:
         path = self._folder / snapshot_name(self._kind, step, occasion)
         temporary = path.with_name(f".{path.name}.{os.getpid()}")
         try:
-            with open_file(temporary, "wb") as stream:
+            with open_file(temporary, "wb", opener=open_private) as stream:
                 pickle.dump(snapshot, stream, protocol=4)
             os.replace(temporary, path)
         except BaseException:  # a full disk, or no memory for it

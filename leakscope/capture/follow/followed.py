@@ -9,6 +9,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from leakscope.bootstrap import own_imports
 from leakscope.capture.follow.joining import Joining
 from leakscope.capture.follow.tree import options_in
 from leakscope.capture.follow.who import who_am_i
@@ -24,7 +25,7 @@ from leakscope.options import Options
 from leakscope.record.kinds import EndKind
 from leakscope.record.model import Ended
 from leakscope.record.processes.process import claim
-from leakscope.record.secrets import without
+from leakscope.record.secrets import conceal
 from leakscope.shield import Block, PureBlock, nothing
 
 _POOLS = ("multiprocessing.pool", "torch.multiprocessing.pool")
@@ -37,7 +38,9 @@ class StopChild(Stop, SystemExit):
 
 def attach(folder: str) -> None:
     """Record this process; nothing where that cannot be done: whatever it is, it must not become the script's error."""
-    with suppress(Exception), no_automatic_gc():
+    with suppress(Exception), no_automatic_gc(), own_imports():
+        conceal(sys.orig_argv)
+        conceal(sys.argv)
         options = options_in(folder)
         process = claim(options.folder)
         Followed(replace(options, process=process, launcher=0, quiet=True)).begin()
@@ -108,10 +111,10 @@ class Followed:
         end = script.End(EndKind.FINISHED, 0) if error is None else script.end_of(error)
         if recorder.stopped or (end.status and recorder.is_over()):
             end, error = script.End(EndKind.STOPPED, 0), None
-        message = without(script.what_it_said(end, error), self._options.command)
+        message = script.what_it_said(end, error)
         at, stack = "", tuple[str, ...]()
         if end.how == EndKind.RAISED:
-            stack = tuple(without(line, self._options.command) for line in script.stack_of(error))
+            stack = script.stack_of(error)
             at, stack = raised_at(error), stack if self._options.source else without_source(stack)
         how = end
 

@@ -13,6 +13,7 @@ import torch
 
 from leakscope.capture.process.patches import Patches
 from leakscope.options import launchers_number
+from leakscope.record.descriptors import open_private
 from leakscope.record.processes.links import link
 from leakscope.record.processes.process import Who, write_who
 
@@ -77,7 +78,7 @@ class Joining:
         for generation in range(1 << 20):
             path = self._folder / f".group_{name}_{generation}"
             try:
-                os.close(os.open(f"{path}_{rank}", os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+                os.close(open_private(f"{path}_{rank}", os.O_CREAT | os.O_EXCL))
             except FileExistsError:
                 continue
             return path

@@ -11,10 +11,10 @@ from typing import Any
 from leakscope.capture.process.patches import Patches
 from leakscope.options import Options
 from leakscope.record.folder import write_json
+from leakscope.record.secrets import masked
 
 OPTIONS = ".follow.json"
-"""In the run's folder: the options of those that are followed. They may name secrets, and so are not told in words that
-any process list shows."""
+"""In the run's folder: the options of those that are followed, and the command line as the run shows it."""
 
 
 def light() -> Any:
@@ -25,7 +25,8 @@ def light() -> Any:
 def hand_on(options: Options, patches: Patches) -> None:
     """Follow what this process, the first, starts. Raises OSError."""
     folder = options.folder
-    write_json(folder / OPTIONS, options.to_words())
+    told, *command = options.to_words()
+    write_json(folder / OPTIONS, [told, *masked(command)])
     following = light()
     following.follow(str(folder))
     for owner, name, made in following.places():

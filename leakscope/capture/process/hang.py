@@ -25,7 +25,7 @@ _FILE_TIME_ERROR_S = 0.1
 """Seconds by which a file may seem to have been written too early: file systems go by the kernel's last tick."""
 _TERMINATION_TIMEOUT_S = 3.0
 """Seconds in which a rank that was told to end is expected to do something about it."""
-_FRAMES_LEFT_OUT = ("/leakscope/capture/", "<frozen ")
+_FRAMES_LEFT_OUT = ("/leakscope/capture/", "/leakscope/bootstrap.py", "<frozen ")
 
 
 class StacksOnSignals:

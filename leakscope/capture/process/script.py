@@ -18,11 +18,11 @@ from importlib.util import MAGIC_NUMBER
 from types import CodeType, ModuleType, TracebackType
 from typing import Any
 
+from leakscope.bootstrap import CAPTURE, FILE, leave_to_script
 from leakscope.record.kinds import EndKind
 
 Compiled = Callable[[str | bytes, str, str], CodeType]
 """As `StepFunction.compiled`."""
-_OURS = "leakscope.capture"
 _PYC_HEADER = 16
 """Bytes before the code in a file of bytecode (PEP 552)."""
 _CAPTURE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
@@ -50,15 +50,14 @@ def prepare(
     ours = sys.modules["__main__"].__dict__
     names = main.__dict__
     names["__builtins__"] = builtins
-    if "__annotations__" in ours:  # python gives every __main__ one, up to 3.13
+    if sys.version_info < (3, 14):  # python gives every __main__ one until then
         names["__annotations__"] = {}
     sys.argv[:] = ["-m" if module else target, *arguments]
     # as it is typed: of `./train.py` python makes `/home/me/./train.py`
     path = target if module or os.path.isabs(target) else f"{os.getcwd()}/{target}"
     importer = None if module else pkgutil.get_importer(path)
     if module or importer is not None:
-        if importer is not None:
-            _be_first(path, safe=False)
+        leave_to_script(path if importer is not None else _working_directory())
         spec = _module_spec(target) if importer is None else _main_spec(path)
         code = _code(spec, compiled)
         if module:
@@ -66,7 +65,7 @@ def prepare(
         names.update(__file__=spec.origin, __spec__=spec, __loader__=spec.loader, __package__=spec.parent)
         cached = spec.cached
     else:
-        _be_first(os.path.dirname(os.path.realpath(target)), safe=True)
+        leave_to_script(None if sys.flags.safe_path else os.path.dirname(os.path.realpath(target)))
         code, loader = _of_file(path, compiled)
         names.update(__file__=path, __loader__=loader)
         cached = None
@@ -77,26 +76,18 @@ def prepare(
 
 
 def hide_us(words: int) -> None:
-    """Make `sys.orig_argv` that of python alone; `words` of it follow `python -m leakscope.capture`."""
+    """Make `sys.orig_argv` that of python alone; `words` of it follow the file that starts this process."""
     first = len(sys.orig_argv) - words
-    if sys.orig_argv[first - 2 : first] == ["-m", _OURS]:
+    if sys.orig_argv[first - 2 : first] == [FILE, CAPTURE]:
         del sys.orig_argv[first - 2 : first + 1]
 
 
-def _be_first(path: str, safe: bool) -> None:
-    """Let it stand where sys.path has the folder that we were started in; `safe` where `python -P` leaves it out."""
-    safely = getattr(sys.flags, "safe_path", False)  # since 3.11
-    if not safely and _has_working_directory():
-        sys.path[0] = path
-    elif not (safely and safe):  # python puts no such folder there: it was told so, or the folder is gone
-        sys.path.insert(0, path)
-
-
-def _has_working_directory() -> bool:
+def _working_directory() -> str | None:
+    """What `python -m` puts first on the path: nothing where it was told so, or where the folder is gone."""
     try:
-        return bool(os.getcwd())
+        return None if sys.flags.safe_path else os.getcwd()
     except OSError:
-        return False
+        return None
 
 
 def _of_file(path: str, compiled: Compiled | None) -> tuple[CodeType, object]:
@@ -210,7 +201,7 @@ def _without_ours(trace: TracebackType | None) -> TracebackType | None:
     kept = []
     while trace is not None:
         filename = trace.tb_frame.f_code.co_filename
-        if not filename.startswith(_CAPTURE) and not filename.startswith("<frozen runpy>"):
+        if filename != FILE and not filename.startswith((_CAPTURE, "<frozen runpy>")):
             kept.append(trace)
         trace = trace.tb_next
     for place, above in enumerate(kept):

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from leakscope.bootstrap import own_imports
 from leakscope.capture.heap.garbage import watch_storage
 from leakscope.capture.heap.look import Live, LookContext, inspect
 from leakscope.capture.heap.native.storages import storage_object
@@ -101,13 +102,14 @@ def _end(child: int) -> None:
 
 
 def _cut_each(run: Run, rank: Rank, step: int, context: LookContext) -> Answers:
-    from leakscope.findings.build import build_finding
-    from leakscope.findings.cut.best_cut import best_cut
-    from leakscope.findings.grouping.bounds import downgraded
-    from leakscope.findings.grouping.candidates import candidates_of
-    from leakscope.findings.grouping.looks import judged_looks
-    from leakscope.findings.kinds import Severity
-    from leakscope.findings.merge import merge_findings, weighed_together, with_one_cut
+    with own_imports():
+        from leakscope.findings.build import build_finding
+        from leakscope.findings.cut.best_cut import best_cut
+        from leakscope.findings.grouping.bounds import downgraded
+        from leakscope.findings.grouping.candidates import candidates_of
+        from leakscope.findings.grouping.looks import judged_looks
+        from leakscope.findings.kinds import Severity
+        from leakscope.findings.merge import merge_findings, weighed_together, with_one_cut
 
     answers: Answers = {}
     with inspect(step, Occasion.LAST, context) as live:

@@ -9,6 +9,8 @@ from typing import BinaryIO
 
 from leakscope.capture.originals import open_file
 from leakscope.capture.process.clock import CLOCK
+from leakscope.record.descriptors import open_private
+from leakscope.record.folder import make_private
 from leakscope.shield import Block, PureBlock
 
 _TIMEOUT_S = 10.0
@@ -51,8 +53,8 @@ class Turns:
         while CLOCK.monotonic() < deadline:
             for path in self._files:
                 try:
-                    path.parent.mkdir(exist_ok=True)
-                    locked.append(open_file(path, "ab", buffering=0, opener=_private))
+                    make_private(path.parent)
+                    locked.append(open_file(path, "ab", buffering=0, opener=open_private))
                 except OSError:
                     return
                 try:
@@ -64,10 +66,6 @@ class Turns:
                 else:
                     return
             CLOCK.sleep(_INTERVAL_S)
-
-
-def _private(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_CLOEXEC, 0o600)
 
 
 def _cores() -> int:

@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from json import dumps
-from pathlib import Path
 from typing import Any
 
 from leakscope.capture.heap.objects.items import item_text, newest_items
@@ -21,8 +19,10 @@ from leakscope.capture.source import user_source
 from leakscope.capture.workers.items import bytes_of
 from leakscope.capture.workers.named import LRU_CACHE, Found, containers_of
 from leakscope.capture.workers.readings import Readings
+from leakscope.record.descriptors import open_private
 from leakscope.record.rows.row import to_line
 from leakscope.record.rows.workers import GrowingInWorker, WorkerLook
+from leakscope.record.secrets import json_of
 
 _MOST_TOLD = 8
 """Containers that one look tells, those with most bytes, chosen."""
@@ -122,8 +122,8 @@ class _Watch:
         grown.sort(key=lambda each: -each.bytes)
         worker = self._worker
         row = WorkerLook(worker.loader, worker.life, worker.number, self.batches, tuple(grown[:_MOST_TOLD]))
-        with Path(worker.file).open("ab", buffering=0) as stream:  # in one go: others add to it as well
-            stream.write(dumps(to_line(row)).encode() + b"\n")
+        with open(worker.file, "ab", buffering=0, opener=open_private) as stream:  # in one go: others add to it as well
+            stream.write(json_of(to_line(row)) + b"\n")
 
 
 def _length(found: Found) -> int | None:

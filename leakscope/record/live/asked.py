@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from leakscope.record.descriptors import open_private
 from leakscope.record.folder import ASKED
 
 _BY_COMMAND, _BY_SIGNAL = b"c", b"s"
@@ -13,7 +14,7 @@ _BY_COMMAND, _BY_SIGNAL = b"c", b"s"
 
 def ask(folder: Path, by_signal: bool = False) -> int:
     """Ask all ranks of the run for a look; gives the number of the request, 1 for the first. Raises OSError."""
-    file = os.open(folder / ASKED, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+    file = open_private(folder / ASKED, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     try:
         os.write(file, _BY_SIGNAL if by_signal else _BY_COMMAND)
         return os.lseek(file, 0, os.SEEK_CUR)  # right after the byte that was added here, whoever else adds some

@@ -16,6 +16,7 @@ from leakscope.errors import LeakscopeError, Unreadable
 from leakscope.files import read_json
 from leakscope.record.about import NAME as ABOUT
 from leakscope.record.about import is_told, with_what_ranks_know
+from leakscope.record.descriptors import open_private
 from leakscope.record.ends import rank_name, ranks_in
 from leakscope.record.folder import make_private, prepare_folder, write_run
 from leakscope.record.header import read_header
@@ -218,6 +219,7 @@ def _copy_logs(folder: Path, into: Path, number: int) -> None:
 
 def _copy(path: Path, target: Path) -> None:
     """With its times, for which rank ended first is told by them, and not with its permissions."""
-    shutil.copyfile(path, target)
+    with path.open("rb") as source, open(target, "wb", opener=open_private) as copy:
+        shutil.copyfileobj(source, copy)
     there = path.stat()
     os.utime(target, ns=(there.st_atime_ns, there.st_mtime_ns))

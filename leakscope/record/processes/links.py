@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import fcntl
 import os
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from leakscope.record.descriptors import open_private
 from leakscope.record.ends import rank_name, ranks_in
 from leakscope.record.folder import RankFolder
 from leakscope.record.processes.process import Process, earlier, numbered, processes_in, worlds
@@ -31,20 +32,11 @@ class Settled:
     """`process_0001` to `rank_0000`."""
 
 
-@contextmanager
-def _alone(folder: Path) -> Iterator[None]:
-    file = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        with suppress(OSError):  # a file system without locks
-            fcntl.flock(file, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(file)
-
-
 def link(folder: Path) -> None:
     """Let each rank's name lead to the folder of its process, as far as that is known now. Raises OSError."""
-    with _alone(folder):
+    with open(folder / LOCK, "ab", opener=open_private) as lock:  # closing it gives the lock back
+        with suppress(OSError):  # a file system without locks
+            fcntl.flock(lock, fcntl.LOCK_EX)
         ranks = numbered(processes_in(folder))
         for number, process in ranks.items():
             path, new = folder / rank_name(number), folder / f".{rank_name(number)}"
@@ -60,7 +52,9 @@ def link(folder: Path) -> None:
 
 def settle(folder: Path) -> Settled:
     """Make each rank's folder the one that its link leads to: nobody writes any more. Raises OSError."""
-    with _alone(folder):
+    with open(folder / LOCK, "ab", opener=open_private) as lock:  # closing it gives the lock back
+        with suppress(OSError):  # a file system without locks
+            fcntl.flock(lock, fcntl.LOCK_EX)
         processes = processes_in(folder)
         ranks = numbered(processes)
         for path in [folder / rank_name(number) for number in ranks_in(folder)]:

@@ -38,7 +38,7 @@ def hide(paths: Sequence[str]) -> None:
 
 
 def be_the_rank(ask: dict[str, object]) -> NoReturn:
-    """In the copy: what `python -m leakscope.capture` does; or Python alone, where no words are given."""
+    """In the copy: what a rank's process does; or Python alone, where no words are given."""
     os.chdir(str(ask["folder"]))
     for number, name in ((1, "stdout"), (2, "stderr")):
         os.dup2(os.open(f"{name}.txt", os.O_WRONLY | os.O_CREAT | os.O_TRUNC), number)

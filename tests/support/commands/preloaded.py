@@ -23,6 +23,8 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
+from leakscope import bootstrap
+
 IMPORTED = (
     "leakscope_cli.run",
     "leakscope_cli.runs.report",
@@ -218,7 +220,7 @@ def copying(starts: Callable[..., None], loaded_with: dict[str, str]) -> Callabl
     def execute_child(self: Any, args: Any, *rest: Any) -> None:
         (_, preexec, _, _, cwd, env, _, _, _, stdin, to_stdin, from_stdout, stdout, from_stderr, stderr) = rest[:15]
         wanted = os.environ if env is None else env
-        ours = list(args[:3]) == [sys.executable, "-m", "leakscope.capture"] or args[0] == "leakscope"
+        ours = list(args[:3]) == [sys.executable, bootstrap.FILE, bootstrap.CAPTURE] or args[0] == "leakscope"
         if not ours or preexec or read_at_import(wanted) != loaded_with:
             return starts(self, args, *rest)
         sys.stdout.flush()
@@ -236,7 +238,7 @@ def copying(starts: Callable[..., None], loaded_with: dict[str, str]) -> Callabl
 
 
 def be_what_is_started(args: Sequence[str], folder: str, env: Mapping[str, str], streams: Sequence[int]) -> NoReturn:
-    """In the copy of a launcher: what `python -m leakscope.capture` does, or `leakscope` under another launcher."""
+    """In the copy of a launcher: what a rank's process does, or `leakscope` under another launcher."""
     for number, stream in enumerate(streams):
         if stream not in (-1, number):
             os.dup2(stream, number)
@@ -247,6 +249,7 @@ def be_what_is_started(args: Sequence[str], folder: str, env: Mapping[str, str],
                 signal.signal(known, signal.default_int_handler if known == signal.SIGINT else signal.SIG_DFL)
     sys.stdout, sys.stderr = sys.__stdout__, sys.__stderr__
     sys.excepthook = sys.__excepthook__
+    sys.path.insert(0, "")  # the launcher has none of its own left there
     if args[0] == "leakscope":
         become(folder, env, args)
         end_as(lambda: runpy.run_module("leakscope", run_name="__main__", alter_sys=True))

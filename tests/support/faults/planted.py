@@ -66,7 +66,7 @@ def run(folder: Path, script: str, options: dict[str, Any], planted: Planted) ->
 
 
 def be_the_rank(words: list[str], planted: Planted) -> None:
-    """What `python -m leakscope.capture` does."""
+    """What a rank's process does."""
     main, mine = importlib.import_module("leakscope.capture.__main__").main, os.getpid()
     looks = importlib.import_module("leakscope.capture.looks")
     looks.look_at_heap, looks.inspect_heap = little_look, no_look

@@ -18,6 +18,10 @@ VARIABLE = "LEAKSCOPE_FOLLOW"
 """Name of what the environment of a followed process says: the run's folder, and `sys.prefix` of who reads it."""
 # stands first in the PYTHONPATH of a followed process
 SITE = os.path.dirname(os.path.abspath(__file__))
+_PACKAGE = os.path.dirname(os.path.dirname(os.path.dirname(SITE)))
+_BOOTSTRAP = "leakscope.bootstrap"
+_path: list[str] = []
+"""`sys.path` of this process before Python has put the script's folder first."""
 _WITH_VALUE = "cmWX"  # flags of python before a value; after c and m come the script's words
 _NOT_FOLLOWED = "EIS"  # with these it reads no PYTHONPATH, or imports no `sitecustomize`
 _HELPERS = ("multiprocessing.resource_tracker", "torch._inductor.compile_worker")
@@ -28,6 +32,7 @@ _put_in: list[tuple[Any, str, Any, Any]] = []
 
 def begin(folder: str) -> None:
     """Follow this process, which has just started, and those it starts."""
+    _path[:] = sys.path
     follow(folder)
     for owner, name, made in places():
         setattr(owner, name, made)
@@ -284,13 +289,33 @@ def _trains(called: Callable[..., Any]) -> Callable[..., Any]:
             return called(*args, **kwargs)
         _take_out()
         if _run["folder"]:
-            from leakscope.capture.follow.followed import attach
-
-            attach(_run["folder"])
+            _attach()
         owner, name = places[0] if places else (None, "")
         return (called if owner is None else vars(owner)[name])(*args, **kwargs)
 
     return first
+
+
+def _attach() -> None:
+    """Record this process, with modules of leakscope's from its own folder, whatever the script's path has."""
+    bootstrap = sys.modules.get(_BOOTSTRAP)
+    if bootstrap is None:
+        from importlib.machinery import SourceFileLoader  # frozen: no file of the script's stands in for it
+
+        loader = SourceFileLoader(_BOOTSTRAP, os.path.join(_PACKAGE, "bootstrap.py"))
+        bootstrap = type(sys)(_BOOTSTRAP)
+        bootstrap.__file__ = loader.path
+        sys.modules[_BOOTSTRAP] = bootstrap
+        loader.exec_module(bootstrap)
+        bootstrap.remember(_path)
+    try:
+        with bootstrap.own_imports():
+            bootstrap.load_package()
+            from leakscope.capture.follow.followed import attach
+    except Exception as error:  # noqa: BLE001 - the script goes on without
+        sys.stderr.write(f"leakscope: process {os.getpid()} is not recorded: {type(error).__name__}: {error}\n")
+        return
+    attach(_run["folder"])
 
 
 def _forked() -> None:
