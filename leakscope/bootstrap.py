@@ -76,6 +76,13 @@ def command(module: str, words: Iterable[str]) -> list[str]:
 
 def own_imports() -> AbstractContextManager[None]:
     """The block in which leakscope imports what it needs, restored whatever exception of the script's interrupts it."""
+    if "leakscope.shield" not in sys.modules:  # in a followed process, before anything else of leakscope
+        first = _OwnImports()
+        try:
+            first.enter()
+            import leakscope.shield
+        finally:
+            first.leave()
     from leakscope.shield import Block
 
     block = _OwnImports()
