@@ -97,6 +97,7 @@ CROWDED: dict[str, str] = {}
 """The folders that hold more, and why."""
 LONG: dict[str, str] = {
     "benchmarks/backward.py": "four comparisons side by side",
+    "leakscope/capture/heap/raw_types.py": "every place where a structure of CPython's is read",
     "leakscope/findings/model.py": "what a finding is, field by field",
     "tests/capture/comm/test_groups.py": "one fixture, and each way to make and use a group",
     "tests/capture/device/test_on_a_device.py": "one training script, and all that is asked of it on a device",
