@@ -6,7 +6,6 @@ import collections
 import ctypes
 import struct
 import sys
-import sysconfig
 import types
 from collections.abc import Callable
 from itertools import compress, repeat, takewhile
@@ -14,6 +13,7 @@ from operator import attrgetter, is_, itemgetter
 from typing import Any
 
 from leakscope.capture.originals import gc
+from leakscope.errors import unsupported_python
 from leakscope.native import gc_heap
 
 mro_tuple: Callable[[type], tuple[type, ...]] = type.__dict__["__mro__"].__get__
@@ -34,13 +34,7 @@ _INLINE_VALUES = 1 << 2
 Include/object.h)."""
 
 WORD = struct.calcsize("P")
-LAYOUT_IS_KNOWN = (
-    (3, 11) <= sys.version_info[:2] <= (3, 13)
-    and sys.implementation.name == "cpython"
-    and struct.calcsize("q") == WORD
-    and not sysconfig.get_config_var("Py_GIL_DISABLED")
-    and not hasattr(sys, "gettotalrefcount")
-)
+LAYOUT_IS_KNOWN = not unsupported_python() and struct.calcsize("q") == WORD and not hasattr(sys, "gettotalrefcount")
 """Whether the fields of CPython's own structures are where this module reads them."""
 _TRIES = 3
 """Reads of some slots by ctypes, of which each fails where another thread empties one meanwhile."""
