@@ -20,6 +20,13 @@ class LaunchFailed(LeakscopeError):
     """The ranks could not be started."""
 
 
+class UnsupportedPython(LeakscopeError, ImportError):
+    """Leakscope has not been run with the version or build of this Python.
+
+    An ImportError too: what looks at live objects cannot be imported there, and neither can its parts in C.
+    """
+
+
 def unsupported_python() -> str:
     """Why live objects of this Python are not looked at: one sentence; "" where they are.
 
@@ -44,6 +51,6 @@ def unsupported_python() -> str:
 
 
 def check_python() -> None:
-    """Raises LeakscopeError where live objects of this Python are not looked at."""
+    """Raises UnsupportedPython where live objects of this Python are not looked at."""
     if why := unsupported_python():
-        raise LeakscopeError(why)
+        raise UnsupportedPython(why)

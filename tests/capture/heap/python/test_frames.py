@@ -182,14 +182,14 @@ def test_class_bodies_and_modules_are_read_and_not_written() -> None:
 
     class Body:
         held = free
-        before = {*vars()}
+        before = frozenset(vars())
         seen.extend(frame_contents(sys._getframe()).variables)
         namespace = frame_contents(sys._getframe()).namespace
         is_own = namespace is locals()
-        after = {*vars()}
+        after = frozenset(vars())
 
         def uses(self) -> Any:
-            return __class__  # type: ignore[name-defined]  # noqa: F821
+            return __class__  # type: ignore[name-defined]
 
     assert Body.is_own and Body.after - Body.before == {"before", "namespace", "is_own"}
     assert dict(seen)["free"].cell_contents is free and "held" not in dict(seen)
@@ -202,7 +202,7 @@ def test_variables_of_an_inlined_comprehension_are_read() -> None:
     """PEP 709: from Python 3.12 on they are in the frame around, in a class body hidden from `f_locals`."""
 
     class Body:
-        seen = [_values(sys._getframe()) for hidden in (Thing,)]
+        seen = (*[_values(sys._getframe()) for hidden in (Thing,)],)
 
     assert Body.seen[0]["hidden"] is Thing
 
