@@ -22,7 +22,7 @@ from leakscope_cli.shared import Impossible, baseline_of, check_room, read_and_j
 from leakscope_cli.targets import RUNS, check_module, check_script, join_folder
 from leakscope_cli.telling import note, tell
 
-from leakscope.errors import LeakscopeError
+from leakscope.errors import LeakscopeError, check_python
 from leakscope.options import Options
 from leakscope.report.formats import format_named
 
@@ -89,6 +89,7 @@ def record_and_report(options: Options, outside: Outside | None = None) -> int:
     from leakscope.record.folder import prepare_folder, who_else_may_enter
     from leakscope.record.suppression import keep_suppressions
 
+    check_python()
     known = _Known(suppressions_of(options.suppress), baseline_of(options.baseline))
     asked = asked_formats([*options.formats, *(["json"] if options.as_json else [])])
     if (options.node_rank if outside is None else outside.rank) == 0:

@@ -129,9 +129,13 @@ CROWDED: dict[str, str] = {"tests/launch": "one file for each thing that startin
 LONG: dict[str, str] = {
     "benchmarks/backward.py": "four comparisons side by side",
     "leakscope/capture/follow/site/leakscope_following.py": "is loaded alone, and may import nothing of leakscope's",
+    "leakscope/capture/heap/raw_types.py": "every place where a structure of CPython's is read",
+    "leakscope/capture/lifetimes/tracker.py": "one state machine over two steps",
     "leakscope/findings/model.py": "what a finding is, field by field",
     "tests/capture/comm/test_groups.py": "one fixture, and each way to make and use a group",
     "tests/capture/device/test_on_a_device.py": "one training script, and all that is asked of it on a device",
+    "tests/capture/heap/python/test_frames.py": "one case for each sort of frame and instance",
+    "tests/capture/heap/test_nothing_is_made.py": "one zoo, and how each of its objects is read",
     "tests/capture/heap/python/test_referents.py": "one example for each type of Python",
     "tests/capture/heap/test_looking_changes_nothing.py": "one invariant, and all that could break it",
     "tests/capture/heap/test_prediction.py": "one property",

@@ -14,7 +14,7 @@ from leakscope_cli.targets import RUNS
 from leakscope_cli.telling import note, tell_or_fail
 
 from leakscope import errors
-from leakscope.errors import LeakscopeError, Unreadable
+from leakscope.errors import LeakscopeError, Unreadable, check_python
 from leakscope.files import read_json
 from leakscope.options import Options
 from leakscope.record.descriptors import write_whole
@@ -69,6 +69,7 @@ def attach(process: int, folder: Path | None, timeout: float) -> None:
             f"attaching takes CPython 3.14 or later, and this is {platform.python_version()}; start the job under "
             "leakscope, as in `leakscope run train.py`: then `leakscope look` asks it while it runs"
         )
+    check_python()
     words = _words_of(process)
     folder = (folder or RUNS / f"process_{process}_{datetime.now(UTC):%Y%m%d_%H%M%S}").absolute()
     prepare_folder(folder, force=False)

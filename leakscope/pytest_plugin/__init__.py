@@ -48,10 +48,13 @@ def pytest_report_header(config: pytest.Config) -> str | None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Refuse a marker with wrong arguments before any test runs."""
+    """Refuse a marker with wrong arguments before any test runs, and a Python in which no test can be judged."""
+    from leakscope.errors import unsupported_python
+
     for item in items:
         try:
-            settings_of_test(item)
+            if settings_of_test(item) is not None and (why := unsupported_python()):
+                raise pytest.UsageError(why)
         except (TypeError, ValueError) as error:
             raise pytest.UsageError(f"{item.nodeid}: @pytest.mark.{MARKER}: {error}") from None
 

@@ -580,10 +580,84 @@ read_heap(PyObject *Py_UNUSED(module), PyObject *args)
     return result;
 }
 
+/* The objects in `count` pointer slots from `first` on, `missing` for an empty one; None where the memory at `guard`
+ * (1 or 8 bytes) has another value than the one that makes the slots valid.
+ *
+ * The check and the reads are one call under the GIL, and nothing here allocates between them but the list, which is
+ * made before: no other thread can move or free the slots. The caller vouches that `guard` can be read and that the
+ * slots are valid while it has that value (raw_types.py). */
+static PyObject *
+read_slots(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    unsigned long long guard, expected, first;
+    int width;
+    Py_ssize_t count;
+    PyObject *missing;
+    if (!PyArg_ParseTuple(args, "KiKKnO:slots", &guard, &width, &expected, &first, &count, &missing))
+        return NULL;
+    PyObject *found = PyList_New(count < 0 ? 0 : count);
+    if (found == NULL)
+        return NULL;
+    uint64_t now = width == 1 ? *(const uint8_t *)(uintptr_t)guard : *(const uint64_t *)(uintptr_t)guard;
+    if (now != expected) {
+        Py_DECREF(found);
+        Py_RETURN_NONE;
+    }
+    PyObject *const *slots = (PyObject *const *)(uintptr_t)first;
+    for (Py_ssize_t k = 0; k < count; k++)
+        PyList_SET_ITEM(found, k, Py_NewRef(slots[k] == NULL ? missing : slots[k]));
+    return found;
+}
+
+/* The dict of an instance of a type with a managed dict (Py_TPFLAGS_MANAGED_DICT), or a copy of the attributes that it
+ * keeps without one; None where it has neither. Nothing is made that stays with the instance, as reading `__dict__` does.
+ *
+ * raw_types.py has the same by ctypes, and says which headers of CPython the places are from. It tries on an instance of
+ * its own whether they are right, before it calls this. */
+static PyObject *
+read_attributes(PyObject *Py_UNUSED(module), PyObject *obj)
+{
+    PyObject *copy = PyDict_New(); /* before the values are found: it may collect */
+    PyTypeObject *type = Py_TYPE(obj);
+    PyObject **values = NULL, *dict = NULL;
+    if (copy == NULL)
+        return NULL;
+#if PY_VERSION_HEX >= 0x030D0000
+    dict = ((PyObject **)obj)[-3];
+    if (type->tp_flags & Py_TPFLAGS_INLINE_VALUES && ((uint8_t *)obj)[2 * sizeof(void *) + 3] == 1)
+        values = (PyObject **)obj + 3;
+#elif PY_VERSION_HEX >= 0x030C0000
+    if (((uintptr_t *)obj)[-3] & 1)
+        values = (PyObject **)(((uintptr_t *)obj)[-3] + 1);
+    else
+        dict = ((PyObject **)obj)[-3];
+#elif PY_VERSION_HEX >= 0x030B0000
+    dict = ((PyObject **)obj)[-3];
+    values = ((PyObject ***)obj)[-4];
+#endif
+    if (dict != NULL || values == NULL) {
+        Py_DECREF(copy);
+        return Py_NewRef(dict == NULL ? Py_None : dict);
+    }
+    const char *keys = (const char *)((PyHeapTypeObject *)type)->ht_cached_keys;
+    if (keys == NULL)
+        return copy;
+    Py_ssize_t entries = ((const Py_ssize_t *)keys)[3];
+    PyObject *const *names = (PyObject *const *)(keys + 4 * sizeof(Py_ssize_t) + ((size_t)1 << (uint8_t)keys[9]));
+    for (Py_ssize_t k = 0; k < entries; k++)
+        if (values[k] != NULL && PyDict_SetItem(copy, names[2 * k], values[k]) < 0) {
+            Py_DECREF(copy);
+            return NULL;
+        }
+    return copy;
+}
+
 static PyMethodDef functions[] = {
     {"read", read_heap, METH_VARARGS,
      "read(objects or what lists them, ndarray, handles, large, most_counted, freezing, growing, alone) -> "
      "{name: Column}, objects, untracked, book"},
+    {"slots", read_slots, METH_VARARGS, "slots(guard, width, expected, first, count, missing) -> list or None"},
+    {"attributes", read_attributes, METH_O, "attributes(obj with a managed dict) -> dict or None"},
     {NULL},
 };
 

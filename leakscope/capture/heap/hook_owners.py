@@ -1,17 +1,16 @@
-"""Which grad node holds this hook dict? Nodes are asked only while such a dict has no known owner."""
+"""The grad nodes behind hook and metadata dicts. They are looked for only while such a dict has no known owner."""
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Sequence
 from itertools import repeat
 from operator import is_
 from typing import Any
 
 import numpy as np
 
-from leakscope.capture.heap.native.autograd import Role, hook_dicts_of, metadata_of
-from leakscope.capture.heap.native.raw_memory import own_memory, pre_hooks_word, tensor_hooks_of
+from leakscope.capture.heap.native.autograd import Role
+from leakscope.capture.heap.native.raw_memory import dicts_of_node, node_layout, own_memory
 from leakscope.capture.heap.native.references import NativeReferences
 from leakscope.capture.heap.prune import PrunedHeap
 from leakscope.capture.heap.raw_types import all_keys_are
@@ -22,56 +21,29 @@ from leakscope.graph.model import ReferenceKind
 def find_hook_owners(native: NativeReferences, refcounts: RefcountTable, pruned: PrunedHeap) -> bool:
     """Find the grad nodes behind hook and metadata dicts whose owner is not known; True where some were found.
 
-    Asking leaves an empty dict on a node that had none, so nodes are asked only while such a dict is missing.
+    The dicts are looked for in the memory of the nodes: `node.metadata` and `node.register_hook` make a dict on each
+    node that has none.
     """
     objects = native.sweep.objects
     unexplained = pruned.objects[refcounts.unexplained[pruned.objects] > 0].tolist()
-    loose = [k for k in unexplained if k < refcounts.objects and _may_hang_on_node(objects[k])]
-    if not loose:
+    missing = {id(objects[k]): k for k in unexplained if k < refcounts.objects and _may_hang_on_node(objects[k])}
+    nodes = np.flatnonzero(native.role == Role.GRAD_NODE).tolist()
+    if not missing or not nodes:
         return False
-    missing = {id(objects[k]): k for k in loose}
-    answered = False
-    for index in np.flatnonzero(native.role == Role.GRAD_NODE).tolist():
-        if not missing:
-            break
-        for name, held in _dicts_of(objects[index], [objects[k] for k in missing.values()]):
-            at = missing.pop(id(held), None)
-            if at is not None:
-                native.extra.add(index, at, ReferenceKind.HOOK, name, 1)
-                answered = True
-    hooks = {address: k for address, k in missing.items() if _is_hook_dict(objects[k])}
-    return _read_tensor_hooks(native, hooks) or answered
-
-
-def _dicts_of(node: Any, missing: Sequence[Any]) -> list[tuple[str, Any]]:
-    """What a node has of the sort that is missing, with its name."""
-    found: list[tuple[str, Any]] = []
-    try:
-        if any(map(_is_metadata, missing)):
-            found.append(("metadata", metadata_of(node)))
-        if any(map(_is_hook_dict, missing)):
-            found += hook_dicts_of(node)
-    except RuntimeError:  # up to torch 2.9 a custom Function's node may be gone while Python has its object
-        return []
-    return found
-
-
-def _read_tensor_hooks(native: NativeReferences, missing: dict[int, int]) -> bool:
-    """Find hook dicts of tensors that are gone.
-
-    The grad node keeps them (torch/_tensor.py, register_hook), and no getter says so.
-    """
-    if not missing:
-        return False
-    answered = False
+    found = False
     with own_memory() as words:
-        place = pre_hooks_word(words)
-        for index in np.flatnonzero(native.role == Role.GRAD_NODE).tolist() if place else ():
-            for address in tensor_hooks_of(native.sweep.objects[index], place, words):
-                if address in missing:
-                    native.extra.add(index, missing[address], ReferenceKind.HOOK, "tensor hook", 1)
-                    answered = True
-    return answered
+        layout = node_layout(words)
+        if not layout.pre_hooks:
+            native.problems.append("the hooks of grad nodes cannot be read in this torch")
+        for index in nodes:
+            for name, address in dicts_of_node(objects[index], layout, words):
+                at = missing.get(address)
+                if at is not None and (name == "metadata" or _is_hook_dict(objects[at])):
+                    native.extra.add(index, at, ReferenceKind.HOOK, name, 1)
+                    found = True
+                    if name != "tensor hook":  # several nodes may keep the hooks of one tensor
+                        del missing[address]
+    return found
 
 
 def _may_hang_on_node(obj: Any) -> bool:

@@ -113,11 +113,6 @@ class ReferenceNames:
         """Every name that the holder has for each of the wanted."""
         objects = self._objects
         addresses = {id(objects[h]): h for h in wanted}
-        for cell in [h for h in wanted if type(objects[h]) is types.CellType]:
-            try:  # a frame's locals are given as values, its references are to their cells
-                addresses.setdefault(id(objects[cell].cell_contents), cell)
-            except ValueError:
-                continue
         names: _Names = {}
         if not self._read_plainly(holder, addresses, names):
             for kind, name, referent in self._read(holder):

@@ -14,7 +14,7 @@ from leakscope.capture.heap.native.autograd import Types
 from leakscope.capture.heap.native.raw_memory import Words, own_memory
 from leakscope.capture.heap.native.references import deepest_walk
 from leakscope.capture.heap.native.storages import sparse_parts
-from leakscope.capture.heap.python.code_referents import frame_locals
+from leakscope.capture.heap.python.code_referents import held_by_frame
 from leakscope.capture.heap.python.untracked import untracked_referents
 from leakscope.capture.held.kinds import KINDS, Kind
 from leakscope.capture.held.namespaces import NAMESPACES
@@ -135,7 +135,7 @@ class Walk:
             self._named.append(names)
         self._reach_all(values, 0)
         for frame in frames:
-            self._reach_all(frame_locals(frame).values(), 0)
+            self._reach_all(held_by_frame(frame), 0)
             self._above.setdefault(id(frame.f_globals), 0)
             self._go_through(frame.f_globals)
         self._follow()

@@ -12,7 +12,7 @@ import numpy as np
 
 from leakscope.capture.heap.look import Live
 from leakscope.capture.heap.native.storages import storage_object
-from leakscope.capture.heap.python.code_referents import frame_locals
+from leakscope.capture.heap.python.code_referents import held_by_frame
 from leakscope.capture.heap.raw_types import mro
 from leakscope.capture.lifetimes.table import Table
 from leakscope.capture.source.unread import unread_globals, unread_variables
@@ -82,7 +82,7 @@ def _note_shared(live: Live, table: Table) -> None:
                 borrowed[int(StorageBase.data_ptr(storage))] = record
     if borrowed:
         # an array that only a running function has is not among what gc leads to
-        of_frames = (value for frame in running_frames() for value in frame_locals(frame).values())
+        of_frames = (value for frame in running_frames() for value in held_by_frame(frame))
         for obj in chain(live.holding[0], of_frames):
             if np.ndarray in mro(type(obj)) and (at := _INTERFACE(obj)["data"][0]) in borrowed:
                 borrowed[at].handed_out = True

@@ -28,6 +28,7 @@ from leakscope.capture.process.forks import in_forked_child
 from leakscope.capture.process.guard import is_the_scripts
 from leakscope.capture.process.patches import Patches
 from leakscope.capture.source.user_frames import waiting
+from leakscope.capture.torch_older import COUNTS_IN_PYTHON
 from leakscope.capture.torch_private import c10d, node_running, sequence_of, without_functions
 from leakscope.record.kinds import Occasion, Phase
 from leakscope.record.model import Look
@@ -37,9 +38,15 @@ _SUM = "aten::add"
 _TERMS = 2
 """Arguments of such a sum."""
 _AUTOGRAD = os.path.dirname(torch.autograd.__file__) + os.sep
-_ARGUMENT_ALONE = 3
-"""References, as sys.getrefcount gives them, to an argument that nobody in Python keeps: its tuple's, the call's own
-and C++'s (torch 2.13)."""
+
+
+def _references_to_first(args: Any) -> int:
+    return sys.getrefcount(args[0])
+
+
+_ARGUMENT_ALONE = _references_to_first((object(),)) + COUNTS_IN_PYTHON
+"""What `_references_to_first` gives for the arguments of an operation where nobody in Python keeps the first: its
+tuple's reference, the call's own, and C++'s where that has one."""
 ATTEMPTS = 3
 """Pairs of steps tried, chosen, when two steps in a row do not run the same operations."""
 
@@ -233,7 +240,7 @@ class LifetimeTracker:
         module, now = self._modules.path, CLOCK.perf_counter()
         self._table.operation(Operation(name, code, line, phase, called, module, now, number))
         sums = of_engine and name == _SUM and len(args) == _TERMS and not torch.is_grad_enabled()
-        sums = sums and sys.getrefcount(args[0]) <= _ARGUMENT_ALONE  # a hook of the user's may keep it
+        sums = sums and _references_to_first(args) <= _ARGUMENT_ALONE  # a hook of the user's may keep it
         return self._table.summed(node, *args) if sums and self._are_known_tensors(args) else None
 
     def _are_known_tensors(self, values: Any) -> bool:

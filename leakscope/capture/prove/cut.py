@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import collections
-import ctypes
-import sys
 import types
 from collections.abc import Callable
 from typing import Any
 
+from leakscope.capture.heap.python.code_referents import forget_variable
 from leakscope.capture.heap.python.referents import LRU_CACHE
 from leakscope.capture.heap.raw_types import instance_dict, mro, type_dict
 from leakscope.capture.torch_private import MODULE_DICTS, TensorBase
@@ -32,13 +31,22 @@ def _attribute(holder: Any, held: Any, name: str) -> str:
         return ""
     if type in mro(type(holder)):
         return _of_class(holder, held, name.removeprefix("."))
-    names = holder if type(holder) is dict else instance_dict(holder, type(holder))
+    names = holder if type(holder) is dict else _dict_of(holder)
     for values in (names or {}, *_module_dicts(names)):
         for key, value in list(values.items()):
             if value is held and name in (f".{key}", f"[{key}]"):
                 dict.__delitem__(values, key)
                 return ""
     return _descriptor(holder, name.removeprefix("."))
+
+
+def _dict_of(holder: Any) -> dict[str, Any] | None:
+    """An instance's own dict, which is made where it keeps its attributes without one."""
+    if instance_dict(holder, type(holder)) is None:
+        return None
+    of_type = (type_dict(base).get("__dict__") for base in mro(type(holder)))
+    own: dict[str, Any] = next(found for found in of_type if found is not None).__get__(holder)
+    return own
 
 
 def _of_class(holder: type, held: Any, name: str) -> str:
@@ -99,22 +107,8 @@ def _closure(holder: Any, _held: Any, name: str) -> str:
     return f"Python cannot make this cut: {name} is no variable of {holder.__qualname__}"
 
 
-def _local(holder: Any, _held: Any, name: str) -> str:
-    frame = (
-        holder
-        if type(holder) is types.FrameType
-        else getattr(holder, "gi_frame", None) or getattr(holder, "cr_frame", None)
-    )
-    if frame is None:
-        return CANNOT
-    if sys.version_info >= (3, 13):
-        frame.f_locals[name.removeprefix("local ")] = None
-        return ""
-    values = frame.f_locals
-    values[name.removeprefix("local ")] = None
-    ctypes.pythonapi.PyFrame_LocalsToFast(ctypes.py_object(frame), ctypes.c_int(0))
-    values.clear()
-    return ""
+def _local(holder: Any, held: Any, name: str) -> str:
+    return "" if forget_variable(holder, name.removeprefix("local "), held) else CANNOT
 
 
 def _hooks(_holder: Any, held: Any, _name: str) -> str:

@@ -176,25 +176,3 @@ def saved_holds(saved: Any, label: str, types: Types, words: Words) -> Iterator[
         yield Held(_SAVED, label, payload, 1)
         yield Held(_HOOK, f"unpack hook of {label}", hook, 1)
         yield Held(_HOOK, f"pack hook of {label}", None, 1, at=pack_hook)
-
-
-def metadata_of(node: Any) -> dict[str, Any]:
-    """A node's metadata; asking leaves an empty dict on a node that had none. Raises RuntimeError where it is gone."""
-    metadata: dict[str, Any] = node.metadata
-    return metadata
-
-
-def hook_dicts_of(node: Any) -> Iterator[tuple[str, Any]]:
-    """(kind, dict) of a node's own hooks; asking leaves an empty dict on a node that had none.
-
-    The only door to these dicts is a handle of a hook registered on the node (torch/utils/hooks.py).
-    """
-    for kind, register in (("pre-hook", node.register_prehook), ("post-hook", node.register_hook)):
-        handle = register(_nothing)
-        hooks = torch_private.hooks_behind(handle)
-        handle.remove()
-        yield kind, hooks
-
-
-def _nothing(*_: Any) -> None:
-    return None

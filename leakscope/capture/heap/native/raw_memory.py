@@ -12,7 +12,7 @@ import struct
 import sys
 from collections.abc import Callable, Iterator
 from types import FrameType
-from typing import Any
+from typing import Any, NamedTuple
 
 from leakscope.capture import torch_private
 from leakscope.capture.originals import open_file
@@ -29,6 +29,9 @@ _GENERATORS = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GEN
 _SAVED_VARIABLE = 24
 _NODE = 64
 """Words read of a torch::autograd::SavedVariable and Node; their fields of interest lie well within."""
+_METADATA = 10
+"""Words of an AnomalyMetadata in which its dict is, behind what every one has (torch/csrc/autograd/
+python_anomaly_mode.h)."""
 _HOOKS = 8
 """Words of a PySavedVariableHooks up to its packed object, at most."""
 _UNPACK_HOOK = 2, 4
@@ -38,8 +41,8 @@ _UNPACK_HOOK = 2, 4
 
 _FIRST_PAGE = 4096
 """Bytes from address 0 on that no process has."""
-_PAIR = 2
-"""Words of a vector that say where it begins and ends."""
+_PAIR, _VECTOR = 2, 3
+"""Words of a vector that say where it begins and ends, and all of its words."""
 
 
 @contextmanager
@@ -80,27 +83,53 @@ def pack_hook_at(saved: Any, payload: object, unpack_hook: object, words: Words)
     return 0
 
 
-def pre_hooks_word(words: Words) -> int:
-    """Which word of a Node begins its vector of pre-hooks, learned from a node made for it; 0 where unknown."""
+class NodeLayout(NamedTuple):
+    """Words of a Node, learned from one made for it (torch/csrc/autograd/node.h)."""
+
+    metadata: int
+    """Its pointer to {..., dict of `metadata`}; 0 where unknown, as for the others."""
+    pre_hooks: int
+    """The vector of its own pre-hooks. Three words on is that of the hooks of its output tensors."""
+    post_hooks: int
+
+
+def node_layout(words: Words) -> NodeLayout:
+    """Where a Node keeps its dicts, which Python's getters and `register_hook` make where there are none."""
     probe: Any = torch_private.node_without_tensors("", 1)  # a node that needs no tensor
-    handle = probe.register_prehook(lambda *_: None)
-    hooks = torch_private.hooks_behind(handle)
+    pre, post = probe.register_prehook(lambda *_: None), probe.register_hook(lambda *_: None)
+    metadata = id(probe.metadata)
+    found: dict[int, int] = {}
     for node in words(id(probe) + OBJECT_HEAD * WORD, 1):
         fields = words(node, _NODE)
         for place in range(len(fields) - 1):
-            if id(hooks) in _dicts_in(fields[place : place + 2], words):
-                return place
-    return 0
+            dicts = _dicts_in(fields[place : place + _PAIR], words)
+            for hooks in (pre, post):
+                if id(torch_private.hooks_behind(hooks)) in dicts:
+                    found.setdefault(id(hooks), place)
+            if metadata in words(fields[place], _METADATA):
+                found.setdefault(metadata, place)
+    return NodeLayout(*(found.get(key, 0) for key in (metadata, id(pre), id(post))))
 
 
-def tensor_hooks_of(node: Any, pre_hooks: int, words: Words) -> list[int]:
-    """Addresses of the hook dicts that a node keeps for its output tensors, dead or alive.
+def dicts_of_node(node: Any, layout: NodeLayout, words: Words) -> Iterator[tuple[str, int]]:
+    """(what it is called, address) of each dict that a node keeps out of gc's sight.
 
-    `tensor_pre_hooks_` stands right behind `pre_hooks_` (node.h), a vector of three words.
+    The hooks of its output tensors are there while the tensor lives and afterwards.
     """
-    begin = pre_hooks + 3
-    fields = words(_node_of(node, pre_hooks, words), begin + 2)
-    return _dicts_in(fields[begin:], words)
+    if not layout.pre_hooks:
+        return
+    fields = words(_node_of(node, layout.pre_hooks, words), _NODE)
+    if not fields:
+        return
+    if layout.metadata:
+        yield from (("metadata", address) for address in words(fields[layout.metadata], _METADATA))
+    begin = layout.pre_hooks
+    yield from (("pre-hook", address) for address in _dicts_in(fields[begin : begin + _PAIR], words))
+    begin = layout.pre_hooks + _VECTOR
+    yield from (("tensor hook", address) for address in _dicts_in(fields[begin : begin + _PAIR], words))
+    if layout.post_hooks:
+        begin = layout.post_hooks
+        yield from (("post-hook", address) for address in _dicts_in(fields[begin : begin + _PAIR], words))
 
 
 def operands_of(frame: FrameType, words: Words) -> tuple[int, ...]:

@@ -123,8 +123,24 @@ def size_of(obj: Any, kind: type) -> int:
 
 def _is_shared(obj: Any) -> bool:
     """Whether so many hold it that it is not the container's own."""
-    ours = 3 + gc.is_tracked(obj)  # two names and an argument; and the look's list of all that gc tracks
-    return sys.getrefcount(obj) - ours >= _SHARED_FROM
+    ours = _OURS + gc.is_tracked(obj)  # the look's list has all that gc tracks
+    return _references(obj) - ours >= _SHARED_FROM
+
+
+def _references(obj: Any) -> int:
+    return sys.getrefcount(obj)
+
+
+def _measure_ours() -> int:
+    def shown(obj: Any) -> int:
+        return _references(obj)
+
+    probe = object()
+    return shown(probe)
+
+
+_OURS = _measure_ours()
+"""What `_references` gives in `_is_shared` of an object that only the name in `Measure.add` holds."""
 
 
 def _size(obj: Any, kind: type) -> tuple[int, int]:

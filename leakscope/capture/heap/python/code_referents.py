@@ -1,18 +1,25 @@
-"""What do functions, frames, generators, tracebacks and exceptions hold?"""
+"""Readers of functions, frames, generators, tracebacks and exceptions."""
 
 from __future__ import annotations
 
+import ctypes
 import sys
 import types
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 from leakscope.capture.heap.python.named import ATTRIBUTE, CLOSURE, LOCAL, Named, Reader, c_fields
-from leakscope.capture.heap.raw_types import made_in_python, mro
+from leakscope.capture.heap.raw_types import (
+    LAYOUT_IS_KNOWN,
+    MISSING,
+    WORD,
+    instance_dict,
+    made_in_python,
+    mro,
+    slots_at,
+    word_at,
+)
 from leakscope.capture.originals import gc
-
-_CO_OPTIMIZED = 0x1
-"""Flag of a function's code, whose locals are its own, not a namespace's (CPython Include/cpython/code.h)."""
 
 
 def function(obj: Any) -> Iterator[Named]:
@@ -23,6 +30,7 @@ def function(obj: Any) -> Iterator[Named]:
         yield CLOSURE, f"closure {name}", cell
     yield CLOSURE, "closure", get["__closure__"].__get__(obj)
     named = [(f".{name}", get[name].__get__(obj)) for name in _OF_FUNCTIONS]
+    named.append((".__dict__", instance_dict(obj, types.FunctionType)))  # reading it would make one
     yield from ((ATTRIBUTE, name, held) for name, held in named)
     known = {id(held) for _, held in named} | {id(get["__closure__"].__get__(obj))}
     for held in gc.get_referents(obj):  # reading __annotations__ would make a dict of them
@@ -30,7 +38,7 @@ def function(obj: Any) -> Iterator[Named]:
             yield ATTRIBUTE, ".__annotations__", held
 
 
-_OF_FUNCTIONS = ("__defaults__", "__kwdefaults__", "__dict__", "__globals__", "__builtins__")
+_OF_FUNCTIONS = ("__defaults__", "__kwdefaults__", "__globals__", "__builtins__")
 
 
 def cell(obj: Any) -> Iterator[Named]:
@@ -41,33 +49,178 @@ def cell(obj: Any) -> Iterator[Named]:
         return
 
 
-_OWNERS_OF_LOCALS = 4
-"""References to the dict of `f_locals` that are nobody's: the frame's, the name's, the argument's; and the one of the
-sweep's list, where an earlier read has left the empty dict."""
+_FRAME = 3
+"""Word of a frame object that points to the interpreter's frame (CPython Include/internal/pycore_frame.h)."""
+_EXTRA_LOCALS = 6
+"""Word of a frame object from which on it has two dicts that `f_locals` may have made, since Python 3.13."""
+_F_LOCALS, _CODE, _FRAME_OBJECT = (3, 4, 5) if sys.version_info < (3, 12) else (5, 0, 6)
+"""Words of an interpreter's frame: the dict of `f_locals` or the namespace, the code, the frame object
+(struct _PyInterpreterFrame). The first and the last are 0 where nothing has asked for them."""
+_SLOTS = 9
+"""Words of an interpreter's frame before its variables."""
+_STATE = 5
+"""How many bytes before the frame within it a generator keeps its state (Include/cpython/genobject.h)."""
+_CLEARED = 4
+"""The state of a generator that has ended, whose frame is no more: FRAME_CLEARED."""
+_CODE_OF: dict[type, Any] = {
+    types.GeneratorType: types.GeneratorType.__dict__["gi_code"].__get__,
+    types.CoroutineType: types.CoroutineType.__dict__["cr_code"].__get__,
+    types.AsyncGeneratorType: types.AsyncGeneratorType.__dict__["ag_code"].__get__,
+}
 
 
-def frame_locals(frame: types.FrameType) -> dict[str, Any]:
-    """The locals of a frame, leaving no dict behind that would keep them alive.
+class FrameContents(NamedTuple):
+    """What a frame holds."""
 
-    Up to Python 3.12 `f_locals` fills a dict that stays with the frame; it is emptied again unless it is a
-    namespace (module, class body) or somebody else holds it (`locals()` was called there). PEP 667 ends this.
+    variables: list[tuple[str, Any]]
+    """Each variable that is bound, by name. Of one that functions close over it is the cell, not the value."""
+    namespace: Any
+    """The dict of `f_locals` where the frame has one, or what a class body or module fills; else None."""
+    frame: types.FrameType | None
+    """The frame object, where anything has asked for it."""
+
+
+_NOTHING = FrameContents([], None, None)
+
+
+def frame_contents(obj: Any) -> FrameContents:
+    """Read what a frame, or the frame of a generator, coroutine or async generator, holds, and leave it as it is.
+
+    Reading `f_locals` would change the program up to Python 3.12 (Objects/frameobject.c, PyFrame_FastToLocals): it
+    makes a dict that stays with the frame and keeps the values alive; or it replaces the values in the dict that is
+    there, which a debugger or library may have filled for `PyFrame_LocalsToFast`. And `gi_frame` makes a frame object
+    that stays with the generator.
     """
-    if not frame.f_code.co_flags & _CO_OPTIMIZED:
-        return {}
-    by_name = frame.f_locals
-    values = dict(by_name)
-    if sys.version_info < (3, 13) and sys.getrefcount(by_name) <= _OWNERS_OF_LOCALS:
-        by_name.clear()
-    return values
+    place = _place_of_frame(obj)
+    if place is None:
+        return _NOTHING
+    guard, width, expected, inner = place
+    names = _variable_names(_code_of(obj))
+    values = slots_at(guard, width, expected, inner + _SLOTS * WORD, len(names))
+    head = slots_at(guard, width, expected, inner + _F_LOCALS * WORD, _FRAME_OBJECT - _F_LOCALS + 1)
+    if values is None or head is None:  # the function has returned meanwhile, in another thread
+        return _NOTHING
+    bound = [(name, value) for name, value in zip(names, values, strict=True) if value is not MISSING]
+    namespace, frame = (None if held is MISSING else held for held in (head[0], head[-1]))
+    return FrameContents(bound, namespace, frame)
+
+
+def _place_of_frame(obj: Any) -> tuple[int, int, int, int] | None:
+    """(guard as of `slots_at`, its width, what it is while the frame is there, address of the interpreter's frame)."""
+    if not FRAMES_CAN_BE_READ:
+        return None
+    if type(obj) is types.FrameType:
+        guard = id(obj) + _FRAME * WORD
+        inner = word_at(guard)
+        return guard, WORD, inner, inner
+    inner = id(obj) + type(obj).__basicsize__ - _SLOTS * WORD
+    state = ctypes.c_uint8.from_address(inner - _STATE).value
+    return None if state == _CLEARED else (inner - _STATE, 1, state, inner)
+
+
+def _code_of(obj: Any) -> types.CodeType:
+    code: types.CodeType = obj.f_code if type(obj) is types.FrameType else _CODE_OF[type(obj)](obj)
+    return code
+
+
+def forget_variable(obj: Any, name: str, value: object) -> bool:
+    """Set a variable of a frame or generator that has this value to None; False where there is none such.
+
+    For a forked copy of the process only.
+    """
+    place = _place_of_frame(obj)
+    names = [] if place is None else _variable_names(_code_of(obj))
+    for known, held in frame_contents(obj).variables:
+        if known != name:
+            continue
+        if type(held) is types.CellType and held is not value:
+            held.cell_contents = None
+            return True
+        if held is value and place is not None:
+            slots = place[-1] + _SLOTS * WORD
+            at = next(k for k in range(len(names)) if names[k] == name and word_at(slots, k) == id(value))
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(None))
+            ctypes.c_size_t.from_address(slots + at * WORD).value = id(None)
+            ctypes.pythonapi.Py_DecRef(ctypes.py_object(value))
+            return True
+    return False
+
+
+def _variable_names(code: types.CodeType) -> list[str]:
+    """The names of a frame's slots in their order (Python/compile.c, compute_localsplus_info)."""
+    local = code.co_varnames
+    return [*local, *(name for name in code.co_cellvars if name not in local), *code.co_freevars]
+
+
+def held_by_frame(frame: types.FrameType) -> list[Any]:
+    """All that a frame holds, and what is in the cells that it holds."""
+    variables, namespace, _ = frame_contents(frame)
+    held = [value for _, value in variables]
+    for value in held.copy():
+        if type(value) is types.CellType:
+            try:
+                held.append(value.cell_contents)
+            except ValueError:  # an empty cell
+                continue
+    return held if namespace is None or namespace is frame.f_globals else [*held, namespace]
+
+
+def _frames_can_be_read() -> bool:
+    """Whether a frame and a generator of our own are laid out as expected; nothing read is taken as an object."""
+    closed, local = object(), object()
+
+    def called(argument: object) -> bool:
+        frame = sys._getframe()
+        inner = word_at(id(frame), _FRAME)
+        head = [word_at(inner, _CODE), word_at(inner, _F_LOCALS), word_at(inner, _FRAME_OBJECT)]
+        slots = [word_at(inner, _SLOTS + k) for k in range(len(_variable_names(frame.f_code)))]
+        cell = called.__closure__[frame.f_code.co_freevars.index("closed")]  # type: ignore[index]
+        return (
+            head == [id(frame.f_code), 0, id(frame)]
+            and slots[:2] == [id(argument), id(frame)]
+            and id(cell) in slots[-len(frame.f_code.co_freevars) :]
+            and closed is cell.cell_contents
+        )
+
+    def suspended(argument: object) -> Iterator[object]:
+        yield argument
+
+    generator = suspended(local)
+    inner = id(generator) + type(generator).__basicsize__ - _SLOTS * WORD
+    state = ctypes.c_uint8.from_address(inner - _STATE)
+    is_found = (next(generator), word_at(inner, _CODE), word_at(inner, _SLOTS)) == (
+        local, id(suspended.__code__), id(local),
+    )  # fmt: skip
+    is_found = is_found and state.value != _CLEARED
+    for _ in generator:
+        pass
+    return is_found and state.value == _CLEARED and called(local)
+
+
+FRAMES_CAN_BE_READ = LAYOUT_IS_KNOWN and _frames_can_be_read()
+"""Whether the variables of frames can be read in this Python."""
 
 
 def frame(obj: types.FrameType) -> Iterator[Named]:
-    """Locals, the frame that called, the function that runs."""
-    for name, value in frame_locals(obj).items():
+    """Locals, the dict of `f_locals`, the frame that called, the function that runs."""
+    variables, namespace, _ = frame_contents(obj)
+    for name, value in variables:
         yield LOCAL, f"local {name}", value
+    for held in (namespace, *_added_locals(obj)):
+        if held is not None:
+            yield ATTRIBUTE, ".f_locals", held
     if obj.f_back is not None:
         yield ATTRIBUTE, ".f_back", obj.f_back
     yield from _called(obj, obj.f_code)
+
+
+def _added_locals(frame: types.FrameType) -> list[Any]:
+    """What `f_locals` was given beside the variables, since Python 3.13: `f_extra_locals` and `f_locals_cache`."""
+    if not FRAMES_CAN_BE_READ or sys.version_info < (3, 13):
+        return []
+    guard = id(frame) + _FRAME * WORD
+    found = slots_at(guard, WORD, word_at(guard), id(frame) + _EXTRA_LOCALS * WORD, 2)
+    return [held for held in found or () if held is not MISSING]
 
 
 def _called(obj: Any, code: types.CodeType) -> Iterator[Named]:
@@ -81,12 +234,14 @@ def suspended(prefix: str) -> Reader:
     """Generators, coroutines and async generators: their frame's locals as their own."""
 
     def read(obj: Any) -> Iterator[Named]:
-        held = getattr(obj, f"{prefix}_frame")
-        if held is not None:
-            for name, value in frame_locals(held).items():
-                yield LOCAL, f"local {name}", value
-            yield ATTRIBUTE, f".{prefix}_frame", held
-            yield from _called(obj, held.f_code)
+        variables, namespace, frame = frame_contents(obj)
+        for name, value in variables:
+            yield LOCAL, f"local {name}", value
+        if namespace is not None:
+            yield ATTRIBUTE, f".{prefix}_frame.f_locals", namespace
+        if frame is not None:
+            yield ATTRIBUTE, f".{prefix}_frame", frame
+        yield from _called(obj, _code_of(obj))
         waiting = getattr(obj, {"gi": "gi_yieldfrom", "cr": "cr_await", "ag": "ag_await"}[prefix])
         if waiting is not None:
             yield ATTRIBUTE, ".awaiting", waiting

@@ -98,5 +98,3 @@ def _measure_baseline() -> int:
 
 LIST_BASELINE = _measure_baseline()
 """What `map(sys.getrefcount, objects)` reports for an object that only the list holds."""
-NAMED_BASELINE = 3
-"""References of our own to an object of a list that a loop asks by name: the list's, the name's, the argument's."""

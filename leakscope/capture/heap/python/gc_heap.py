@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,7 +13,7 @@ import numpy as np
 
 from leakscope.capture.heap.python import native_reader, pure_reader
 from leakscope.capture.heap.python.address_book import Ints, Places
-from leakscope.capture.heap.python.columns import NAMED_BASELINE, Book, Growing, HeapColumns, in_range
+from leakscope.capture.heap.python.columns import Book, Growing, HeapColumns, counts_of, in_range
 from leakscope.capture.heap.python.untracked import leads_on, untracked_referents
 from leakscope.capture.heap.raw_types import qualified_name
 from leakscope.capture.originals import gc
@@ -120,8 +119,7 @@ def _append_held_by_arrays(heap: Sweep, columns: HeapColumns) -> None:
                 holders.append(k)
                 helds.append(at)
             del referent
-    counts = [sys.getrefcount(obj) - NAMED_BASELINE for obj in objects]
-    append(heap, objects, in_range(np.asarray(counts, dtype=np.int64)), holders, helds)
+    append(heap, objects, counts_of(objects), holders, helds)
 
 
 def _append_grown(heap: Sweep, columns: HeapColumns, growing: Growing) -> None:
@@ -130,7 +128,6 @@ def _append_grown(heap: Sweep, columns: HeapColumns, growing: Growing) -> None:
     untracked = set(heap.addresses[heap.tracked :].tolist())
     index: dict[int, int] = {}
     objects: list[Any] = []
-    counts: list[int] = []
     holders: list[int] = []
     helds: list[int] = []
     for place in growing(dicts).tolist():
@@ -142,12 +139,11 @@ def _append_grown(heap: Sweep, columns: HeapColumns, growing: Growing) -> None:
             if found is None:  # another thread has let it go since
                 continue
             index[address] = len(heap.objects) + len(objects)
-            counts.append(sys.getrefcount(found) - NAMED_BASELINE + 1)
             objects.append(found)
             del found
         holders.append(holder)
         helds.append(index[address])
-    append(heap, objects, in_range(np.asarray(counts, dtype=np.int64)), holders, helds)
+    append(heap, objects, counts_of(objects), holders, helds)
 
 
 def _held_at(holder: Any, address: int) -> dict[Any, Any] | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import chain, compress
@@ -12,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from leakscope.capture.heap.python.address_book import Ints, Places, addresses_of
-from leakscope.capture.heap.python.columns import NAMED_BASELINE, Book, dicts_of, in_range
+from leakscope.capture.heap.python.columns import Book, counts_of, dicts_of
 from leakscope.capture.heap.raw_types import has_gc, mro, type_name
 from leakscope.capture.originals import FROZEN_BY_PYTHON, gc
 
@@ -133,9 +132,9 @@ def read_further(untracked: UntrackedContainers, book: Book, tracked: int) -> Un
                 helds.append(at)
             del referent
     obj = None  # it would count as one of the last object's
-    counts = [sys.getrefcount(obj) - NAMED_BASELINE for obj in objects]
+    counts = counts_of(objects)
     columns = (np.asarray(column, dtype=np.int32) for column in (holders, helds, arrays))
-    return UntrackedHeap(objects, in_range(np.asarray(counts, dtype=np.int64)), *columns)
+    return UntrackedHeap(objects, counts, *columns)
 
 
 def is_array(kind: type) -> bool:

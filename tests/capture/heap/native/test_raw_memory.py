@@ -13,7 +13,7 @@ import torch
 from torch.autograd.graph import saved_tensors_hooks
 
 from leakscope.capture.heap import look as heap
-from leakscope.capture.heap.native.raw_memory import own_memory, pack_hook_at, pre_hooks_word, tensor_hooks_of
+from leakscope.capture.heap.native.raw_memory import dicts_of_node, node_layout, own_memory, pack_hook_at
 from leakscope.capture.heap.native.saved_tensors import contents_of
 from leakscope.graph.model import HeapGraph
 
@@ -66,11 +66,27 @@ def test_the_hooks_of_a_tensor_are_found_on_its_node_when_it_is_gone(name: str) 
     other = leaf().exp()
     other.register_hook(lambda grad: grad)
     with own_memory() as words:
-        place = pre_hooks_word(words)
-        assert tensor_hooks_of(node, place, words) == [id(hooks)]
-        assert tensor_hooks_of(other.grad_fn, place, words) == [id(other._backward_hooks)]
-        assert tensor_hooks_of((leaf() * 2).grad_fn, place, words) == []
+        layout = node_layout(words)
+        assert ("tensor hook", id(hooks)) in dicts_of_node(node, layout, words)
+        assert ("tensor hook", id(other._backward_hooks)) in dicts_of_node(other.grad_fn, layout, words)
+        assert [*dicts_of_node((leaf() * 2).grad_fn, layout, words)] == []
     assert above is not None
+
+
+@pytest.mark.parametrize("name", list(MADE))
+def test_each_dict_of_a_node_is_found_where_it_is(name: str) -> None:
+    made = MADE[name]()
+    node: Any = made.grad_fn
+    with own_memory() as words:
+        layout = node_layout(words)
+        assert [*dicts_of_node(node, layout, words)] == []
+        before, after = node.register_prehook(lambda *_: None), node.register_hook(lambda *_: None)
+        expected = {"metadata": id(node.metadata)}
+        expected |= {"pre-hook": id(before.hooks_dict_ref()), "post-hook": id(after.hooks_dict_ref())}
+        found = [*dicts_of_node(node, layout, words)]
+        assert set(expected.items()) <= set(found)
+        assert {kind for kind, _ in found} == set(expected)
+    assert made is not None
 
 
 def test_a_pack_hook_is_found_and_no_other() -> None:

@@ -23,7 +23,6 @@ import pytest
 import torch
 from torch import nn
 
-from leakscope.capture.heap.python.code_referents import frame_locals
 from leakscope.capture.heap.python.named import key_text
 from leakscope.capture.heap.python.referents import dict_items, reader_of, slots
 from leakscope.capture.heap.raw_types import instance_dict
@@ -364,9 +363,6 @@ def _named(obj: Any) -> set[int]:
     return set(map(id, found))
 
 
-_GENERATORS = (types.GeneratorType, types.CoroutineType, types.AsyncGeneratorType)
-
-
 def _left_out(obj: Any) -> list[Any]:
     """What CPython reports and nobody names, types and atoms apart."""
     names = _named(obj)
@@ -374,10 +370,6 @@ def _left_out(obj: Any) -> list[Any]:
     for held in gc.get_referents(obj):
         if id(held) in names or held is type(obj) or held is None or not gc.is_tracked(held):
             continue
-        if type(held) is types.CellType and id(held.cell_contents) in names:
-            continue  # a frame's cell, named by what it contains
-        if type(held) is dict and not held and type(obj) in (types.FrameType, *_GENERATORS):
-            continue  # the emptied dict that reading f_locals leaves
         if isinstance(held, (types.CodeType, type)) and not isinstance(obj, type):
             continue
         missing.append(held)
@@ -424,45 +416,3 @@ def test_a_key_is_shown_without_asking_it() -> None:
     assert key_text(("a", Shy())) == "('a', <Shy>)"
     assert key_text("x" * 100) == repr("x" * 37 + "...")
     assert key_text(tuple(range(9))) == "(...)"
-
-
-@pytest.mark.skipif(sys.version_info >= (3, 13), reason="f_locals is a proxy since Python 3.13")
-def test_reading_a_frame_leaves_no_locals_behind() -> None:
-    def inside() -> Any:
-        held = Thing()
-        _KEPT.append(weakref.ref(held))
-        return sys._getframe()
-
-    frame = inside()
-    assert "held" in frame_locals(frame)
-    assert sum(type(held) is dict and "held" in held for held in gc.get_referents(frame)) == 0
-    frame.clear()
-    assert _KEPT.pop()() is None
-
-
-def test_a_namespace_that_the_user_holds_stays_whole() -> None:
-    def inside() -> Any:
-        held = Thing()
-        own = locals()
-        assert held is own["held"]
-        return sys._getframe(), own
-
-    frame, own = inside()
-    frame_locals(frame)
-    assert "held" in own
-    assert frame_locals(sys._getframe(0)) is not None
-    class_frame = _class_frame()
-    assert frame_locals(class_frame[0]) == {}
-    assert "value" in class_frame[1]
-
-
-def _class_frame() -> tuple[Any, Any]:
-    found: list[Any] = []
-
-    class Body:
-        value = Thing()
-        found.append(sys._getframe())
-        found.append(locals())
-
-    assert Body is not None
-    return found[0], dict(vars(Body))

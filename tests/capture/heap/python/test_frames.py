@@ -1,0 +1,363 @@
+"""Reading what frames and instances hold: nothing is made, cleared or missed, by C and by ctypes alike.
+
+What is read is compared with a reader of raw memory of the test's own.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import os
+import subprocess
+import sys
+import threading
+import types
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from leakscope.capture.heap import raw_types
+from leakscope.capture.heap.python.code_referents import FRAMES_CAN_BE_READ, frame_contents, held_by_frame
+from leakscope.capture.heap.raw_types import LAYOUT_IS_KNOWN, instance_dict
+from leakscope.native import gc_heap
+
+pytestmark = pytest.mark.skipif(not LAYOUT_IS_KNOWN, reason="not a build of CPython 3.11 to 3.13 with the GIL")
+
+
+@pytest.fixture(params=["C", "ctypes"], autouse=True)
+def reader(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each test with the part in C and without it."""
+    monkeypatch.delenv("LEAKSCOPE_PURE", raising=False)
+    if request.param == "ctypes":
+        monkeypatch.setenv("LEAKSCOPE_PURE", "1")
+    elif gc_heap() is None:
+        pytest.skip("the part in C is not built")
+
+
+class Thing:
+    """Something that can be held, and told apart."""
+
+
+def _f_locals_word(frame: types.FrameType) -> int:
+    """The pointer to the dict of `f_locals` or the namespace, 0 where there is none; as pycore_frame.h has it."""
+    inner = ctypes.c_size_t.from_address(id(frame) + 24).value
+    return ctypes.c_size_t.from_address(inner + 8 * (3 if sys.version_info < (3, 12) else 5)).value
+
+
+def _values(obj: Any) -> dict[str, Any]:
+    """Bound variables by name, the content of a cell in place of a cell."""
+    found = {}
+    for name, value in frame_contents(obj).variables:
+        if type(value) is not types.CellType:
+            found[name] = value
+        elif value != types.CellType():
+            found[name] = value.cell_contents
+    return found
+
+
+def test_all_sorts_of_variables_are_read() -> None:
+    free = Thing()
+
+    def called(first: Any, *rest: Any, key: Any, **more: Any) -> dict[str, Any]:
+        local, closed, gone = Thing(), Thing(), Thing()
+        del gone
+        inner = lambda: closed  # noqa: E731
+        shown = _values(sys._getframe())
+        expected = dict(first=first, rest=rest, key=key, more=more, local=local, closed=closed, free=free, inner=inner)
+        assert shown.keys() == expected.keys()
+        assert all(shown[name] is expected[name] for name in expected)
+        never = 1
+        return {"never": never}
+
+    called(Thing(), Thing(), key=Thing(), other=Thing())
+
+
+def test_a_cell_is_what_the_frame_holds() -> None:
+    closed = Thing()
+
+    def inner() -> Any:
+        held = dict(frame_contents(sys._getframe()).variables)["closed"]
+        assert closed is not None
+        return held
+
+    assert inner.__closure__ is not None
+    assert inner() is inner.__closure__[0] is dict(frame_contents(sys._getframe()).variables)["closed"]
+    assert any(held is closed for held in held_by_frame(sys._getframe()))
+
+
+def test_an_argument_that_is_a_cell_is_no_closed_variable() -> None:
+    cell = types.CellType(Thing())
+    assert dict(frame_contents(sys._getframe()).variables)["cell"] is cell
+
+
+def test_reading_a_running_frame_makes_no_f_locals() -> None:
+    def called() -> types.FrameType:
+        held = Thing()
+        frame = sys._getframe()
+        for _ in range(2):
+            assert _values(frame)["held"] is held
+        assert _f_locals_word(frame) == 0
+        return frame
+
+    frame = called()
+    assert _f_locals_word(frame) == 0 and "held" in _values(frame)
+    frame.clear()
+    assert frame_contents(frame).variables == []
+
+
+@pytest.mark.skipif(sys.version_info >= (3, 13), reason="PEP 667: f_locals writes through")
+def test_what_a_library_put_into_f_locals_is_still_there() -> None:
+    """As debuggers and nnsight do, which then have the interpreter copy the dict into the variables."""
+
+    def put(frame: types.FrameType, value: Any) -> None:
+        frame.f_locals.update(hidden=value)
+        before = dict(ctypes.cast(_f_locals_word(frame), ctypes.py_object).value)
+        for _ in range(2):
+            held = held_by_frame(frame)
+        assert any(one is value for one in held[-1].values())
+        assert ctypes.cast(_f_locals_word(frame), ctypes.py_object).value == before
+        ctypes.pythonapi.PyFrame_LocalsToFast(ctypes.py_object(frame), 0)
+
+    def read() -> Any:
+        put(sys._getframe(), value)
+        if False:
+            hidden = None
+        return hidden
+
+    value = Thing()
+    assert read() is value
+
+
+@pytest.mark.skipif(sys.version_info >= (3, 13), reason="PEP 667: f_locals keeps nothing")
+def test_a_dict_of_f_locals_is_what_the_frame_holds_and_is_not_refreshed() -> None:
+    rebound: Any = Thing()
+    names = locals()
+    old, rebound = rebound, None
+    contents = frame_contents(sys._getframe())
+    assert contents.namespace is names
+    assert names["rebound"] is old and dict(contents.variables)["rebound"] is None
+
+
+def test_generators_are_read_without_a_frame_object() -> None:
+    def made(first: Any) -> Iterator[Any]:
+        later = Thing()
+        yield later
+        yield first
+
+    def frame_object(generator: Any) -> int:
+        inner = id(generator) + type(generator).__basicsize__ - 72
+        return ctypes.c_size_t.from_address(inner + 8 * (5 if sys.version_info < (3, 12) else 6)).value
+
+    first = Thing()
+    generator = made(first)
+    assert _values(generator) == {"first": first}
+    later = next(generator)
+    assert _values(generator) == {"first": first, "later": later}
+    assert frame_object(generator) == 0 and frame_contents(generator).frame is None
+    frame = generator.gi_frame  # type: ignore[attr-defined]
+    assert frame_object(generator) == id(frame) and frame_contents(generator).frame is frame
+    assert _values(frame) == _values(generator)
+    assert [*generator] == [first]
+    assert frame_contents(generator).variables == []
+
+
+def test_coroutines_and_async_generators_are_read() -> None:
+    async def waits(first: Any) -> Any:
+        return first
+
+    async def yields(first: Any) -> Any:
+        yield first
+
+    first = Thing()
+    coroutine, generator = waits(first), yields(first)
+    assert _values(coroutine) == _values(generator) == {"first": first}
+    coroutine.close()
+
+
+def test_class_bodies_and_modules_are_read_and_not_written() -> None:
+    free = Thing()
+    seen: list[Any] = []
+
+    class Body:
+        held = free
+        before = frozenset(vars())
+        seen.extend(frame_contents(sys._getframe()).variables)
+        namespace = frame_contents(sys._getframe()).namespace
+        is_own = namespace is locals()
+        after = frozenset(vars())
+
+        def uses(self) -> Any:
+            return __class__  # type: ignore[name-defined]
+
+    assert Body.is_own and Body.after - Body.before == {"before", "namespace", "is_own"}
+    assert dict(seen)["free"].cell_contents is free and "held" not in dict(seen)
+    names: dict[str, Any] = {"sys": sys, "frame_contents": frame_contents}
+    exec("value = 3\ncontents = frame_contents(sys._getframe())", names)
+    assert names["contents"].namespace is names and names["contents"].variables == []
+
+
+def test_variables_of_an_inlined_comprehension_are_read() -> None:
+    """PEP 709: from Python 3.12 on they are in the frame around, in a class body hidden from `f_locals`."""
+
+    class Body:
+        seen = (*[_values(sys._getframe()) for hidden in (Thing,)],)
+
+    assert Body.seen[0]["hidden"] is Thing
+
+
+def test_a_frame_that_failed_is_read() -> None:
+    def fails(argument: Any) -> None:
+        local = [argument]
+        raise ValueError(len(local))
+
+    argument = Thing()
+    with pytest.raises(ValueError) as caught:
+        fails(argument)
+    frame = caught.tb.tb_next.tb_frame if caught.tb.tb_next else None
+    assert frame is not None and _values(frame) == {"argument": argument, "local": [argument]}
+    assert _f_locals_word(frame) == 0
+
+
+@contextmanager
+def running(work: Callable[[threading.Event], None]) -> Iterator[threading.Thread]:
+    stop = threading.Event()
+    thread = threading.Thread(target=work, args=(stop,))
+    thread.start()
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    try:
+        yield thread
+    finally:
+        sys.setswitchinterval(interval)
+        stop.set()
+        thread.join()
+
+
+def test_frames_of_a_busy_thread_are_read() -> None:
+    """Its variables are rebound, its functions return and its generators end while they are read."""
+
+    def work(stop: threading.Event) -> None:
+        def deep(level: int, *kept: Any) -> int:
+            made = [Thing() for _ in range(level)]
+            return deep(level - 1, made, *kept) if level else len(kept)
+
+        def generated(n: int) -> Iterator[Any]:
+            for _ in range(n):
+                made = Thing()
+                yield made
+
+        while not stop.is_set():
+            shared.append(generated(3))
+            shared[:-3] = []
+            deep(8)
+            [*shared[-1]]
+
+    shared: list[Any] = []
+    with running(work) as thread:
+        for _ in range(1500):
+            frame = sys._current_frames().get(thread.ident or 0)
+            while frame is not None:
+                for name, value in frame_contents(frame).variables:
+                    assert type(name) is str and sys.getrefcount(value) > 0
+                frame = frame.f_back
+            for generator in shared[:3]:
+                frame_contents(generator)
+
+
+class Plain:
+    pass
+
+
+class Slotted:
+    __slots__ = ("__dict__", "first")
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        Plain, Slotted, Exception, type("Error", (KeyError,), {}), lambda: (lambda: 0), type("Items", (list,), {}),
+        *(lambda kind=kind, value=value: type("Of", (kind,), {})(value)
+          for kind in (int, tuple, bytes, str, float)
+          for value in ((0, 1, -(10**40)) if kind is int else ("", "abc", "x" * 9) if kind is str else (1.5,)
+                        if kind is float else ((), (1,), (1, 2)) if kind is tuple else (b"", b"abc", b"x" * 9))),
+    ],
+)  # fmt: skip
+def test_the_dict_of_an_instance_is_read_and_not_made(make: Callable[[], Any]) -> None:
+    obj, value = make(), Thing()
+    before = _dicts_of(obj)
+    assert not instance_dict(obj, type(obj))
+    assert _dicts_of(obj) == before
+    obj.first, obj.other = value, [value]
+    own = _dicts_of(obj) - before
+    read = instance_dict(obj, type(obj))
+    assert read is not None and read["other"] is obj.other
+    assert _dicts_of(obj) - before == own and own in (set(), {id(read)})
+    there = obj.__dict__
+    assert instance_dict(obj, type(obj)) is there == read
+
+
+def _dicts_of(obj: Any) -> set[int]:
+    return {id(held) for held in gc.get_referents(obj) if type(held) is dict}
+
+
+def test_attributes_that_stand_inline_are_read_as_they_are() -> None:
+    one, other = Plain(), Plain()
+    for k in range(40):  # more names than the instances of a type share
+        setattr(one, f"name_{k}", k)
+    other.first, other.second = Thing(), Thing()
+    del other.first
+    assert instance_dict(one, Plain) == {f"name_{k}": k for k in range(40)}
+    assert instance_dict(other, Plain) == {"second": other.second}
+
+
+def test_attributes_of_an_object_that_another_thread_changes_are_read() -> None:
+    def work(stop: threading.Event) -> None:
+        while not stop.is_set():
+            obj = shared[0] = Plain()
+            for k in range(5):
+                setattr(obj, f"name_{k}", Thing())
+            del obj.name_1
+            obj.__dict__  # noqa: B018
+            setattr(obj, "and more", Thing())
+            obj.__dict__ = {"name_2": Thing()}
+
+    shared: list[Any] = [Plain()]
+    with running(work):
+        for _ in range(3000):
+            found = instance_dict(shared[0], Plain)
+            assert found is None or all(type(value) in (Thing, list) for value in list(found.values()))
+
+
+def test_a_property_of_the_users_is_not_run() -> None:
+    class Odd:
+        @property
+        def __dict__(self) -> Any:  # type: ignore[override]
+            raise AssertionError("asked")
+
+    assert instance_dict(Odd(), Odd) is None
+
+
+UNKNOWN = """
+import sys
+sys.gettotalrefcount = lambda: 0  # as a debug build has it, of which the layout is not known
+from leakscope.capture.heap.python.code_referents import FRAMES_CAN_BE_READ, frame_contents
+from leakscope.capture.heap.raw_types import instance_dict
+class Plain: pass
+plain = Plain()
+plain.value = []
+print(FRAMES_CAN_BE_READ, frame_contents(sys._getframe()).variables, instance_dict(plain, Plain))
+plain.__dict__ = {'value': []}
+print(instance_dict(plain, Plain))
+"""
+
+
+@pytest.mark.process
+def test_where_the_layout_is_not_known_nothing_is_read_and_nothing_made() -> None:
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    done = subprocess.run(
+        [sys.executable, "-c", UNKNOWN], capture_output=True, text=True, timeout=60, check=True, env=environment
+    )
+    assert done.stdout.splitlines() == ["False [] None", "{'value': []}"]
+    assert FRAMES_CAN_BE_READ and raw_types.LAYOUT_IS_KNOWN
