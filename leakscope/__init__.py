@@ -36,6 +36,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from leakscope import originals as _originals  # noqa: F401 - imported early, before functions of Python's are replaced
 from leakscope._version import __version__
 
 if TYPE_CHECKING:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
-from time import perf_counter
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
+from leakscope.originals import os, time
 from leakscope.pytest_plugin.grouped import Judgement, Left, Outcome, State
 from leakscope.pytest_plugin.known import ignored_by
 from leakscope.pytest_plugin.settings import Settings
@@ -43,23 +42,23 @@ class Watched:
         self._allowance = allowance
 
     def __enter__(self) -> Self:
-        began = perf_counter()
+        began = time.perf_counter()
         from leakscope.profiler import watch
 
         self.children = children_seconds()
         self.block = watch(allowance=self._allowance)
         self.block.__enter__()
-        self.seconds = perf_counter() - began
+        self.seconds = time.perf_counter() - began
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        began = perf_counter()
+        began = time.perf_counter()
         try:
             self.block.__exit__(kind, error, trace)
         finally:
-            self.seconds += perf_counter() - began
+            self.seconds += time.perf_counter() - began
 
     @property
     def processes(self) -> bool:

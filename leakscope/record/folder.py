@@ -7,11 +7,10 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from datetime import UTC, datetime
-from json import dumps  # taken now: a script may put a function of its own in its place, as tests do
-from pathlib import Path
 from typing import Any
 
 from leakscope.errors import LeakscopeError
+from leakscope.originals import Path, json, shutil
 from leakscope.record.descriptors import write_whole
 from leakscope.record.ends import NAME as ENDED
 from leakscope.record.ends import ended_to_json, rank_name
@@ -53,13 +52,13 @@ class RankFolder:
 
     def append_line(self, stem: str, line: Mapping[str, Any]) -> None:
         """Add one line to `<stem>.jsonl`."""
-        self._places.add_line(f"{stem}.jsonl", dumps(line).encode() + b"\n")
+        self._places.add_line(f"{stem}.jsonl", json.dumps(line).encode() + b"\n")
         if self._places.why and not self._told:
             self._tell()
 
     def write(self, name: str, data: Any) -> None:
         """Write a whole file of JSON."""
-        self._places.write(name, dumps(data).encode())
+        self._places.write(name, json.dumps(data).encode())
         if self._places.why and not self._told:
             self._tell()
 
@@ -109,7 +108,7 @@ def snapshot_name(kind: str, step: int, occasion: str) -> str:
 
 def write_json(path: Path, data: Any) -> None:
     """Write a whole file of JSON under a temporary name, then rename: a reader never sees half of it."""
-    write_whole(path, dumps(data).encode())
+    write_whole(path, json.dumps(data).encode())
 
 
 def make_private(folder: Path) -> None:
@@ -171,8 +170,6 @@ def prepare_folder(folder: Path, force: bool) -> None:
 
 
 def _remove_run(folder: Path) -> None:
-    import shutil
-
     for path in folder.iterdir():
         of_process = re.fullmatch(r"(rank|process)_\d{4,}", path.name) is not None
         if path.is_dir() and not path.is_symlink() and (of_process or path.name in ("logs", INTERIM)):

@@ -6,11 +6,10 @@ import re
 from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import date
-from json import dumps
-from pathlib import Path
 from typing import Any
 
 from leakscope.errors import LeakscopeError
+from leakscope.originals import Path, json
 from leakscope.record.descriptors import write_whole
 from leakscope.record.rows.row import from_json, rare, to_json
 
@@ -99,7 +98,7 @@ def _text(value: object) -> str:
 def keep_suppressions(folder: Path, suppressions: Collection[Suppression]) -> None:
     """Write them into a run's folder, in place of those of a run before. Raises OSError."""
     if suppressions:
-        write_whole(folder / NAME, dumps([to_json(one) for one in suppressions]).encode())
+        write_whole(folder / NAME, json.dumps([to_json(one) for one in suppressions]).encode())
     else:
         (folder / NAME).unlink(missing_ok=True)
 

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Mapping
-from resource import RLIM_INFINITY, RLIMIT_NOFILE, getrlimit
 
 from leakscope.capture.counts.compiled import compiled_code
 from leakscope.capture.counts.descriptors import open_descriptors
 from leakscope.capture.counts.shared_memory import shared_memory
 from leakscope.capture.process.clock import CLOCK
+from leakscope.originals import os, resource
 from leakscope.record.folder import RankFolder
 from leakscope.record.rows.counts import CountsAtStep
 
@@ -57,8 +56,8 @@ class Counts:
 
 
 def _most_descriptors() -> int | None:
-    limit, _ = getrlimit(RLIMIT_NOFILE)
-    return None if limit == RLIM_INFINITY else limit
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return None if limit == resource.RLIM_INFINITY else limit
 
 
 def _pinned_bytes() -> int | None:

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import torch
 
 from leakscope.capture.process.patches import Patches
 from leakscope.options import launchers_number
+from leakscope.originals import Path, os
 from leakscope.record.processes.links import link
 from leakscope.record.processes.process import Who, write_who
 

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import resource
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 
-from leakscope.capture.originals import open_file
+from leakscope.originals import Path, open_file, os, resource
 
 NEAR = 0.9
 """Share of a limit, chosen, from which a process is near it."""

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import _thread
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from leakscope.capture.originals import gc
 from leakscope.capture.process.clock import CLOCK
+from leakscope.originals import _thread, gc
 
 _SWITCH_INTERVAL_S = 0.005
 """Seconds that another thread keeps the interpreter during a look, CPython's own default: with a long one a thread that

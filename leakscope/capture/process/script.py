@@ -6,7 +6,6 @@ import builtins
 import importlib.util
 import io
 import marshal
-import os
 import pkgutil
 import sys
 import traceback
@@ -18,6 +17,7 @@ from importlib.util import MAGIC_NUMBER
 from types import CodeType, ModuleType, TracebackType
 from typing import Any
 
+from leakscope.originals import os
 from leakscope.record.kinds import EndKind
 
 Compiled = Callable[[str | bytes, str, str], CodeType]

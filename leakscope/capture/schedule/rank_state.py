@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from pathlib import Path
 
+from leakscope.originals import Path, os
 from leakscope.record.descriptors import Descriptor
 from leakscope.record.live.rank_states import MARK, RECORD, Activity, RankState, place_of, unpacked
 

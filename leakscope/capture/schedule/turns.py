@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import fcntl
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 from leakscope.capture.process.clock import CLOCK
+from leakscope.originals import Path, fcntl, os
 
 _TIMEOUT_S = 10.0
 """Seconds, chosen, after which a rank looks although it is nobody's turn to end."""

@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from json import dumps
-from pathlib import Path
 from typing import Any
 
 from leakscope.capture.heap.objects.items import item_text, newest_items
@@ -21,6 +19,7 @@ from leakscope.capture.source import user_source
 from leakscope.capture.workers.items import bytes_of
 from leakscope.capture.workers.named import LRU_CACHE, Found, containers_of
 from leakscope.capture.workers.readings import Readings
+from leakscope.originals import Path, json
 from leakscope.record.rows.row import to_line
 from leakscope.record.rows.workers import GrowingInWorker, WorkerLook
 
@@ -123,7 +122,7 @@ class _Watch:
         worker = self._worker
         row = WorkerLook(worker.loader, worker.life, worker.number, self.batches, tuple(grown[:_MOST_TOLD]))
         with Path(worker.file).open("ab", buffering=0) as stream:  # in one go: others add to it as well
-            stream.write(dumps(to_line(row)).encode() + b"\n")
+            stream.write(json.dumps(to_line(row)).encode() + b"\n")
 
 
 def _length(found: Found) -> int | None:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import fcntl
-import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from pathlib import Path
 
+from leakscope.originals import Path, fcntl, os
 from leakscope.record.ends import rank_name, ranks_in
 from leakscope.record.folder import RankFolder
 from leakscope.record.processes.process import Process, earlier, numbered, processes_in, worlds

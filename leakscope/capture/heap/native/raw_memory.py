@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import ctypes
 import inspect
-import os
 import struct
 import sys
 from collections.abc import Callable, Iterator
@@ -16,6 +15,7 @@ from types import FrameType
 from typing import Any
 
 from leakscope.capture import torch_private
+from leakscope.originals import os
 
 Words = Callable[[int, int], tuple[int, ...]]
 """(address, count) to so many machine words, () where nothing can be read: a wrong address is no crash."""

@@ -10,10 +10,10 @@ from leakscope.capture.heap.native.raw_memory import operands_of, own_memory
 from leakscope.capture.heap.native.references import NativeReferences
 from leakscope.capture.heap.python.code_referents import frame_locals
 from leakscope.capture.heap.python.columns import Growing, dicts_of
-from leakscope.capture.originals import gc
 from leakscope.capture.process.pause import go_on
 from leakscope.graph.held_by import occurrences
 from leakscope.graph.model import ReferenceKind
+from leakscope.originals import gc
 
 
 def read_frames(native: NativeReferences, frames: list[FrameType], growing: Growing | None = None) -> dict[int, str]:

@@ -9,7 +9,7 @@ from typing import Any
 
 from leakscope.capture.heap.python.named import ATTRIBUTE, CLOSURE, LOCAL, Named, Reader, c_fields
 from leakscope.capture.heap.raw_types import made_in_python, mro
-from leakscope.capture.originals import gc
+from leakscope.originals import gc
 
 _CO_OPTIMIZED = 0x1
 """Flag of a function's code, whose locals are its own, not a namespace's (CPython Include/cpython/code.h)."""
