@@ -15,8 +15,6 @@ from leakscope.originals import Path, os
 from leakscope.record.processes.links import link
 from leakscope.record.processes.process import Who, write_who
 
-_PLACES = ("torch.distributed.distributed_c10d", "torch.distributed.device_mesh", "torch.distributed")
-
 
 class Joining:
     """Tells the recorder of a process which rank it is, once that is known."""
@@ -34,12 +32,8 @@ class Joining:
         if torch.distributed.is_initialized():
             self._in_group()
             return
-        for module in _PLACES:
-            owner = vars(torch).get("distributed")
-            owner = getattr(owner, module.rpartition(".")[2], owner)
-            if "init_process_group" in vars(owner):
-                patches.call_before(owner, "init_process_group", self._before)
-                patches.call_after(owner, "init_process_group", self._in_group)
+        patches.call_before(torch.distributed, "init_process_group", self._before)
+        patches.call_after(torch.distributed, "init_process_group", self._in_group)
 
     def _before(self, *args: Any, **kwargs: Any) -> None:
         given = dict(zip(("backend", "init_method", "timeout", "world_size", "rank"), args, strict=False)) | kwargs
