@@ -16,7 +16,7 @@ _Module: Any = type(sys)
 _Function: Any = type(lambda: None)
 _Builtin: Any = type(len)
 _namespace = vars(_Module)["__dict__"].__get__
-_COPIED = ("__module__", "__name__", "__qualname__", "__doc__", "__annotations__", "__defaults__", "__kwdefaults__")
+_COPIED = ("__module__", "__name__", "__qualname__", "__doc__", "__defaults__", "__kwdefaults__")
 """Attributes of a function; to have defaults changes nothing for one that takes `*args, **kwargs`."""
 
 
@@ -78,6 +78,7 @@ def stand_in(original: Any, function: Any, binds: bool) -> Any:
             setattr(function, name, getattr(original, name))
         except AttributeError:  # methods in C have fewer
             continue
+    function.__annotations__ = getattr(original, "__annotations__", {})
     function.__wrapped__ = original
     return function
 
