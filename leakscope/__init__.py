@@ -35,6 +35,7 @@ from __future__ import annotations
 
 from importlib import import_module
 
+from leakscope import originals as _originals  # noqa: F401 - imported early, before functions of Python's are replaced
 from leakscope._version import __version__
 
 TYPE_CHECKING = False  # typing's: `python -m leakscope` comes here with the working directory first on its path

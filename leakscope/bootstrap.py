@@ -80,7 +80,6 @@ def own_imports() -> AbstractContextManager[None]:
         first = _OwnImports()
         try:
             first.enter()
-            import leakscope.shield
         finally:
             first.leave()
     from leakscope.shield import Block

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import json
-import os
 import re
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any, BinaryIO
 
 from leakscope.errors import Unreadable
+from leakscope.originals import Path, json, os
 
 MOST_BYTES = 1 << 29
 """A larger file is not read; chosen: a look at a million objects takes a fifth of it."""

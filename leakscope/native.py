@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from functools import cache
 from importlib import import_module
-from pathlib import Path
 from typing import Any
+
+from leakscope.originals import Path, os
 
 NATIVE, PYTHON = "native", "Python"
 _PURE = "LEAKSCOPE_PURE"

@@ -1,13 +1,12 @@
 """What can a run be told? Each option once, for the command line, the launcher, the ranks and Profiler alike."""
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
-from pathlib import Path
 from types import UnionType
 from typing import Annotated, Any, Self, get_args, get_type_hints
 
 from leakscope.option import Option, When
+from leakscope.originals import Path, json
 
 
 @dataclass(frozen=True)

@@ -10,16 +10,14 @@ not built, `contextlib` is used and that gap remains.
 from __future__ import annotations
 
 import contextlib
-import gc
 from collections.abc import Callable, Iterator
 from functools import wraps
 from types import TracebackType
 from typing import Any, Generic, ParamSpec, TypeVar, cast
 
 from leakscope.native import shield as built
+from leakscope.originals import gc
 
-_is_enabled, _disable, _enable = gc.isenabled, gc.disable, gc.enable
-"""As they are ahead of the script, which may replace them."""
 P = ParamSpec("P")
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
@@ -117,9 +115,9 @@ def weightless(function: Callable[P, T], count: Callable[[], int], restore: Call
         return cast("Callable[P, T]", in_c.Weightless(function, count, restore))
 
     def called(*args: P.args, **kwargs: P.kwargs) -> T:
-        collecting, before = _is_enabled(), None
+        collecting, before = gc.isenabled(), None
         try:
-            _disable()
+            gc.disable()
             before = count()
             return function(*args, **kwargs)
         finally:
@@ -128,7 +126,7 @@ def weightless(function: Callable[P, T], count: Callable[[], int], restore: Call
                     restore(before)
             finally:
                 if collecting:
-                    _enable()
+                    gc.enable()
 
     return called
 

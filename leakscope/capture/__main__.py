@@ -7,7 +7,6 @@ counts.
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Callable
 from dataclasses import replace
@@ -29,6 +28,7 @@ from leakscope.capture.schedule.step_function import StepFunction
 from leakscope.capture.source.source_files import without_source
 from leakscope.capture.source.user_frames import raised_at
 from leakscope.options import Options
+from leakscope.originals import os, take
 from leakscope.record.kinds import ClockKind, EndKind
 from leakscope.record.processes.links import link
 from leakscope.record.processes.process import write_who
@@ -37,6 +37,8 @@ from leakscope.record.secrets import conceal
 if TYPE_CHECKING:
     from leakscope.capture.recorder import Recorder
     from leakscope.record.model import Ended
+
+take()  # ahead of the script, which may replace functions of Python's
 
 T = TypeVar("T")
 

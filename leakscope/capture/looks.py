@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import _thread
-import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -29,6 +27,7 @@ from leakscope.capture.process.guard import is_the_scripts
 from leakscope.capture.process.pause import TakesTooLong, at_most
 from leakscope.capture.schedule.turns import Turns
 from leakscope.options import Options, launchers_number
+from leakscope.originals import _thread, os
 from leakscope.record.folder import RankFolder
 from leakscope.record.kinds import Occasion
 from leakscope.record.rows.host import MemoryThere

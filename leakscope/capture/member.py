@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 
 from leakscope.capture.comm.monitor import CommMonitor, is_there
 from leakscope.capture.looks import Looks
@@ -12,6 +11,7 @@ from leakscope.capture.process.patches import Patches
 from leakscope.capture.process.watchdog import Stop
 from leakscope.capture.schedule.peers import Peers, call_ahead_of_comm
 from leakscope.options import Options
+from leakscope.originals import Path
 from leakscope.record.folder import RankFolder
 
 

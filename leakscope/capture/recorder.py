@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import _thread
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -37,6 +36,7 @@ from leakscope.capture.watched_steps import WatchedSteps
 from leakscope.capture.workers.loaders import LoaderWorkers
 from leakscope.option import When
 from leakscope.options import Options
+from leakscope.originals import _thread
 from leakscope.record.folder import RankFolder
 from leakscope.record.kinds import Occasion
 from leakscope.record.model import Ended, Step

@@ -16,8 +16,8 @@ from leakscope.capture.heap.explain import ExplainedHeap
 from leakscope.capture.heap.look import LookContext, look
 from leakscope.capture.heap.raw_types import instance_dict, is_leakscopes, is_of_leakscope, mro, type_dict
 from leakscope.capture.heap.reference_names import named_referents
-from leakscope.capture.originals import gc
 from leakscope.graph.model import ReferenceKind
+from leakscope.originals import gc
 from leakscope.record.kinds import Occasion
 
 _MEMORY = "tensor memory"

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import ctypes
-import os
 import struct
 import sys
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import torch
 
 from leakscope.capture.private_names import Part, at, bind, getter, nothing
+from leakscope.originals import Path, os
 
 _HEAD = 2
 """Words of a Python object before its own fields; a SavedTensor's first is the address of a SavedVariable."""

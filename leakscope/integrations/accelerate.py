@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import weakref
-from pathlib import Path
 from typing import Any
 
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from leakscope.integrations.training import Watching
 from leakscope.options import Options
+from leakscope.originals import Path
 
 try:
     from accelerate.tracking import GeneralTracker

@@ -5,12 +5,12 @@ from __future__ import annotations
 import functools
 import weakref
 from collections.abc import Callable
-from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 from leakscope.integrations.training import Watching
 from leakscope.options import Options
+from leakscope.originals import Path
 from leakscope.profiler.ranks import rank_and_world
 
 Log = Callable[[dict[str, float], int], object]

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import atexit
 import logging
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from leakscope.options import Options
+from leakscope.originals import Path, atexit
 from leakscope.profiler import Profiler
 from leakscope.verdict import Verdict
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING
+
+from leakscope.originals import Path
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import sys
-import tempfile
 import weakref
-from _thread import get_ident
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import replace
-from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, ParamSpec, Self, TypeVar
 
 from leakscope.errors import LeakscopeError, Unreadable
 from leakscope.options import Options
+from leakscope.originals import Path, _thread, tempfile
 from leakscope.profiler.decorated import decorated
 from leakscope.profiler.marks import StepMark, started, stopped
 from leakscope.profiler.ranks import rank_and_world
@@ -233,12 +231,12 @@ class Profiler:
             )
         self._count_mark()
         mark = StepMark(self._step_over)
-        self._mark = weakref.ref(mark), get_ident()
+        self._mark = weakref.ref(mark), _thread.get_ident()
         return mark
 
     def _count_mark(self) -> None:
         """End the step of the last mark, where somebody keeps that and has not entered it."""
-        mark = self._mark[0]() if self._mark is not None and self._mark[1] == get_ident() else None
+        mark = self._mark[0]() if self._mark is not None and self._mark[1] == _thread.get_ident() else None
         if mark is not None:
             mark.count()
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import atexit
-import os
 from collections.abc import Callable
 from types import TracebackType
 from typing import Protocol
+
+from leakscope.originals import atexit, os
 
 
 class StepMark:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import sys
 
 from leakscope.options import launchers_number
+from leakscope.originals import os
 
 
 def rank_and_world() -> tuple[int, int]:

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Collection
 from dataclasses import dataclass, field, fields
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from leakscope.errors import LeakscopeError
 from leakscope.findings.judge import LEAKS_FOUND
 from leakscope.findings.judge import judge as findings_of
 from leakscope.findings.model import Findings
+from leakscope.originals import Path, os
 
 if TYPE_CHECKING:
     from leakscope.record.model import Run

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from time import perf_counter
 from typing import TYPE_CHECKING
 
 import pytest
 
+from leakscope.originals import time
 from leakscope.pytest_plugin.grouped import Judgement, Outcome, State
 from leakscope.pytest_plugin.judging import Weighed, judgement, together, unjudged, weighed
 from leakscope.pytest_plugin.known import Baseline, PredicateRaised
@@ -40,7 +40,7 @@ def fail_of_leaks(
 
     `seconds` is what leakscope took for it; `processes` says whether the test started some.
     """
-    began = perf_counter()
+    began = time.perf_counter()
     stash = item.config.stash
     at_length, carried = stash.setdefault(_AT_LENGTH, set()), stash.setdefault(_CARRIED, set())
     judgements = item.stash.setdefault(_JUDGEMENTS, [])
@@ -57,7 +57,7 @@ def fail_of_leaks(
         found, text = _of_fault(item, settings, error)
     at_length.update(leak.finding.fingerprint for leak in leaks if leak.state == State.FAILS)
     carried.update(leak.finding.fingerprint for leak in leaks)
-    judgements.append(replace(found, seconds=seconds + perf_counter() - began, processes=processes))
+    judgements.append(replace(found, seconds=seconds + time.perf_counter() - began, processes=processes))
     if text:
         fail_with(item, text)
 

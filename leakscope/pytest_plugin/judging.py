@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
-from time import perf_counter
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
+from leakscope.originals import os, time
 from leakscope.pytest_plugin.grouped import Judgement, Left, Outcome, State
 from leakscope.pytest_plugin.known import ignored_by
 from leakscope.pytest_plugin.settings import Settings
@@ -47,7 +46,7 @@ class Watched:
         self._allowance = allowance
 
     def __enter__(self) -> Self:
-        began = perf_counter()
+        began = time.perf_counter()
         from leakscope.profiler import watch
 
         self.children = children_seconds()
@@ -58,7 +57,7 @@ class Watched:
             self._entered = True
         except Exception as error:  # noqa: BLE001 - told by whoever judges the test
             self.fault = error
-        self.seconds = perf_counter() - began
+        self.seconds = time.perf_counter() - began
         return self
 
     def _leave(self) -> None:
@@ -70,13 +69,13 @@ class Watched:
     ) -> None:
         if not self._entered:
             return
-        began = perf_counter()
+        began = time.perf_counter()
         try:
             self.block.__exit__(kind, error, trace)
         except Exception as fault:  # noqa: BLE001 - told by whoever judges the test
             self.fault = fault
         finally:
-            self.seconds += perf_counter() - began
+            self.seconds += time.perf_counter() - began
 
     @property
     def processes(self) -> bool:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import date
 from functools import lru_cache
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
+
+from leakscope.originals import Path, json
 
 if TYPE_CHECKING:
     from leakscope.findings.model import Finding

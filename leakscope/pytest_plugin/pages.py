@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from html import escape
-from pathlib import Path
 from typing import TYPE_CHECKING
 
+from leakscope.originals import Path
 from leakscope.pytest_plugin.grouped import grouped, pages_of
 from leakscope.pytest_plugin.summary import Session, summary_text
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from leakscope.originals import Path
 from leakscope.pytest_plugin.known import patterns_in
 
 if TYPE_CHECKING:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
+from leakscope.originals import Path, os
 from leakscope.pytest_plugin.failing import BASELINE, CARRIED
 from leakscope.pytest_plugin.grouped import Judgement, Outcome, grouped, judgement_of
 from leakscope.pytest_plugin.known import Baseline, baseline_after, baseline_text, fixed, read_baseline

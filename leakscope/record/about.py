@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from leakscope.errors import Unreadable
 from leakscope.files import read_json
+from leakscope.originals import Path
 
 NAME = "about.json"
 

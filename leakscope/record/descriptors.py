@@ -5,29 +5,8 @@ from __future__ import annotations
 import errno
 import stat
 from contextlib import suppress
-from fcntl import F_DUPFD_CLOEXEC, fcntl
 
-# taken now: a script may put functions of its own in their place, as tests do
-from os import (
-    O_APPEND,
-    O_CLOEXEC,
-    O_CREAT,
-    O_DIRECTORY,
-    O_RDONLY,
-    O_TRUNC,
-    O_WRONLY,
-    close,
-    fchmod,
-    fstat,
-    ftruncate,
-    getpid,
-    replace,
-    stat_result,
-    unlink,
-    write,
-)
-from os import open as open_number
-from pathlib import Path
+from leakscope.originals import Path, fcntl, os
 
 _STDERR = 2
 OWNERS = 0o600
@@ -44,12 +23,12 @@ def open_private(path: str | Path, flags: int) -> int:
 
     To be used for every file that is written into a run's folder, also as the `opener` of `open`.
     """
-    number = open_number(path, flags | O_CLOEXEC, OWNERS)
-    if flags & O_CREAT:
-        there = fstat(number)
+    number = os.open(path, flags | os.O_CLOEXEC, OWNERS)
+    if flags & os.O_CREAT:
+        there = os.fstat(number)
         if stat.S_ISREG(there.st_mode) and stat.S_IMODE(there.st_mode) != OWNERS:
             with suppress(OSError):  # another user's file, or a file system without modes
-                fchmod(number, OWNERS)
+                os.fchmod(number, OWNERS)
     return number
 
 
@@ -60,13 +39,13 @@ class Descriptor:
         """Raises OSError where the path cannot be opened."""
         self.number = _above_streams(open_private(path, flags))
         """To be used right after `status`."""
-        there = fstat(self.number)
+        there = os.fstat(self.number)
         self._device, self._inode = there.st_dev, there.st_ino
 
-    def status(self) -> stat_result | None:
+    def status(self) -> os.stat_result | None:
         """What the system says of the file; None where the descriptor is ours no more."""
         try:
-            there = fstat(self.number)
+            there = os.fstat(self.number)
         except OSError:
             return None
         return there if there.st_ino == self._inode and there.st_dev == self._device else None
@@ -75,7 +54,7 @@ class Descriptor:
         """Close the file, where it is still ours; what the system says of it is of no use to anybody."""
         if self.status() is not None:
             with suppress(OSError):
-                close(self.number)
+                os.close(self.number)
 
 
 def _above_streams(number: int) -> int:
@@ -83,9 +62,9 @@ def _above_streams(number: int) -> int:
     if number > _STDERR:
         return number
     try:
-        return fcntl(number, F_DUPFD_CLOEXEC, _STDERR + 1)
+        return fcntl.fcntl(number, fcntl.F_DUPFD_CLOEXEC, _STDERR + 1)
     finally:
-        close(number)
+        os.close(number)
 
 
 class Reserve:
@@ -100,7 +79,7 @@ class Reserve:
         """Take one back, where there is one to have."""
         if self._kept is None:
             with suppress(OSError):
-                self._kept = Descriptor(self._folder, O_RDONLY | O_DIRECTORY)
+                self._kept = Descriptor(self._folder, os.O_RDONLY | os.O_DIRECTORY)
 
     def let_go(self) -> None:
         """Make room for one file."""
@@ -122,15 +101,15 @@ class GrowingFile:
         there = None if file is None else file.status()
         if file is None or there is None or not there.st_nlink:
             self.close()
-            file = self._file = _opened(self._path, O_WRONLY | O_CREAT | O_APPEND, self._reserve)
-            there = fstat(file.number)
+            file = self._file = _opened(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, self._reserve)
+            there = os.fstat(file.number)
         try:
-            written = write(file.number, line)
+            written = os.write(file.number, line)
             if written < len(line):
                 _write_all(file.number, line[written:])
         except OSError:
             with suppress(OSError):
-                ftruncate(file.number, there.st_size)
+                os.ftruncate(file.number, there.st_size)
             raise
 
     def close(self) -> None:
@@ -144,19 +123,19 @@ def write_whole(path: Path, data: bytes, reserve: Reserve | None = None, mode: i
 
     Raises OSError where it cannot be written.
     """
-    temporary = path.with_name(f".{path.name}.{getpid()}")
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        file = _opened(temporary, O_WRONLY | O_CREAT | O_TRUNC, reserve)
+        file = _opened(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, reserve)
         try:
             _write_all(file.number, data)
             if mode != OWNERS:
-                fchmod(file.number, mode)
+                os.fchmod(file.number, mode)
         finally:
             file.close()
-        replace(temporary, path)
+        os.replace(temporary, path)
     except BaseException:
         with suppress(OSError):
-            unlink(temporary)
+            os.unlink(temporary)
         raise
     finally:
         if reserve is not None:
@@ -196,4 +175,4 @@ def _opened(path: Path, flags: int, reserve: Reserve | None) -> Descriptor:
 def _write_all(number: int, data: bytes) -> None:
     left = memoryview(data)
     while left:
-        left = left[write(number, left) :]
+        left = left[os.write(number, left) :]

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from leakscope.errors import Unreadable
 from leakscope.files import parse_json, read_json, read_regular
+from leakscope.originals import Path, os
 from leakscope.record.kinds import ORPHAN_STATUS, EndKind
 from leakscope.record.model import Ended
 from leakscope.record.rows.row import from_json, to_json

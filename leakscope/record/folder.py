@@ -9,10 +9,10 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 from leakscope.errors import LeakscopeError
+from leakscope.originals import Path, shutil
 from leakscope.record.descriptors import open_private, write_whole
 from leakscope.record.ends import NAME as ENDED
 from leakscope.record.ends import ended_to_json, rank_name
@@ -199,8 +199,6 @@ def prepare_folder(folder: Path, force: bool) -> None:
 
 
 def _remove_run(folder: Path) -> None:
-    import shutil
-
     for path in folder.iterdir():
         of_process = re.fullmatch(r"(rank|process)_\d{4,}", path.name) is not None
         if path.is_dir() and not path.is_symlink() and (of_process or path.name in ("logs", INTERIM)):

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 from leakscope.errors import Unreadable
 from leakscope.files import read_json
+from leakscope.originals import Path
 
 FORMAT = 1
 """Number of the folder's format; a newer one is refused."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import signal
 from enum import StrEnum
+
+from leakscope.originals import signal
 
 ORPHAN_STATUS = 128 + signal.SIGTERM
 """Exit status of a rank that is ended because leakscope's own process is gone."""

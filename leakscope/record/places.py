@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import _thread
 import errno
-import os
 import stat
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from pathlib import Path
 
+from leakscope.originals import Path, _thread, os
 from leakscope.record.descriptors import NO_MORE, GrowingFile, Reserve, write_whole
 
 MAX_ELSEWHERE = 64 << 20

@@ -6,10 +6,10 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 from leakscope.errors import Unreadable
+from leakscope.originals import Path
 from leakscope.record.about import is_told, with_what_ranks_know
 from leakscope.record.ends import lost, rank_name, ranks_in
 from leakscope.record.header import MOST_RANKS, read_header

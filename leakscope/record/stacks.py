@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
 from leakscope.errors import Unreadable
 from leakscope.files import read_regular
+from leakscope.originals import Path
 
 _LEFT_OUT = ("/leakscope/capture/", "/leakscope/bootstrap.py", "<frozen ")
 _MOST_BYTES = 1 << 24

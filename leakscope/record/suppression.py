@@ -6,10 +6,10 @@ import re
 from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import date
-from pathlib import Path
 from typing import Any
 
 from leakscope.errors import LeakscopeError
+from leakscope.originals import Path
 from leakscope.record.descriptors import write_whole
 from leakscope.record.rows.row import from_json, rare, to_json
 from leakscope.record.secrets import json_of

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from support import ROOT
 
+from leakscope import originals
 from leakscope.errors import LeakscopeError, Unreadable
 from leakscope.findings.judge import judge, judge_rank, judge_together
 from leakscope.record.model import Rank, Run
@@ -51,13 +52,13 @@ def test_what_is_said_is_the_same_however_many_processes_read(many: Path, proces
 @pytest.mark.process
 def test_each_file_is_opened_once_and_no_heap_is_read_again(many: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     opened: Counter[str] = Counter()
-    open_one = os.open
+    open_one = originals.os.open
 
     def noted(path: str | Path, *arguments: int) -> int:
         opened[str(path)] += str(path).startswith(str(many))
         return open_one(path, *arguments)
 
-    monkeypatch.setattr("os.open", noted)
+    monkeypatch.setattr(originals.os, "open", noted)
     run, ranks = read_each(open_run(many), judge_rank, 1)
     found = judge_together(run, ranks)
     for form in FORMATS:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
 import sys
 from collections.abc import Mapping
 from functools import partial
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from leakscope.capture.process.pause import no_automatic_gc
 from leakscope.options import Options
+from leakscope.originals import atexit
 from leakscope.record.secrets import conceal
 
 if TYPE_CHECKING:

@@ -8,12 +8,10 @@ file of the rank's, which is told even of a rank that is stuck in native code, a
 from __future__ import annotations
 
 import faulthandler
-import os
-import signal
-from pathlib import Path
 
 from leakscope.capture.process.forks import call_in_forked_child
 from leakscope.capture.process.patches import Patches
+from leakscope.originals import Path, os, signal
 from leakscope.record.descriptors import Descriptor
 
 NAME = "asked_stacks.txt"

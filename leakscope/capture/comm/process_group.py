@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 import types
-from _thread import get_ident
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -18,6 +17,7 @@ from leakscope.capture.heap.raw_types import mro
 from leakscope.capture.process.guard import Guard
 from leakscope.capture.process.patches import Patches
 from leakscope.capture.torch_private import COALESCING, OTHER_COLLECTIVES, Future, c10d
+from leakscope.originals import _thread
 from leakscope.record.kinds import Direction
 
 COLLECTIVES = (
@@ -86,7 +86,7 @@ class Calls:
 
     def passes(self) -> bool:
         """Whether a call is to go through unnoted: a forked child's, or part of one that is noted."""
-        return bool(self.guard.deaf) or get_ident() in self.inside
+        return bool(self.guard.deaf) or _thread.get_ident() in self.inside
 
     # classes written in Python: their own methods hide those that are wrapped
 
@@ -119,7 +119,7 @@ class Calls:
         inside = self.inside
 
         def within(*args: Any, **kwargs: Any) -> Any:
-            me = get_ident()
+            me = _thread.get_ident()
             if me in inside:
                 return called(*args, **kwargs)
             inside.add(me)
@@ -141,7 +141,7 @@ class Calls:
         plain = PLAIN
 
         def wrapper(*args: Any, **kwargs: Any) -> Any:
-            if deaf or (inside and get_ident() in inside):
+            if deaf or (inside and _thread.get_ident() in inside):
                 return called(*args, **kwargs)
             group = tensors = buffers = operation = None
             try:
@@ -180,7 +180,7 @@ class Calls:
         direction, alone, plain = name.strip("_"), name in _ONE_LIST, PLAIN
 
         def wrapper(*args: Any, **kwargs: Any) -> Any:
-            if deaf or (inside and get_ident() in inside):
+            if deaf or (inside and _thread.get_ident() in inside):
                 return called(*args, **kwargs)
             buffers = operation = None
             try:

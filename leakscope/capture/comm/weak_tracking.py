@@ -8,7 +8,6 @@ key, all without a line of Python.
 
 from __future__ import annotations
 
-import _thread
 import weakref
 from collections import defaultdict, deque
 from collections.abc import Sequence
@@ -20,6 +19,7 @@ from leakscope.capture.comm.operation import Operation
 from leakscope.capture.comm.writer import CommFile
 from leakscope.capture.process.clock import CLOCK
 from leakscope.capture.torch_private import TensorBase, address_of_storage
+from leakscope.originals import _thread
 
 Tensor = torch.Tensor
 storage_of: Any = TensorBase.untyped_storage

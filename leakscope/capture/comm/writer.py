@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import _thread
 import errno
-import mmap
-import os
 from collections import deque
 from collections.abc import Callable
-from json import dumps  # taken now: the script may put a function of its own in its place
-from pathlib import Path
 from typing import Any
 
 from leakscope.capture.comm.operation import Channel, Operation
+from leakscope.originals import Path, _thread, json, mmap, os
 from leakscope.record.descriptors import open_private
 from leakscope.record.folder import RankFolder
 from leakscope.record.kinds import Direction
@@ -93,7 +89,7 @@ def text_of(channel: Channel, issued_at: str, size: int) -> tuple[Callable[..., 
     }
     if len(channel.texts) > _MAX_TEXTS:
         channel.texts.clear()
-    text = dumps(values).encode()
+    text = json.dumps(values).encode()
     what = channel.texts[issued_at, size] = packer(text), text
     return what
 

@@ -6,9 +6,8 @@ import re
 from _socket import AF_INET, AF_INET6, SOCK_DGRAM, socket
 from collections import Counter
 from collections.abc import Mapping
-from os import dup, listdir, readlink  # taken now: a script may put functions of its own in their place, as tests do
-from posixpath import dirname, splitext
 
+from leakscope.originals import os
 from leakscope.record.rows.counts import OTHERS
 
 _FOLDER = "/proc/self/fd"
@@ -29,7 +28,7 @@ def open_descriptors(own: str) -> dict[str, int] | None:
     of what they lead to is touched.
     """
     try:
-        listed = listdir(_FOLDER)
+        listed = os.listdir(_FOLDER)
     except OSError:  # none may be opened any more, or no such system
         return None
     numbers = sorted(listed, key=int)[-_MOST_READ:]
@@ -37,7 +36,7 @@ def open_descriptors(own: str) -> dict[str, int] | None:
     sockets = 0
     for number in numbers:
         try:
-            target = readlink(f"{_FOLDER}/{number}")
+            target = os.readlink(f"{_FOLDER}/{number}")
         except OSError:  # the one by which they were listed
             continue
         if target.startswith("socket:"):
@@ -63,21 +62,19 @@ def _kind(target: str, count: int) -> str:
     path = target.removesuffix(_DELETED)
     if path.startswith(("/dev/", "/memfd:")):
         return _DIGITS.sub("*", path)
-    return path if count > 1 else f"{dirname(path)}/*{splitext(path)[1]}"
+    return path if count > 1 else f"{os.path.dirname(path)}/*{os.path.splitext(path)[1]}"
 
 
 def _socket_kind(number: int) -> str:
     """`socket to 127.0.0.1:29500`; asked of a copy of the descriptor, which is closed again."""
     try:
-        copy = dup(number)
+        copy = os.dup(number)
     except OSError:  # it is gone, or there is room for no other
         return "socket"
     try:
         asked = socket(fileno=copy)
     except OSError:
-        from os import close
-
-        close(copy)
+        os.close(copy)
         return "socket"
     try:
         if asked.family not in (AF_INET, AF_INET6):

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
-from resource import RLIM_INFINITY, RLIMIT_NOFILE, getrlimit
-
 from leakscope.capture.counts.compiled import compiled_code
 from leakscope.capture.counts.descriptors import open_descriptors
 from leakscope.capture.counts.shared_memory import shared_memory
 from leakscope.capture.process.clock import CLOCK
 from leakscope.capture.torch_data import pinned_bytes
+from leakscope.originals import os, resource
 from leakscope.record.folder import RankFolder
 from leakscope.record.rows.counts import CountsAtStep
 
@@ -56,5 +54,5 @@ class Counts:
 
 
 def _most_descriptors() -> int | None:
-    limit, _ = getrlimit(RLIMIT_NOFILE)
-    return None if limit == RLIM_INFINITY else limit
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return None if limit == resource.RLIM_INFINITY else limit

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from leakscope.capture.originals import open_file
+from leakscope.originals import open_file
 from leakscope.record.rows.counts import SharedMemory
 
 _MAPPED = b" /dev/shm/"

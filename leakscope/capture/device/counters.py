@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import ctypes
-import os
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from leakscope.capture.device.accelerator import Accelerator, find, read_figures
-from leakscope.capture.originals import open_file
+from leakscope.originals import open_file, os
 from leakscope.shield import Block, PureBlock, nothing
 
 

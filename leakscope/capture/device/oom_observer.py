@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import threading
 import weakref
 from collections.abc import Callable
 
@@ -12,6 +11,7 @@ from leakscope.capture.process.clock import CLOCK
 from leakscope.capture.process.forks import in_forked_child
 from leakscope.capture.process.guard import Guard
 from leakscope.capture.source.user_frames import users_line, waiting
+from leakscope.originals import _thread
 from leakscope.record.folder import RankFolder
 from leakscope.record.rows.device import DeviceFailure
 
@@ -34,7 +34,7 @@ class Failures:
         self._note, self._folder = note, folder
         self._accelerator: Accelerator | None = None
         self._in_forked_child, self._began = in_forked_child(), CLOCK.perf_counter()
-        self._home = threading.get_ident()
+        self._home = _thread.get_ident()
         self._busy = self._over = False
         self._looks, self._spent = 0, 0.0
         self._last: tuple[int, bool] | None = None

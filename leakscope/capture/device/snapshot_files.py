@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import pickle
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
-from leakscope.capture.originals import open_file
 from leakscope.graph.model import HeapGraph
 from leakscope.option import When
+from leakscope.originals import Path, open_file, os
 from leakscope.record.descriptors import open_private
 from leakscope.record.folder import snapshot_name
 from leakscope.record.kinds import Occasion

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
 import sys
 from contextlib import suppress
 from dataclasses import replace
@@ -22,6 +21,7 @@ from leakscope.capture.process.watchdog import Stop
 from leakscope.capture.source.source_files import without_source
 from leakscope.capture.source.user_frames import raised_at
 from leakscope.options import Options
+from leakscope.originals import atexit
 from leakscope.record.kinds import EndKind
 from leakscope.record.model import Ended
 from leakscope.record.processes.process import claim

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import torch
 
 from leakscope.capture.process.patches import Patches
 from leakscope.options import launchers_number
+from leakscope.originals import Path, os
 from leakscope.record.descriptors import open_private
 from leakscope.record.processes.links import link
 from leakscope.record.processes.process import Who, write_who
-
-_PLACES = ("torch.distributed.distributed_c10d", "torch.distributed.device_mesh", "torch.distributed")
 
 
 class Joining:
@@ -36,12 +33,8 @@ class Joining:
         if torch.distributed.is_initialized():
             self._in_group()
             return
-        for module in _PLACES:
-            owner = vars(torch).get("distributed")
-            owner = getattr(owner, module.rpartition(".")[2], owner)
-            if "init_process_group" in vars(owner):
-                patches.call_before(owner, "init_process_group", self._before)
-                patches.call_after(owner, "init_process_group", self._in_group)
+        patches.call_before(torch.distributed, "init_process_group", self._before)
+        patches.call_after(torch.distributed, "init_process_group", self._in_group)
 
     def _before(self, *args: Any, **kwargs: Any) -> None:
         given = dict(zip(("backend", "init_method", "timeout", "world_size", "rank"), args, strict=False)) | kwargs

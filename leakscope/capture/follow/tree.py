@@ -5,11 +5,11 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from importlib import import_module
-from pathlib import Path
 from typing import Any
 
 from leakscope.capture.process.patches import Patches
 from leakscope.options import Options
+from leakscope.originals import Path
 from leakscope.record.folder import write_json
 from leakscope.record.secrets import masked
 

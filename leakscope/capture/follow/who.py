@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import sys
 
 from leakscope.capture.process.clock import CLOCK
 from leakscope.options import launchers_number
+from leakscope.originals import os
 from leakscope.record.processes.process import Who
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import io
 import sys
+from io import BytesIO
 from typing import Any
 
 import numpy as np
@@ -29,7 +29,7 @@ def arrays_of(native: NativeReferences, refcounts: RefcountTable) -> dict[int, i
     kinds = np.unique(sweep.type_index[untracked])
     owning = np.array([_may_own(type(sweep.objects[k])) for k in sweep.type_first[kinds].tolist()], dtype=bool)
     places = untracked[np.isin(sweep.type_index[untracked], kinds[owning])]
-    places = np.union1d(places, native.of_type(io.BytesIO))
+    places = np.union1d(places, native.of_type(BytesIO))
     places = places[refcounts.unexplained[places] == 0]
     owned = {k: owned_bytes(sweep.objects[k]) for k in places.tolist()}
     large = np.array([k for k, size in owned.items() if size >= LARGE], dtype=np.int64)
@@ -48,13 +48,13 @@ def _of_earlier_looks(native: NativeReferences, refcounts: RefcountTable, places
 
 
 def _may_own(kind: type) -> bool:
-    return kind is bytes or kind is bytearray or kind is io.BytesIO or np.ndarray in mro(kind)
+    return kind is bytes or kind is bytearray or kind is BytesIO or np.ndarray in mro(kind)
 
 
 def owned_bytes(obj: Any) -> int:
     """Bytes of memory that the object itself allocated, 0 for what is none of these or holds objects."""
     kind = type(obj)
-    if kind is bytes or kind is bytearray or kind is io.BytesIO:
+    if kind is bytes or kind is bytearray or kind is BytesIO:
         return sys.getsizeof(obj)
     if (
         np.ndarray not in mro(kind)

@@ -14,8 +14,8 @@ from leakscope.capture.heap.prune import PrunedHeap
 from leakscope.capture.heap.python.referents import CONTEXT_PARTS
 from leakscope.capture.heap.raw_types import instance_dict, mro, mro_tuple, type_dict, type_name
 from leakscope.capture.heap.refcounts import RefcountTable
-from leakscope.capture.originals import gc
 from leakscope.capture.torch_private import BUFFERS, MODULE_DICTS
+from leakscope.originals import gc
 
 _DEEPEST = 100
 """Containers in each other that are folded, chosen: a cell in a cell in a cell may be a circle."""

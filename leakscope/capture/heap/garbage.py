@@ -12,12 +12,12 @@ from leakscope.capture.heap.native.autograd import Role
 from leakscope.capture.heap.native.references import NativeReferences
 from leakscope.capture.heap.prune import MOST_LEVELS, PrunedHeap
 from leakscope.capture.heap.refcounts import RefcountTable, References, together
-from leakscope.capture.originals import gc
 from leakscope.capture.process.clock import CLOCK
 from leakscope.capture.process.pause import go_on
 from leakscope.capture.torch_private import StorageWeakRef
 from leakscope.graph.model import IMMORTAL, Ints
 from leakscope.graph.reach import reachable
+from leakscope.originals import gc
 from leakscope.record.model import GcDiff
 
 MAX_COLLECTIONS = 200

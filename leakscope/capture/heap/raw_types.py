@@ -12,9 +12,9 @@ from itertools import compress, repeat, takewhile
 from operator import attrgetter, is_, itemgetter
 from typing import Any
 
-from leakscope.capture.originals import gc
 from leakscope.errors import unsupported_python
 from leakscope.native import gc_heap
+from leakscope.originals import gc
 
 mro_tuple: Callable[[type], tuple[type, ...]] = type.__dict__["__mro__"].__get__
 """The very tuple that a type has."""

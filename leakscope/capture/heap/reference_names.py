@@ -26,10 +26,10 @@ from leakscope.capture.heap.reference_lines import (
     line_of_namespace,
     line_of_variable,
 )
-from leakscope.capture.originals import gc
 from leakscope.capture.process.pause import go_on
 from leakscope.capture.torch_private import HOOKS_OF_TENSOR, TensorBase
 from leakscope.graph.model import ReferenceKind
+from leakscope.originals import gc
 
 _MEMORY = ReferenceKind.MEMORY, "storage"
 _NO_NAME = [(ReferenceKind.UNNAMED, "(unnamed)")]

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterator, Set
 from typing import Any
 
-from leakscope.capture.originals import gc
+from leakscope.originals import gc
 
 
 class Namespaces:

@@ -9,8 +9,8 @@ from leakscope.capture.heap.native.preserved import is_gone
 from leakscope.capture.heap.native.raw_memory import own_memory
 from leakscope.capture.heap.python.listed import listed
 from leakscope.capture.held.kinds import KINDS, Kind
-from leakscope.capture.originals import gc
 from leakscope.capture.torch_private import TensorBase
+from leakscope.originals import gc
 
 Mark = list[None]
 """The youngest of all objects: as long as it is in the youngest generation, all that came after it is there as well,

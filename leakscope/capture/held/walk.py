@@ -19,8 +19,8 @@ from leakscope.capture.heap.python.untracked import untracked_referents
 from leakscope.capture.held.kinds import KINDS, Kind
 from leakscope.capture.held.namespaces import NAMESPACES
 from leakscope.capture.held.native import held_in_native
-from leakscope.capture.originals import gc
 from leakscope.capture.torch_private import TensorBase, has_storage
+from leakscope.originals import gc
 
 _SEARCHED = 4_000
 """Objects that no hint names and that are gone through, first those near the block and then those near any running

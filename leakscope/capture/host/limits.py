@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import resource
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
-from leakscope.capture.originals import open_file
+from leakscope.originals import Path, open_file, os, resource
 from leakscope.shield import Block, PureBlock
 
 NEAR = 0.9

@@ -5,7 +5,6 @@ Watched for one warm-up step, under a dispatch mode of torch; more comes from th
 
 from __future__ import annotations
 
-import threading
 import weakref
 from collections.abc import Mapping
 from typing import Any
@@ -24,6 +23,7 @@ from leakscope.capture.lifetimes.dispatch_mode import (
 from leakscope.capture.process.patches import Patches
 from leakscope.capture.source.user_frames import users_line, waiting
 from leakscope.capture.torch_private import address_of_storage, node_running
+from leakscope.originals import _thread
 
 
 class _StorageRef(weakref.ref[Any]):
@@ -58,7 +58,7 @@ class AllocationSites:
         reason = why_not(compile_called)
         if reason:
             return f"where tensors are made was not watched: {reason}"
-        self._home = threading.get_ident()
+        self._home = _thread.get_ident()
         self._mode = watching_mode(self._note, self._patches.guard)
         enter(self._mode, self._patches)
         return ""

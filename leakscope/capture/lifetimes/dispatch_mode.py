@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import threading
 from collections.abc import Callable
@@ -26,6 +25,7 @@ from leakscope.capture.torch_private import (
     schema_of,
     watching_base,
 )
+from leakscope.originals import os
 
 Dispatched = Callable[[Any, Any, Any, Any], None]
 """Called after each operation with the operator, its arguments, its keyword arguments and what it returned."""
@@ -124,10 +124,9 @@ def why_not(compile_called: bool) -> str:
 
 def _is_of_python() -> bool:
     """Whether Python has started this thread: a mode belongs to a thread, and must be left where it was entered."""
-    own = threading.get_ident()
-    return any(
-        thread.ident == own and not isinstance(thread, threading._DummyThread) for thread in threading.enumerate()
-    )
+    # not `threading.enumerate`: its lock may be held, and is a cooperative one under gevent
+    thread = threading._active.get(threading.get_ident())  # type: ignore[attr-defined]
+    return thread is not None and not isinstance(thread, threading._DummyThread)
 
 
 def compiled_regions() -> int:

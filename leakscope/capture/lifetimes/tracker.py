@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import sys
-import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
@@ -30,6 +28,7 @@ from leakscope.capture.process.patches import Patches
 from leakscope.capture.source.user_frames import waiting
 from leakscope.capture.torch_older import COUNTS_IN_PYTHON
 from leakscope.capture.torch_private import c10d, node_running, sequence_of, without_functions
+from leakscope.originals import _thread, os
 from leakscope.record.kinds import Occasion, Phase
 from leakscope.record.model import Look
 
@@ -71,7 +70,7 @@ class LifetimeTracker:
         """
         self._starts = [warmup + 1 + 2 * k for k in range(ATTEMPTS)]
         self._inspect, self._fullest, self._made = inspect, fullest, made
-        self._home = threading.get_ident()
+        self._home = _thread.get_ident()
         self._in_forked_child = in_forked_child()
         self._patches = Patches()
         self._table = Table()
@@ -137,7 +136,7 @@ class LifetimeTracker:
 
     def _watch(self, device: Callable[[], str]) -> None:
         """See each operation from here on, and the storages whose memory counts: those on this device."""
-        self._home = threading.get_ident()
+        self._home = _thread.get_ident()
         self._optimizing = False
         with without_functions():
             self._table = Table(torch.device(device()), self._patches.guard)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import multiprocessing.process
-import os
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -12,6 +11,7 @@ from typing import Any
 from leakscope.capture.process.patches import Patches
 from leakscope.capture.source.user_frames import users_line
 from leakscope.capture.torch_private import COMPILE_WORKERS, LOADER_WORKERS
+from leakscope.originals import os
 from leakscope.record.rows.clock import StartedProcess
 
 _MAX_NOTED = 64

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 
 from leakscope.capture.process.import_hook import AfterImport
 from leakscope.capture.process.patches import Patches
+from leakscope.originals import Path
 
 _CAPTURE = str(Path(__file__).resolve().parent.parent) + "/"
 

@@ -5,9 +5,10 @@ Wrappers ask on every call, and asking for the number of the process would be a 
 
 from __future__ import annotations
 
-import os
 import weakref
 from collections.abc import Callable
+
+from leakscope.originals import os
 
 
 class Mark(list[bool]):

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import _thread
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from leakscope.capture.originals import FROZEN_BY_PYTHON, gc
 from leakscope.capture.process.clock import CLOCK
 from leakscope.capture.process.patches import Patches
 from leakscope.capture.process.pause import no_automatic_gc
+from leakscope.originals import FROZEN_BY_PYTHON, _thread, gc
 from leakscope.record.model import Collection
 from leakscope.record.rows.host import GcFreeze
 from leakscope.shield import Block, PureBlock, weightless

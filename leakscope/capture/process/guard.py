@@ -6,18 +6,16 @@ nothing but, where calls are rare, a frame.
 
 from __future__ import annotations
 
-import _thread
-import signal
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from os import write
 from types import CodeType, FunctionType, MethodType
 from typing import Any, ParamSpec, TypeVar
 
 from leakscope.capture.process.clock import CLOCK
 from leakscope.capture.process.forks import also_in_forked_child
 from leakscope.capture.process.unheard import unheard
+from leakscope.originals import _thread, os, signal
 from leakscope.shield import raised_later
 
 T = TypeVar("T")
@@ -31,7 +29,7 @@ _SOON_S = 0.001
 def say_on_stderr(text: str) -> None:
     """A line of leakscope's, past whatever the script has made of `sys.stderr`."""
     with suppress(OSError):  # it may have closed that
-        write(2, f"leakscope: {text}\n".encode())
+        os.write(2, f"leakscope: {text}\n".encode())
 
 
 class Guard:

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import _thread
 import faulthandler
-import os
-import signal
 import sys
 import threading
 import traceback
 from collections.abc import Callable
-from pathlib import Path
 from typing import Protocol
 
 from leakscope.capture.process.clock import CLOCK
 from leakscope.capture.process.patches import Patches
 from leakscope.capture.process.watchdog import leave_now
+from leakscope.originals import Path, _thread, os, signal
 from leakscope.record.descriptors import Descriptor
 
 STACKS = "stack.txt"
@@ -91,7 +88,9 @@ def stacks_of_threads() -> tuple[str, ...]:
     """Lines of the Python stacks of all threads but the one that asks, the main one first, each with a line ahead that
     names it.
     """
-    names = {thread.ident: thread.name for thread in threading.enumerate()}
+    # not `threading.enumerate`: its lock may be held, and is a cooperative one under gevent
+    active = list(threading._active.values())  # type: ignore[attr-defined]
+    names = {thread.ident: thread.name for thread in active}
     stacks: list[str] = []
     for ident in sorted(sys._current_frames(), key=lambda ident: ident != threading.main_thread().ident):
         lines = stack_of_thread(ident)

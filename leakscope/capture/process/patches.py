@@ -9,9 +9,11 @@ import functools
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from types import ModuleType
 from typing import Any
 
 from leakscope.capture.process.guard import Guard
+from leakscope.stand_ins import by_name, put_everywhere, stand_in
 
 _ABSENT = object()
 
@@ -22,6 +24,8 @@ class Patch:
 
     name: str
     take_out: Callable[[], object]
+    replaced: tuple[Any, str, Any] | None = None
+    """(owner, name, what was there) of an attribute that was set; the owner may have inherited it."""
 
 
 class Patches:
@@ -35,6 +39,14 @@ class Patches:
     def names(self) -> tuple[str, ...]:
         """What stands now, in the order in which it was put in."""
         return tuple(self._each_name())
+
+    def replaced(self) -> Iterator[tuple[Any, str, Any]]:
+        """(owner, name, what was there) of each attribute that is replaced now, in the order in which it was."""
+        for entry in self._entries:
+            if isinstance(entry, Patches):
+                yield from entry.replaced()
+            elif entry.replaced is not None:
+                yield entry.replaced
 
     def _each_name(self) -> Iterator[str]:
         for entry in self._entries:
@@ -54,10 +66,18 @@ class Patches:
         self._entries.append(Patch(name, take_out))
 
     def replace(self, owner: Any, name: str, value: object, label: str = "") -> None:
-        """Set `owner.name`; goes by `label`, or as `Owner.name`."""
+        """Set `owner.name`; goes by `label`, or as `Owner.name`.
+
+        A function of a module is replaced under all names by which modules have it, so that these stay one object. At
+        the end the original comes back under each name that still has ours, also under those that modules have
+        imported since.
+        """
         stood = vars(owner).get(name, _ABSENT)
+        has_aliases = isinstance(owner, ModuleType) and callable(stood)
 
         def put_back() -> None:
+            if has_aliases:
+                put_everywhere((value, stood))
             # somebody may have replaced ours since and pass on to it; then it stays below theirs
             if vars(owner).get(name) is not value:
                 return
@@ -66,7 +86,9 @@ class Patches:
             else:
                 setattr(owner, name, stood)
 
-        self.add(label or name_of(owner, name), put_back)
+        self._entries.append(Patch(label or name_of(owner, name), put_back, (owner, name, stood)))
+        if has_aliases:
+            put_everywhere((stood, value))
         setattr(owner, name, value)
 
     def hook(
@@ -97,7 +119,11 @@ class Patches:
         For what is called so often that it must see to errors of ours by itself: `call_before` and `call_around` do.
         """
         called = getattr(owner, name)
-        self.replace(owner, name, functools.wraps(called, updated=())(make(called)))
+        is_class = isinstance(owner, type)
+        made = stand_in(called, make(called), binds=is_class)
+        self.replace(owner, name, made)
+        if is_class:
+            by_name(made, owner, name)
 
     def call_before(self, owner: Any, name: str, before: Callable[..., object]) -> None:
         """Call `before` with the same arguments ahead of the function or method `owner.name`, whose results stay."""

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import _thread
 import sys
 
-from leakscope.capture.originals import gc
 from leakscope.capture.process.clock import CLOCK
+from leakscope.originals import _thread, gc
 from leakscope.shield import Block, PureBlock
 
 _SWITCH_INTERVAL_S = 0.005

@@ -6,7 +6,6 @@ import builtins
 import importlib.util
 import io
 import marshal
-import os
 import pkgutil
 import sys
 import traceback
@@ -19,6 +18,7 @@ from types import CodeType, ModuleType, TracebackType
 from typing import Any
 
 from leakscope.bootstrap import CAPTURE, FILE, leave_to_script
+from leakscope.originals import os
 from leakscope.record.kinds import EndKind
 
 Compiled = Callable[[str | bytes, str, str], CodeType]

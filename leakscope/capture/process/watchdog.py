@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import sys
 from collections.abc import Callable
 from contextlib import suppress
@@ -11,6 +9,7 @@ from functools import partial
 
 from leakscope.capture.process.clock import CLOCK
 from leakscope.capture.process.guard import Guard
+from leakscope.originals import os, signal
 from leakscope.record.kinds import ORPHAN_STATUS
 
 _TICK_INTERVAL_S = 0.1

@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import json
-import os
-import select
-import signal
 import sys
 import weakref
 from collections.abc import Mapping, Sequence
@@ -20,12 +16,12 @@ from leakscope.capture.heap.garbage import watch_storage
 from leakscope.capture.heap.look import Live, LookContext, inspect
 from leakscope.capture.heap.native.storages import storage_object
 from leakscope.capture.heap.raw_types import mro
-from leakscope.capture.originals import gc
 from leakscope.capture.process.clock import CLOCK
 from leakscope.capture.process.watchdog import end_with_launcher
 from leakscope.capture.prove.cut import cut
 from leakscope.graph.model import HeapGraph
 from leakscope.graph.retained import freed_without, passing
+from leakscope.originals import gc, json, os, select, signal
 from leakscope.record.kinds import Occasion
 from leakscope.record.model import Rank, Run
 

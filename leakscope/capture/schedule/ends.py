@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-from _thread import LockType
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -18,6 +16,7 @@ from leakscope.capture.process.watchdog import leave_now
 from leakscope.capture.schedule.rank_state import RankStateFile
 from leakscope.capture.source.source_files import users_sources, without_source
 from leakscope.native import heap_reader
+from leakscope.originals import _thread, os
 from leakscope.record.ends import orphaned_after
 from leakscope.record.folder import RankFolder
 from leakscope.record.kinds import EndKind
@@ -75,7 +74,7 @@ class Ends:
         finally:
             leave_now(0)
 
-    def orphaned(self, steps: Callable[[], int], looking: LockType, comm: CommMonitor | None) -> None:
+    def orphaned(self, steps: Callable[[], int], looking: _thread.LockType, comm: CommMonitor | None) -> None:
         """Leakscope's own process is gone, and nobody else will tell; the script may go on until this process ends.
 
         A look that is under way, and holds `looking`, is written first.

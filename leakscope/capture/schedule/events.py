@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import _thread
 from collections.abc import Callable
 from typing import Any
 
@@ -14,6 +13,7 @@ from leakscope.capture.process.unheard import call_heard, unheard
 from leakscope.capture.schedule.modules import is_outermost
 from leakscope.capture.schedule.steps import StepClock, Tick
 from leakscope.capture.torch_private import ENGINE, NO_TASK, graph_task
+from leakscope.originals import _thread
 
 
 class StepEvents:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 
 from leakscope.capture.process.child_processes import OwnProcesses
 from leakscope.capture.process.clock import CLOCK
+from leakscope.originals import os
 
 _PATIENCE_S = 20.0
 """Seconds without a step after which it is said, chosen: a script has loaded its data and its model by then."""

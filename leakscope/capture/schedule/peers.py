@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 
 from leakscope.capture.process.clock import CLOCK
 from leakscope.capture.process.patches import Patches
@@ -11,6 +10,7 @@ from leakscope.capture.schedule.looks import Schedule
 from leakscope.capture.schedule.rank_state import RankStateFile, all_there
 from leakscope.capture.torch_private import c10d
 from leakscope.options import Options
+from leakscope.originals import Path
 from leakscope.record.live.rank_states import Activity, RankState
 
 _LAST_STEP_TIMEOUT_S = 2.0

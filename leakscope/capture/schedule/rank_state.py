@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import _thread
-import os
 from contextlib import suppress
 from functools import partial
-from pathlib import Path
 
+from leakscope.originals import Path, _thread, os
 from leakscope.record.descriptors import Descriptor
 from leakscope.record.live.rank_states import MARK, RECORD, Activity, RankState, place_of, unpacked
 from leakscope.shield import Block, PureBlock

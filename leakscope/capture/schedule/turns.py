@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import fcntl
-import os
-from pathlib import Path
 from typing import BinaryIO
 
-from leakscope.capture.originals import open_file
 from leakscope.capture.process.clock import CLOCK
+from leakscope.originals import Path, fcntl, open_file, os
 from leakscope.record.descriptors import open_private
 from leakscope.record.folder import make_private
 from leakscope.shield import Block, PureBlock

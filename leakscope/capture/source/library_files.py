@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import site
 import sys
 import sysconfig
-import tempfile
 from functools import lru_cache
-from pathlib import Path
 from types import ModuleType
 from typing import Any
+
+from leakscope.originals import Path, os, tempfile
 
 ROOTS = tuple(
     os.path.realpath(path) + os.sep

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import _thread
 import sys
 from types import FrameType, TracebackType
 
 from leakscope.capture.heap.raw_types import is_of_leakscope
 from leakscope.capture.source.user_source import at, is_users
+from leakscope.originals import _thread
 
 
 def running_frames() -> list[FrameType]:

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import ast
 import linecache
-import os
 import tokenize
 from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
-from pathlib import Path
+from io import TextIOWrapper
 from types import CodeType
 from typing import Final
 
 from leakscope.capture.source.library_files import ROOTS, SITE_PACKAGES, is_installed, writer_of
 from leakscope.capture.source.notebook import cell_name
+from leakscope.originals import Path, open_file, os
 
 _READ: Final = 4
 """Fields of an entry of `linecache.cache` whose lines are there: size, time, lines, name (CPython Lib/linecache.py)."""
@@ -84,8 +84,10 @@ def lines_of(filename: str) -> list[str]:
     if kept is not None and len(kept) == _READ:
         return kept[2]
     try:
-        with tokenize.open(filename) as source:
-            return source.readlines()
+        with open_file(filename, "rb") as source:  # not by tokenize.open: pyfakefs replaces the `open` that it calls
+            encoding, _ = tokenize.detect_encoding(source.readline)
+            source.seek(0)
+            return TextIOWrapper(source, encoding).readlines()
     except (OSError, SyntaxError, UnicodeDecodeError):
         return []
 

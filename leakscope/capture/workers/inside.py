@@ -19,6 +19,7 @@ from leakscope.capture.source import user_source
 from leakscope.capture.workers.items import bytes_of
 from leakscope.capture.workers.named import LRU_CACHE, Found, containers_of
 from leakscope.capture.workers.readings import Readings
+from leakscope.originals import open_file
 from leakscope.record.descriptors import open_private
 from leakscope.record.rows.row import to_line
 from leakscope.record.rows.workers import GrowingInWorker, WorkerLook
@@ -122,7 +123,7 @@ class _Watch:
         grown.sort(key=lambda each: -each.bytes)
         worker = self._worker
         row = WorkerLook(worker.loader, worker.life, worker.number, self.batches, tuple(grown[:_MOST_TOLD]))
-        with open(worker.file, "ab", buffering=0, opener=open_private) as stream:  # in one go: others add to it as well
+        with open_file(worker.file, "ab", buffering=0, opener=open_private) as stream:  # at once: others add to it
             stream.write(json_of(to_line(row)) + b"\n")
 
 

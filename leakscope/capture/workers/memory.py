@@ -7,15 +7,13 @@ both, does not move. So what is its own and no part of the growth of `Anonymous`
 
 from __future__ import annotations
 
-import os
-import resource
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from leakscope.capture.originals import open_file
+from leakscope.originals import open_file, os, resource
 
 Pages = NDArray[np.int64]
 """Numbers of pages, rising, each once."""

@@ -16,9 +16,9 @@ import numpy as np
 
 from leakscope.capture.heap.objects.items import item_text, oldest_items
 from leakscope.capture.heap.raw_types import container_base, is_leakscopes, made_in_python, type_dict, type_name
-from leakscope.capture.originals import gc
 from leakscope.capture.workers.memory import PAGE, Pages
 from leakscope.capture.workers.named import LRU_CACHE, Found, containers_of
+from leakscope.originals import gc
 from leakscope.record.rows.workers import SharedObjects
 
 LEAST_OBJECTS = 10_000

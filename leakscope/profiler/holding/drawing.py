@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from leakscope.errors import LeakscopeError
+from leakscope.originals import Path
 from leakscope.profiler.holding.pictures import Picture
 from leakscope.profiler.in_memory import why_no_look
 

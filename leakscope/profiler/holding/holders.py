@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
 from leakscope.errors import LeakscopeError
 from leakscope.findings.holding.alive import MOST_LINES, alive_now
 from leakscope.findings.holding.model import Alive, HeldNow, Way, Ways
 from leakscope.findings.holding.ways import MOST_WAYS, ways_to
+from leakscope.originals import Path
 from leakscope.profiler.in_memory import look_now, why_no_look
 from leakscope.record.kinds import Occasion
 from leakscope.report.holding.as_html import alive_as_html, ways_as_html

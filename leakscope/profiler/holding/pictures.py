@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from pathlib import Path
 
+from leakscope.originals import Path
 from leakscope.report.holding.drawing import draw_to, drawn
 
 NO_DOT = "graphviz's `dot` is not installed here, so this is not drawn: install graphviz, or paste the text below"

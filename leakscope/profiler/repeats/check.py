@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
@@ -13,6 +12,7 @@ from typing import Any
 from leakscope.errors import LeakscopeError
 from leakscope.findings import judge
 from leakscope.options import Options
+from leakscope.originals import time
 from leakscope.profiler.in_memory import look_now, run_of_rank, why_no_look
 from leakscope.profiler.leaks import raise_leaks
 from leakscope.profiler.repeats.added import only_added

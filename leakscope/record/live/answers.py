@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import time
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from leakscope.errors import Unreadable
 from leakscope.files import parse_json
+from leakscope.originals import Path, os, time
 from leakscope.record.about import is_told
 from leakscope.record.ends import ended_file, rank_name, ranks_in
 from leakscope.record.header import read_header

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
-
+from leakscope.originals import Path, os
 from leakscope.record.descriptors import open_private
 from leakscope.record.folder import ASKED
 

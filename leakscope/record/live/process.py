@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from contextlib import suppress
 from dataclasses import asdict, dataclass
-from pathlib import Path
 
 from leakscope.errors import Unreadable
 from leakscope.files import read_json
+from leakscope.originals import Path, os
 from leakscope.record.rows.row import from_json
 
 NAME = "process.json"

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import struct
 from dataclasses import dataclass
 from enum import IntEnum
-from pathlib import Path
+
+from leakscope.originals import Path, os
 
 NAME = ".board"
 """Of the file, in the run's folder."""

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import re
 import statistics
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from leakscope.errors import Unreadable
 from leakscope.files import parse_json, read_json
+from leakscope.originals import Path, os, time
 from leakscope.record.about import is_told
 from leakscope.record.ends import ended_file, ended_from_json, rank_name
 from leakscope.record.folder import INTERIM

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping
-from pathlib import Path
 from typing import Any
+
+from leakscope.originals import Path
 
 NODES = "nodes"
 """In `run.json`: how many machines take part; left out for one."""

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import filecmp
-import os
-import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import combinations
-from pathlib import Path
 from typing import Any
 
 from leakscope.errors import LeakscopeError, Unreadable
 from leakscope.files import read_json
+from leakscope.originals import Path, os, shutil
 from leakscope.record.about import NAME as ABOUT
 from leakscope.record.about import is_told, with_what_ranks_know
 from leakscope.record.descriptors import open_private

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import fcntl
-import os
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 
+from leakscope.originals import Path, fcntl, os
 from leakscope.record.descriptors import open_private
 from leakscope.record.ends import rank_name, ranks_in
 from leakscope.record.folder import RankFolder

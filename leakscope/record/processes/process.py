@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
-from pathlib import Path
 
 from leakscope.errors import Unreadable
 from leakscope.files import read_json
+from leakscope.originals import Path, os
 from leakscope.record.folder import make_private, write_json
 from leakscope.record.rows.row import from_json
 

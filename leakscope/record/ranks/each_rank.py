@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import sys
 import threading
 import warnings
@@ -12,6 +10,7 @@ from contextlib import closing, suppress
 from typing import Any, TypeVar
 
 from leakscope.errors import LeakscopeError
+from leakscope.originals import os, signal
 from leakscope.record.ends import rank_name
 from leakscope.record.model import Rank, Run
 from leakscope.record.ranks.heap_later import without_heaps

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import fields, replace
-from pathlib import Path
 from typing import Any
 
 from leakscope.errors import Unreadable
 from leakscope.files import read_json
 from leakscope.graph.as_json import from_json
 from leakscope.graph.model import HeapGraph
+from leakscope.originals import Path
 from leakscope.record.folder import look_name
 from leakscope.record.model import Rank
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any, TypeVar
 
 from leakscope.errors import Unreadable
 from leakscope.files import parse_json, read_json, read_lines
+from leakscope.originals import Path
 
 T = TypeVar("T")
 

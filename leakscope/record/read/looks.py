@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from leakscope.graph.as_json import from_json as heap_from_json
 from leakscope.graph.as_json import is_same
 from leakscope.graph.model import HeapGraph
+from leakscope.originals import Path
 from leakscope.record.folder import look_name
 from leakscope.record.kinds import Occasion
 from leakscope.record.model import Look

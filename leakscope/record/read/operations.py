@@ -7,9 +7,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from math import isnan, nan
 from operator import attrgetter
-from pathlib import Path
 from typing import Any, overload
 
+from leakscope.originals import Path
 from leakscope.record.read.damage import Damage
 from leakscope.record.rows.comm import CommOperation
 from leakscope.record.rows.row import from_json, to_json

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from leakscope.errors import Unreadable
 from leakscope.files import read_regular
+from leakscope.originals import Path
 from leakscope.record.ends import ended_file, ended_from_json, no_word
 from leakscope.record.last_operation import NAME as LAST_OPERATION
 from leakscope.record.last_operation import unpack

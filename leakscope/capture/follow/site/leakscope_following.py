@@ -6,13 +6,32 @@ train when it makes its first optimizer or joins a process group, and only then 
 
 from __future__ import annotations
 
-import os
 import sys
 
 TYPE_CHECKING = False  # as typing has it, which takes longer to import than all of this
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from typing import Any
+
+    from leakscope.originals import open_file, os
+    from leakscope.stand_ins import put_everywhere, stand_in
+
+
+def _light(name: str) -> Any:
+    """A module of leakscope's, loaded from its file: `import` would load the package as well, or what hides it."""
+    from importlib import _bootstrap, _bootstrap_external  # `importlib.util` takes as long as the rest of this
+
+    load: Any = vars(_bootstrap)["_load"]
+    spec: Any = vars(_bootstrap_external)["spec_from_file_location"]
+
+    package = __file__.rpartition("/capture/follow/site/")[0]
+    return sys.modules.get(name) or load(spec(name, f"{package}/{name.rpartition('.')[2]}.py"))
+
+
+if not TYPE_CHECKING:
+    _originals, _stand_ins = _light("leakscope.originals"), _light("leakscope.stand_ins")
+    open_file, os = _originals.open_file, _originals.os
+    put_everywhere, stand_in = _stand_ins.put_everywhere, _stand_ins.stand_in
 
 VARIABLE = "LEAKSCOPE_FOLLOW"
 """Name of what the environment of a followed process says: the run's folder, and `sys.prefix` of who reads it."""
@@ -34,8 +53,7 @@ def begin(folder: str) -> None:
     """Follow this process, which has just started, and those it starts."""
     _path[:] = sys.path
     follow(folder)
-    for owner, name, made in places():
-        setattr(owner, name, made)
+    put_everywhere(*((made.__wrapped__, made) for _, _, made in places()))
     wait_for_torch()
 
 
@@ -49,12 +67,11 @@ def follow(folder: str) -> None:
 def places() -> list[tuple[Any, str, Any]]:
     """(owner, name, what is to stand there) of each function that starts processes."""
     import _posixsubprocess
+    import posix  # of which `os` has the same functions
 
     makers: list[tuple[Any, str, Any]] = [(_posixsubprocess, "fork_exec", _fork_exec)]
-    makers += [(os, name, _posix_spawn) for name in ("posix_spawn", "posix_spawnp")]
-    makers += [(os, "execv", _execv), (os, "execve", _execve)]
-    if "subprocess" in sys.modules:
-        makers.append((sys.modules["subprocess"], "_fork_exec", _fork_exec))
+    makers += [(posix, name, _posix_spawn) for name in ("posix_spawn", "posix_spawnp")]
+    makers += [(posix, "execv", _execv), (posix, "execve", _execve)]
     found = [(owner, name, _made(getattr(owner, name), make)) for owner, name, make in makers if hasattr(owner, name)]
     # none of ours twice, as in a run within another
     return [place for place in found if not hasattr(place[2].__wrapped__, "__wrapped__")]
@@ -73,16 +90,14 @@ def stop() -> None:
 
 
 def _made(there: Any, make: Callable[[Any], Any]) -> Any:
-    made = make(there)
-    made.__name__, made.__qualname__, made.__doc__ = there.__name__, there.__qualname__, there.__doc__
-    made.__module__, made.__wrapped__ = there.__module__, there
-    return made
+    return stand_in(there, make(there), binds=type(there) is not type(len))
 
 
 def _replace(owner: Any, name: str, make: Callable[[Any], Any]) -> None:
     there = getattr(owner, name)
     made = _made(there, make)
     _put_in.append((owner, name, there, made))
+    put_everywhere((there, made))
     setattr(owner, name, made)
 
 
@@ -109,7 +124,7 @@ def _words_of_python(program: str, words: list[str]) -> list[str] | None:
         program = _found(program)
     if _is_this_python(program):
         return words
-    with open(program, "rb") as stream:
+    with open_file(program, "rb") as stream:
         start = stream.read(256)
     if not start.startswith(b"#!"):
         return None
@@ -267,15 +282,15 @@ def _wait_for_training() -> None:
     if optimizers is None or _put_in or not _run["folder"]:
         return
     _replace(optimizers.Optimizer, "__init__", _trains)
-    for module in ("torch.distributed.distributed_c10d", "torch.distributed.device_mesh", "torch.distributed"):
-        there = sys.modules.get(module)
-        if there is not None and hasattr(there, "init_process_group"):
-            _replace(there, "init_process_group", _trains)
+    distributed = sys.modules.get("torch.distributed.distributed_c10d")
+    if distributed is not None:
+        _replace(distributed, "init_process_group", _trains)
 
 
 def _take_out() -> None:
     while _put_in:
         owner, name, there, made = _put_in.pop()
+        put_everywhere((made, there))
         if vars(owner).get(name) is made:
             setattr(owner, name, there)
 

@@ -12,9 +12,9 @@ from leakscope.capture.heap.native.references import NativeReferences
 from leakscope.capture.heap.native.storages import storage_uses
 from leakscope.capture.heap.python.address_book import Ints
 from leakscope.capture.heap.python.columns import LIST_BASELINE
-from leakscope.capture.originals import referents_in_c
 from leakscope.capture.torch_private import has_storage, storage_address, uses_of_storage
 from leakscope.graph.held_by import in_rows
+from leakscope.originals import referents_in_c
 
 
 def uses_of_storages(native: NativeReferences) -> Ints:

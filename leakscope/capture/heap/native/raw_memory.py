@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import ctypes
 import inspect
-import os
 import struct
 import sys
 from collections.abc import Callable, Iterator
@@ -15,7 +14,7 @@ from types import FrameType
 from typing import Any, NamedTuple
 
 from leakscope.capture import torch_private
-from leakscope.capture.originals import open_file
+from leakscope.originals import open_file, os
 from leakscope.shield import contextmanager
 
 Words = Callable[[int, int], tuple[int, ...]]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import resource
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -19,7 +18,6 @@ from leakscope.capture.heap.native.storages import is_meta, sparse_parts, storag
 from leakscope.capture.heap.python.address_book import Ints
 from leakscope.capture.heap.python.columns import counts_of
 from leakscope.capture.heap.python.gc_heap import Sweep, append, take_back
-from leakscope.capture.originals import gc
 from leakscope.capture.private_names import Part, lacks
 from leakscope.capture.process.pause import go_on
 from leakscope.capture.torch_older import SAVED_TENSOR, SAVED_TENSORS_TELL
@@ -33,6 +31,7 @@ from leakscope.capture.torch_private import (
 )
 from leakscope.graph.held_by import HeldBy
 from leakscope.graph.model import ReferenceKind
+from leakscope.originals import gc, resource
 
 _STACK_PER_NODE = 800
 """Bytes of stack reckoned for freeing one grad node of a chain: three times what was seen, as 8 MiB of it overflowed

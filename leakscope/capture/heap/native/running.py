@@ -10,9 +10,9 @@ from leakscope.capture.heap.native.raw_memory import operands_of, own_memory
 from leakscope.capture.heap.native.references import NativeReferences
 from leakscope.capture.heap.python.code_referents import FRAMES_CAN_BE_READ, frame_contents
 from leakscope.capture.heap.python.columns import Growing, dicts_of
-from leakscope.capture.originals import gc
 from leakscope.capture.process.pause import go_on
 from leakscope.graph.model import ReferenceKind
+from leakscope.originals import gc
 
 
 def read_frames(native: NativeReferences, frames: list[FrameType], growing: Growing | None = None) -> dict[int, str]:

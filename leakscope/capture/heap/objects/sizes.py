@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import collections
-import os
 import sys
 import types
 from dataclasses import dataclass, field
@@ -16,7 +15,7 @@ from leakscope.capture.heap.objects.items import some_items
 from leakscope.capture.heap.objects.pictures import picture_bytes
 from leakscope.capture.heap.python.untracked import LARGE
 from leakscope.capture.heap.raw_types import has_gc, made_in_python, mro, type_dict
-from leakscope.capture.originals import gc
+from leakscope.originals import gc, os
 
 _SHARED_FROM = 4
 """References from which an object is taken to be somebody else's too (an interned key, a model, a parent), chosen."""

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import mmap
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from leakscope.originals import mmap
 
 Ints = NDArray[np.int64]
 Places = NDArray[np.int32]

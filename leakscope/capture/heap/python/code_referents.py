@@ -19,7 +19,7 @@ from leakscope.capture.heap.raw_types import (
     slots_at,
     word_at,
 )
-from leakscope.capture.originals import gc
+from leakscope.originals import gc
 
 
 def function(obj: Any) -> Iterator[Named]:

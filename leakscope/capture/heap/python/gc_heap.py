@@ -16,8 +16,8 @@ from leakscope.capture.heap.python.address_book import Ints, Places
 from leakscope.capture.heap.python.columns import Book, Growing, HeapColumns, counts_of, in_range
 from leakscope.capture.heap.python.untracked import leads_on, untracked_referents
 from leakscope.capture.heap.raw_types import qualified_name
-from leakscope.capture.originals import gc
 from leakscope.native import gc_heap
+from leakscope.originals import gc
 
 _list_all = gc.get_objects  # the script may replace it
 _MAX_TYPES = 40

@@ -8,8 +8,8 @@ from itertools import chain, compress, filterfalse, repeat
 from operator import and_, call, is_, is_not, ne
 from typing import Any
 
-from leakscope.capture.originals import gc
 from leakscope.capture.source.user_frames import is_alone
+from leakscope.originals import gc
 
 
 def _are_not(one: list[Any], every: list[Any]) -> map[bool]:

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from leakscope.capture.heap.python.address_book import Ints, Places
 from leakscope.capture.heap.python.columns import MOST_COUNTED, HeapColumns, Listing, UntrackedDicts
 from leakscope.capture.heap.python.untracked import HANDLES, LARGE
-from leakscope.capture.originals import FROZEN_BY_PYTHON, gc
 from leakscope.native import gc_heap
+from leakscope.originals import FROZEN_BY_PYTHON, gc
 
 _PLACES = ("type_index", "type_first", "counts", "lengths", "starts", "holder", "held", "arrays")
 _ADDRESSES = ("addresses", "type_list", "firsts")

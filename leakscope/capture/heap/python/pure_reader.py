@@ -13,8 +13,8 @@ import numpy as np
 from leakscope.capture.heap.python.address_book import AddressBook, Ints, Places, addresses_in, addresses_of
 from leakscope.capture.heap.python.columns import HeapColumns, Listing, UntrackedDicts, counts_of
 from leakscope.capture.heap.python.untracked import UntrackedContainers, read_further
-from leakscope.capture.originals import gc
 from leakscope.capture.process.pause import go_on
+from leakscope.originals import gc
 
 _CHUNK = 20_000
 """Objects whose referents are listed at once, chosen: the lists of a large heap are never all there together."""

@@ -19,7 +19,7 @@ from typing import Any
 from leakscope.capture.heap.python import code_referents as code
 from leakscope.capture.heap.python.named import ATTRIBUTE, ITEM, Named, Reader, c_fields, key_text
 from leakscope.capture.heap.raw_types import made_in_python, mro, type_name
-from leakscope.capture.originals import gc
+from leakscope.originals import gc
 
 
 def dict_items(obj: Any) -> Iterator[Named]:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from leakscope.capture.heap.python.address_book import Ints, Places, addresses_of
 from leakscope.capture.heap.python.columns import Book, counts_of, dicts_of
 from leakscope.capture.heap.raw_types import has_gc, mro, type_name
-from leakscope.capture.originals import FROZEN_BY_PYTHON, gc
+from leakscope.originals import FROZEN_BY_PYTHON, gc
 
 LARGE = 4096
 """Bytes from which memory that is no tensor's is looked at: a page. Small objects come by the million."""

@@ -20,7 +20,7 @@ def test_the_free_list_of_asyncio_is_not_looked_into(reader: str) -> None:
     script = f"""
         import asyncio, _asyncio
         import faulthandler, gc, resource, sys
-        from leakscope.capture.originals import gc as original
+        from leakscope.originals import gc as original
         from leakscope.capture.heap.python.{reader} import read
 
         resource.setrlimit(resource.RLIMIT_AS, (6 << 30, resource.getrlimit(resource.RLIMIT_AS)[1]))

@@ -1,0 +1,213 @@
+"""Scripts under libraries that replace functions of Python train as they do without leakscope, and are recorded."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from leakscope.record.reading import read_run
+
+pytestmark = pytest.mark.process
+
+STEPS = 9
+AT_MOST_S = 60
+"""Seconds for a script that takes one; a recording that waits for a greenlet waits for ever."""
+TRAIN = """
+import torch
+torch.set_num_threads(1)
+model = torch.nn.Linear(64, 64)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+def train(steps, then=lambda: None):
+    for _ in range(steps):
+        optimizer.zero_grad()
+        model(torch.ones(8, 64)).sum().backward()
+        optimizer.step()
+        then()
+"""
+SCRIPTS = {
+    "gevent": """
+from gevent import monkey
+monkey.patch_all()
+TRAIN
+import threading, time, gevent
+seen = []
+def other():
+    for turn in range(3):
+        gevent.sleep(0.001)
+        seen.append(turn)
+thread = threading.Thread(target=other)
+thread.start()
+train(9, lambda: time.sleep(0.01))
+thread.join()
+print(seen, threading.current_thread().name)
+""",
+    "gevent in the middle": """
+TRAIN
+train(4)
+from gevent import monkey
+monkey.patch_all()
+import time
+train(5, lambda: time.sleep(0.01))
+print(monkey.is_module_patched("threading"))
+""",
+    "gevent, training in greenlets that take turns": """
+from gevent import monkey
+monkey.patch_all()
+TRAIN
+import gevent
+turns = []
+def some(name):
+    train(3, lambda: (turns.append(name), gevent.sleep(0)))
+gevent.joinall([gevent.spawn(some, name) for name in "abc"])
+print("".join(turns))
+""",
+    "eventlet": """
+import eventlet
+eventlet.monkey_patch()
+TRAIN
+import time
+pool = eventlet.GreenPool()
+print(*pool.imap(lambda n: (eventlet.sleep(0.001), n)[1], range(3)))
+train(9, lambda: time.sleep(0.01))
+""",
+    "freezegun": """
+TRAIN
+import datetime, time
+from freezegun import freeze_time
+train(2)
+with freeze_time("2020-01-01"):
+    train(7)
+    print(datetime.datetime.now(), time.time(), time.monotonic() == time.monotonic())
+""",
+    "time_machine": """
+TRAIN
+import datetime, time_machine
+with time_machine.travel(0, tick=False):
+    train(9)
+    print(datetime.datetime.now(datetime.timezone.utc))
+""",
+    "pyfakefs": """
+TRAIN
+import os, pathlib
+from pyfakefs.fake_filesystem_unittest import Patcher
+train(2)
+with Patcher() as patcher:
+    patcher.fs.create_file("/data/x.txt", contents="fake")
+    train(5)
+    print(sorted(os.listdir("/")), pathlib.Path("/data/x.txt").read_text())
+    open("/data/y.txt", "w").close()
+train(2)
+print(os.path.exists("/data"))
+""",
+    "pytest-socket": """
+TRAIN
+import socket, pytest_socket
+pytest_socket.disable_socket()
+train(9)
+try:
+    socket.socket()
+except pytest_socket.SocketBlockedError as error:
+    print(error)
+""",
+    "mocks": """
+TRAIN
+from unittest.mock import patch
+names = ["os.open", "os.write", "os.replace", "os.fork", "builtins.open", "io.open", "time.time", "time.monotonic"]
+names += ["time.perf_counter", "time.sleep", "json.dumps", "threading.Thread", "_thread.start_new_thread"]
+names += ["pathlib.Path.open", "pathlib.Path.mkdir", "select.select", "signal.signal"]
+train(2)
+import select, signal
+patches = [patch(name, side_effect=AssertionError(name)) for name in names]
+for each in patches:
+    each.start()
+train(7)
+for each in patches:
+    each.stop()
+print("done")
+""",
+}
+WATCHED = """
+import leakscope
+kept = []
+profiler = leakscope.Profiler().start()
+for _ in range(6):
+    train(1, lambda: kept.append(torch.ones(1 << 16)))
+    profiler.step()
+print(len(profiler.stop().run.ranks[0].steps))
+"""
+LATE = {name: SCRIPTS[name].partition("TRAIN")[0] + TRAIN + WATCHED for name in ("gevent", "eventlet")}
+"""Scripts that import leakscope once the functions have been replaced."""
+PLAIN = """
+import json, os, sys, torch, types
+scripts = json.load(sys.stdin)
+ended = {}
+for name, text in scripts.items():
+    taken, given = os.pipe()
+    pid = os.fork()
+    if not pid:
+        os.dup2(given, 1)
+        status = 0
+        try:
+            main = sys.modules["__main__"] = types.ModuleType("__main__")
+            exec(compile(text, name, "exec"), vars(main))
+        except BaseException as error:
+            print(repr(error))
+            status = 1
+        sys.stdout.flush()
+        os._exit(status)
+    os.close(given)
+    with open(taken) as stream:
+        text = stream.read()
+    ended[name] = (os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), text)
+print(json.dumps(ended))
+"""
+"""Runs each script in a forked copy of a process that has imported torch, without leakscope."""
+
+
+def lines_of(name: str) -> str:
+    return SCRIPTS[name].replace("TRAIN", TRAIN)
+
+
+@pytest.fixture(scope="module")
+def plain(starts_processes: None) -> dict[str, tuple[int, str]]:
+    """(exit status, output) of each script without leakscope, and of those that import it late."""
+    scripts = {name: lines_of(name) for name in SCRIPTS} | {f"{name}, late": text for name, text in LATE.items()}
+    done = subprocess.run(
+        [sys.executable, "-c", PLAIN],
+        input=json.dumps(scripts),
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=True,
+    )
+    return {name: (status, text) for name, (status, text) in json.loads(done.stdout).items()}
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_a_script_that_replaces_functions_is_recorded(
+    name: str,
+    leakscope: Callable[..., subprocess.CompletedProcess[str]],
+    plain: dict[str, tuple[int, str]],
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "train.py").write_text(lines_of(name))
+    done = leakscope("run", "-o", "run", "train.py", timeout=AT_MOST_S)
+    status, text = plain[name]
+    assert (done.returncode, status) == (0, 0), done.stderr
+    assert done.stdout.startswith(text), done.stdout
+    assert "recording ended" not in done.stderr
+    (rank,) = read_run(tmp_path / "run").ranks
+    assert len(rank.steps) == STEPS and len(rank.looks) >= 3
+    assert not [note for note in rank.notes if "failed" in note]
+
+
+@pytest.mark.parametrize("name", LATE)
+def test_leakscope_works_where_functions_were_replaced_before_it_came(
+    name: str, plain: dict[str, tuple[int, str]]
+) -> None:
+    assert plain[f"{name}, late"] == (0, "6\n")

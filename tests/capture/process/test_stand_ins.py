@@ -1,0 +1,172 @@
+"""What leakscope puts in the place of a function passes for it under all its names, in pickles and copies."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.process
+
+EVERYTHING = """
+import copy, functools, inspect, json, os, pickle, sys, types, typing, weakref
+from pathlib import Path
+import torch
+import torch.distributed as dist
+import torch.distributed.distributed_c10d as c10d
+import faulthandler, multiprocessing, posix, subprocess, _posixsubprocess
+user = types.ModuleType("user")
+sys.modules["user"] = user
+exec("from torch.distributed import init_process_group as join, send\\nfrom os import execv as become", vars(user))
+
+NAMES = [(title, name) for title, module in list(sys.modules.items()) for name in list(vars(module))
+         if title.split(".")[0] in ("torch", "os", "posix", "subprocess", "_posixsubprocess", "user", "faulthandler")]
+def standing():
+    return {(title, name): vars(sys.modules[title]).get(name) for title, name in NAMES}
+before = standing()
+
+from leakscope.capture.comm.monitor import CommMonitor
+from leakscope.capture.follow.joining import Joining
+from leakscope.capture.follow.tree import hand_on
+from leakscope.capture.follow.who import who_am_i
+from leakscope.capture.process.patches import Patches
+from leakscope.capture.recorder import Recorder
+from leakscope.options import Options
+from leakscope.record.kinds import EndKind
+from leakscope.record.model import Ended
+
+folder = Path(sys.argv[1])
+options = Options(folder=folder, rank=0, world=1, process="process_0000")
+patches = Patches()
+recorder = Recorder(options, patches)
+recorder.attach()
+hand_on(options, patches)
+(folder / "process_0000").mkdir(exist_ok=True)
+Joining(folder, "process_0000", who_am_i(), lambda *_: None).install(patches)
+dist.init_process_group("gloo", init_method=f"file://{folder / 'meet'}", rank=0, world_size=1)
+comm = CommMonitor(recorder._folder, patches)
+model = torch.nn.Linear(4, 4)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for _ in range(3):
+    model(torch.ones(2, 4)).sum().backward()
+    dist.all_reduce(model.weight.grad)
+    optimizer.step()
+assert not patches.guard.lost, patches.guard.why
+
+def answer(ask, *given):
+    try:
+        return ask(*given)
+    except Exception as error:
+        return type(error).__name__
+
+MARKS = ("__name__", "__qualname__", "__module__", "__doc__", "__defaults__", "__kwdefaults__", "__annotations__")
+def binds(function):
+    return hasattr(type(function), "__get__")
+QUESTIONS = {
+    "marks": lambda f: [repr(getattr(f, mark, None)) for mark in MARKS],
+    "signature": lambda f: str(answer(inspect.signature, f)).partition(" at 0x")[0],
+    "source": lambda f: answer(inspect.getsource, f),
+    "hints": lambda f: repr(answer(typing.get_type_hints, f)),
+    "kinds": lambda f: [ask(f) for ask in (callable, inspect.isbuiltin, inspect.iscoroutinefunction,
+                                          inspect.isgeneratorfunction, inspect.isclass)],
+    "binds": binds,
+    "pickle": lambda f: answer(lambda: pickle.loads(pickle.dumps(f)) == f),
+    "copy": lambda f: [copy.copy(f) is f, copy.deepcopy([f])[0] is f],
+    "weak": lambda f: weakref.ref(f)() is f,
+    "wraps": lambda f: functools.wraps(f)(lambda *_: None).__name__,
+    "partial": lambda f: functools.partial(f).func is f,
+    "set": lambda f: f in {f} and f == f,
+}
+IN_C = {"marks", "signature", "source", "hints", "kinds", "binds"}
+# a method in C becomes a function in Python: its kind changes, and it is found where it stands
+differ, seen = [], []
+unwrapped = {}
+for owner, name, was in patches.replaced():
+    is_module, there = isinstance(owner, types.ModuleType), getattr(owner, name)
+    times = sum(1 for other, its, _ in patches.replaced() if other is owner and its == name)
+    original = functools.reduce(lambda f, _: getattr(f, "__wrapped__", f), range(times), there)
+    if not callable(there) or was is None or original is there:
+        continue
+    seen.append(f"{owner.__name__}.{name}")
+    if not is_module and not isinstance(original, types.FunctionType):
+        asked = set(QUESTIONS) - {"kinds", "binds", "marks", "copy", "weak", "set"}
+    else:
+        asked = set(QUESTIONS)
+    if is_module:
+        unwrapped[id(original)] = there
+    for question in sorted(asked):
+        mine, theirs = answer(QUESTIONS[question], there), answer(QUESTIONS[question], original)
+        if question == "pickle":  # of the original that has been replaced
+            theirs = True if is_module or isinstance(original, types.FunctionType) else mine
+        refused = question == "hints" and theirs == repr("TypeError")  # as of no function at all
+        if mine != theirs and not refused:
+            differ.append([seen[-1], question, repr(mine)[:200], repr(theirs)[:200]])
+
+now = standing()
+left = [f"{title}.{name}" for (title, name), value in before.items()
+        if id(value) in unwrapped and now[title, name] is not unwrapped[id(value)]]
+same = {
+    "init_process_group": dist.init_process_group is c10d.init_process_group is user.join,
+    "execv": os.execv is posix.execv is user.become,
+    "fork_exec": subprocess._fork_exec is _posixsubprocess.fork_exec,
+    "supports_fd": os.execve in os.supports_fd,
+}
+class Holder:
+    become = os.execv
+same["a builtin does not bind"] = Holder().become == os.execv
+(folder / "pickled").write_bytes(pickle.dumps([dist.init_process_group, os.execv, subprocess._fork_exec]))
+exec("from torch.distributed import destroy_process_group, init_process_group as later", vars(user))
+originals = dict(before)
+dist.init_process_group = (lambda *_: None)  # the user's own, under one name
+before["torch.distributed", "init_process_group"] = dist.init_process_group
+execv = os.execv
+recorder.finish(lambda steps: Ended(EndKind.FINISHED, 0, steps), look=False)
+assert patches.take_out()
+after = standing()
+json.dump({
+    "seen": seen, "differ": differ, "left": left, "same": same,
+    "still": [f"{title}.{name}" for (title, name), value in after.items()
+              if id(originals.get((title, name))) in unwrapped and value is not before[title, name]],
+    "later": user.later is c10d.init_process_group is before["user", "join"],
+    "kept": pickle.loads(pickle.dumps(execv)) is os.execv,
+}, sys.stdout)
+"""
+
+
+@pytest.fixture(scope="module")
+def told(tmp_path_factory: pytest.TempPathFactory, starts_processes: None) -> tuple[dict[str, object], Path]:
+    folder = tmp_path_factory.mktemp("run")
+    done = subprocess.run(
+        [sys.executable, "-c", EVERYTHING, str(folder)], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1]), folder
+
+
+def test_each_passes_for_the_original(told: tuple[dict[str, object], Path]) -> None:
+    assert len(told[0]["seen"]) > 40 and told[0]["differ"] == []  # type: ignore[arg-type]
+
+
+def test_all_names_of_one_function_have_one(told: tuple[dict[str, object], Path]) -> None:
+    assert told[0]["left"] == [] and set(told[0]["same"].values()) == {True}, told[0]["same"]  # type: ignore[attr-defined]
+
+
+def test_all_names_have_the_original_again_at_the_end(told: tuple[dict[str, object], Path]) -> None:
+    assert told[0]["still"] == [] and told[0]["later"] is True and told[0]["kept"] is True
+
+
+def test_a_pickle_gives_the_original_where_leakscope_is_not(told: tuple[dict[str, object], Path]) -> None:
+    read = (
+        "import pickle, sys, os, _posixsubprocess\n"
+        "with open(sys.argv[1], 'rb') as file: join, become, fork = pickle.load(file)\n"
+        "import torch.distributed as dist\n"
+        "print(join is dist.init_process_group, become is os.execv, fork is _posixsubprocess.fork_exec,"
+        " 'leakscope' in sys.modules)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", read, str(told[1] / "pickled")], capture_output=True, text=True, timeout=120, check=True
+    )
+    assert done.stdout.split() == ["True", "True", "True", "False"]
