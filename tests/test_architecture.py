@@ -111,6 +111,7 @@ LONG: dict[str, str] = {
     "tests/findings/test_judge.py": "short cases of one function",
     "tests/support/backward_stages.py": "one stage for each way a backward is used",
     "tests/corpus/left_behind.py": "short cases, one for each way to leave a tensor behind",
+    "tests/support/native_fuzz.py": "one kind of call after the other",
     "tests/support/examples.py": "the runs that every format is shown with",
     "tests/test_profiler.py": "short cases of one API",
 }
