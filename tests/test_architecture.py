@@ -93,7 +93,7 @@ MOST_FILES = 13
 """Python files in one folder, `__init__` apart: about a dozen can be read from the listing."""
 MOST_LINES = 300
 """Lines of a file that is read in one go."""
-CROWDED: dict[str, str] = {}
+CROWDED: dict[str, str] = {"benchmarks": "one script for each question"}
 """The folders that hold more, and why."""
 LONG: dict[str, str] = {
     "benchmarks/backward.py": "four comparisons side by side",

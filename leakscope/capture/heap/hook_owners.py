@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from leakscope.capture.heap.native.at_rest import AtRest
 from leakscope.capture.heap.native.autograd import Role, hook_dicts_of, metadata_of
 from leakscope.capture.heap.native.raw_memory import own_memory, pre_hooks_word, tensor_hooks_of
 from leakscope.capture.heap.native.references import NativeReferences
@@ -34,23 +35,24 @@ def find_hook_owners(native: NativeReferences, refcounts: RefcountTable, pruned:
     for index in np.flatnonzero(native.role == Role.GRAD_NODE).tolist():
         if not missing:
             break
-        for name, held in _dicts_of(objects[index], [objects[k] for k in missing.values()]):
+        for name, held in _dicts_of(objects[index], [objects[k] for k in missing.values()], native.types.at_rest):
             at = missing.pop(id(held), None)
             if at is not None:
                 native.extra.add(index, at, ReferenceKind.HOOK, name, 1)
                 answered = True
+    native.hides |= native.types.at_rest.disturbed
     hooks = {address: k for address, k in missing.items() if _is_hook_dict(objects[k])}
     return _read_tensor_hooks(native, hooks) or answered
 
 
-def _dicts_of(node: Any, missing: Sequence[Any]) -> list[tuple[str, Any]]:
+def _dicts_of(node: Any, missing: Sequence[Any], at_rest: AtRest) -> list[tuple[str, Any]]:
     """What a node has of the sort that is missing, with its name."""
     found: list[tuple[str, Any]] = []
     try:
         if any(map(_is_metadata, missing)):
-            found.append(("metadata", metadata_of(node)))
+            found += [("metadata", metadata) for metadata in metadata_of(node, at_rest)]
         if any(map(_is_hook_dict, missing)):
-            found += hook_dicts_of(node)
+            found += hook_dicts_of(node, at_rest)
     except RuntimeError:  # up to torch 2.9 a custom Function's node may be gone while Python has its object
         return []
     return found

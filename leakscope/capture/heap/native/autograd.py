@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import IntEnum
+from operator import attrgetter, methodcaller
 from types import GetSetDescriptorType
 from typing import Any
 
 from leakscope.capture import torch_private
+from leakscope.capture.heap.native.at_rest import AtRest
 from leakscope.capture.heap.native.raw_memory import Words
-from leakscope.capture.heap.native.saved_tensors import contents_of
+from leakscope.capture.heap.native.saved_tensors import Contents, contents_of, is_owned, saved_of
 from leakscope.capture.heap.raw_types import mro, type_dict
-from leakscope.capture.torch_older import SAVED_TENSOR
 from leakscope.capture.torch_private import RAW_SAVED, TensorBase
 from leakscope.graph.model import ReferenceKind
 
@@ -64,6 +65,8 @@ class Types:
         """What was said of objects of which many are alike, by what that depends on."""
         self.gaps: dict[str, None] = {}
         """What could not be read of what they hold, in words."""
+        self.at_rest = AtRest()
+        """Reads grad nodes, where that is safe."""
         self._known: dict[int, Role] = {}
         self._saved: dict[int, tuple[str, ...]] = {}
 
@@ -152,23 +155,26 @@ def node_holds(node: Any, types: Types, words: Words) -> Iterator[Held]:
         yield Held(_GRAD_GRAPH, ".variable", node.variable, 0)
         return
     for name in types.saved_names(kind):
-        try:
-            saved = getattr(node, name)
-        except RuntimeError:
-            continue  # freed by backward: CopySlices and released custom Functions say so by raising
-        several = saved if isinstance(saved, (tuple, list)) else (saved,)
         short = name[len(RAW_SAVED) :]
-        for k, item in enumerate(several):
-            label = f"saved {short}" if several is not saved else f"saved {short}[{k}]"
-            if type(item) is SAVED_TENSOR:
-                yield from saved_holds(item, label, types, words)
+        for place, contents in saved_of(node, name, types.at_rest, words, types.gaps):
+            label = f"saved {short}" if place is None else f"saved {short}[{place}]"
+            if contents is None:
+                yield Held(_SAVED, label, None, 0)
+            else:
+                yield from _content_holds(contents, label)
 
 
 def saved_holds(saved: Any, label: str, types: Types, words: Words) -> Iterator[Held]:
-    """What a saved tensor holds; checkpointing keeps such objects in Python (torch/utils/checkpoint.py, saved_args)."""
-    contents = contents_of(saved, words, types.gaps)
-    if contents is None:
-        return
+    """What a saved tensor that Python has holds; checkpointing keeps such (torch/utils/checkpoint.py, saved_args).
+
+    One that shows what a grad node has holds nothing, and may point at memory that was freed with the node.
+    """
+    contents = contents_of(saved, words, types.gaps) if is_owned(saved, words) else None
+    if contents is not None:
+        yield from _content_holds(contents, label)
+
+
+def _content_holds(contents: Contents, label: str) -> Iterator[Held]:
     payload, hook, pack_hook = contents
     if hook is None:
         yield Held(_SAVED, label, payload, 0)
@@ -178,23 +184,34 @@ def saved_holds(saved: Any, label: str, types: Types, words: Words) -> Iterator[
         yield Held(_HOOK, f"pack hook of {label}", None, 1, at=pack_hook)
 
 
-def metadata_of(node: Any) -> dict[str, Any]:
-    """A node's metadata; asking leaves an empty dict on a node that had none. Raises RuntimeError where it is gone."""
-    metadata: dict[str, Any] = node.metadata
-    return metadata
+def metadata_of(node: Any, at_rest: AtRest) -> list[dict[str, Any]]:
+    """A node's metadata, nothing where it may not be asked now; asking leaves an empty dict on a node that had none.
 
-
-def hook_dicts_of(node: Any) -> Iterator[tuple[str, Any]]:
-    """(kind, dict) of a node's own hooks; asking leaves an empty dict on a node that had none.
-
-    The only door to these dicts is a handle of a hook registered on the node (torch/utils/hooks.py).
+    Raises RuntimeError where the node is gone.
     """
-    for kind, register in (("pre-hook", node.register_prehook), ("post-hook", node.register_hook)):
-        handle = register(_nothing)
-        hooks = torch_private.hooks_behind(handle)
-        handle.remove()
-        yield kind, hooks
+    return at_rest.ask(node, _METADATA)
+
+
+def hook_dicts_of(node: Any, at_rest: AtRest) -> Iterator[tuple[str, Any]]:
+    """(kind, dict) of a node's own hooks, nothing where it may not be asked now; asking leaves an empty dict on a node
+    that had none.
+
+    The only door to these dicts is a handle of a hook registered on the node (torch/utils/hooks.py). To register the
+    first one moves the vector of the node's hooks, which a backward goes through.
+    """
+    for kind, register in _REGISTER.items():
+        for handle in at_rest.ask(node, register):
+            hooks = torch_private.hooks_behind(handle)
+            handle.remove()
+            yield kind, hooks
 
 
 def _nothing(*_: Any) -> None:
     return None
+
+
+_METADATA = attrgetter("metadata")
+_REGISTER = {
+    "pre-hook": methodcaller("register_prehook", _nothing),
+    "post-hook": methodcaller("register_hook", _nothing),
+}
