@@ -51,6 +51,8 @@ class AtRest:
 
     def ask(self, node: Any, getter: Callable[[Any], Any]) -> list[Any]:
         """What a getter of C tells of a node, as the only item; no item where it may not be asked now."""
+        if self.alone and not self.disturbed:  # to ask which threads run takes several times as long as the getter
+            return [getter(node)]
         return self._patiently(lambda: list(map(getter, self._where_at_rest(node))))
 
     def ask_each(self, node: Any, getter: Callable[[Any], Any], each: Callable[[Any], Any]) -> list[Any]:
@@ -58,6 +60,8 @@ class AtRest:
 
         There has to be an item.
         """
+        if self.alone and not self.disturbed:
+            return list(map(each, getter(node)))
         return self._patiently(lambda: list(map(each, chain.from_iterable(map(getter, self._where_at_rest(node))))))
 
     def _patiently(self, ask: Callable[[], list[Any]]) -> list[Any]:
