@@ -14,7 +14,9 @@ VERSIONS ?= 3.11:2.6.0 3.12:2.9.1 3.13:2.15.0
 VERSIONS_FOLDER ?= .versions
 HERE := $(if $(wildcard $(BIN)/python),$(BIN)/python,$(PYTHON))
 
-.PHONY: demo test integrations test-fast check docs docs-record bench gpu samples versions python-there clean
+FUZZ_SECONDS ?= 600
+
+.PHONY: demo test integrations test-fast fuzz check docs docs-record bench gpu samples versions python-there clean
 
 demo: $(READY)
 	$(BIN)/leakscope demo
@@ -33,6 +35,10 @@ integrations: $(FRAMEWORKS)/ready
 # The tests that start no process and take milliseconds each, for while one writes.
 test-fast: $(READY)
 	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m unit
+
+# Every entry of the parts in C with valid and hostile arguments, under AddressSanitizer and UndefinedBehaviorSanitizer.
+fuzz: $(READY)
+	cd tests && ../$(BIN)/python -m support.native_fuzz --sanitized --seconds $(FUZZ_SECONDS)
 
 # What has to pass before the tests, in CI too.
 check: $(READY)

@@ -42,6 +42,7 @@ STARTED = pytest.StashKey[tuple[int, float]]()
 LOOKING = (
     "leakscope.capture.heap.look", "leakscope.capture.heap.python.listed", "leakscope.capture.lifetimes.rise",
     "leakscope.integrations", "leakscope.profiler", "leakscope.testing", "support.heap_readers", "support.lived_steps",
+    "support.native_fuzz",
 )  # fmt: skip
 """Who looks at a whole process: a module that imports `leakscope`, or something of these or below them, does."""
 

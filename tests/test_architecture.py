@@ -125,7 +125,10 @@ MOST_FILES = 13
 """Python files in one folder, `__init__` apart: about a dozen can be read from the listing."""
 MOST_LINES = 600
 """Most lines of a file; few need as many."""
-CROWDED: dict[str, str] = {"tests/launch": "one file for each thing that starting a script could change"}
+CROWDED: dict[str, str] = {
+    "benchmarks": "one script for each question",
+    "tests/launch": "one file for each thing that starting a script could change",
+}
 """The folders that hold more, and why."""
 LONG: dict[str, str] = {
     "benchmarks/backward.py": "four comparisons side by side",
@@ -148,6 +151,7 @@ LONG: dict[str, str] = {
     "tests/findings/test_judge.py": "short cases of one function",
     "tests/support/backward_stages.py": "one stage for each way a backward is used",
     "tests/corpus/left_behind.py": "short cases, one for each way to leave a tensor behind",
+    "tests/support/native_fuzz.py": "one kind of call after the other",
     "tests/support/examples.py": "the runs that every format is shown with",
     "tests/test_architecture.py": "one table, and the rules that it is held against",
     "tests/test_profiler.py": "short cases of one API",

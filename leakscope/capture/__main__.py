@@ -23,7 +23,7 @@ from leakscope.capture.process.guard import Guard
 from leakscope.capture.process.import_hook import AfterImport
 from leakscope.capture.process.patches import Patches
 from leakscope.capture.process.pause import no_automatic_gc
-from leakscope.capture.process.watchdog import end_with_launcher, known_launcher, launcher_is_gone
+from leakscope.capture.process.watchdog import end_with_launcher, known_launcher, launcher_is_gone, let_threads_go_on
 from leakscope.capture.schedule.step_function import StepFunction
 from leakscope.capture.source.source_files import without_source
 from leakscope.capture.source.user_frames import raised_at
@@ -191,6 +191,7 @@ def main(arguments: list[str]) -> int:
     if module is not None:
         _keep(module)
     sys.excepthook = script.trimmed_excepthook()
+    let_threads_go_on()
     if error is not None and end.how != EndKind.STOPPED:
         raise error
     return end.status

@@ -120,3 +120,34 @@ if SAVED_TENSORS_TELL:
 else:
     saved_data = saved_unpack_hook = nothing
     saved_layout()  # now, as the script has no mode yet that would hear of it
+
+
+def _flags_at() -> int | None:
+    """Which word of a SavedTensor says whether Python owns what it shows; None where none is as known.
+
+    It is pybind11's (pybind11/detail/common.h, `struct instance`): the last one, whose lowest bit is `owned`.
+    """
+    make = at("torch._C._autograd._make_saved_tensor")
+    if make is None or not SAVED_TENSORS_TELL:
+        return None
+    with (
+        _without_functions(),
+        _without_dispatch(),
+        torch.inference_mode(False),
+        torch.enable_grad(),
+        torch.autograd.graph.saved_tensors_hooks(lambda tensor: tensor, lambda packed: packed),
+    ):
+        tensor = torch.empty(0, requires_grad=True, device="cpu", dtype=torch.float32)
+        node: Any = tensor.exp().grad_fn
+        owned, shown = make(tensor, False), node._raw_saved_result
+    place = int(type(owned).__basicsize__) // struct.calcsize("P") - 1
+    return place if [_word(id(each), place) & 1 for each in (owned, shown)] == [1, 0] else None
+
+
+OWNED_FLAGS = _flags_at()
+"""Word of a SavedTensor whose lowest bit says that Python owns what it shows, as checkpointing's do; None where no such
+can be made or told apart.
+
+Any other shows what a grad node has, and is left pointing at freed memory when the node goes: torch's getters do not
+keep the node alive.
+"""

@@ -25,9 +25,12 @@ take(PyObject *object, Column *column, const char *format, Py_ssize_t size)
     }
     if (PyObject_GetBuffer(object, &column->buffer, PyBUF_CONTIG_RO | PyBUF_FORMAT) < 0)
         return 0;
-    if (column->buffer.itemsize != size || strcmp(column->buffer.format, format) != 0) {
+    const Py_buffer *given = &column->buffer;
+    /* a memoryview that was cast may begin anywhere: C reads an int32 at a multiple of four only */
+    if (given->ndim != 1 || given->itemsize != size || given->format == NULL || strcmp(given->format, format) != 0 ||
+        (uintptr_t)given->buf % (uintptr_t)size != 0) {
         PyBuffer_Release(&column->buffer);
-        PyErr_SetString(PyExc_ValueError, "a column is of int32, a cost of float64");
+        PyErr_SetString(PyExc_ValueError, "a column is of int32, a cost of float64, aligned and of one dimension");
         return 0;
     }
     column->count = column->buffer.len / size;
@@ -63,6 +66,19 @@ is_below(const Column *column, int32_t most)
         return 1;
     PyErr_Format(PyExc_ValueError, "there is no object %u among %d", highest, most);
     return 0;
+}
+
+/* Dijkstra's algorithm enters an object at most once for each reference to it only where no cost is negative, and NaN is
+ * neither below nor above anything. An infinite cost is that of no way at all. */
+static int
+are_costs(const Column *column)
+{
+    for (Py_ssize_t k = 0; k < column->count; k++)
+        if (!(column->costs[k] >= 0)) {
+            PyErr_SetString(PyExc_ValueError, "a cost is negative or not a number");
+            return 0;
+        }
+    return 1;
 }
 
 static int32_t *
@@ -279,7 +295,7 @@ take_nearest(Waiting *heap, size_t *length)
     return nearest;
 }
 
-/* Dijkstra 1959. `first` and `order` are the rows of references; each costs more than nothing. */
+/* Dijkstra 1959. `first` and `order` are the rows of references; no cost is negative or NaN. */
 static void
 walk_by_cost(
     double *cost, const int32_t *first, const int32_t *order, const int32_t *held, const double *weight,
@@ -321,7 +337,9 @@ distances(PyObject *module, PyObject *arguments)
     if (count < 0 || holder.count != held.count || holder.count != weight.count || holder.count > INT32_MAX ||
         starts.count != start_cost.count)
         PyErr_SetString(PyExc_ValueError, "the columns have as many references");
-    else if (is_below(&holder, count) && is_below(&held, count) && is_below(&starts, count)) {
+    else if (
+        is_below(&holder, count) && is_below(&held, count) && is_below(&starts, count) && are_costs(&weight) &&
+        are_costs(&start_cost)) {
         size_t references = (size_t)holder.count, objects = (size_t)count;
         int32_t *first = PyMem_RawCalloc(objects + 2, sizeof(int32_t));
         int32_t *order = PyMem_RawMalloc((references + 1) * sizeof(int32_t));

@@ -14,7 +14,7 @@ from leakscope.graph.model import REFERENCE_KINDS, ROOTS, HeapGraph, Ints, Refer
 from leakscope.graph.once import once
 from leakscope.graph.ownership import is_built_with, is_library_line
 from leakscope.graph.reach import column, fits
-from leakscope.graph.small import distances, is_small
+from leakscope.graph.small import check_costs, distances, is_small
 from leakscope.native import walks
 
 _REFERENCE_COST = {
@@ -148,6 +148,7 @@ def _distances_over_many(
     count: int, holder: Ints, held: Ints, weight: NDArray[np.float64], starts: Ints, start_cost: NDArray[np.float64]
 ) -> NDArray[np.float64]:
     """As `distances`, for graphs with many references."""
+    check_costs(weight, start_cost)
     from scipy.sparse import csr_array
     from scipy.sparse.csgraph import dijkstra
 

@@ -88,10 +88,23 @@ def strong_components(each: Sequence[Sequence[int]]) -> list[int]:
     return component
 
 
+def check_costs(*costs: NDArray[np.float64]) -> None:
+    """Raise ValueError where one of the costs is negative or not a number; an infinite one is that of no way at all.
+
+    Dijkstra's algorithm gives wrong distances otherwise, and `_walks.c` relies on it for the size of its heap.
+    """
+    if not all((each >= 0).all() for each in costs):
+        raise ValueError("a cost is negative or not a number")
+
+
 def distances(
     count: int, holder: Ints, held: Ints, weight: NDArray[np.float64], starts: Ints, start_cost: NDArray[np.float64]
 ) -> NDArray[np.float64]:
-    """How far each object is from the nearest start (Dijkstra 1959); infinite where no walk leads."""
+    """How far each object is from the nearest start (Dijkstra 1959); infinite where no walk leads.
+
+    Raises ValueError as `check_costs`.
+    """
+    check_costs(weight, start_cost)
     each: list[list[tuple[int, float]]] = [[] for _ in range(count)]
     for above, below, far in zip(holder.tolist(), held.tolist(), weight.tolist(), strict=True):
         each[above].append((below, far))

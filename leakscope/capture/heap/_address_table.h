@@ -142,6 +142,7 @@ table_build(Table *table, size_t count)
     while (((size_t)1 << bits) < 2 * count)
         bits++;
     memory_free(&table->slots);
+    table->bits = 0; /* without slots the table is empty: table_find must not read them */
     if (memory_reserve(&table->slots, sizeof(int32_t) << bits) < 0)
         return -1;
     table->bits = bits;
@@ -268,6 +269,11 @@ book_find(Book *self, PyObject *addresses)
     Py_buffer wanted;
     if (PyObject_GetBuffer(addresses, &wanted, PyBUF_C_CONTIGUOUS) < 0)
         return NULL;
+    if (wanted.itemsize != sizeof(uintptr_t) || (uintptr_t)wanted.buf % sizeof(uintptr_t) != 0) {
+        PyBuffer_Release(&wanted);
+        PyErr_SetString(PyExc_ValueError, "addresses are of 64 bits each, and aligned");
+        return NULL;
+    }
     size_t count = (size_t)wanted.len / sizeof(uintptr_t);
     Column *places = new_column();
     if (places != NULL && memory_reserve(&places->memory, count * sizeof(int32_t)) < 0) {

@@ -471,7 +471,7 @@ let_go(Sweep *sweep, PyObject *objects)
 {
     size_t held_count = COUNT(sweep->column[HELD], int32_t);
     sweep->leads.used = 0;
-    if (memory_reserve(&sweep->leads, sweep->count) < 0)
+    if (memory_reserve(&sweep->leads, sweep->count + 1) < 0) /* one more: the memory is there where the list is empty */
         return -1;
     uint8_t *is_held = AT(&sweep->leads, uint8_t);
     memset(is_held, 0, sweep->count);

@@ -23,19 +23,20 @@ typedef struct {
 static PyObject *
 call_through(PyObject *self, PyObject *const *args, size_t nargsf, PyObject *names)
 {
-    Call *call = (Call *)self;
+    /* all that is needed of the object: the function may take away the last reference to it */
+    PyObject *function = Py_NewRef(((Call *)self)->function);
+    int unheard = !((Call *)self)->heard;
     PyThreadState *thread = PyThreadState_Get();
-    int heard = call->heard && thread->tracing > 0;
+    int heard = !unheard && thread->tracing > 0;
     if (heard)
         PyThreadState_LeaveTracing(thread);
-    else if (!call->heard)
+    else if (unheard)
         PyThreadState_EnterTracing(thread);
-    PyObject *function = Py_NewRef(call->function);
     PyObject *result = PyObject_Vectorcall(function, args, nargsf, names);
     Py_DECREF(function);
     if (heard)
         PyThreadState_EnterTracing(thread);
-    else if (!call->heard)
+    else if (unheard)
         PyThreadState_LeaveTracing(thread);
     return result;
 }

@@ -86,5 +86,9 @@ def _leave() -> None:
     _leave_tracing(_this_thread())
 
 
+CODE_OF_CALLS = frozenset({_between(operator.call, _enter, _leave).__code__})
+"""The code of what stands around a function where the part in C was not built: while C runs in such a call, this is the
+innermost code of the thread."""
+
 call_heard = heard(operator.call)
 """Calls the function that it is given first: one of the script's, or of torch's, which may call the script's."""

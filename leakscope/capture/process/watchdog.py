@@ -8,12 +8,17 @@ from contextlib import suppress
 from functools import partial
 
 from leakscope.capture.process.clock import CLOCK
+from leakscope.capture.process.forks import in_forked_child
 from leakscope.capture.process.guard import Guard
-from leakscope.originals import os, signal
+from leakscope.originals import _thread, os, signal
 from leakscope.record.kinds import ORPHAN_STATUS
 
 _TICK_INTERVAL_S = 0.1
 """Seconds between two ticks."""
+_LAST_TICK_S = 30.0
+"""Seconds, chosen, that the end of the recording waits for a tick that looks at the process."""
+_TURN_S = 0.05
+"""Seconds, chosen, in which each of a few threads has a turn: one lasts 5 ms (sys.getswitchinterval)."""
 _GRACE_S = 30.0
 """Seconds that a script which answers SIGTERM has then: as many as torch's launcher gives a rank that it ends."""
 _PR_SET_PDEATHSIG = 1
@@ -37,6 +42,10 @@ class Watchdog:
         self._over, self._tick, self._leave = over, tick, leave
         self._grace_s = grace_s
         self._ended = False
+        self._ticking = _thread.allocate_lock()
+        """Held by the thread but for its pauses."""
+        self._thread = 0
+        self._in_forked_child = in_forked_child()
         self._launcher = 0
         self._orphaned: Callable[[], object] = lambda: None
 
@@ -51,25 +60,53 @@ class Watchdog:
         guard.thread("watchdog thread", self._run)
 
     def end(self) -> None:
-        """Let the thread end at its next tick."""
+        """Let the thread end; what it is at is over when this returns, or has taken too long.
+
+        At the interpreter's end a thread that asks for the GIL is ended where it stands (CPython up to 3.13, Python/
+        ceval_gil.c, take_gil). In the middle of C++ of torch's that aborts the process; in its pause it does no harm.
+        """
         self._ended = True
+        if self._thread in (0, _thread.get_ident()) or self._in_forked_child:
+            return
+        if self._ticking.acquire(timeout=_LAST_TICK_S):
+            self._ticking.release()
 
     def extend(self, seconds: float) -> None:
         """Give the rank more time: leakscope itself was at work that long."""
         self._grace_s += seconds
 
     def _run(self) -> None:
+        self._thread = _thread.get_ident()
         since: float | None = None
         while not self._ended:
             CLOCK.sleep(_TICK_INTERVAL_S)
-            if launcher_is_gone(self._launcher):
-                self._orphaned()
-                leave_as_terminated()
-            self._tick()
-            if since is None and self._over():
-                since = CLOCK.monotonic()
-            if since is not None and CLOCK.monotonic() - since > self._grace_s and not self._ended:
-                self._leave()
+            with self._ticking:
+                since = self._once(since)
+
+    def _once(self, since: float | None) -> float | None:
+        """One tick; `since` when the run is over, None while it is not."""
+        if self._ended:
+            return since
+        if launcher_is_gone(self._launcher):
+            self._orphaned()
+            leave_as_terminated()
+        self._tick()
+        if since is None and self._over():
+            since = CLOCK.monotonic()
+        if since is not None and CLOCK.monotonic() - since > self._grace_s and not self._ended:
+            self._leave()
+        return since
+
+
+def let_threads_go_on() -> None:
+    """Give up the GIL for a moment, where the script has other threads.
+
+    While we are at work they wait for the GIL wherever they asked for it. One that asked in the middle of an operation
+    of torch's aborts the process if it gets no turn before the interpreter ends (`pthread_exit` unwinds through
+    `~gil_scoped_release`, which must not raise: CPython up to 3.13, Python/ceval_gil.c; pybind11/gil.h).
+    """
+    if len(sys._current_frames()) > 1:
+        CLOCK.sleep(_TURN_S)
 
 
 def launcher_is_gone(launcher: int) -> bool:

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from leakscope.capture.heap.native.raw_memory import bytes_at
 from leakscope.capture.heap.objects.items import item_text, oldest_items
 from leakscope.capture.heap.raw_types import container_base, is_leakscopes, made_in_python, type_dict, type_name
 from leakscope.capture.workers.memory import PAGE, Pages
@@ -121,7 +122,9 @@ def _items_at(items: Any) -> Pages:
     place = ctypes.c_void_p.from_address(id(items) + _HEAD).value
     if not length or not place:
         return np.empty(0, np.int64)
-    return np.frombuffer(ctypes.string_at(place, length * _WORD), dtype=np.int64)
+    # another thread may have made the list move since: then some pages are told wrongly, and nothing crashes
+    data = bytes_at(place, length * _WORD)
+    return np.frombuffer(data, dtype=np.int64) if len(data) == length * _WORD else np.empty(0, np.int64)
 
 
 def _goes_on(kind: type) -> bool:

@@ -9,10 +9,10 @@ from types import GetSetDescriptorType
 from typing import Any
 
 from leakscope.capture import torch_private
+from leakscope.capture.heap.native.at_rest import AtRest
 from leakscope.capture.heap.native.raw_memory import Words
-from leakscope.capture.heap.native.saved_tensors import contents_of
+from leakscope.capture.heap.native.saved_tensors import Contents, contents_of, is_owned, saved_of
 from leakscope.capture.heap.raw_types import mro, type_dict
-from leakscope.capture.torch_older import SAVED_TENSOR
 from leakscope.capture.torch_private import RAW_SAVED, TensorBase
 from leakscope.graph.model import ReferenceKind
 
@@ -64,6 +64,8 @@ class Types:
         """What was said of objects of which many are alike, by what that depends on."""
         self.gaps: dict[str, None] = {}
         """What could not be read of what they hold, in words."""
+        self.at_rest = AtRest()
+        """Reads grad nodes, where that is safe."""
         self._known: dict[int, Role] = {}
         self._saved: dict[int, tuple[str, ...]] = {}
 
@@ -152,23 +154,26 @@ def node_holds(node: Any, types: Types, words: Words) -> Iterator[Held]:
         yield Held(_GRAD_GRAPH, ".variable", node.variable, 0)
         return
     for name in types.saved_names(kind):
-        try:
-            saved = getattr(node, name)
-        except RuntimeError:
-            continue  # freed by backward: CopySlices and released custom Functions say so by raising
-        several = saved if isinstance(saved, (tuple, list)) else (saved,)
         short = name[len(RAW_SAVED) :]
-        for k, item in enumerate(several):
-            label = f"saved {short}" if several is not saved else f"saved {short}[{k}]"
-            if type(item) is SAVED_TENSOR:
-                yield from saved_holds(item, label, types, words)
+        for place, contents in saved_of(node, name, types.at_rest, words, types.gaps):
+            label = f"saved {short}" if place is None else f"saved {short}[{place}]"
+            if contents is None:
+                yield Held(_SAVED, label, None, 0)
+            else:
+                yield from _content_holds(contents, label)
 
 
 def saved_holds(saved: Any, label: str, types: Types, words: Words) -> Iterator[Held]:
-    """What a saved tensor holds; checkpointing keeps such objects in Python (torch/utils/checkpoint.py, saved_args)."""
-    contents = contents_of(saved, words, types.gaps)
-    if contents is None:
-        return
+    """What a saved tensor that Python has holds; checkpointing keeps such (torch/utils/checkpoint.py, saved_args).
+
+    One that shows what a grad node has holds nothing, and may point at memory that was freed with the node.
+    """
+    contents = contents_of(saved, words, types.gaps) if is_owned(saved, words) else None
+    if contents is not None:
+        yield from _content_holds(contents, label)
+
+
+def _content_holds(contents: Contents, label: str) -> Iterator[Held]:
     payload, hook, pack_hook = contents
     if hook is None:
         yield Held(_SAVED, label, payload, 0)

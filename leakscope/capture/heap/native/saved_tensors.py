@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Iterator
+from functools import cache
+from operator import attrgetter
 from typing import Any, NamedTuple
 
+from leakscope.capture.heap.native.at_rest import UNREAD, AtRest
 from leakscope.capture.heap.native.raw_memory import OBJECT_HEAD, WORD, Words, pack_hook_at
 from leakscope.capture.torch_older import (
     DATA,
     HOOKS,
+    OWNED_FLAGS,
+    SAVED_TENSOR,
     SAVED_TENSORS_TELL,
     saved_data,
     saved_layout,
@@ -32,25 +38,64 @@ class Contents(NamedTuple):
     """Address of the pack hook, 0 where it was not found."""
 
 
-def contents_of(saved: Any, words: Words, gaps: dict[str, None]) -> Contents | None:
-    """What a saved tensor holds, without running a hook; None where it holds nothing. What cannot be read is a gap.
+def saved_of(
+    node: Any, name: str, at_rest: AtRest, words: Words, gaps: dict[str, None]
+) -> Iterator[tuple[int | None, Contents | None]]:
+    """(place, contents) of each saved tensor that a node's getter of this name gives; the only one has no place.
 
-    Up to torch 2.9 it must have been handed out by a node that is there: it is the node's own, and goes with it.
+    Runs no hook, and gives nothing of what holds nothing any more. (None, None) where some could not be read.
     """
-    found = _asked(saved, words) if SAVED_TENSORS_TELL else _read(saved, words, gaps)
-    if found is not None and found.unpack_hook is not None and not found.pack_hook_at:
-        gaps[_NO_PACK_HOOK] = None
-    return found
-
-
-def _asked(saved: Any, words: Words) -> Contents | None:
+    getter = attrgetter(name)
     try:
-        payload, hook = saved_data(saved), saved_unpack_hook(saved)
-    except RuntimeError:  # freed by a backward on another thread
-        return None
+        told = at_rest.ask(node, getter)
+        saved = told[0] if told else ()
+        several = isinstance(saved, (tuple, list))
+        tensors = [each for each in (saved if several else (saved,)) if type(each) is SAVED_TENSOR]
+        if not SAVED_TENSORS_TELL:
+            found = [_read(each, words, gaps) for each in tensors] if at_rest.alone else []
+        else:
+            asked = at_rest.ask_each(node, getter, _CONTENTS) if several and tensors else []
+            asked = at_rest.ask(node, _contents(name)) if tensors and not several else asked
+            found = [_with_pack_hook(*both, words, gaps) for both in zip(tensors, asked, strict=False)]
+    except RuntimeError:  # freed by backward: CopySlices and released custom Functions say so by raising
+        return
+    for place, contents in enumerate(found):
+        if contents is not None:
+            yield place if several else None, contents
+    if not told or len(found) < len(tensors):
+        gaps[UNREAD] = None
+        yield None, None
+
+
+_CONTENTS = attrgetter("data", "unpack_hook")
+
+
+@cache
+def _contents(name: str) -> Any:
+    """`_CONTENTS` of the one saved tensor that goes by a name, of the node."""
+    return attrgetter(f"{name}.data", f"{name}.unpack_hook")
+
+
+def is_owned(saved: Any, words: Words) -> bool:
+    """Whether Python owns what a saved tensor shows. What a node owns is read by way of the node alone."""
+    if OWNED_FLAGS is None:
+        return False
+    return any(flags & 1 for flags in words(id(saved) + OWNED_FLAGS * WORD, 1))
+
+
+def contents_of(saved: Any, words: Words, gaps: dict[str, None]) -> Contents | None:
+    """What a saved tensor that Python owns holds, without running a hook; None where it holds nothing."""
+    return _with_pack_hook(saved, (saved_data(saved), saved_unpack_hook(saved)), words, gaps)
+
+
+def _with_pack_hook(saved: Any, told: tuple[Any, Any], words: Words, gaps: dict[str, None]) -> Contents | None:
+    payload, hook = told
     if payload is None:
         return None
-    return Contents(payload, hook, 0 if hook is None else pack_hook_at(saved, payload, hook, words))
+    found = Contents(payload, hook, 0 if hook is None else pack_hook_at(saved, payload, hook, words))
+    if hook is not None and not found.pack_hook_at:
+        gaps[_NO_PACK_HOOK] = None
+    return found
 
 
 def _read(saved: Any, words: Words, gaps: dict[str, None]) -> Contents | None:
