@@ -197,8 +197,6 @@ engine = bind(
 graph_task = bind("torch._C._current_graph_task_id", Part.BACKWARDS, works=lambda task: type(task()) is int)
 """The number of the backward that this thread runs, also on a thread of the engine's; `NO_TASK` for none."""
 NO_TASK = -1
-RUN_BACKWARD = "run_backward"
-"""What the engine is asked for by whoever begins a backward."""
 call_of_module = bind("torch.nn.Module._call_impl", Part.CALLS, works=lambda call: call.__code__)
 STEP_OF_OPTIMIZER = "Optimizer.profile_hook_step.<locals>.wrapper"
 """Qualified name of the function around every optimizer's step."""
@@ -257,17 +255,6 @@ sends_of, receives_of, workers_of = map(methodcaller, ("_send_functions", "_recv
 """Of a context: its grad nodes that send and receive, and the workers that it knows."""
 agent_is_set = bind(f"{_RPC}._is_current_rpc_agent_set", Part.CONTEXTS, optional=True)
 current_agent = bind(f"{_RPC}._get_current_rpc_agent", Part.CONTEXTS, optional=True)
-
-
-def backwards_for_others() -> bool:
-    """Whether distributed autograd runs a backward in this process; threads in C++ do, for other processes."""
-    if isinstance(agent_is_set, Lacked) or isinstance(counts_of_contexts, Lacked) or not agent_is_set():
-        return False
-    try:
-        return int(counts_of_contexts().get("num_current_backward_passes", 0)) > 0
-    except RuntimeError:  # distributed autograd is not set up
-        return False
-
 
 # torch.compile, whose modules a script may import later
 

@@ -23,13 +23,16 @@ from operator import attrgetter, call, contains
 from types import FrameType
 from typing import Any
 
+from leakscope.capture.private_names import Lacked
 from leakscope.capture.process.clock import CLOCK
 from leakscope.capture.process.unheard import CODE_OF_CALLS
 from leakscope.capture.source.user_frames import is_alone
-from leakscope.capture.torch_private import RUN_BACKWARD, backwards_for_others, node_running
+from leakscope.capture.torch_private import agent_is_set, counts_of_contexts, node_running
 from leakscope.originals import _thread
 
 UNREAD = "what grad nodes hold was not read, as another thread ran a backward"
+RUN_BACKWARD = "run_backward"
+"""What the engine is asked for by whoever begins a backward."""
 _PATIENCE_S = 0.25
 """Seconds, chosen, that a walk waits for backwards of other threads, all in all."""
 _PAUSE_S = 0.001
@@ -42,7 +45,7 @@ class AtRest:
     """Whether grad nodes may be read, for one walk through them."""
 
     def __init__(self) -> None:
-        self.disturbed = backwards_for_others()
+        self.disturbed = _runs_for_others()
         """Something was not read, as another thread ran a backward; nothing is from then on."""
         self.alone = is_alone()
         """No other thread of the script's could begin one."""
@@ -85,6 +88,16 @@ class AtRest:
 def _frames_then() -> Iterator[FrameType]:
     """The innermost frame of each thread, as it is when the first one is asked for."""
     return chain.from_iterable(map(dict.values, map(call, (_current_frames,))))
+
+
+def _runs_for_others() -> bool:
+    """Whether distributed autograd runs a backward in this process: threads in C++ do, for other processes."""
+    if isinstance(agent_is_set, Lacked) or isinstance(counts_of_contexts, Lacked) or not agent_is_set():
+        return False
+    try:
+        return int(counts_of_contexts().get("num_current_backward_passes", 0)) > 0
+    except RuntimeError:  # distributed autograd is not set up
+        return False
 
 
 def _is_engines() -> bool:
