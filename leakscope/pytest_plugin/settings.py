@@ -21,7 +21,7 @@ ALLOWANCE = "64 KiB"
 _FLAGS = {
     "": "judge every test: it fails when it leaves tensor memory unreachable and unfreed",
     "fixtures": "judge what the set-up and the tear-down of each test's fixtures leave, too",
-    "strict": "leaks that a library closes fail a test, too",
+    "strict": "leaks that a library closes, and errors inside leakscope, fail a test",
     "baseline-update": "write the file of --leakscope-baseline anew",
 }
 _VALUES = {
