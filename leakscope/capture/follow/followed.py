@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -14,14 +13,14 @@ from leakscope.capture.follow.tree import options_in
 from leakscope.capture.follow.who import who_am_i
 from leakscope.capture.process import script
 from leakscope.capture.process.forks import in_forked_child
-from leakscope.capture.process.guard import Guard
+from leakscope.capture.process.guard import Guard, is_the_scripts, say_on_stderr
 from leakscope.capture.process.patches import Patches
 from leakscope.capture.process.pause import no_automatic_gc
 from leakscope.capture.process.watchdog import Stop
 from leakscope.capture.source.source_files import without_source
 from leakscope.capture.source.user_frames import raised_at
 from leakscope.options import Options
-from leakscope.originals import atexit
+from leakscope.originals import atexit, os
 from leakscope.record.kinds import EndKind
 from leakscope.record.model import Ended
 from leakscope.record.processes.process import claim
@@ -37,13 +36,18 @@ class StopChild(Stop, SystemExit):
 
 
 def attach(folder: str) -> None:
-    """Record this process; nothing where that cannot be done: whatever it is, it must not become the script's error."""
-    with suppress(Exception), no_automatic_gc(), own_imports():
-        conceal(sys.orig_argv)
-        conceal(sys.argv)
-        options = options_in(folder)
-        process = claim(options.folder)
-        Followed(replace(options, process=process, launcher=0, quiet=True)).begin()
+    """Record this process. An error of leakscope's is one line on stderr, and the script goes on."""
+    try:
+        with no_automatic_gc(), own_imports():
+            conceal(sys.orig_argv)
+            conceal(sys.argv)
+            options = options_in(folder)
+            process = claim(options.folder)
+            Followed(replace(options, process=process, launcher=0, quiet=True)).begin()
+    except Exception as error:
+        if is_the_scripts(error):
+            raise
+        say_on_stderr(f"process {os.getpid()} is not recorded: {type(error).__name__}: {error}")
 
 
 class Followed:
