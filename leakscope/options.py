@@ -6,7 +6,7 @@ from types import UnionType
 from typing import Annotated, Any, Self, get_args, get_type_hints
 
 from leakscope.option import Option, When
-from leakscope.originals import Path, json
+from leakscope.originals import Path, json, os
 
 
 @dataclass(frozen=True)
@@ -253,7 +253,7 @@ def _of_type(name: str, value: object) -> Any:
     kind, *others = TYPES[name]
     if type(value) in (kind, *others):
         return value
-    if kind is Path and isinstance(value, (str, Path)):
+    if kind is Path and isinstance(value, (str, os.PathLike)):
         return Path(value)
     if kind is When and value in list(When):
         return When(str(value))

@@ -135,7 +135,8 @@ def _flags_at() -> int | None:
         _without_dispatch(),
         torch.inference_mode(False),
         torch.enable_grad(),
-        torch.autograd.graph.saved_tensors_hooks(lambda tensor: tensor, lambda packed: packed),
+        # not `lambda tensor: tensor`: the output that a node saves would hold the node, in a cycle that gc never frees
+        torch.autograd.graph.saved_tensors_hooks(nothing, nothing),
     ):
         tensor = torch.empty(0, requires_grad=True, device="cpu", dtype=torch.float32)
         node: Any = tensor.exp().grad_fn
