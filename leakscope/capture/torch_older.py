@@ -136,7 +136,7 @@ def _flags_at() -> int | None:
         torch.inference_mode(False),
         torch.enable_grad(),
         # not `lambda tensor: tensor`: the output that a node saves would hold the node, in a cycle that gc never frees
-        torch.autograd.graph.saved_tensors_hooks(nothing, nothing),
+        torch.autograd.graph.saved_tensors_hooks(nothing, nothing),  # type: ignore[arg-type]
     ):
         tensor = torch.empty(0, requires_grad=True, device="cpu", dtype=torch.float32)
         node: Any = tensor.exp().grad_fn

@@ -69,7 +69,7 @@ def is_there(process: int) -> bool:
 def test_ranks_end_with_a_launcher_that_is_killed(
     script: Write, tmp_path: Path, ranks: int, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    from leakscope.__main__ import main  # the command, told in this process
+    from leakscope_cli import main  # the command, told in this process
 
     status, processes = kill_the_launcher(tmp_path, script(LOOP), ranks, signal.SIGKILL)
     assert status == -signal.SIGKILL
