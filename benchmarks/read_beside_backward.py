@@ -16,7 +16,7 @@ import torch
 
 from leakscope.capture.heap.look import look
 from leakscope.capture.heap.native import at_rest
-from leakscope.capture.heap.native.autograd import Types, hook_dicts_of, node_holds
+from leakscope.capture.heap.native.autograd import Types, node_holds
 from leakscope.capture.heap.native.raw_memory import own_memory
 
 
@@ -73,8 +73,6 @@ def main() -> None:
                 types = Types()
                 for node in list(nodes):
                     read += sum(held.target is not None for held in node_holds(node, types, words))
-                    for _ in hook_dicts_of(node, types.at_rest):
-                        pass
                 disturbed += types.at_rest.disturbed
     finally:
         going.clear()
