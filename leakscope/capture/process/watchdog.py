@@ -43,7 +43,7 @@ class Watchdog:
         self._grace_s = grace_s
         self._ended = False
         self._ticking = _thread.allocate_lock()
-        """Held by the thread but for its pauses."""
+        """Held by the thread during a tick."""
         self._thread = 0
         self._in_forked_child = in_forked_child()
         self._launcher = 0
@@ -80,22 +80,17 @@ class Watchdog:
         since: float | None = None
         while not self._ended:
             CLOCK.sleep(_TICK_INTERVAL_S)
+            if launcher_is_gone(self._launcher):
+                self._orphaned()
+                leave_as_terminated()  # not under the lock: a script that answers SIGTERM comes to its end meanwhile
             with self._ticking:
-                since = self._once(since)
-
-    def _once(self, since: float | None) -> float | None:
-        """One tick; `since` when the run is over, None while it is not."""
-        if self._ended:
-            return since
-        if launcher_is_gone(self._launcher):
-            self._orphaned()
-            leave_as_terminated()
-        self._tick()
-        if since is None and self._over():
-            since = CLOCK.monotonic()
-        if since is not None and CLOCK.monotonic() - since > self._grace_s and not self._ended:
-            self._leave()
-        return since
+                if self._ended:
+                    break
+                self._tick()
+            if since is None and self._over():
+                since = CLOCK.monotonic()
+            if since is not None and CLOCK.monotonic() - since > self._grace_s and not self._ended:
+                self._leave()
 
 
 def let_threads_go_on() -> None:
