@@ -1,4 +1,4 @@
-"""Does every package import only what the plan allows, and is everything listed, small enough to read, and said?"""
+"""Packages import only what the plan allows, and everything is listed and has a docstring."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import re
 import subprocess
 import sys
 import tomllib
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -121,42 +120,6 @@ JUDGING_CAPTURE = {
     "leakscope/capture/prove/prove.py",  # makes the cut that findings would tell
 }
 """The files of capture that may import findings and report."""
-MOST_FILES = 13
-"""Python files in one folder, `__init__` apart: about a dozen can be read from the listing."""
-MOST_LINES = 600
-"""Most lines of a file; few need as many."""
-CROWDED: dict[str, str] = {
-    "benchmarks": "one script for each question",
-    "tests/launch": "one file for each thing that starting a script could change",
-}
-"""The folders that hold more, and why."""
-LONG: dict[str, str] = {
-    "benchmarks/backward.py": "four comparisons side by side",
-    "leakscope/capture/follow/site/leakscope_following.py": "is loaded alone, and may import nothing of leakscope's",
-    "leakscope/capture/heap/raw_types.py": "every place where a structure of CPython's is read",
-    "leakscope/capture/lifetimes/tracker.py": "one state machine over two steps",
-    "leakscope/findings/model.py": "what a finding is, field by field",
-    "tests/capture/comm/test_groups.py": "one fixture, and each way to make and use a group",
-    "tests/capture/device/test_on_a_device.py": "one training script, and all that is asked of it on a device",
-    "tests/capture/heap/python/test_frames.py": "one case for each sort of frame and instance",
-    "tests/capture/heap/test_nothing_is_made.py": "one zoo, and how each of its objects is read",
-    "tests/capture/heap/python/test_referents.py": "one example for each type of Python",
-    "tests/capture/heap/test_looking_changes_nothing.py": "one invariant, and all that could break it",
-    "tests/capture/heap/test_prediction.py": "one property",
-    "tests/corpus/cycles.py": "small cases, read one by one",
-    "tests/corpus/frames.py": "small cases, read one by one",
-    "tests/corpus/growth.py": "small cases, read one by one",
-    "tests/findings/naming/test_expressions.py": "its cases are its own lines",
-    "tests/findings/ownership/test_library_retention.py": "short cases of one function",
-    "tests/findings/test_judge.py": "short cases of one function",
-    "tests/support/backward_stages.py": "one stage for each way a backward is used",
-    "tests/corpus/left_behind.py": "short cases, one for each way to leave a tensor behind",
-    "tests/support/native_fuzz.py": "one kind of call after the other",
-    "tests/support/examples.py": "the runs that every format is shown with",
-    "tests/test_architecture.py": "one table, and the rules that it is held against",
-    "tests/test_profiler.py": "short cases of one API",
-}
-"""The files that are longer, and why."""
 
 
 def sources() -> list[Path]:
@@ -251,18 +214,6 @@ def test_packages_listed_are_the_packages_there() -> None:
         for p in (ROOT / "cli").rglob("__init__.py")
     }
     assert set(listed) == there | commands | {"leakscope.samples"}
-
-
-def test_a_folder_can_be_read_from_its_listing() -> None:
-    files = Counter(name_of(path.parent) for path in with_tests() if path.name != "__init__.py")
-    crowded = {folder: count for folder, count in files.items() if count > MOST_FILES and folder not in CROWDED}
-    assert crowded == {}, f"more than {MOST_FILES} files in one folder"
-
-
-def test_a_file_can_be_read_in_one_go() -> None:
-    lines = {name_of(path): len(path.read_text(encoding="utf-8").splitlines()) for path in with_tests()}
-    long = {name: count for name, count in lines.items() if count > MOST_LINES and name not in LONG}
-    assert long == {}, f"more than {MOST_LINES} lines in one file"
 
 
 def test_the_library_never_prints() -> None:
