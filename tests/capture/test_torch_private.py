@@ -28,8 +28,7 @@ OF_OTHERS = {
     *("_result", "_exception", "_callbacks", "_loop", "_asyncio", "_target", "_fields", "_code", "_out"),
     *("_instance", "_filename_map", "_args", "_identity", "_load"),
 }
-"""Not torch's: names of `asyncio`, `importlib`, `multiprocessing`, generators, named tuples and IPython, and the end of many
-a name."""
+"""Not torch's: names of Python's own modules and of IPython, and the end of many a name."""
 MODULES_OF_PYTHON = {"sys", "os", "threading", "ctypes", "_thread"}
 AT_MOST_MS = 20
 """Milliseconds that finding out may take here: it takes less than one on a machine with nothing else to do."""
