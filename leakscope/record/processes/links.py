@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 
-from leakscope.originals import Path, fcntl, os
+from leakscope.originals import Path, fcntl, open_file, os
 from leakscope.record.descriptors import open_private
 from leakscope.record.ends import rank_name, ranks_in
 from leakscope.record.folder import RankFolder
@@ -32,7 +32,7 @@ class Settled:
 
 def link(folder: Path) -> None:
     """Let each rank's name lead to the folder of its process, as far as that is known now. Raises OSError."""
-    with open(folder / LOCK, "ab", opener=open_private) as lock:  # closing it gives the lock back
+    with open_file(folder / LOCK, "ab", opener=open_private) as lock:  # closing it gives the lock back
         with suppress(OSError):  # a file system without locks
             fcntl.flock(lock, fcntl.LOCK_EX)
         ranks = numbered(processes_in(folder))
@@ -50,7 +50,7 @@ def link(folder: Path) -> None:
 
 def settle(folder: Path) -> Settled:
     """Make each rank's folder the one that its link leads to: nobody writes any more. Raises OSError."""
-    with open(folder / LOCK, "ab", opener=open_private) as lock:  # closing it gives the lock back
+    with open_file(folder / LOCK, "ab", opener=open_private) as lock:  # closing it gives the lock back
         with suppress(OSError):  # a file system without locks
             fcntl.flock(lock, fcntl.LOCK_EX)
         processes = processes_in(folder)
