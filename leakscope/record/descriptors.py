@@ -6,7 +6,7 @@ import errno
 import stat
 from contextlib import suppress
 
-from leakscope.originals import Path, fcntl, os
+from leakscope.originals import Path, fcntl, open_file, os
 
 _STDERR = 2
 OWNERS = 0o600
@@ -156,7 +156,7 @@ def write_whole_for_all(path: Path, data: bytes) -> None:
 def _umask() -> int:
     """The umask of this process. Linux tells it (proc(5), since 4.7); os.umask could only read it by changing it."""
     try:
-        with open("/proc/self/status", encoding="ascii", errors="replace") as lines:
+        with open_file("/proc/self/status", encoding="ascii", errors="replace") as lines:
             return next(int(line.split()[1], 8) for line in lines if line.startswith("Umask:"))
     except (OSError, StopIteration):
         return 0o077

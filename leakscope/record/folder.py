@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import stat
 from collections.abc import Mapping, Sequence
@@ -12,7 +11,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from leakscope.errors import LeakscopeError
-from leakscope.originals import Path, shutil
+from leakscope.originals import Path, open_file, os, shutil
 from leakscope.record.descriptors import open_private, write_whole
 from leakscope.record.ends import NAME as ENDED
 from leakscope.record.ends import ended_to_json, rank_name
@@ -147,7 +146,7 @@ def write_named(file: Path, data: bytes) -> None:
     Raises OSError.
     """
     in_run = any((above / "run.json").exists() for above in file.resolve().parents)
-    with open(file, "wb", opener=open_private if in_run else None) as stream:
+    with open_file(file, "wb", opener=open_private if in_run else None) as stream:
         stream.write(data)
 
 

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from json import dumps  # taken now: a script may put a function of its own in its place, as tests do
 from typing import Any
+
+from leakscope.originals import json
 
 MASK = "****"
 """Stands for what is hidden."""
@@ -80,9 +81,9 @@ def json_of(data: Any) -> bytes:
             own, and a run could not be read without them.
 
     """
-    text = dumps(data)
-    if any(dumps(value)[1:-1] in text for value in _concealed):  # a heap has millions of numbers
-        text = dumps(_without(data))
+    text = json.dumps(data)
+    if any(json.dumps(value)[1:-1] in text for value in _concealed):  # a heap has millions of numbers
+        text = json.dumps(_without(data))
     return text.encode()
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from leakscope.errors import LeakscopeError, Unreadable
 from leakscope.files import read_json
-from leakscope.originals import Path, os, shutil
+from leakscope.originals import Path, open_file, os, shutil
 from leakscope.record.about import NAME as ABOUT
 from leakscope.record.about import is_told, with_what_ranks_know
 from leakscope.record.descriptors import open_private
@@ -217,7 +217,7 @@ def _copy_logs(folder: Path, into: Path, number: int) -> None:
 
 def _copy(path: Path, target: Path) -> None:
     """With its times, for which rank ended first is told by them, and not with its permissions."""
-    with path.open("rb") as source, open(target, "wb", opener=open_private) as copy:
+    with path.open("rb") as source, open_file(target, "wb", opener=open_private) as copy:
         shutil.copyfileobj(source, copy)
     there = path.stat()
     os.utime(target, ns=(there.st_atime_ns, there.st_mtime_ns))
