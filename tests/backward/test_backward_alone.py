@@ -51,7 +51,7 @@ def test_it_needs_torch_alone_and_works_as_a_copy_in_another_project(tmp_path: P
     code = f"import sys; sys.path[:0] = [{str(tmp_path)!r}, {str(ROOT)!r}]\n{PROGRAM}"
     ran = subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stderr
-    assert ran.stdout.splitlines() == ["[]", "['leakscope._version']", "True", "True"]
+    assert ran.stdout.splitlines() == ["[]", "['leakscope._version', 'leakscope.originals']", "True", "True"]
 
 
 @pytest.mark.parametrize("path", sorted(FOLDER.rglob("*.py")), ids=lambda path: path.stem)
