@@ -198,7 +198,7 @@ def test_what_a_suppressed_leak_takes_along_is_its_own() -> None:
 @pytest.mark.parametrize(("how", "said"), [
     ("filled", "Nothing to mend, as far as this run tells: what is listed below grew by 4.00 KiB a step over the looks "
      "only; the counters of all steps rose by 0 B a step."),
-    ("list", "Look at `train.p0[i]`: it keeps 4.00 KiB more each step, too little to be called a leak (--min-bytes)."),
+    ("list", "Look at `train.p0[i]`: it keeps 4.00 KiB more each step, 390.62 MiB after 100,000 steps."),
 ])  # fmt: skip
 def test_a_note_goes_on_where_the_counters_of_all_steps_say_so(how: str, said: str) -> None:
     run = history([Part(how, 4 * KIB)], (3, 5, 7, 9), 60)
