@@ -126,6 +126,8 @@ def _to_judge(run: Run, findings: Findings) -> str:
         return "Record it again, in a folder that nothing else writes to."
     if reason == Reason.HIDDEN:
         return "Run it with a torch that leakscope knows better; the notes say what this one lacks."
+    if isinstance(findings.why, Why) and reason == Reason.TOO_FEW_STEPS and not findings.why.is_only_rank:
+        return f"Let rank {findings.why.rank} run at least {findings.why.steps} steps."
     if reason == Reason.NO_LOOKS:
         return "Mend what kept leakscope from looking, in the notes below; the counters of the steps are all there is."
     if reason in (Reason.UNBALANCED, Reason.TOO_FEW_LOOKS):
