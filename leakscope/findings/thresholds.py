@@ -41,6 +41,7 @@ class Thresholds:
         horizon: steps over which growth is projected.
         host_bytes: memory of the host, or of the cgroup where that is less; None where it is not known.
         device_bytes: memory of the rank's accelerator; None where it is not known.
+        noise: bytes a step that what is measured may move by without growth; no plain data leaks by less.
 
     """
 
@@ -48,6 +49,7 @@ class Thresholds:
     horizon: int = 100_000
     host_bytes: int | None = None
     device_bytes: int | None = None
+    noise: int = 1
 
     @classmethod
     def of(cls, run: Run, rank: Rank) -> Thresholds:
@@ -62,9 +64,9 @@ class Thresholds:
     def of_data(self, on_device: bool = False) -> int:
         """Bytes a step for plain data: tensors without a graph, arrays, Python objects."""
         if self.min_bytes is not None:
-            return self.min_bytes
+            return self.min_bytes if self.noise <= 1 else max(self.min_bytes, self.noise)
         there = (self.device_bytes if on_device else self.host_bytes) or USUAL_MEMORY
-        return max(round(SHARE_OF_MEMORY * there / self.horizon), 1)
+        return max(round(SHARE_OF_MEMORY * there / self.horizon), self.noise)
 
     def least(self, unintended: bool, on_device: bool = False) -> int:
         """Bytes a step for a finding; any growth is enough where retention is certainly unintended."""
@@ -74,7 +76,7 @@ class Thresholds:
 def is_unintended(rule: str, origin: Origin, holds: str) -> bool:
     """Whether the kind of a finding alone makes it a leak: a library may keep such things on purpose, and bounded.
 
-    `holds` is what a growing container holds: `graphs`, `modules`, `parameters` or "" for plain data.
+    `holds` is what a growing container holds: `graphs`, `modules`, `parameters`, `hooks`, or "" for plain data.
     """
     return origin == Origin.APPLICATION and (rule in _UNINTENDED or bool(holds))
 

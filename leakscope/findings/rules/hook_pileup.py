@@ -37,6 +37,12 @@ def _position(candidate: Candidate) -> int | None:
     return None
 
 
+def gains_hooks(candidate: Candidate) -> bool:
+    """Whether what gains objects is a dict of hooks: of functions that keep no tensor, each called at every step."""
+    gained = candidate.references[candidate.tensor_at - 1 : candidate.tensor_at] if candidate.is_of_container else ()
+    return any(r.kind == ReferenceKind.HOOK or r.name.endswith(_HOOK_DICTS) for r in gained)
+
+
 def _applies(candidate: Candidate) -> bool:
     return candidate.group.freed == 0 and _position(candidate) is not None
 

@@ -12,6 +12,7 @@ from leakscope.findings.grouping.growth import Series
 from leakscope.findings.grouping.objects import counted_of, row_of
 from leakscope.findings.kinds import RuleName
 from leakscope.findings.model import Finding
+from leakscope.findings.rules.hook_pileup import gains_hooks
 from leakscope.graph.model import ObjectKind
 from leakscope.record.model import Look
 
@@ -64,7 +65,7 @@ def of_objects(finding: Finding, candidate: Candidate, looks: Sequence[Look]) ->
     of_last = earlier[candidate.step]
     return replace(
         finding,
-        rule=RuleName.OBJECT_GROWTH,
+        rule=RuleName.HOOK_PILEUP if gains_hooks(candidate) else RuleName.OBJECT_GROWTH,
         facts=facts,
         trace=(*finding.trace[:-1], replace(finding.trace[-1], kind=ObjectKind.NATIVE)),
         retained_bytes=finding.retained_bytes + of_last,

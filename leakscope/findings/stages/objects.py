@@ -11,6 +11,7 @@ from leakscope.findings.grouping.looks import judged_looks
 from leakscope.findings.grouping.objects import with_objects_for_storages
 from leakscope.findings.kinds import Severity
 from leakscope.findings.ledger import NO_GROWTH
+from leakscope.findings.rules.hook_pileup import gains_hooks
 from leakscope.findings.rules.object_growth import counted_series, of_objects
 from leakscope.findings.stages.case import OpenCase, RankCase
 
@@ -26,13 +27,13 @@ def find_objects(case: RankCase) -> RankCase:
         return case
     looks = judged_looks(rank, case.warmup)
     # whatever is asked for, caches of Python and of libraries fill by a little
-    thresholds = replace(case.thresholds, min_bytes=max(case.thresholds.of_data(), NO_GROWTH))
+    thresholds = replace(case.thresholds, noise=NO_GROWTH)
     growing = (
-        c for c in candidates_of(rank, looks) if not c.group.freed and c.per_step >= _SMALL * thresholds.of_data()
+        replace(c, is_of_container=True, counted=counted_series(c, looks))
+        for c in candidates_of(rank, looks)
+        if not c.group.freed
     )
-    candidates = [
-        replace(candidate, is_of_container=True, counted=counted_series(candidate, looks)) for candidate in growing
-    ]
+    candidates = [c for c in growing if c.per_step >= _SMALL * thresholds.of_data() or gains_hooks(c)]
     findings = [of_objects(build_finding(c, thresholds), c, looks) for c in candidates]
     told = [downgraded(finding, candidate) for finding, candidate in zip(findings, candidates, strict=True)]
     open_cases = [

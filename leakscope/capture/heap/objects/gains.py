@@ -33,6 +33,10 @@ _MOST_TOLD = 32
 """Containers that one look tells of, those that have gained most bytes, chosen."""
 
 
+_CALLED = ("function", "method", "partial")
+"""Items that are told however small they are: hooks and callbacks cost time at each call."""
+
+
 @dataclass(frozen=True, slots=True)
 class Grown:
     """A container that has grown."""
@@ -107,8 +111,8 @@ class Gains:
         self._of = {address: gain for address, (_, gain) in gains.items()}
         self._lengths.end_look()
         self._grown.clear()
-        told = sorted(gains.values(), key=lambda numbered: -numbered[1].bytes)[:_MOST_TOLD]
-        return [(index, gain) for index, gain in told if gain.bytes >= LARGE]
+        large = [(index, gain) for index, gain in gains.values() if gain.bytes >= LARGE or gain.item in _CALLED]
+        return sorted(large, key=lambda numbered: (numbered[1].item not in _CALLED, -numbered[1].bytes))[:_MOST_TOLD]
 
     def _before(self, new: Grown) -> Gain:
         """What it had gained at the last look."""

@@ -252,6 +252,21 @@ def test_its_facts_say_how_many(lived: Lived) -> None:
     assert (facts.item, facts.items, facts.items_per_step) == ("dict of int, str and float", 18, 3.0)
 
 
+def test_hooks_that_keep_nothing_are_a_leak_however_small() -> None:
+    gains, looks, model = Gains(), [], torch.nn.Linear(2, 2)
+    for step in range(1, max(LOOKS) + 1):
+        model.register_forward_hook(lambda *_, step=step: None)
+        if step in LOOKS:
+            looks.append(look(step, "step", LookContext(hidden=(gains, looks), gains=gains)))
+    rank = Rank(0, (), tuple(replace(one, counted_bytes=None) for one in looks), Ended(EndKind.FINISHED, 0, 9))
+    run = Run(("train.py",), (rank,), 1, "cpu", "2.13.0", "0.1.0", warmup=2)
+    (finding,) = judge(run).findings
+    assert (finding.rule, finding.severity) == ("hook-pileup", "leak")
+    assert finding.subject.startswith("model._forward_hooks")
+    (small,) = judge(replace(run, min_bytes=4096)).findings
+    assert small.severity == "note"
+
+
 def _asked(*_: Any) -> Any:
     raise AssertionError("code of the user's ran")
 
