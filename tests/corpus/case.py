@@ -21,6 +21,7 @@ from leakscope.capture.source.user_source import short
 from leakscope.findings.judge import judge
 from leakscope.findings.model import Finding, Findings
 from leakscope.record.model import Ended, Look, Rank, Run, Step
+from leakscope.record.rows.host import MemoryThere
 from leakscope.report.wording import advice, title
 
 LOOKS_AT = (3, 5, 9, 10)
@@ -140,11 +141,12 @@ def watch(names: Sequence[str], variant: str) -> Watched:
     return Watched(judge(run_of(looks, 10)), tuple(looks), primes)
 
 
-def run_of(looks: Sequence[Look], steps: int) -> Run:
-    """A recorded run of one rank with these looks."""
+def run_of(looks: Sequence[Look], steps: int, min_bytes: int | None = MIN_BYTES, memory: int = 0) -> Run:
+    """A recorded run of one rank with these looks, on a host with so much memory."""
     done = tuple(Step(k, 0.01, None, None) for k in range(1, steps + 1))
-    rank = Rank(0, done, tuple(looks), Ended("finished", 0, steps))
-    return Run(("corpus",), (rank,), 1, "cpu", torch.__version__, "0", min_bytes=MIN_BYTES, sources=kept_sources())
+    there = (MemoryThere("the host's memory", memory),) if memory else ()
+    rank = Rank(0, done, tuple(looks), Ended("finished", 0, steps), host_memory=there)
+    return Run(("corpus",), (rank,), 1, "cpu", torch.__version__, "0", min_bytes=min_bytes, sources=kept_sources())
 
 
 @functools.cache

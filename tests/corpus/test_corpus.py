@@ -12,7 +12,8 @@ from collections.abc import Callable
 
 import pytest
 
-from corpus.case import CASES, FLOAT, Watched, all_text, kept_sources, load, matches, truth, watch
+from corpus.case import CASES, FLOAT, Watched, all_text, kept_sources, load, matches, run_of, truth, watch
+from leakscope.findings.judge import judge
 
 load()
 NATIVE = [name for name, case in CASES.items() if case.rule == "native-hold"]
@@ -122,6 +123,25 @@ def test_the_bytes_are_those_that_really_stay(name: str, leaks: Callable[[str], 
 @pytest.mark.parametrize("name", list(CASES))
 def test_the_clean_variant_is_no_leak(name: str, clean: Watched) -> None:
     assert [all_text(f) for f in clean.of(name) if f.severity == "leak"] == []
+
+
+PLAIN = ("native-hold", "step-growth", "view-hold")
+"""Rules of what somebody may keep on purpose: by its size a leak or a note."""
+
+
+def test_what_nobody_intends_is_a_leak_beside_any_memory(leaks: Callable[[str], Watched]) -> None:
+    seen = leaks("GrowingList")
+    small = judge(run_of(seen.looks, 10, min_bytes=None, memory=1 << 50))
+    for finding in small.findings:
+        about = seen.about(finding)
+        if about and CASES[next(iter(about))].rule not in PLAIN:
+            assert finding.severity == "leak", all_text(finding)
+    assert {finding.rule for finding in small.findings if finding.severity != "leak"} <= set(PLAIN)
+
+
+def test_without_a_threshold_the_clean_variants_stay_clean(clean: Watched) -> None:
+    found = judge(run_of(clean.looks, 10, min_bytes=None, memory=1 << 30))
+    assert [all_text(f) for f in found.findings if f.severity == "leak"] == []
 
 
 def test_the_verdicts(clean: Watched, leaks: Callable[[str], Watched]) -> None:
