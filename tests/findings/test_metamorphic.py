@@ -1,0 +1,125 @@
+"""What must not change a finding: another leak beside it, its own size where it is unintended, the order of ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.heap_text import heap_from
+
+from leakscope.findings.judge import judge
+from leakscope.findings.model import Finding, Findings
+from leakscope.record.kinds import EndKind, Occasion
+from leakscope.record.model import Ended, Look, Rank, Run, Step
+from leakscope.record.rows.host import MemoryThere
+
+STEPS = (3, 5, 7, 9)
+MEMORY = 24 << 30
+UNINTENDED = ("graphs", "cycles", "hooks")
+PLAIN = ("tensors", "values")
+
+
+@dataclass(frozen=True)
+class Leak:
+    """One thing of a kind that is kept at each step, of so many bytes."""
+
+    kind: str
+    name: str
+    size: int
+
+    def text(self, step: int) -> str:
+        return "".join(self._item(k) for k in range(step))
+
+    def _item(self, k: int) -> str:
+        name, size = self.name, self.size
+        tensor, memory = f"{name}_{k}", f"storage {name}_{k} {size}"
+        kept = f"module train -> .{name} -> list {name}\nlist {name} -> [{k}] -> tensor {tensor}\n"
+        if self.kind == "tensors":
+            return f"{kept}tensor {tensor} -> storage -> {memory}\n"
+        if self.kind == "values":
+            return (
+                f"module train -> .{name} -> dict {name}\ndict {name} -> [{k}] -> tensor {tensor}\n"
+                f"tensor {tensor} -> storage -> {memory}\n"
+            )
+        if self.kind == "graphs":
+            return f"{kept}tensor {tensor} -> .grad_fn -> node {tensor}\nnode {tensor} -> saved self -> {memory}\n"
+        if self.kind == "hooks":
+            return (
+                f"module train -> .{name} -> object {name}\nobject {name} -> ._forward_hooks -> dict {name}\n"
+                f"dict {name} -> [{k}] -> function {name}#{k}\nfunction {name}#{k} -> closure out -> tensor {tensor}\n"
+                f"tensor {tensor} -> storage -> {memory}\n"
+            )
+        return (
+            f"object {name}#{k} freed=1 -> .me -> object {name}#{k}\n"
+            f"object {name}#{k} -> .kept -> tensor {tensor} freed=1\n"
+            f"tensor {tensor} -> storage -> {memory} freed=1\n"
+        )
+
+
+def rank_of(leaks: Sequence[Leak], number: int = 0) -> Rank:
+    looks = tuple(
+        Look(step, Occasion.STEP, heap_from("".join(leak.text(step) for leak in leaks)), None, 0) for step in STEPS
+    )
+    steps = tuple(Step(k, 0.1, None, None) for k in range(1, STEPS[-1] + 1))
+    ended = Ended(EndKind.FINISHED, 0, STEPS[-1])
+    return Rank(number, steps, looks, ended, host_memory=(MemoryThere("the host's memory", MEMORY),))
+
+
+def judged(*ranks: Rank) -> Findings:
+    return judge(Run(("train.py",), ranks, len(ranks), "cpu", "2.13.0", "0"))
+
+
+def told(findings: Findings) -> Mapping[str, tuple[object, ...]]:
+    """What is said of each leak, by its fingerprint."""
+    return {f.fingerprint: _of(f) for f in findings.findings if f.severity == "leak"}
+
+
+def _of(f: Finding) -> tuple[object, ...]:
+    cut = None if f.cut is None else (f.cut.written, f.cut.also, f.cut.frees_bytes)
+    return f.rule, f.subject, cut, f.retained_bytes, round(f.bytes_per_step), f.count
+
+
+def leaks(kinds: Sequence[str], least: int) -> st.SearchStrategy[list[Leak]]:
+    """One to three leaks of different names and sizes."""
+    one = st.tuples(st.sampled_from(kinds), st.integers(least, 50 * least))
+    several = st.lists(one, min_size=1, max_size=3)
+    return several.map(lambda some: [Leak(kind, f"own{k}", size) for k, (kind, size) in enumerate(some)])
+
+
+@settings(max_examples=40, deadline=None)
+@given(leaks((*UNINTENDED, *PLAIN), 64 << 10), st.sampled_from((*UNINTENDED, *PLAIN)))
+def test_a_leak_ten_times_as_large_beside_it_hides_none(some: list[Leak], kind: str) -> None:
+    alone = told(judged(rank_of(some)))
+    largest = max(leak.size for leak in some)
+    beside = told(judged(rank_of([*some, Leak(kind, "beside", 10 * largest)])))
+    assert alone and all(beside.get(name) == what for name, what in alone.items())
+    assert len(beside) == len(alone) + 1
+
+
+@settings(max_examples=20, deadline=None)
+@given(leaks(UNINTENDED, 40_000))
+def test_a_hundredth_of_the_size_is_the_same_verdict(some: list[Leak]) -> None:
+    large = told(judged(rank_of(some)))
+    small = told(judged(rank_of([Leak(leak.kind, leak.name, leak.size // 100) for leak in some])))
+    assert {name: (rule, subject) for name, (rule, subject, *_) in large.items()} == {
+        name: (rule, subject) for name, (rule, subject, *_) in small.items()
+    }
+
+
+@settings(max_examples=20, deadline=None)
+@given(leaks((*UNINTENDED, *PLAIN), 64 << 10), leaks((*UNINTENDED, *PLAIN), 64 << 10))
+def test_the_order_of_ranks_changes_nothing(some: list[Leak], others: list[Leak]) -> None:
+    one = judged(rank_of(some, 0), rank_of(others, 1))
+    other = judged(rank_of(others, 0), rank_of(some, 1))
+    assert told(one) == told(other)
+    assert [one.ranks[k].verdict for k in (0, 1)] == [other.ranks[k].verdict for k in (1, 0)]
+
+
+@settings(max_examples=20, deadline=None)
+@given(leaks((*UNINTENDED, *PLAIN), 64 << 10))
+def test_a_leak_on_two_ranks_is_one_finding_of_twice_the_bytes(some: list[Leak]) -> None:
+    one, two = told(judged(rank_of(some))), told(judged(rank_of(some, 0), rank_of(some, 1)))
+    assert one.keys() == two.keys()
+    assert all(two[name][3] == 2 * one[name][3] for name in one)  # type: ignore[operator]
