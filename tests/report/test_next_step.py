@@ -7,13 +7,16 @@ from dataclasses import replace
 import pytest
 from support.examples import clean, cycle_finding, growth_finding
 
-from leakscope.findings.facts import Facts, Said
+from leakscope.findings.facts import Bounded, CameToRest, Facts, Said
 from leakscope.findings.kinds import RuleName, Severity
 from leakscope.findings.model import Cut, CutReference, Finding, Sighting, Suggestion
 from leakscope.findings.rules.frame_hold import CallsFacts
 from leakscope.findings.rules.tensor_cycle import Closing, CycleFacts, InLibrary, MadeClass
-from leakscope.report.wording import first_cut, line_to_edit, no_cut_text
+from leakscope.report.text.lines import laid_out
+from leakscope.report.text.verdict import verdict_lines
+from leakscope.report.wording import first_cut, growing_text, headline, line_to_edit, no_cut_text
 from leakscope.report.wording.verdict.next_step import next_text
+from leakscope.verdict import Verdict
 
 PYTREE = "<torch/utils/_pytree.py>:1471"
 FLATTEN = InLibrary("torch", "tree_flatten", "function step.<locals>.<lambda>", "train.py:28", "batch")
@@ -87,6 +90,23 @@ def test_of_what_grows_too_little_the_most_is_named_with_what_would_end_it() -> 
     assert next_text(run, both).endswith("there would end it; all that is listed below grows by 1.00 KiB a step.")
     longer = replace(small, suggestion=Suggestion("train.py:28", "a()", "b = a()\nb.remove()"))
     assert next_text(run, replace(quiet, findings=(longer,))) == f"{keeps}."
+
+
+def test_a_clean_verdict_names_what_goes_on_growing_in_its_own_line() -> None:
+    run, findings = clean()
+    small = replace(growth_finding(), severity=Severity.NOTE, bytes_per_step=24.0)
+    for shown, grows in (
+        ((small,), True),
+        ((replace(small, settled_by=Bounded(3, 10, 1000)),), True),
+        ((replace(small, settled_by=CameToRest(9)),), False),
+        ((), False),
+    ):
+        found = replace(findings, findings=shown)
+        said = growing_text(run, found)
+        assert bool(said) == grows
+        (verdict, *_) = [line for line in laid_out(verdict_lines(run, found), 1000) if line.startswith("Verdict")]
+        assert said[:40] in verdict and said in headline(run, found)
+    assert growing_text(run, replace(findings, findings=(small,), verdict=Verdict.INCONCLUSIVE)) == ""
 
 
 def test_what_the_first_cut_mends_as_well_is_no_other_leak() -> None:
