@@ -18,7 +18,7 @@ from leakscope.errors import LeakscopeError, Unreadable
 from leakscope.files import read_json, read_regular
 from leakscope.options import Options
 from leakscope.record.suppression import Suppression, known_before, suppressions_in
-from leakscope.units import bytes_text, parse_bytes
+from leakscope.units import bytes_text, parse_bytes, parse_share
 
 if TYPE_CHECKING:
     from leakscope.findings.model import Findings
@@ -161,19 +161,14 @@ class Size(click.ParamType):  # type: ignore[type-arg]
             self.fail(str(error), param, ctx)
 
 
-class Percent(click.ParamType):  # type: ignore[type-arg]
-    """`2%` or `2`, as the share 0.02."""
+class Share(click.ParamType):  # type: ignore[type-arg]
+    """`2%` or `0.02`, as a share between 0 and 1."""
 
-    name = "percent"
+    name = "share"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """The share, between 0 and 1."""
-        if isinstance(value, float):
-            return value
+        """The share."""
         try:
-            share = float(str(value).rstrip("% ")) / 100
-        except ValueError:
-            share = -1.0
-        if not 0 <= share <= 1:
-            self.fail(f"{value!r} is no percentage between 0% and 100%", param, ctx)
-        return share
+            return parse_share(value)
+        except ValueError as error:
+            self.fail(str(error), param, ctx)

@@ -40,7 +40,13 @@ class Options:
     warmup: Annotated[int, Option("Steps not judged (2).", metavar="N", unit="steps", least=0)] = 2
     budget: Annotated[
         float,
-        Option("Share of the run's time that looking may take (2%).", metavar="PERCENT", unit="share", least=0, most=1),
+        Option(
+            "Share of the run's time that looking may take (2%), as 2% or 0.02.",
+            metavar="SHARE",
+            unit="share",
+            least=0,
+            most=1,
+        ),
     ] = 0.02
     min_bytes: Annotated[
         int,
