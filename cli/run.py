@@ -23,6 +23,7 @@ from leakscope_cli.targets import RUNS, check_module, check_script, join_folder
 from leakscope_cli.telling import note, tell
 
 from leakscope.errors import LeakscopeError, check_python
+from leakscope.findings.kinds import Returned
 from leakscope.options import Options
 from leakscope.report.formats import format_named
 
@@ -80,8 +81,8 @@ class _Known(NamedTuple):
     baseline: tuple[Suppression, ...]
 
 
-def record_and_report(options: Options, outside: Outside | None = None) -> int:
-    """Launch, judge, write the report, print it; returns the exit status.
+def record_and_report(options: Options, outside: Outside | None = None, returned: Returned = Returned.OWN) -> int:
+    """Launch, judge, write the report, print it; returns the exit status, which is `returned` by the command or not.
 
     Raises LeakscopeError where that cannot be done.
     """
@@ -115,7 +116,7 @@ def record_and_report(options: Options, outside: Outside | None = None) -> int:
             _report(options, known, asked, outcome, inside=True)
         if outside is not None or options.node_rank > 0:
             return outcome.status
-        return _report(options, known, asked, outcome)
+        return _report(options, known, asked, outcome, returned=returned)
     finally:
         forget(outcome.elsewhere)
 
@@ -145,7 +146,14 @@ def _failure_text(options: Options, outcome: Outcome) -> str:
     return f"{who} failed with status {outcome.status}{': ' + outcome.error if outcome.error else ''}{log}"
 
 
-def _report(options: Options, known: _Known, asked: Sequence[Asked], outcome: Outcome, inside: bool = False) -> int:
+def _report(
+    options: Options,
+    known: _Known,
+    asked: Sequence[Asked],
+    outcome: Outcome,
+    inside: bool = False,
+    returned: Returned = Returned.OWN,
+) -> int:
     """Judge, write findings.json and report.html, print; returns the exit status, a failed script's own first.
 
     `inside` a job of another launcher, that gets the script's status whatever is found, the verdict says so.
@@ -159,9 +167,14 @@ def _report(options: Options, known: _Known, asked: Sequence[Asked], outcome: Ou
             options.leak_exit_code,
             options.ignore_library,
             options.fail_on_avoidable,
+            options.fail_on_inconclusive,
         )
         recorded = replace(recorded, folder=str(options.folder))
-        findings = replace(findings, exit_status=outcome.status or (0 if inside else findings.exit_status))
+        findings = replace(
+            findings,
+            exit_status=outcome.status or (0 if inside else findings.exit_status),
+            returned=Returned.SCRIPTS if inside else returned,
+        )
         unwritable = _write(recorded, findings, options.folder) or outcome.unwritable
         told = _told(asked, recorded, findings)
     except (MemoryError, ImportError, OSError, LeakscopeError) as error:

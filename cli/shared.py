@@ -71,10 +71,13 @@ def read_and_judge(
     leak_exit_code: int = Options.leak_exit_code,
     ignore_library: bool = False,
     fail_on_avoidable: int | None = None,
+    fail_on_inconclusive: bool = False,
+    min_bytes: int | None = None,
 ) -> tuple[Run, Findings]:
     """The run recorded in a folder, and what is wrong with it; what is not asked for here is as the run was told.
 
-    `suppress` and `baseline`, each where it is not None, stand in place of those that were kept with the run.
+    `suppress`, `baseline` and `min_bytes`, each where it is not None, stand in place of those that were kept with the
+    run.
 
     Raises LeakscopeError where it is no run, or where there is no room to judge it.
     """
@@ -83,7 +86,10 @@ def read_and_judge(
     from leakscope.record.ranks.each_rank import read_each
     from leakscope.record.reading import open_run
 
-    run, ranks = read_each(open_run(folder, snapshots=True), judge_rank)
+    opened = open_run(folder, snapshots=True)
+    if min_bytes is not None:
+        opened = replace(opened, run=replace(opened.run, min_bytes=min_bytes))
+    run, ranks = read_each(opened, judge_rank)
     kept = [[one for one in run.suppressions if one.is_baseline is of_run] for of_run in (False, True)]
     known = (kept[0] if suppress is None else suppress, kept[1] if baseline is None else baseline)
     run = replace(run, suppressions=(*known[0], *known[1]))
@@ -94,6 +100,7 @@ def read_and_judge(
         leak_exit_code=leak_exit_code,
         ignore_library=ignore_library or run.options.get("ignore_library") is True,
         fail_on_avoidable=told if fail_on_avoidable is None and type(told) is int else fail_on_avoidable,
+        fail_on_inconclusive=fail_on_inconclusive or run.options.get("fail_on_inconclusive") is True,
     )
 
 

@@ -95,6 +95,9 @@ class Options:
             least=0,
         ),
     ] = None
+    fail_on_inconclusive: Annotated[
+        bool, Option("Exit status 2 where the run could not be judged, as after too few steps.")
+    ] = False
     ignore_library: Annotated[bool, Option("What a library leaks is told, but is no leak of this run.")] = False
     baseline: Annotated[
         Path | None, Option("An earlier run, or its findings.json: what it has told decides nothing.", metavar="FILE")

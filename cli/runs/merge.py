@@ -27,6 +27,7 @@ _AS = "How to tell it (text), again and again, as of report; one without a FILE 
 @click.option("--as", "formats", multiple=True, metavar=OFFERED["formats"].metavar, help=_AS)
 @click.option("--leak-exit-code", type=int, default=Options.leak_exit_code, metavar="N", help="As of run (23).")
 @click.option("--fail-on-avoidable", type=Size(), metavar="SIZE", help=OFFERED["fail_on_avoidable"].help)
+@click.option("--fail-on-inconclusive", is_flag=True, help=OFFERED["fail_on_inconclusive"].help)
 @click.option("--baseline", type=click.Path(path_type=Path), metavar="FILE", help=OFFERED["baseline"].help)
 @click.option("--suppress", type=click.Path(path_type=Path), metavar="FILE", help="File of what is known, as of run.")
 @click.option("--ignore-library", is_flag=True, help=OFFERED["ignore_library"].help)
@@ -63,7 +64,13 @@ def merge(
     if others:
         note(others)
     run, findings = read_and_judge(
-        output, suppress, baseline, leak_exit_code, how["ignore_library"], how["fail_on_avoidable"]
+        output,
+        suppress,
+        baseline,
+        leak_exit_code,
+        how["ignore_library"],
+        how["fail_on_avoidable"],
+        how["fail_on_inconclusive"],
     )
     run = replace(run, folder=str(output))
     write(run, findings, output)

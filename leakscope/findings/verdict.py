@@ -49,7 +49,7 @@ def verdict_of(
     """(verdict, why); `apart` is what is known already, `open_cases` are what grew, as the user would write it, where
     it cannot be told whether it is a leak; `garbage` the bytes that waited for gc at the last looks.
     """
-    leaks = [f for f in shown if f.severity == Severity.LEAK]
+    leaks = [f for f in shown if f.is_leak]
     if leaks:
         return Verdict.LEAKS, Why(
             reason=Reason.LEAKS,
@@ -88,7 +88,7 @@ def verdict_of(
 
 def _suppressed(apart: Sequence[Finding], grown: Grown | None) -> Why | None:
     """The leaks that are known already; None where there are none."""
-    leaks = [f for f in apart if f.severity == Severity.LEAK]
+    leaks = [f for f in apart if f.is_leak]
     sources = dict.fromkeys(f.suppressed_by.source for f in leaks if f.suppressed_by is not None)
     if not leaks:
         return None

@@ -121,7 +121,7 @@ class Why:
     was killed or hung the looks.
     """
     bytes: int = 0
-    """What the leaks hold."""
+    """What the leaks hold; of a block without any, what libraries left."""
     bytes_per_step: float = 0.0
     rank: int = 0
     """The rank that was killed or hung, whose recording ended, or whose files are damaged."""

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from leakscope.findings.kinds import Severity
 from leakscope.findings.memory.oom import ranks_out_of_memory
 from leakscope.findings.model import Findings
 from leakscope.record.model import Run
 from leakscope.report.wording.ended import failure_text, is_hung
 from leakscope.report.wording.numbers import listed_numbers, plural
 from leakscope.report.wording.sections import leaks, so_far_text
+from leakscope.units import bytes_text
 from leakscope.verdict import Verdict
 
 
@@ -26,11 +26,13 @@ def _headline(run: Run, findings: Findings) -> str:
     if findings.verdict == Verdict.LEAKS:
         return "Leaks"
     if findings.verdict == Verdict.CLEAN:
-        return "No new leak" if leaks_known(findings) else "No leak"
+        over = findings.avoidable_over
+        but = "" if over is None else f", but {bytes_text(over)} avoidable: more than allowed"
+        return f"{'No new leak' if leaks_known(findings) else 'No leak'}{but}"
     ended = "Hung" if any(is_hung(rank) for rank in run.ranks) else failure_text(run)[0]
     return f"{ended}: cannot tell whether it leaks" if ended else "Cannot tell whether it leaks"
 
 
 def leaks_known(findings: Findings) -> bool:
     """Whether it leaks in a way that is known."""
-    return any(finding.severity == Severity.LEAK for finding in findings.suppressed)
+    return any(finding.is_leak for finding in findings.suppressed)
