@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 from leakscope_cli.asked_formats import asked_formats, check_writable, for_stdout, on_stdout, write_files
-from leakscope_cli.shared import Size, baseline_of, read_and_judge, suppressions_of
+from leakscope_cli.shared import Policy, Size, baseline_of, read_and_judge, suppressions_of
 from leakscope_cli.telling import note, tell_or_fail
 
 from leakscope.errors import LeakscopeError
@@ -56,22 +56,16 @@ def merge(
     if wrong:
         raise LeakscopeError(f"--leak-exit-code {wrong}")
     asked = asked_formats(formats)
-    suppress = None if how["suppress"] is None else suppressions_of(how["suppress"])
-    baseline = None if how["baseline"] is None else baseline_of(how["baseline"])
+    known = {
+        "suppress": None if how["suppress"] is None else suppressions_of(how["suppress"]),
+        "baseline": None if how["baseline"] is None else baseline_of(how["baseline"]),
+    }
     check_writable(asked, made_later=output)
     merge_parts(folders, output, force)
     others = who_else_may_enter(output)
     if others:
         note(others)
-    run, findings = read_and_judge(
-        output,
-        suppress,
-        baseline,
-        leak_exit_code,
-        how["ignore_library"],
-        how["fail_on_avoidable"],
-        how["fail_on_inconclusive"],
-    )
+    run, findings = read_and_judge(output, Policy(**{**how, **known}, leak_exit_code=leak_exit_code))
     run = replace(run, folder=str(output))
     write(run, findings, output)
     failed = write_files(asked, run, findings, quiet=True)

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 from leakscope_cli.asked_formats import TEXT, Asked, asked_formats, check_writable, for_stdout, on_stdout, write_files
-from leakscope_cli.shared import Size, baseline_of, read_and_judge, suppressions_of
+from leakscope_cli.first_mistakes import check_run_folder
+from leakscope_cli.shared import Policy, Size, baseline_of, read_and_judge, suppressions_of
 from leakscope_cli.targets import newest_run
 from leakscope_cli.telling import note, tell_or_fail
 
@@ -86,16 +87,13 @@ def report(
     if folder is None:
         folder = newest_run()
         note(f"the newest run is {folder}")
-    run, findings = read_and_judge(
-        folder,
-        None if how["suppress"] is None else suppressions_of(how["suppress"]),
-        None if how["baseline"] is None else baseline_of(how["baseline"]),
-        Options.leak_exit_code if leak_exit_code is None else leak_exit_code,
-        ignore_library=how["ignore_library"],
-        fail_on_avoidable=how["fail_on_avoidable"],
-        fail_on_inconclusive=how["fail_on_inconclusive"],
-        min_bytes=how["min_bytes"],
-    )
+    check_run_folder(folder, "report")
+    code = Options.leak_exit_code if leak_exit_code is None else leak_exit_code
+    known = {
+        "suppress": None if how["suppress"] is None else suppressions_of(how["suppress"]),
+        "baseline": None if how["baseline"] is None else baseline_of(how["baseline"]),
+    }
+    run, findings = read_and_judge(folder, Policy(**{**how, **known}, leak_exit_code=code))
     asks = how["fail_on_inconclusive"] if findings.unjudged_fails else leak_exit_code is not None
     status = findings.exit_status if asks else 0
     findings = replace(findings, returned=Returned.OWN if status == findings.exit_status else Returned.NOT)
