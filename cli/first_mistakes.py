@@ -6,25 +6,26 @@ import os
 import re
 import shlex
 import shutil
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from difflib import get_close_matches
 from pathlib import Path
 
 import click
+from leakscope_cli.telling import note
 
 from leakscope.errors import LeakscopeError
 
 _PYTHON = re.compile(r"(python|pypy)w?(\d+(\.\d+)*)?t?(\.exe)?")
 _ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=.*")
-_TORCHRUN = ("torchrun", "torch.distributed.run", "torch.distributed.launch")
-_WITH_NO_PYTHON = {"accelerate": "--no_python", "accelerate.commands.launch": "--no_python", "deepspeed": "--no_python"}
-"""Launchers that start Python scripts themselves, and their option for starting a program instead."""
-_LAUNCHERS = (*_TORCHRUN, *_WITH_NO_PYTHON, "mpirun", "mpiexec", "srun", "horovodrun", "jsrun", "prun")
+_MODULES = {"torchrun": "torch.distributed.run", "accelerate launch": "accelerate.commands.launch"}
+"""Launchers to the modules that they run: leakscope follows the ranks that those start."""
+_NO_PYTHON = {"deepspeed": ["--no_python"]}
+"""Launchers that start Python scripts only, and their option for starting a program instead."""
+_LAUNCHERS = (*_NO_PYTHON, "mpirun", "mpiexec", "srun", "horovodrun", "jsrun", "prun")
 _WRAPPERS = ("uv", "poetry", "pipenv", "conda", "pixi", "hatch", "rye", "sudo", "env", "nohup", "numactl", "xvfb-run")
 """Programs that are often put before python; of others it is asked whether the shell would find them."""
-_FLAGS_OF_TORCHRUN = ("standalone", "m", "module", "no-python", "run-path", "h", "help")
-"""Options of torchrun's that take no value (torch/distributed/run.py)."""
 _SHELLS = ("bash", "sh", "zsh", "dash", "fish", "ksh")
 _PROGRAM = re.compile(rb"\x7fELF|\xcf\xfa\xed\xfe|\xca\xfe\xba\xbe|MZ|#!(?!.*python)")
 """How a program begins that is no Python script: a binary of Linux, macOS or Windows, or a script of a shell."""
@@ -46,7 +47,7 @@ _MEANT = {
 
 
 def script_named(words: Sequence[str], ours: Sequence[str]) -> list[str]:
-    """The words of a script, or of `-m` and a module, without a Python interpreter before it.
+    """The words of a script, or of `-m` and a module, without a Python interpreter before it; torchrun as its module.
 
     `ours` are the options of leakscope's that came before.
 
@@ -55,12 +56,14 @@ def script_named(words: Sequence[str], ours: Sequence[str]) -> list[str]:
 
     """
     first, rest = words[0], list(words[1:])
-    if _name(first) in _LAUNCHERS and not os.path.isfile(first):
+    for launcher, module in _MODULES.items():
+        typed = launcher.split()
+        if [_name(first), *rest[: len(typed) - 1]] == typed and not os.path.isfile(f"{first}.py"):
+            return ["-m", module, *rest[len(typed) - 1 :]]
+    if _name(first) in _LAUNCHERS and not first.endswith(".py"):
         raise click.UsageError(_for_launcher(_name(first), rest, ours, words))
     if _is_interpreter(first):
         return _without_interpreter(words, ours)
-    if first == "-m" and rest and rest[0] in _LAUNCHERS:
-        raise click.UsageError(_for_launcher(rest[0], rest[1:], ours, words))
     if _ASSIGNMENT.fullmatch(first) and not os.path.exists(first):
         raise click.UsageError(f"variables stand before leakscope: {_write(_within(words, ours))}")
     if first != "-m" and not os.path.exists(first) and _is_program(first):
@@ -100,6 +103,8 @@ def _without_interpreter(words: Sequence[str], ours: Sequence[str]) -> list[str]
     if flags:
         command = [words[0], *flags, "-m", "leakscope", "run", *ours, *rest]
         raise click.UsageError(f"flags of python stand before leakscope: {_write(command)}")
+    if os.sep in words[0] and os.path.dirname(os.path.abspath(words[0])) != os.path.dirname(sys.executable):
+        note(f"the script runs under {sys.executable}; for another: {words[0]} -m leakscope run")
     return script_named(rest, ours)
 
 
@@ -128,10 +133,7 @@ def _within(words: Sequence[str], ours: Sequence[str]) -> list[str]:
 
 
 def _for_launcher(name: str, rest: list[str], ours: Sequence[str], words: Sequence[str]) -> str:
-    """What to write instead of `leakscope run torchrun ...` and the like."""
-    if name in _TORCHRUN:
-        instead = _write(_as_torchrun(rest, ours))
-        return f"the ranks are started by leakscope itself, through torchrun's launcher; {instead}"
+    """What to write instead of `leakscope run mpirun ...` and the like."""
     place = _scripts_place(rest)
     shared = () if {"-o", "--output"} & {*ours} else ("-o", "FOLDER")
     if place is None:
@@ -140,37 +142,16 @@ def _for_launcher(name: str, rest: list[str], ours: Sequence[str], words: Sequen
     script = rest[place:]
     with suppress(click.UsageError):
         script = script_named(script, ours)
-    program = [_WITH_NO_PYTHON[name]] if name in _WITH_NO_PYTHON else []
-    before = [*words[: len(words) - len(rest)], *rest[:place], *program]
+    before = [*words[: len(words) - len(rest)], *rest[:place], *_NO_PYTHON.get(name, ())]
     command = [*before, "leakscope", "run", *ours, *shared, *script]
     return f"{name} starts the ranks, so leakscope stands behind it: {_write(command)}"
-
-
-def _as_torchrun(words: list[str], ours: Sequence[str]) -> list[str]:
-    """`leakscope run` with what torchrun was told."""
-    told, rest = dict[str, str](), list(words)
-    while rest and rest[0].startswith("-"):
-        name, has_value, value = rest.pop(0).partition("=")
-        name = name.lstrip("-").replace("_", "-")
-        flag = has_value or name in _FLAGS_OF_TORCHRUN or not rest
-        told[name] = value if flag else rest.pop(0)
-    command = ["leakscope", "run", *ours]
-    ranks, machines = (told.get(name, "1") for name in ("nproc-per-node", "nnodes"))
-    if ranks != "1":
-        command += ["--ranks", ranks if ranks.isdigit() else "N"]
-    if machines not in ("1", "1:1"):
-        address = told.get("rdzv-endpoint", f"{told.get('master-addr', 'HOST')}:{told.get('master-port', '29500')}")
-        command += ["--nnodes", machines if machines.isdigit() else "N", "--node-rank", told.get("node-rank", "0")]
-        command += ["--rdzv-endpoint", address, *(["--rdzv-id", told["rdzv-id"]] if "rdzv-id" in told else [])]
-    module = ["-m"] if {"m", "module"} & told.keys() else []
-    return [*command, *module, *(rest or ["train.py"])]
 
 
 def for_unknown_command(words: Sequence[str], commands: Sequence[str]) -> str:
     """What to write instead of `leakscope train.py`, `leakscope raport`."""
     name = words[0]
     runs = os.path.exists(name) or name.endswith((".py", ".ipynb", ".sh")) or _is_interpreter(name)
-    if runs or _name(name) in _LAUNCHERS or _ASSIGNMENT.fullmatch(name):
+    if runs or _name(name) in (*_LAUNCHERS, "torchrun", "accelerate") or _ASSIGNMENT.fullmatch(name):
         if (Path(name) / "run.json").is_file():
             return f"{name} is the folder of a run; {_write(['leakscope', 'report', *words])}"
         return f"{name} is no command of leakscope; {_write(['leakscope', 'run', *words])}"
