@@ -67,9 +67,13 @@ def run(ctx: click.Context, /, words: Sequence[str], **typed: Any) -> None:
     from leakscope.launch import outside_launcher
 
     options = options_of(words, typed)
-    check_module(options.module) if options.module else check_script(options.script, options.step_function is not None)
-    if options.step_function is not None and options.script:
-        _check_step_function(options.script, options.step_function)
+    script = options.script
+    if options.module:
+        script = check_module(options.module)
+    else:
+        check_script(script, options.step_function is not None)
+    if options.step_function is not None and script:
+        _check_step_function(script, options.step_function)
     astray = _astray(ctx, options)
     outside = None if typed["ranks"] is not None else outside_launcher(os.environ)
     if typed["folder"] is None:

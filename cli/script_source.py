@@ -8,7 +8,6 @@ import tokenize
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
-from difflib import get_close_matches
 from enum import Enum
 from importlib.machinery import PathFinder
 from pathlib import Path
@@ -133,12 +132,20 @@ class Functions:
     """As `--step-function` takes them: `train_step`, `Trainer.training_step`."""
     imported: frozenset[str]
     """First names that come from elsewhere."""
+    assigned: frozenset[str]
+    """Names that something else is bound to."""
     is_all: bool
     """Nothing defines names in a way that the source does not show."""
+
+    def defines(self, name: str) -> bool:
+        """Whether the source binds a name, be it a class or a function, an import or an assignment."""
+        return name in self.imported | self.assigned or any(name in has.split(".") for has in self.names)
 
 
 def functions_of(script: Path) -> Functions | None:
     """What is defined in a script, at whatever depth; None where its source cannot be read."""
+    from leakscope.findings.source.functions import functions_in
+
     tree = _tree(script)
     if tree is None:
         return None
@@ -154,40 +161,32 @@ def functions_of(script: Path) -> Functions | None:
         if isinstance(node, (ast.Import, ast.ImportFrom))
         for alias in node.names
     )
-    return Functions(tuple(dict.fromkeys(_defined(tree, ()))), frozenset(imported), not hidden)
-
-
-def _defined(tree: ast.AST, above: tuple[str, ...]) -> Iterator[str]:
-    for node in ast.iter_child_nodes(tree):
-        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
-            if not isinstance(node, ast.ClassDef):
-                yield ".".join((*above, node.name))
-            yield from _defined(node, (*above, node.name))
-        else:
-            yield from _defined(node, above)
+    assigned = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+    assigned |= {node.name for node in ast.walk(tree) if isinstance(node, ast.ClassDef)}
+    names = tuple(dict.fromkeys(functions_in(tree)))
+    return Functions(names, frozenset(imported), frozenset(assigned), not hidden and "__getattr__" not in names)
 
 
 def missing_step_function(script: Path, name: str, folders: list[str]) -> str:
     """Why no function of this name can be found, with names that are like it; "" where it may be there.
 
-    A name is missing for certain only where the script neither defines nor imports it, has no other way to define it,
-    and its first part is no module that could be imported.
+    A name is missing for certain only where the script neither defines nor imports it and has no other way to define
+    it, and where its first part is either no module that could be imported or one whose source says the same.
     """
+    from leakscope.findings.source.functions import like
+
     found = functions_of(script)
     if found is None or not found.is_all:
         return ""
     parts = name.split(".")
-    if any(has.split(".")[-len(parts) :] == parts for has in found.names):
+    if parts[0] in found.imported or any(has.split(".")[-len(parts) :] == parts for has in found.names):
         return ""
-    if parts[0] in found.imported or (len(parts) > 1 and PathFinder.find_spec(parts[0], folders) is not None):
-        return ""
-    near = near_names(name, found.names)
-    return f"{script} has no function {name}, nor does it import one{f'; did you mean {near}?' if near else ''}"
-
-
-def near_names(name: str, names: tuple[str, ...]) -> str:
-    """`train_step or Trainer.train_step`: at most three names that are like this one; "" where none is."""
-    close = get_close_matches(name, names, 3, cutoff=0.5)
-    last = name.rpartition(".")[2]
-    close += [has for has in names if has.rpartition(".")[2] == last or last.endswith(has) or has.endswith(f".{last}")]
-    return " or ".join(list(dict.fromkeys(close))[:3])
+    names, where = found.names, str(script)
+    spec = PathFinder.find_spec(parts[0], folders) if len(parts) > 1 else None
+    if spec is not None:
+        module = functions_of(Path(spec.origin)) if spec.origin and spec.origin.endswith(".py") else None
+        if module is None or not module.is_all or spec.submodule_search_locations or module.defines(parts[1]):
+            return ""
+        names, where = tuple(f"{parts[0]}.{has}" for has in module.names), spec.origin or ""
+    near = " or ".join(like(name, names))
+    return f"{where} has no function {name}, nor does it import one{f'; did you mean {near}?' if near else ''}"

@@ -109,8 +109,11 @@ def _check_main_in(path: str) -> None:
         raise LeakscopeError(f"there is no __main__.py in {path}; name the script to run{such}")
 
 
-def check_module(name: str) -> None:
-    """Raises LeakscopeError unless the module can be found; imports nothing."""
+def check_module(name: str) -> str:
+    """The file of the module's source, "" where it has none; imports nothing.
+
+    Raises LeakscopeError unless the module can be found.
+    """
     places: Sequence[str] | None = [*_working_directory(), *sys.path]
     for part in range(1, name.count(".") + 2):
         spec = PathFinder.find_spec(".".join(name.split(".")[:part]), places)
@@ -118,8 +121,11 @@ def check_module(name: str) -> None:
             instead = f"; write -m {name[: -len('.py')]}" if name.endswith(".py") else ""
             raise LeakscopeError(f"there is no module {name}{instead}")
         places = spec.submodule_search_locations or ()
-    if places and PathFinder.find_spec(f"{name}.__main__", places) is None:
-        raise LeakscopeError(f"{name} is a package without __main__; name the module to run")
+    if places:
+        spec = PathFinder.find_spec(f"{name}.__main__", places)
+        if spec is None:
+            raise LeakscopeError(f"{name} is a package without __main__; name the module to run")
+    return spec.origin if spec is not None and spec.origin and spec.origin.endswith(".py") else ""
 
 
 def _working_directory() -> list[str]:

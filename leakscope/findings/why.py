@@ -135,6 +135,8 @@ class Why:
     """What grew, as the user would write it; the function whose returns should have ended steps; what ended the
     recording; damaged files; the files that say what is known.
     """
+    near: tuple[str, ...] = ()
+    """Functions of the script whose names are like that of one that is not there."""
     notes: int = 0
     """Notes beside known leaks."""
     processes: tuple[StartedProcess, ...] = ()

@@ -83,6 +83,7 @@ ANSWERED = {
     "run package": "`leakscope run package/main.py`",
     "run runs/one": "`leakscope report runs/one`",
     "run --step-function trainstep package/main.py": "did you mean train_step?",
+    "run --step-function trainstep -m package.main": "did you mean train_step?",
     "report runs/one/report.html": "`leakscope report runs/one`",
     "report runs/one/rank_0003": "`leakscope report runs/one --rank 3`",
     "report runs": "`leakscope report runs/one`",
@@ -188,6 +189,10 @@ def main():
         ("main.inner_step", False, ""),
         ("fit", False, ""),
         ("e.step", False, ""),
+        ("helper.train_step", False, ""),
+        ("helper.bound", False, ""),
+        ("helper.Loop.step", False, ""),
+        ("helper.trainstep", True, "helper.train_step"),
         ("torch.optim.SGD.step", False, ""),
         ("train_step", True, "Trainer.training_step"),
         ("Trainer.step", True, "Trainer.training_step"),
@@ -200,8 +205,10 @@ def test_a_step_function_is_refused_only_where_it_is_certainly_not_there(
 ) -> None:
     script = tmp_path / "train.py"
     script.write_text(SOURCE)
-    told = missing_step_function(script, name, sys.path)
+    (tmp_path / "helper.py").write_text("class Loop(list): ...\ndef train_step(): ...\nbound = train_step\n")
+    folders = [str(tmp_path), *sys.path]
+    told = missing_step_function(script, name, folders)
     assert bool(told) is missing and near in told
     for hidden in ("from loops import *\n", "exec('')\n", "globals()['x'] = 1\n"):
         script.write_text(SOURCE + hidden)
-        assert missing_step_function(script, name, sys.path) == ""
+        assert missing_step_function(script, name, folders) == ""
