@@ -37,6 +37,16 @@ class _Commands(click.Group):
         assert isinstance(command, click.Command)
         return command
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """As click's; what is no command is answered with what to write."""
+        if args and args[0] not in COMMANDS and not args[0].startswith("-"):
+            from leakscope_cli.first_mistakes import for_unknown_command
+
+            raise click.UsageError(for_unknown_command(args, list(COMMANDS)))
+        return super().resolve_command(ctx, args)
+
     def main(self, *args: Any, **extra: Any) -> Any:
         """As click's, with an end of its own kind: what could not be written is not tried again by Python."""
         from leakscope_cli.telling import have_streams, note, settle
@@ -54,8 +64,15 @@ class _Commands(click.Group):
         """Whatever a command cannot do is one sentence on stderr and exit status 2."""
         from leakscope_cli.shared import errors_as_sentences
 
-        with errors_as_sentences():
+        with errors_as_sentences(self):
             return super().invoke(ctx)
+
+    def make_context(self, *args: Any, **extra: Any) -> click.Context:
+        """As click's; a wrong option ahead of the command is one sentence too."""
+        from leakscope_cli.shared import usage_as_sentences
+
+        with usage_as_sentences(self):
+            return super().make_context(*args, **extra)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
         with formatter.section("Commands"):

@@ -11,6 +11,7 @@ from leakscope_cli.run import record_and_report
 from leakscope_cli.targets import RUNS
 from leakscope_cli.telling import note
 
+from leakscope.findings.kinds import Returned
 from leakscope.options import Options
 
 STEPS = 12
@@ -36,7 +37,8 @@ def demo(ctx: click.Context, output: Path | None, force: bool, quiet: bool) -> N
                 folder=folder,
                 force=force,
                 quiet=quiet,
-            )
+            ),
+            returned=Returned.NOT,
         )
     if status == Options.leak_exit_code:
         note("the planted leak was found")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import shlex
 import signal
 import sys
 from collections.abc import Sequence
@@ -17,12 +18,14 @@ import click
 from leakscope_cli.asked_formats import TEXT, Asked, asked_formats, check_writable, for_stdout, on_stdout, write_files
 from leakscope_cli.progress import progress
 from leakscope_cli.run_options import offered_options, options_of
-from leakscope_cli.script_words import RunCommand
-from leakscope_cli.shared import Impossible, baseline_of, check_room, read_and_judge, suppressions_of
+from leakscope_cli.script_source import Takes, missing_step_function, takes_arguments
+from leakscope_cli.script_words import TYPED, RunCommand
+from leakscope_cli.shared import Impossible, Policy, baseline_of, check_room, read_and_judge, suppressions_of
 from leakscope_cli.targets import RUNS, check_module, check_script, join_folder
 from leakscope_cli.telling import note, tell
 
 from leakscope.errors import LeakscopeError, check_python
+from leakscope.findings.kinds import Returned
 from leakscope.options import Options
 from leakscope.report.formats import format_named
 
@@ -32,12 +35,18 @@ if TYPE_CHECKING:
     from leakscope.record.model import Run
     from leakscope.record.suppression import Suppression
 
+_USAGE = 2
+"""Exit status of a script whose argparse refused what it was given."""
 _CTRL_C = 128 + signal.SIGINT
 """Exit status of a script that Ctrl-C ended."""
 _TERMINATED = 128 + signal.SIGTERM
 """Exit status of a script that SIGTERM ended."""
 
 
+_TO_FIRST_RESULT = 6
+"""Steps after warm-up by which three looks have mostly been taken, which growth is told from; as the README says."""
+_FEWEST = 3
+"""Steps after warm-up below which there cannot be three looks."""
 _KEPT = "the verdict is as above, but not all of it is kept there"
 
 
@@ -58,11 +67,53 @@ def run(ctx: click.Context, /, words: Sequence[str], **typed: Any) -> None:
     from leakscope.launch import outside_launcher
 
     options = options_of(words, typed)
-    check_module(options.module) if options.module else check_script(options.script, options.step_function is not None)
+    script = options.script
+    if options.module:
+        script = check_module(options.module)
+    else:
+        check_script(script, options.step_function is not None)
+    if options.step_function is not None and script:
+        _check_step_function(script, options.step_function)
+    astray = _astray(ctx, options)
     outside = None if typed["ranks"] is not None else outside_launcher(os.environ)
     if typed["folder"] is None:
         options = replace(options, folder=_new_folder(options, outside))
-    ctx.exit(record_and_report(options, outside))
+    status = record_and_report(options, outside)
+    if status == _USAGE and astray and not options.quiet:
+        note(astray)
+    ctx.exit(status)
+
+
+def _check_step_function(script: str, name: str) -> None:
+    """Raises LeakscopeError where no function of this name can come to be, with those that are like it."""
+    folders = [os.path.dirname(os.path.realpath(script)), *sys.path]
+    missing = missing_step_function(Path(script), name, folders)
+    if missing:
+        raise LeakscopeError(f"--step-function: {missing}")
+
+
+def _astray(ctx: click.Context, options: Options) -> str:
+    """What to write where options of leakscope's stand after the script; "" where none does.
+
+    Raises LeakscopeError where the script can take no arguments, so that they would do nothing.
+    """
+    typed = ctx.meta.get(TYPED)
+    if typed is None or not isinstance(ctx.command, RunCommand):
+        return ""
+    meant, others = ctx.command.meant_for_us(typed)
+    if not meant:
+        return ""
+    names = ", ".join(word for word in meant if word.startswith("-"))
+    target = shlex.join(typed.target)
+    command = shlex.join(["leakscope", "run", *typed.ours, *meant, *typed.target, *others])
+    takes = takes_arguments(Path(options.script)) if options.script else Takes.YES
+    if takes == Takes.NO:
+        raise LeakscopeError(f"{target} reads no arguments, and leakscope's own stand before it: write `{command}`")
+    told = f"{names} after {target} went to the script; if it was meant for leakscope, write `{command}`"
+    if takes == Takes.UNKNOWN and not options.quiet:
+        note(told)
+        return ""
+    return told
 
 
 def _new_folder(options: Options, outside: Outside | None) -> Path:
@@ -80,8 +131,8 @@ class _Known(NamedTuple):
     baseline: tuple[Suppression, ...]
 
 
-def record_and_report(options: Options, outside: Outside | None = None) -> int:
-    """Launch, judge, write the report, print it; returns the exit status.
+def record_and_report(options: Options, outside: Outside | None = None, returned: Returned = Returned.OWN) -> int:
+    """Launch, judge, write the report, print it; returns the exit status, which is `returned` by the command or not.
 
     Raises LeakscopeError where that cannot be done.
     """
@@ -103,6 +154,8 @@ def record_and_report(options: Options, outside: Outside | None = None) -> int:
         if others and not options.quiet:
             note(others)
         keep_suppressions(options.folder, (*known.suppress, *known.baseline))
+        if not options.quiet:
+            note(_begins(options))
     if outside is not None:
         outcome = launch_inside(options, outside)
     else:
@@ -115,9 +168,22 @@ def record_and_report(options: Options, outside: Outside | None = None) -> int:
             _report(options, known, asked, outcome, inside=True)
         if outside is not None or options.node_rank > 0:
             return outcome.status
-        return _report(options, known, asked, outcome)
+        return _report(options, known, asked, outcome, returned=returned)
     finally:
         forget(outcome.elsewhere)
+
+
+def _begins(options: Options) -> str:
+    """What is said when a recording begins: when there will be something to read."""
+    first = options.warmup + _TO_FIRST_RESULT
+    if options.steps is None:
+        look = shlex.join(["leakscope", "look", str(options.folder)])
+        when = f"first result after about {first} steps (`{look}`), the report when the script ends"
+    elif options.steps < options.warmup + _FEWEST:
+        when = f"it ends after --steps {options.steps}, and growth takes about {first} steps to be judged"
+    else:
+        when = f"the report comes after {options.steps} steps"
+    return f"recording {options.target}; {when}"
 
 
 def _import_what_judges() -> None:
@@ -145,7 +211,14 @@ def _failure_text(options: Options, outcome: Outcome) -> str:
     return f"{who} failed with status {outcome.status}{': ' + outcome.error if outcome.error else ''}{log}"
 
 
-def _report(options: Options, known: _Known, asked: Sequence[Asked], outcome: Outcome, inside: bool = False) -> int:
+def _report(
+    options: Options,
+    known: _Known,
+    asked: Sequence[Asked],
+    outcome: Outcome,
+    inside: bool = False,
+    returned: Returned = Returned.OWN,
+) -> int:
     """Judge, write findings.json and report.html, print; returns the exit status, a failed script's own first.
 
     `inside` a job of another launcher, that gets the script's status whatever is found, the verdict says so.
@@ -155,13 +228,20 @@ def _report(options: Options, known: _Known, asked: Sequence[Asked], outcome: Ou
     try:
         recorded, findings = read_and_judge(
             outcome.folder,
-            *known,
-            options.leak_exit_code,
-            options.ignore_library,
-            options.fail_on_avoidable,
+            Policy(
+                *known,
+                leak_exit_code=options.leak_exit_code,
+                ignore_library=options.ignore_library,
+                fail_on_avoidable=options.fail_on_avoidable,
+                fail_on_inconclusive=options.fail_on_inconclusive,
+            ),
         )
         recorded = replace(recorded, folder=str(options.folder))
-        findings = replace(findings, exit_status=outcome.status or (0 if inside else findings.exit_status))
+        findings = replace(
+            findings,
+            exit_status=outcome.status or (0 if inside else findings.exit_status),
+            returned=Returned.SCRIPTS if inside else returned,
+        )
         unwritable = _write(recorded, findings, options.folder) or outcome.unwritable
         told = _told(asked, recorded, findings)
     except (MemoryError, ImportError, OSError, LeakscopeError) as error:

@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import click
-from leakscope_cli.shared import Percent, Size
+from leakscope_cli.shared import Share, Size
 
 from leakscope.errors import LeakscopeError
 from leakscope.option import Option, When
 from leakscope.options import OFFERED, TYPES, Options, flags_of
 
-_TYPE_OF_UNIT: Mapping[str, click.ParamType[Any]] = {"bytes": Size(), "share": Percent()}
+_TYPE_OF_UNIT: Mapping[str, click.ParamType[Any]] = {"bytes": Size(), "share": Share()}
 _TYPES: Mapping[Any, Any] = {Path: click.Path(path_type=Path), When: click.Choice([str(when) for when in When])}
 
 

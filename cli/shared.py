@@ -7,7 +7,7 @@ import resource
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +18,7 @@ from leakscope.errors import LeakscopeError, Unreadable
 from leakscope.files import read_json, read_regular
 from leakscope.options import Options
 from leakscope.record.suppression import Suppression, known_before, suppressions_in
-from leakscope.units import bytes_text, parse_bytes
+from leakscope.units import bytes_text, parse_bytes, parse_share
 
 if TYPE_CHECKING:
     from leakscope.findings.model import Findings
@@ -40,14 +40,26 @@ class Impossible(click.ClickException):
 
 
 @contextmanager
-def errors_as_sentences() -> Iterator[None]:
-    """Turn what leakscope tells its user into a sentence on stderr and exit status 2, a wrong option's as well."""
+def usage_as_sentences(commands: click.Group) -> Iterator[None]:
+    """Turn a wrong option or a missing argument into a sentence on stderr and exit status 2."""
     try:
         yield
-    except LeakscopeError as error:
-        raise Impossible(str(error)) from None
+    except click.NoSuchOption as error:
+        from leakscope_cli.first_mistakes import for_unknown_option
+
+        raise Impossible(for_unknown_option(error, commands)) from None
     except click.UsageError as error:
         raise Impossible(error.format_message()) from None
+
+
+@contextmanager
+def errors_as_sentences(commands: click.Group) -> Iterator[None]:
+    """Turn what leakscope tells its user into a sentence on stderr and exit status 2, a wrong option's as well."""
+    try:
+        with usage_as_sentences(commands):
+            yield
+    except LeakscopeError as error:
+        raise Impossible(str(error)) from None
     except MemoryError:
         raise Impossible("there is not enough memory for it; try it where there is more") from None
     except ImportError as error:
@@ -64,17 +76,24 @@ def _last_line(error: Exception) -> str:
     return lines[-1] if lines else type(error).__name__
 
 
-def read_and_judge(
-    folder: Path,
-    suppress: Sequence[Suppression] | None = None,
-    baseline: Sequence[Suppression] | None = None,
-    leak_exit_code: int = Options.leak_exit_code,
-    ignore_library: bool = False,
-    fail_on_avoidable: int | None = None,
-) -> tuple[Run, Findings]:
-    """The run recorded in a folder, and what is wrong with it; what is not asked for here is as the run was told.
+@dataclass(frozen=True)
+class Policy:
+    """What a command asks for when a run is judged; what it does not ask for is as the run was told."""
 
-    `suppress` and `baseline`, each where it is not None, stand in place of those that were kept with the run.
+    suppress: Sequence[Suppression] | None = None
+    """In place of what was kept with the run; None to keep that."""
+    baseline: Sequence[Suppression] | None = None
+    """In place of what was kept with the run; None to keep that."""
+    leak_exit_code: int = Options.leak_exit_code
+    ignore_library: bool = False
+    fail_on_avoidable: int | None = None
+    fail_on_inconclusive: bool = False
+    min_bytes: int | None = None
+    """In place of the run's; None to keep that."""
+
+
+def read_and_judge(folder: Path, policy: Policy = Policy()) -> tuple[Run, Findings]:
+    """The run recorded in a folder, and what is wrong with it.
 
     Raises LeakscopeError where it is no run, or where there is no room to judge it.
     """
@@ -83,17 +102,23 @@ def read_and_judge(
     from leakscope.record.ranks.each_rank import read_each
     from leakscope.record.reading import open_run
 
-    run, ranks = read_each(open_run(folder, snapshots=True), judge_rank)
+    opened = open_run(folder, snapshots=True)
+    if policy.min_bytes is not None:
+        opened = replace(opened, run=replace(opened.run, min_bytes=policy.min_bytes))
+    run, ranks = read_each(opened, judge_rank)
     kept = [[one for one in run.suppressions if one.is_baseline is of_run] for of_run in (False, True)]
-    known = (kept[0] if suppress is None else suppress, kept[1] if baseline is None else baseline)
-    run = replace(run, suppressions=(*known[0], *known[1]))
+    asked = (policy.suppress, policy.baseline)
+    known = [one for of_kind, own in zip(asked, kept, strict=True) for one in (own if of_kind is None else of_kind)]
+    run = replace(run, suppressions=tuple(known))
     told = run.options.get("fail_on_avoidable")
+    over = policy.fail_on_avoidable
     return run, judge_together(
         run,
         ranks,
-        leak_exit_code=leak_exit_code,
-        ignore_library=ignore_library or run.options.get("ignore_library") is True,
-        fail_on_avoidable=told if fail_on_avoidable is None and type(told) is int else fail_on_avoidable,
+        leak_exit_code=policy.leak_exit_code,
+        ignore_library=policy.ignore_library or run.options.get("ignore_library") is True,
+        fail_on_avoidable=told if over is None and type(told) is int else over,
+        fail_on_inconclusive=policy.fail_on_inconclusive or run.options.get("fail_on_inconclusive") is True,
     )
 
 
@@ -123,6 +148,8 @@ def baseline_of(path: Path | None) -> tuple[Suppression, ...]:
     from leakscope.report.formats.as_json import FORMAT
 
     file = path / "findings.json" if path.is_dir() else path
+    if not file.exists():
+        raise LeakscopeError(f"there is no {file}; --baseline names an earlier run's folder or its findings.json")
     try:
         data = read_json(file)
         if data.get("format", 1) > FORMAT:
@@ -141,6 +168,8 @@ def suppressions_of(path: Path | None) -> tuple[Suppression, ...]:
     """
     if path is None:
         return ()
+    if not path.exists():
+        raise LeakscopeError(f"there is no file {path}; --suppress names one with a fingerprint or rule a line")
     try:
         text = read_regular(path).decode()
     except (Unreadable, ValueError):
@@ -161,19 +190,14 @@ class Size(click.ParamType):  # type: ignore[type-arg]
             self.fail(str(error), param, ctx)
 
 
-class Percent(click.ParamType):  # type: ignore[type-arg]
-    """`2%` or `2`, as the share 0.02."""
+class Share(click.ParamType):  # type: ignore[type-arg]
+    """`2%` or `0.02`, as a share between 0 and 1."""
 
-    name = "percent"
+    name = "share"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """The share, between 0 and 1."""
-        if isinstance(value, float):
-            return value
+        """The share."""
         try:
-            share = float(str(value).rstrip("% ")) / 100
-        except ValueError:
-            share = -1.0
-        if not 0 <= share <= 1:
-            self.fail(f"{value!r} is no percentage between 0% and 100%", param, ctx)
-        return share
+            return parse_share(value)
+        except ValueError as error:
+            self.fail(str(error), param, ctx)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import stat
 import sys
 import tokenize
@@ -13,6 +14,8 @@ from importlib.machinery import PathFinder
 from importlib.util import MAGIC_NUMBER
 from pathlib import Path
 from pkgutil import get_importer
+
+from leakscope_cli.first_mistakes import near_script
 
 from leakscope.errors import LeakscopeError
 from leakscope.options import Options
@@ -39,6 +42,7 @@ def check_script(path: str, needs_source: bool = False) -> None:
     `needs_source` where the steps are ended by a function, which is found in the source.
     """
     try:
+        _check_kind(path)
         kind = os.stat(path).st_mode
         if stat.S_ISDIR(kind) or get_importer(path) is not None:
             _check_main_in(path)
@@ -51,8 +55,8 @@ def check_script(path: str, needs_source: bool = False) -> None:
         elif needs_source:
             raise LeakscopeError(f"--step-function is looked for in source, and {path} is bytecode; name the source")
     except FileNotFoundError:
-        stdin = "; write what comes on stdin to a file and name that" if path == "-" else ""
-        raise LeakscopeError(f"there is no script {path}{stdin}") from None
+        instead = "; write what comes on stdin to a file and name that" if path == "-" else near_script(path)
+        raise LeakscopeError(f"there is no script {path}{instead}") from None
     except OSError as error:
         raise LeakscopeError(f"cannot read the script {path}: {error.strerror}") from None
     except SyntaxError as error:
@@ -62,6 +66,22 @@ def check_script(path: str, needs_source: bool = False) -> None:
         raise LeakscopeError(f"{path} is not a Python script: {error}") from None
     except (RecursionError, MemoryError):
         raise LeakscopeError(f"{path} is not a Python script: it is nested too deeply to be compiled") from None
+
+
+def _check_kind(path: str) -> None:
+    """Raises LeakscopeError for what is often named in place of a script."""
+    if path.endswith(".ipynb"):
+        script = f"{path.removesuffix('.ipynb')}.py"
+        raise LeakscopeError(
+            f"{path} is a notebook; write `jupyter nbconvert --to script {shlex.quote(path)}` and then "
+            f"`leakscope run {shlex.quote(script)}`, or use leakscope.check in its cells"
+        )
+    if path.endswith((".sh", ".bash", ".sbatch", ".slurm")):
+        raise LeakscopeError(
+            f"{path} is a shell script; write leakscope where it starts python: `leakscope run train.py`"
+        )
+    if os.path.isfile(os.path.join(path, "run.json")):
+        raise LeakscopeError(f"{path} is the folder of a run; write `leakscope report {shlex.quote(path)}`")
 
 
 def _check_source(path: str) -> None:
@@ -83,11 +103,17 @@ def _is_bytecode(path: str) -> bool:
 
 def _check_main_in(path: str) -> None:
     if PathFinder.find_spec("__main__", [path]) is None:
-        raise LeakscopeError(f"there is no __main__.py in {path}; name the script to run")
+        scripts = sorted(Path(path).glob("*.py")) if os.path.isdir(path) else []
+        named = [script for script in scripts if len(scripts) == 1 or script.stem in ("train", "main", "run")]
+        such = f", as in `leakscope run {shlex.quote(str(named[0]))}`" if named else ""
+        raise LeakscopeError(f"there is no __main__.py in {path}; name the script to run{such}")
 
 
-def check_module(name: str) -> None:
-    """Raises LeakscopeError unless the module can be found; imports nothing."""
+def check_module(name: str) -> str:
+    """The file of the module's source, "" where it has none; imports nothing.
+
+    Raises LeakscopeError unless the module can be found.
+    """
     places: Sequence[str] | None = [*_working_directory(), *sys.path]
     for part in range(1, name.count(".") + 2):
         spec = PathFinder.find_spec(".".join(name.split(".")[:part]), places)
@@ -95,8 +121,11 @@ def check_module(name: str) -> None:
             instead = f"; write -m {name[: -len('.py')]}" if name.endswith(".py") else ""
             raise LeakscopeError(f"there is no module {name}{instead}")
         places = spec.submodule_search_locations or ()
-    if places and PathFinder.find_spec(f"{name}.__main__", places) is None:
-        raise LeakscopeError(f"{name} is a package without __main__; name the module to run")
+    if places:
+        spec = PathFinder.find_spec(f"{name}.__main__", places)
+        if spec is None:
+            raise LeakscopeError(f"{name} is a package without __main__; name the module to run")
+    return spec.origin if spec is not None and spec.origin and spec.origin.endswith(".py") else ""
 
 
 def _working_directory() -> list[str]:

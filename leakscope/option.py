@@ -26,7 +26,7 @@ class Option:
     """As typed; from the field's name where there are none."""
     metavar: str | None = None
     unit: str = ""
-    """What a number counts; bytes are typed like `64KiB`, a share like `2%`."""
+    """What a number counts; bytes are typed like `64KiB`, a share like `2%` or `0.02`."""
     least: float | None = None
     """Smallest number that makes sense."""
     most: float = 1 << 60

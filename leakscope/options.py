@@ -40,7 +40,13 @@ class Options:
     warmup: Annotated[int, Option("Steps not judged (2).", metavar="N", unit="steps", least=0)] = 2
     budget: Annotated[
         float,
-        Option("Share of the run's time that looking may take (2%).", metavar="PERCENT", unit="share", least=0, most=1),
+        Option(
+            "Share of the run's time that looking may take (2%), as 2% or 0.02.",
+            metavar="SHARE",
+            unit="share",
+            least=0,
+            most=1,
+        ),
     ] = 0.02
     min_bytes: Annotated[
         int | None,
@@ -103,6 +109,9 @@ class Options:
             least=0,
         ),
     ] = None
+    fail_on_inconclusive: Annotated[
+        bool, Option("Exit status 2 where the run could not be judged, as after too few steps.")
+    ] = False
     ignore_library: Annotated[bool, Option("What a library leaks is told, but is no leak of this run.")] = False
     baseline: Annotated[
         Path | None, Option("An earlier run, or its findings.json: what it has told decides nothing.", metavar="FILE")

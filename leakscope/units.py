@@ -20,8 +20,9 @@ def bytes_text(count: float | None) -> str:
         return "unknown"
     size = float(count)
     for suffix in _SUFFIXES:
-        if abs(size) < _KIB or suffix == _SUFFIXES[-1]:
-            return f"{size:.0f} B" if suffix == "B" else f"{size:.2f} {suffix}"
+        written = f"{size:.0f}" if suffix == "B" else f"{size:.2f}"
+        if abs(float(written)) < _KIB or suffix == _SUFFIXES[-1]:  # as written: 1023.999 KiB is 1.00 MiB
+            return f"{written} {suffix}"
         size /= _KIB
     raise AssertionError("unreachable")
 
@@ -37,6 +38,25 @@ def seconds_text(seconds: float | None) -> str:
     if seconds < _LONG:
         return f"{seconds:.1f} s"
     return f"{seconds / 60:.1f} min"
+
+
+def parse_share(text: str | float) -> float:
+    """`"2%"` or `0.02` as a share between 0 and 1, the same on the command line and in Python.
+
+    A bare number of 1 or more is refused where it is typed: `1` could be meant as 1% or as all.
+
+    Raises ValueError with a sentence that shows the accepted form.
+    """
+    match = re.fullmatch(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*(%?)\s*", str(text))
+    if match is None:
+        raise ValueError(f"cannot read {text!r} as a share; write it like 2% or 0.02")
+    number = float(match.group(1))
+    share = number / 100 if match.group(2) else number
+    if isinstance(text, str) and not match.group(2) and number >= 1:
+        raise ValueError(f"{text!r} is not a share below 1; write {number:g}% or {number / 100:g}")
+    if share > 1:
+        raise ValueError(f"{text!r} is more than 100%; write it like 2% or 0.02")
+    return share
 
 
 def parse_bytes(text: str | int) -> int:

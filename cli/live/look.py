@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 from leakscope_cli.asked_formats import TEXT, for_stdout
+from leakscope_cli.first_mistakes import check_run_folder
 from leakscope_cli.shared import read_and_judge
 from leakscope_cli.targets import newest_run
 from leakscope_cli.telling import note, tell_or_fail
@@ -54,6 +55,7 @@ def look(
     if folder is None:
         folder = newest_run()
         note(f"the newest run is {folder}")
+    check_run_folder(folder, "look")
     if is_over(live_ranks(folder)):
         raise LeakscopeError(f"the run in {folder} has ended; `leakscope report {folder}` tells it")
     if answered is not None:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+from leakscope_cli.first_mistakes import check_run_folder
 from leakscope_cli.targets import newest_run
 from leakscope_cli.telling import in_encoding_of, note, tell_or_fail
 from leakscope_cli.terminal import DUMB
@@ -27,6 +28,10 @@ if TYPE_CHECKING:
 HEADS = ("rank", "process", "state", "step", "each", "last step", "counted", "a step", "looks", "last look")
 _RIGHT = ("rank", "process", "step", "each", "counted", "a step", "looks")
 _COLOURS = {"stuck": "bold red", "raised": "red", "killed": "red", "hung": "red", "lost": "red", "looking": "cyan"}
+_LEFT_OUT = ("process", "looks", "last look", "each", "last step")
+"""Columns that a narrow terminal does not get, in the order in which they go."""
+_BETWEEN = 2
+"""Spaces between two columns."""
 _AROUND = 6
 """Lines of a terminal beside the rows of the table."""
 
@@ -51,6 +56,7 @@ def status(folder: Path | None, watch: bool | None, every: float, as_json: bool)
     if folder is None:
         folder = newest_run()
         note(f"the newest run is {folder}")
+    check_run_folder(folder, "status")
     can_watch = sys.stdout.isatty() and os.environ.get("TERM") not in DUMB
     if watch and (as_json or not can_watch):
         raise LeakscopeError("--watch refreshes a table in place, which takes a terminal; leave it out, or --json")
@@ -60,7 +66,7 @@ def status(folder: Path | None, watch: bool | None, every: float, as_json: bool)
     elif (can_watch if watch is None else watch) and standing.goes_on:
         _watch(folder, every)
     else:
-        tell_or_fail(as_text(standing))
+        tell_or_fail(as_text(standing, shutil.get_terminal_size().columns))
 
 
 def _watch(folder: Path, every: float) -> None:
@@ -70,29 +76,48 @@ def _watch(folder: Path, every: float) -> None:
     try:
         with Live(console=Console(), auto_refresh=False, transient=True) as shown:
             while (standing := standing_of(folder)).goes_on:
-                shown.update(_as_table(standing, shutil.get_terminal_size().lines - _AROUND), refresh=True)
+                size = shutil.get_terminal_size()
+                shown.update(_as_table(standing, size.lines - _AROUND, size.columns), refresh=True)
                 time.sleep(every)
     except KeyboardInterrupt:
         standing = standing_of(folder)
-    tell_or_fail(as_text(standing))
+    tell_or_fail(as_text(standing, shutil.get_terminal_size().columns))
 
 
-def as_text(standing: RunStanding) -> str:
-    """What is printed once, with all ranks."""
+def as_text(standing: RunStanding, columns: int = 80) -> str:
+    """What is printed once, with all ranks; its table is no wider than so many columns."""
     rows = [HEADS, *map(cells, standing.ranks)]
-    widths = [max(len(row[place]) for row in rows) for place in range(len(HEADS))]
-    lines = ("  ".join(_aligned(row, widths)).rstrip() for row in rows)
-    text = "\n".join([*_above(standing), "", *lines, *_below(standing)])
+    shown = _fitting(rows, columns)
+    lines = ((" " * _BETWEEN).join(_aligned(row, rows, shown)).rstrip() for row in rows)
+    text = "\n".join([*_above(standing), "", *lines, *_not_shown(shown), *_below(standing)])
     told: str = in_encoding_of(sys.stdout, text)
     return told
 
 
-def _aligned(row: Sequence[str], widths: Sequence[int]) -> Iterator[str]:
-    for head, text, width in zip(HEADS, row, widths, strict=True):
-        yield text.rjust(width) if head in _RIGHT else text.ljust(width)
+def _widths(rows: Sequence[Sequence[str]], shown: Sequence[int]) -> list[int]:
+    return [max(len(row[place]) for row in rows) for place in shown]
 
 
-def _as_table(standing: RunStanding, most: int) -> Table:
+def _fitting(rows: Sequence[Sequence[str]], columns: int) -> list[int]:
+    """Places of the columns that are shown, for lines that do not wrap."""
+    shown, leaving = list(range(len(HEADS))), list(_LEFT_OUT)
+    while leaving and sum(width + _BETWEEN for width in _widths(rows, shown)) - _BETWEEN > columns:
+        shown.remove(HEADS.index(leaving.pop(0)))
+    return shown
+
+
+def _not_shown(shown: Sequence[int]) -> Iterator[str]:
+    missing = [head for place, head in enumerate(HEADS) if place not in shown]
+    if missing:
+        yield f"not shown in so few columns: {', '.join(missing)}; --json has all"
+
+
+def _aligned(row: Sequence[str], rows: Sequence[Sequence[str]], shown: Sequence[int]) -> Iterator[str]:
+    for place, width in zip(shown, _widths(rows, shown), strict=True):
+        yield row[place].rjust(width) if HEADS[place] in _RIGHT else row[place].ljust(width)
+
+
+def _as_table(standing: RunStanding, most: int, columns: int) -> Table:
     from rich.table import Table
     from rich.text import Text
 
@@ -100,14 +125,15 @@ def _as_table(standing: RunStanding, most: int) -> Table:
     table = Table(
         title=Text(above), caption=Text(below.strip()), title_justify="left", caption_justify="left", box=None
     )
-    for head in HEADS:
-        table.add_column(head, justify="right" if head in _RIGHT else "left", no_wrap=True)
+    places = _fitting([HEADS, *map(cells, standing.ranks)], columns - _BETWEEN)  # rich pads the table itself
+    for place in places:
+        table.add_column(HEADS[place], justify="right" if HEADS[place] in _RIGHT else "left", no_wrap=True)
     first = sorted(standing.ranks, key=lambda rank: (rank.state not in _COLOURS, rank.rank))
     shown = sorted(first[: max(most, 1)], key=lambda rank: rank.rank)
     for rank in shown:
-        table.add_row(*cells(rank), style=_COLOURS.get(rank.state, ""))
+        table.add_row(*(cells(rank)[place] for place in places), style=_COLOURS.get(rank.state, ""))
     if len(shown) < len(standing.ranks):
-        table.add_row("", "", f"and {len(standing.ranks) - len(shown)} more ranks: --once shows all")
+        table.add_row("", f"and {len(standing.ranks) - len(shown)} more ranks: --once shows all")
     return table
 
 

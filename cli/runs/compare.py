@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import click
+from leakscope_cli.first_mistakes import check_run_folder
 from leakscope_cli.shared import read_and_judge
 from leakscope_cli.telling import note, tell_or_fail
 
@@ -35,6 +36,8 @@ def compare(ctx: click.Context, base: Path, new: Path, worse: float, form: str, 
 
     Exit status: 23 when a leak of NEW is new or worse; 2 when one of the runs could not be judged; else 0.
     """
+    check_run_folder(base, "compare")
+    check_run_folder(new, "compare")
     before, after = read_and_judge(base), read_and_judge(new)
     from leakscope.findings.known.comparison import Judged
     from leakscope.findings.known.comparison import compare as compared

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 from leakscope_cli.asked_formats import asked_formats, check_writable, for_stdout, on_stdout, write_files
-from leakscope_cli.shared import Size, baseline_of, read_and_judge, suppressions_of
+from leakscope_cli.shared import Policy, Size, baseline_of, read_and_judge, suppressions_of
 from leakscope_cli.telling import note, tell_or_fail
 
 from leakscope.errors import LeakscopeError
@@ -27,6 +27,7 @@ _AS = "How to tell it (text), again and again, as of report; one without a FILE 
 @click.option("--as", "formats", multiple=True, metavar=OFFERED["formats"].metavar, help=_AS)
 @click.option("--leak-exit-code", type=int, default=Options.leak_exit_code, metavar="N", help="As of run (23).")
 @click.option("--fail-on-avoidable", type=Size(), metavar="SIZE", help=OFFERED["fail_on_avoidable"].help)
+@click.option("--fail-on-inconclusive", is_flag=True, help=OFFERED["fail_on_inconclusive"].help)
 @click.option("--baseline", type=click.Path(path_type=Path), metavar="FILE", help=OFFERED["baseline"].help)
 @click.option("--suppress", type=click.Path(path_type=Path), metavar="FILE", help="File of what is known, as of run.")
 @click.option("--ignore-library", is_flag=True, help=OFFERED["ignore_library"].help)
@@ -55,16 +56,16 @@ def merge(
     if wrong:
         raise LeakscopeError(f"--leak-exit-code {wrong}")
     asked = asked_formats(formats)
-    suppress = None if how["suppress"] is None else suppressions_of(how["suppress"])
-    baseline = None if how["baseline"] is None else baseline_of(how["baseline"])
+    known = {
+        "suppress": None if how["suppress"] is None else suppressions_of(how["suppress"]),
+        "baseline": None if how["baseline"] is None else baseline_of(how["baseline"]),
+    }
     check_writable(asked, made_later=output)
     merge_parts(folders, output, force)
     others = who_else_may_enter(output)
     if others:
         note(others)
-    run, findings = read_and_judge(
-        output, suppress, baseline, leak_exit_code, how["ignore_library"], how["fail_on_avoidable"]
-    )
+    run, findings = read_and_judge(output, Policy(**{**how, **known}, leak_exit_code=leak_exit_code))
     run = replace(run, folder=str(output))
     write(run, findings, output)
     failed = write_files(asked, run, findings, quiet=True)

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 from leakscope_cli.asked_formats import TEXT, Asked, asked_formats, check_writable, for_stdout, on_stdout, write_files
-from leakscope_cli.shared import Size, baseline_of, read_and_judge, suppressions_of
+from leakscope_cli.first_mistakes import check_run_folder
+from leakscope_cli.shared import Policy, Size, baseline_of, read_and_judge, suppressions_of
 from leakscope_cli.targets import newest_run
 from leakscope_cli.telling import note, tell_or_fail
 
 from leakscope.errors import LeakscopeError
-from leakscope.options import OFFERED
+from leakscope.findings.kinds import Returned
+from leakscope.options import OFFERED, Options
 from leakscope.report.formats import PICTURES
 from leakscope.report.text.lines import WIDTH
 from leakscope.report.wording import ranks_text
@@ -41,8 +43,12 @@ _AS = (
     metavar="ID",
     help="Which finding --as dot, svg or png draws: its fingerprint, the beginning of that, or its place in the list.",
 )
-@click.option("--leak-exit-code", type=int, default=0, metavar="N", help="Exit status when the run has leaks (0).")
+@click.option(
+    "--min-bytes", type=Size(), metavar="SIZE", help="Growth below this a step is a note; as the run was told."
+)
+@click.option("--leak-exit-code", type=int, metavar="N", help="Exit status when the run has leaks (0).")
 @click.option("--fail-on-avoidable", type=Size(), metavar="SIZE", help=OFFERED["fail_on_avoidable"].help)
+@click.option("--fail-on-inconclusive", is_flag=True, help=OFFERED["fail_on_inconclusive"].help)
 @click.option("--baseline", type=click.Path(path_type=Path), metavar="FILE", help=OFFERED["baseline"].help)
 @click.option("--suppress", type=click.Path(path_type=Path), metavar="FILE", help="File of what is known, as of run.")
 @click.option("--ignore-library", is_flag=True, help=OFFERED["ignore_library"].help)
@@ -58,14 +64,16 @@ def report(
     formats: Sequence[str],
     output: Path | None,
     finding: str | None,
-    leak_exit_code: int,
+    leak_exit_code: int | None,
     ranks: Sequence[int],
     verbose: bool,
     **how: Any,
 ) -> None:
     """Judge a recorded RUN again and tell its story; without RUN that of the newest one below leakscope_runs.
 
-    --baseline and --suppress stand in place of those that the run was given.
+    --baseline, --suppress and --min-bytes stand in place of those that the run was given.
+
+    Exit status: 0 whatever is found, unless --leak-exit-code or --fail-on-inconclusive asks for another.
     """
     wrong = OFFERED["leak_exit_code"].refuses(leak_exit_code)
     if wrong:
@@ -79,13 +87,16 @@ def report(
     if folder is None:
         folder = newest_run()
         note(f"the newest run is {folder}")
-    run, findings = read_and_judge(
-        folder,
-        None if how["suppress"] is None else suppressions_of(how["suppress"]),
-        None if how["baseline"] is None else baseline_of(how["baseline"]),
-        ignore_library=how["ignore_library"],
-        fail_on_avoidable=how["fail_on_avoidable"],
-    )
+    check_run_folder(folder, "report")
+    code = Options.leak_exit_code if leak_exit_code is None else leak_exit_code
+    known = {
+        "suppress": None if how["suppress"] is None else suppressions_of(how["suppress"]),
+        "baseline": None if how["baseline"] is None else baseline_of(how["baseline"]),
+    }
+    run, findings = read_and_judge(folder, Policy(**{**how, **known}, leak_exit_code=code))
+    asks = how["fail_on_inconclusive"] if findings.unjudged_fails else leak_exit_code is not None
+    status = findings.exit_status if asks else 0
+    findings = replace(findings, returned=Returned.OWN if status == findings.exit_status else Returned.NOT)
     if ranks:
         asked = [Asked(_of_ranks(run, ranks), one.file) for one in asked]
     failed = write_files(asked, run, findings, verbose=verbose, quiet=True)
@@ -94,7 +105,7 @@ def report(
     form = on_stdout(asked)
     if form is not None:
         _tell(*for_stdout(form, run, findings, verbose))
-    ctx.exit(leak_exit_code if findings.exit_status else 0)
+    ctx.exit(status)
 
 
 @dataclass(frozen=True)

@@ -27,6 +27,7 @@ from leakscope.capture.process.watchdog import end_with_launcher, known_launcher
 from leakscope.capture.schedule.step_function import StepFunction
 from leakscope.capture.source.source_files import without_source
 from leakscope.capture.source.user_frames import raised_at
+from leakscope.capture.source.user_source import adopt_script
 from leakscope.options import Options
 from leakscope.originals import os, take
 from leakscope.record.kinds import ClockKind, EndKind
@@ -66,6 +67,7 @@ class _Rank:
             list(options.arguments),
             None if function is None else self._compiled,
         )
+        self.guard.call("place of the script", adopt_script, prepared[0].co_filename, options.module or "")
         AfterImport("torch", self.begin).install(self.patches)
         if options.process:
             self.guard.call("following of children", self._follow)

@@ -63,6 +63,7 @@ def judge(
     leak_exit_code: int = LEAKS_FOUND,
     ignore_library: bool = False,
     fail_on_avoidable: int | None = None,
+    fail_on_inconclusive: bool = False,
 ) -> Findings:
     """The verdict of a run, and each distinct leak in it; `leakscope.judge` says what the arguments are."""
     return judge_together(
@@ -73,6 +74,7 @@ def judge(
         leak_exit_code=leak_exit_code,
         ignore_library=ignore_library,
         fail_on_avoidable=fail_on_avoidable,
+        fail_on_inconclusive=fail_on_inconclusive,
     )
 
 
@@ -93,10 +95,11 @@ def judge_together(
     leak_exit_code: int = LEAKS_FOUND,
     ignore_library: bool = False,
     fail_on_avoidable: int | None = None,
+    fail_on_inconclusive: bool = False,
 ) -> Findings:
     """As `judge`, of a run each of whose ranks has been judged by itself, in their order."""
     known = known_of(run, tuple(map(Suppression, (*suppress, *baseline))))
-    case = Case(run, known, leak_exit_code, tuple(ranks), ignore_library, fail_on_avoidable)
+    case = Case(run, known, leak_exit_code, tuple(ranks), ignore_library, fail_on_avoidable, fail_on_inconclusive)
     for stage in STAGES:
         case = stage(case)
     assert case.judged is not None

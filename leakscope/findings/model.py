@@ -19,7 +19,7 @@ from leakscope.findings.facts import (
     TooLarge,
     Upstream,
 )
-from leakscope.findings.kinds import FreedBy, HopStatus, Origin, Severity
+from leakscope.findings.kinds import FreedBy, HopStatus, Origin, Returned, Severity
 from leakscope.findings.ledger import LedgerInterval
 from leakscope.findings.why import HopReason, Why, WhyUnjudged
 from leakscope.findings.workers.ledger import LoaderMemory
@@ -235,6 +235,11 @@ class Finding:
         return self.cut.references[0].trace if self.cut is not None else None
 
     @property
+    def is_leak(self) -> bool:
+        """Whether it decides the verdict, and with it the exit status and what every format calls a leak."""
+        return self.severity == Severity.LEAK
+
+    @property
     def settled(self) -> bool:
         """It has a bound or went no further: as it grew at the looks it does not go on for ever."""
         return self.settled_by is not None or self.facts.is_bounded
@@ -301,6 +306,10 @@ class Findings:
     """The reason, which `report/wording` makes a sentence of; a `str` is a caller's own words."""
     exit_status: int
     findings: tuple[Finding, ...] = ()
+    returned: Returned = Returned.OWN
+    """Whether the command that prints this ends with `exit_status`."""
+    fail_on_inconclusive: bool = False
+    """A run that could not be judged is a failure (`--fail-on-inconclusive`)."""
     avoidable_over: int | None = None
     """Avoidable bytes of all ranks, where they are more than the run allows (`--fail-on-avoidable`)."""
     suppressed: tuple[Finding, ...] = ()
@@ -327,6 +336,25 @@ class Findings:
     loaders: Mapping[int, tuple[LoaderMemory, ...]] = field(default_factory=dict)
     """Rank to what the workers of its data loaders took: memory of other processes, in no other figure."""
 
+    @property
+    def leaks(self) -> tuple[Finding, ...]:
+        """What decides the verdict, whoever's code closes or keeps it; empty unless the verdict is `leaks`."""
+        return tuple(finding for finding in self.findings if finding.is_leak)
+
+    @property
+    def failed(self) -> bool:
+        """Whether what was found is a failure: the one predicate behind the exit status and every format.
+
+        Leaks are, and so is what `--fail-on-avoidable` and `--fail-on-inconclusive` make one. How the ranks ended is
+        not part of it.
+        """
+        return bool(self.leaks) or self.avoidable_over is not None or self.unjudged_fails
+
+    @property
+    def unjudged_fails(self) -> bool:
+        """Whether it is a failure because it could not be judged."""
+        return self.fail_on_inconclusive and self.verdict == Verdict.INCONCLUSIVE
+
     def __repr__(self) -> str:
-        leaks = sum(finding.retained_bytes for finding in self.findings if finding.severity == Severity.LEAK)
+        leaks = sum(finding.retained_bytes for finding in self.leaks)
         return f"<{type(self).__name__}: {self.verdict}{f', {bytes_text(leaks)} in leaks' if leaks else ''}>"

@@ -12,6 +12,7 @@ from leakscope.findings.kinds import RuleName, Severity
 from leakscope.findings.ledger import NO_GROWTH, Grown, LedgerInterval, LineKind, by_kind, grown_of
 from leakscope.findings.memory.unattributed import GAP, OVERHEAD, UnattributedFacts
 from leakscope.findings.model import Finding, Unjudged
+from leakscope.findings.source.functions import like_in
 from leakscope.findings.thresholds import Thresholds
 from leakscope.findings.why import Reason, Why
 from leakscope.record.ends import NAME as ENDED
@@ -50,7 +51,7 @@ def verdict_of(
     """(verdict, why); `apart` is what is known already, `open_cases` are what grew, as the user would write it, where
     it cannot be told whether it is a leak; `garbage` the bytes that waited for gc at the last looks.
     """
-    leaks = [f for f in shown if f.severity == Severity.LEAK]
+    leaks = [f for f in shown if f.is_leak]
     if leaks:
         return Verdict.LEAKS, Why(
             reason=Reason.LEAKS,
@@ -92,7 +93,7 @@ def verdict_of(
 
 def _suppressed(apart: Sequence[Finding], grown: Grown | None) -> Why | None:
     """The leaks that are known already; None where there are none."""
-    leaks = [f for f in apart if f.severity == Severity.LEAK]
+    leaks = [f for f in apart if f.is_leak]
     sources = dict.fromkeys(f.suppressed_by.source for f in leaks if f.suppressed_by is not None)
     if not leaks:
         return None
@@ -123,7 +124,7 @@ def _why_not_judged(run: Run, unjudged: Sequence[Unjudged], ledgers: Ledgers, ga
             garbage=garbage,
         )
     if not any(rank.steps for rank in ranks):
-        return replace(_no_step(ranks), garbage=garbage)
+        return replace(_no_step(run, ranks), garbage=garbage)
     for rank in run.ranks:
         reason = _CUT_SHORT.get(rank.ended.how)
         if reason is not None:
@@ -226,13 +227,17 @@ def _looked_to_the_end(rank: Rank) -> bool:
     return any(look.occasion in (Occasion.LAST, Occasion.END) for look in rank.looks)
 
 
-def _no_step(ranks: Sequence[Rank]) -> Why:
+def _no_step(run: Run, ranks: Sequence[Rank]) -> Why:
     """What should have ended a step and did not."""
     named = [rank.clock for rank in ranks if rank.clock is not None and rank.clock.clock == ClockKind.FUNCTION]
     processes = tuple(process for rank in ranks for process in rank.processes)
     if named:
         missing = all(clock.missing for clock in named)
-        return Why(reason=Reason.FUNCTION_MISSING if missing else Reason.FUNCTION_SILENT, detail=named[0].name)
+        name, script = named[0].name, run.command[0] if run.command else ""
+        if missing:
+            near = like_in(name, run.sources, script)
+            return Why(reason=Reason.FUNCTION_MISSING, detail=name, near=near)
+        return Why(reason=Reason.FUNCTION_SILENT, detail=name)
     return Why(reason=Reason.SPAWNED if processes else Reason.NO_STEP, processes=processes)
 
 

@@ -121,7 +121,7 @@ class Why:
     was killed or hung the looks.
     """
     bytes: int = 0
-    """What the leaks hold."""
+    """What the leaks hold; of a block without any, what libraries left."""
     bytes_per_step: float = 0.0
     rank: int = 0
     """The rank that was killed or hung, whose recording ended, or whose files are damaged."""
@@ -135,6 +135,8 @@ class Why:
     """What grew, as the user would write it; the function whose returns should have ended steps; what ended the
     recording; damaged files; the files that say what is known.
     """
+    near: tuple[str, ...] = ()
+    """Functions of the script whose names are like that of one that is not there."""
     notes: int = 0
     """Notes beside known leaks."""
     processes: tuple[StartedProcess, ...] = ()

@@ -182,6 +182,7 @@ def about_run(options: Options, outside: Outside | None = None) -> dict[str, Any
             "gc_diff": options.gc_diff,
             "step_function": options.step_function,
             "fail_on_avoidable": options.fail_on_avoidable,
+            "fail_on_inconclusive": options.fail_on_inconclusive,
             "ignore_library": options.ignore_library,
         },
         **({"job": vars(job)} if options.world > 1 and job != Job() else {}),

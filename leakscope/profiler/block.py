@@ -10,11 +10,11 @@ from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import TYPE_CHECKING, ParamSpec, Self, TypeVar
 
-from leakscope.findings.kinds import FreedBy, RuleName
+from leakscope.findings.kinds import FreedBy, Origin, RuleName
 from leakscope.findings.why import Reason, Why
 from leakscope.profiler.decorated import decorated
 from leakscope.profiler.in_memory import look_now, run_of_rank, why_no_look
-from leakscope.profiler.leaks import leaks_of, left_behind, raise_leaks
+from leakscope.profiler.leaks import left_behind, raise_leaks
 from leakscope.profiler.result import Result
 from leakscope.record.kinds import EndKind, MadeBy, Occasion
 from leakscope.shield import PureBlock, ending_with
@@ -92,6 +92,9 @@ class watch:
     >>> leave_another()
 
     """
+
+    _libraries_leak = False
+    """What a library closes is a leak as well; else it is shown as a note, and the block is clean."""
 
     findings: Result
     """What the block left behind; there after the block."""
@@ -179,7 +182,7 @@ class watch:
         if self._unseen:
             return Findings(Verdict.INCONCLUSIVE, self._unseen, 0)
         if after is not None:
-            return _left_behind(entered.left, after)
+            return _left_behind(entered.left, after, self._libraries_leak)
         why = _within(self._at_most) if asked else "torch was not used, or the block raised"
         return Findings(Verdict.CLEAN, why, 0)
 
@@ -263,15 +266,15 @@ def _run_of_block(look: Look | None) -> Run:
     return run_of_rank(rank, MadeBy.BLOCK)
 
 
-def _findings_of(look: Look) -> Findings:
+def _findings_of(look: Look, ignore_library: bool = False) -> Findings:
     from leakscope.findings import judge
 
-    return judge(_run_of_block(look))
+    return judge(_run_of_block(look), ignore_library=ignore_library)
 
 
-def _left_behind(before: Mapping[str, int], after: Look) -> Findings:
+def _left_behind(before: Mapping[str, int], after: Look, libraries_leak: bool) -> Findings:
     """Findings after the block, without what was there before it: bytes by fingerprint."""
-    judged = _findings_of(after)
+    judged = _findings_of(after, ignore_library=not libraries_leak)
     # the same leak may have been there before, made by somebody else: only what came on top counts
     kept = [
         replace(finding, retained_bytes=finding.retained_bytes - before.get(finding.fingerprint, 0))
@@ -281,8 +284,9 @@ def _left_behind(before: Mapping[str, int], after: Look) -> Findings:
     kept = [finding for finding in kept if finding.retained_bytes > 0]
     # a block has no steps: nothing grows by so much a step, and collecting is not set against its time
     left = replace(judged, findings=tuple(replace(finding, bytes_per_step=0.0) for finding in kept), gc_advice=())
-    if leaks_of(left):
+    if left.leaks:
         return replace(left, why=left_behind(left))
     if after.hides:
         return replace(left, verdict=Verdict.INCONCLUSIVE, why=HIDDEN, exit_status=0)
-    return replace(left, verdict=Verdict.CLEAN, why=Why(reason=Reason.CLEAN_BLOCK), exit_status=0)
+    of_libraries = sum(finding.retained_bytes for finding in left.findings if finding.origin == Origin.LIBRARY)
+    return replace(left, verdict=Verdict.CLEAN, why=Why(reason=Reason.CLEAN_BLOCK, bytes=of_libraries), exit_status=0)

@@ -5,12 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from leakscope.findings.kinds import Origin, Severity
 from leakscope.findings.why import Reason, Why
 from leakscope.units import bytes_text
 
 if TYPE_CHECKING:
-    from leakscope.findings.model import Finding, Findings
+    from leakscope.findings.model import Findings
     from leakscope.profiler.result import Result
     from leakscope.record.model import Run
 
@@ -24,11 +23,6 @@ class LeaksFound(AssertionError):
     def __init__(self, message: str, findings: Result) -> None:
         super().__init__(message)
         self.findings = findings
-
-
-def leaks_of(findings: Findings) -> tuple[Finding, ...]:
-    """The findings that are leaks of the application's own."""
-    return tuple(f for f in findings.findings if f.severity == Severity.LEAK and f.origin == Origin.APPLICATION)
 
 
 def sum_text(run: Run, findings: Findings, left: Why, allowance: int) -> str:
@@ -53,5 +47,5 @@ def raise_leaks(found: Result, allowance: int) -> None:
 
 def left_behind(findings: Findings) -> Why:
     """How many leaks there are, and their bytes."""
-    leaks = leaks_of(findings)
-    return Why(reason=Reason.LEFT_BEHIND, count=len(leaks), bytes=sum(finding.retained_bytes for finding in leaks))
+    held = sum(finding.retained_bytes for finding in findings.leaks)
+    return Why(reason=Reason.LEFT_BEHIND, count=len(findings.leaks), bytes=held)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from leakscope.errors import LeakscopeError
 from leakscope.findings.judge import LEAKS_FOUND
 from leakscope.findings.judge import judge as findings_of
+from leakscope.findings.kinds import Returned
 from leakscope.findings.model import Findings
 from leakscope.originals import Path, os
 
@@ -30,7 +31,8 @@ class Result(Findings):
     @classmethod
     def of(cls, run: Run, findings: Findings) -> Result:
         """The findings of a run, with it."""
-        return cls(**{each.name: getattr(findings, each.name) for each in fields(Findings)}, run=run)
+        values = {each.name: getattr(findings, each.name) for each in fields(Findings)}
+        return cls(**{**values, "returned": Returned.NOT}, run=run)
 
     def __str__(self) -> str:
         from leakscope.report import FORMATS
@@ -100,6 +102,7 @@ def judge(
     leak_exit_code: int = LEAKS_FOUND,
     ignore_library: bool = False,
     fail_on_avoidable: int | None = None,
+    fail_on_inconclusive: bool = False,
 ) -> Result:
     """The verdict of a run, and each distinct leak in it.
 
@@ -120,6 +123,7 @@ def judge(
         leak_exit_code: `exit_status` of the findings where the verdict is leaks.
         ignore_library: what a library leaks is told all the same, and decides nothing.
         fail_on_avoidable: avoidable bytes above which `exit_status` is `leak_exit_code` as well; None for never.
+        fail_on_inconclusive: `exit_status` is 2 where the run cannot be judged.
 
     """
     findings = findings_of(
@@ -129,5 +133,6 @@ def judge(
         leak_exit_code=leak_exit_code,
         ignore_library=ignore_library,
         fail_on_avoidable=fail_on_avoidable,
+        fail_on_inconclusive=fail_on_inconclusive,
     )
     return Result.of(run, findings)

@@ -51,6 +51,7 @@ class Watched:
 
         self.children = children_seconds()
         self.block = watch(allowance=self._allowance)
+        self.block._libraries_leak = True  # what becomes of them is the settings' to say
         self._entered = False
         try:
             self.block.__enter__()
@@ -94,9 +95,7 @@ def weighed(findings: Findings, settings: Settings, known: Collection[str]) -> t
 
     Raises PredicateRaised where a function of `ignore=` does.
     """
-    from leakscope.findings.kinds import Severity
-
-    leaks = [_weighed(f, settings, known) for f in findings.findings if f.severity == Severity.LEAK]
+    leaks = [_weighed(f, settings, known) for f in findings.leaks]
     fails = [leak for leak in leaks if leak.state == State.FAILS]
     if sum(leak.bytes for leak in fails) <= settings.allowance:
         instead = State.ALLOWED

@@ -125,7 +125,7 @@ def test_a_real_terminal(columns: int) -> None:
     shown = shown_in_a_terminal(columns, "report", str(SAMPLES / "p2p_pipeline" / "stage-backward-cycle"))
     lines = CODES.sub("", shown).splitlines()
     assert "\x1b[1;31mLEAKS\x1b[0m" in shown and columns - 9 < max(map(cells, lines)) <= columns
-    assert lines[0] == "Verdict  LEAKS: 1 distinct leak (exit status 23)" and lines[-1].endswith("(exit status 23)")
+    assert lines[0] == "Verdict  LEAKS: 1 distinct leak" and "exit status" not in lines[-1], "report returns 0"
 
 
 @pytest.mark.process

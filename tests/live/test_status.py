@@ -15,13 +15,13 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
-from leakscope_cli.live.status import HEADS
+from leakscope_cli.live.status import HEADS, as_text
 from support.runs.asked import TRAINING, at_step_20, job, let_go_on
 
 from leakscope.record.live import standing
 from leakscope.record.live.answers import live_ranks
 from leakscope.record.live.process import RecordingProcess, this_process
-from leakscope.record.live.standing import standing_of
+from leakscope.record.live.standing import RankStanding, RunStanding, standing_of
 
 Write = Callable[..., Path]
 
@@ -86,12 +86,42 @@ def test_of_a_long_run_only_the_end_is_read(tmp_path: Path, monkeypatch: pytest.
     assert standing._STEPS_READ * 200 < 1 << 16  # a row takes about 150 bytes
 
 
+@pytest.mark.unit
+@pytest.mark.parametrize("columns", [60, 80, 100, 140])
+def test_its_table_is_no_wider_than_the_terminal(columns: int) -> None:
+    row = RankStanding(
+        rank=1023,
+        process=4194304,
+        machine="here",
+        state="looking",
+        step=1_234_567,
+        step_seconds=100.0,
+        since_step=119.9,
+        counted_bytes=1023 << 20,
+        counted_on="cpu",
+        bytes_per_step=-1023.9 * 1024,
+        over_steps=10,
+        looks=12_345,
+        last_look_step=1_234_567,
+        since_look=12.3,
+        looking_seconds=1.0,
+    )
+    ranks = (row, replace(row, step=0, step_seconds=None))
+    text = as_text(RunStanding("run", ("train.py",), "", None, True, ranks, ""), columns)
+    heads, *rows = text.splitlines()[3:6]
+    assert max(map(len, (heads, *rows))) <= columns
+    assert heads.split()[0] == "rank" and "state" in heads and "counted" in heads and "a step" in heads
+    assert ("--json has all" in text) is (columns < 120)
+    assert "process" in heads or columns < 120
+
+
 @pytest.mark.process
 def test_on_a_terminal_it_is_refreshed_until_ctrl_c_and_elsewhere_told_once(script: Write, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "leakscope", "status", "run"]
     with job(tmp_path, script(TRAINING.format(before=""))) as started:
         process = at_step_20(tmp_path)
-        once = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=True)
+        wide = {**os.environ, "COLUMNS": "140"}
+        once = subprocess.run(command, cwd=tmp_path, env=wide, capture_output=True, text=True, timeout=60, check=True)
         told = json.loads(subprocess.check_output([*command, "--json"], cwd=tmp_path, timeout=60))
         terminal, ours = pty.openpty()
         env = {**os.environ, "TERM": "xterm", "COLUMNS": "140"}

@@ -156,3 +156,18 @@ def test_what_lives_in_other_threads_is_no_leak() -> None:
     for thread in (before, own, looping):
         thread.end()
     assert block.findings.verdict == "clean" and block.findings.findings == ()
+
+
+def test_what_a_library_closes_is_a_note_of_a_block_and_its_report_says_so() -> None:
+    def raises() -> None:
+        kept = torch.ones(1024)
+        with pytest.raises(ValueError) as caught:
+            raise ValueError(kept.shape)
+        assert caught is not None
+
+    with leakscope.watch(fail=True) as block:
+        raises()
+    found = block.findings
+    assert left(found) == CYCLE and found.findings[0].origin == "library"
+    assert (found.verdict, found.failed, found.leaks) == ("clean", False, ())
+    assert "distinct leak" not in str(found) and "libraries left 4.00 KiB" in str(found)

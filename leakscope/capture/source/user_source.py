@@ -20,12 +20,53 @@ _READ: Final = 4
 _OWN = str(Path(__file__).resolve().parents[2]) + os.sep
 
 
+_RUNNERS = frozenset(
+    {
+        "leakscope", "torch", "pytest", "unittest", "accelerate", "deepspeed", "lightning", "lightning_fabric", "ray",
+        "IPython", "ipykernel", "coverage", "memray", "scalene", "viztracer", "debugpy", "pyinstrument", "kernprof",
+    }
+)  # fmt: skip
+"""Packages that are run as a module to run something of the user's: the file that is named is all of them that counts
+as the user's.
+"""
+_ADOPTED: list[str] = []
+"""Files, and folders with a separator at their end, that are the user's wherever they lie."""
+
+
+def adopt_script(filename: str, module: str = "") -> None:
+    """Count what the user runs as the user's, also where it is installed among the libraries.
+
+    Of a script that is its file and what lies beside it, of a `module` its whole package.
+    """
+    path = os.path.realpath(filename)
+    if is_users(filename) or not os.path.isfile(path):
+        return
+    _ADOPTED.append(path)
+    folder = os.path.dirname(path)
+    package = module.partition(".")[0]
+    if package:
+        above = [str(parent) for parent in Path(path).parents if parent.name == package]
+        folder = above[0] if above else ""
+    if folder and not _holds_libraries(folder) and os.path.basename(folder) not in _RUNNERS:
+        _ADOPTED.append(folder + os.sep)
+    is_users.cache_clear()
+    _short.cache_clear()
+
+
+def _holds_libraries(folder: str) -> bool:
+    """Whether packages are installed right in this folder, or it has some of the standard library's modules."""
+    within = folder + os.sep
+    return within in ROOTS or within.endswith(SITE_PACKAGES)
+
+
 @lru_cache(maxsize=4096)
 def is_users(filename: str) -> bool:
     """Whether a file is the user's own code: no library's, nor written by one, and not leakscope's."""
     if not filename or (filename.startswith("<") and not cell_name(filename)):
         return False
     path = os.path.realpath(filename)
+    if any(path == adopted or (adopted.endswith(os.sep) and path.startswith(adopted)) for adopted in _ADOPTED):
+        return True
     return not path.startswith(_OWN) and not is_installed(path) and not writer_of(path)
 
 

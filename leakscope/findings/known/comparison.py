@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import PurePath
 
-from leakscope.findings.kinds import Severity
+from leakscope.findings.kinds import NOT_JUDGED, Severity
 from leakscope.findings.ledger import NO_GROWTH
 from leakscope.findings.model import Finding, Findings
 from leakscope.findings.verdict import was_judged
@@ -17,8 +17,6 @@ from leakscope.verdict import Verdict
 
 WORSE = 1.5
 """Factor from which on a leak that both runs have has become worse; chosen: figures of one leak differ by less."""
-NOT_JUDGED = 2
-"""Exit status where one of the two runs could not be judged."""
 WORSE_FOUND = 23
 """Exit status where a leak is new or worse, as `run` has it for leaks."""
 
@@ -169,7 +167,7 @@ def _by_name(findings: Iterable[Finding]) -> dict[tuple[str, int], Finding]:
 
 
 def _leaks(finding: Finding) -> bool:
-    return finding.severity == Severity.LEAK and finding.suppressed_by is None
+    return finding.is_leak and finding.suppressed_by is None
 
 
 def _compared(base: Judged, new: Judged, had: Finding | None, has: Finding | None, worse: float) -> Compared:

@@ -101,6 +101,8 @@ class Case:
     """What a library leaks decides no verdict."""
     fail_on_avoidable: int | None = None
     """Avoidable bytes above which the exit status is that of leaks; None where they never decide it."""
+    fail_on_inconclusive: bool = False
+    """A run that cannot be judged is a failure."""
     findings: tuple[Finding, ...] = ()
     summaries: Mapping[int, RankSummary] = field(default_factory=dict)
     unjudged: tuple[Unjudged, ...] = ()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from leakscope.findings.kinds import Severity
+from leakscope.findings.kinds import NOT_JUDGED, Severity
 from leakscope.findings.known.suppressed import unused
 from leakscope.findings.memory.gc_advice import gc_advice
 from leakscope.findings.memory.oom import out_of_memory
@@ -30,8 +30,9 @@ def give_verdict(case: Case) -> Case:
     judged = Findings(
         verdict=verdict,
         why=why,
-        exit_status=case.leak_exit_code if verdict == Verdict.LEAKS or over is not None else 0,
+        exit_status=0,
         avoidable_over=over,
+        fail_on_inconclusive=case.fail_on_inconclusive,
         findings=shown,
         suppressed=apart,
         unused=unused(case.known, findings) if verdict != Verdict.INCONCLUSIVE else (),
@@ -53,7 +54,8 @@ def give_verdict(case: Case) -> Case:
         drag=tuple(fact for rank in case.ranks for fact in rank.drag),
         also_grows=tuple(fact for rank in case.ranks for fact in rank.also_grows),
     )
-    return replace(case, judged=judged)
+    status = NOT_JUDGED if judged.unjudged_fails and over is None else case.leak_exit_code
+    return replace(case, judged=replace(judged, exit_status=status if judged.failed else 0))
 
 
 def as_known(finding: Finding, run: Run) -> Finding:

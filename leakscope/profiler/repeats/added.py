@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from leakscope.findings.kinds import FreedBy, Severity
+from leakscope.findings.kinds import FreedBy
 from leakscope.findings.model import Finding, Findings
 from leakscope.findings.why import Reason, Why
 from leakscope.record.model import Step
@@ -21,7 +21,7 @@ def only_added(findings: Findings, before: int, steps: Sequence[Step]) -> Findin
     """
     collected = any(collection.generation == _FULL for step in steps for collection in step.collections)
     added = tuple(_added(finding, before, collected) for finding in findings.findings)
-    leaks = [finding for finding in added if finding.severity == Severity.LEAK]
+    leaks = [finding for finding in added if finding.is_leak]
     why = findings.why
     if isinstance(why, Why) and why.reason == Reason.LEAKS:
         why = replace(why, bytes=sum(finding.retained_bytes for finding in leaks))

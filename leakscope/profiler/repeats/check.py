@@ -80,7 +80,7 @@ def check(
     """
     require_repeats(repeats)
     smallest, allowed = parse_bytes(min_bytes), parse_bytes(allowance)
-    found = run_and_judge(train_step, repeats, warmup, smallest, args, kwargs or {})
+    found = run_and_judge(train_step, repeats, warmup, smallest, args, kwargs or {}, libraries_leak=False)
     if fail:
         raise_leaks(found, allowed)
     return found
@@ -93,8 +93,9 @@ def run_and_judge(
     min_bytes: int,
     args: Sequence[Any] = (),
     kwargs: Mapping[str, Any] = MappingProxyType({}),
+    libraries_leak: bool = True,
 ) -> Result:
-    """`check`, with `min_bytes` in bytes and no failing."""
+    """`check`, with `min_bytes` in bytes and no failing; with `libraries_leak` what libraries leak is no mere note."""
     from asyncio import Runner
 
     from leakscope.capture.device.counters import Counter
@@ -138,7 +139,7 @@ def run_and_judge(
     rank = Rank(0, tuple(steps), tuple(looks), Ended(EndKind.FINISHED, 0, warmup + repeats))
     # the look before the first judged call is judged as well: all that comes after it is theirs
     run = replace(run_of_rank(rank, MadeBy.CHECK, warmup - 1, min_bytes), sources=users_sources())
-    return Result.of(run, only_added(judge(run), warmup, steps))
+    return Result.of(run, only_added(judge(run, ignore_library=not libraries_leak), warmup, steps))
 
 
 def require_repeats(repeats: int) -> None:

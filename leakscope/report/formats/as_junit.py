@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from xml.etree import ElementTree
 
-from leakscope.findings.kinds import Origin, Severity
 from leakscope.findings.model import Finding, Findings
 from leakscope.record.model import Rank, Run
 from leakscope.report.cleaning import cleaned
@@ -26,13 +25,16 @@ from leakscope.verdict import Verdict
 
 
 def render(run: Run, findings: Findings) -> str:
-    """One `testsuite`: leaks fail, ranks that ended badly are errors, what was suppressed or not judged is skipped."""
+    """One `testsuite` with a failure exactly where the findings have failed: each leak, or else the verdict.
+
+    Ranks that ended badly are errors; what was suppressed or not judged is skipped.
+    """
     run, findings = cleaned(run), cleaned(findings)
     suite = ElementTree.Element("testsuite", name="leakscope")
     _verdict(suite, findings)
     for finding in findings.findings:
         case = _case(suite, finding.rule, f"{title(finding)} [{finding.fingerprint}]")
-        if finding.severity == Severity.LEAK and finding.origin != Origin.LIBRARY:
+        if finding.is_leak:
             _add(case, "failure", _summary(finding), finding.rule, _details(finding))
         else:
             ElementTree.SubElement(case, "system-out").text = f"{_summary(finding)}\n{_details(finding)}"
@@ -51,7 +53,9 @@ def render(run: Run, findings: Findings) -> str:
 
 def _verdict(suite: ElementTree.Element, findings: Findings) -> None:
     case = _case(suite, "verdict", "verdict")
-    if findings.verdict == Verdict.INCONCLUSIVE:
+    if findings.failed and not findings.leaks:  # each leak is a failure of its own
+        _add(case, "failure", f"{findings.verdict}: {why_text(findings)}", str(findings.verdict), why_text(findings))
+    elif findings.verdict == Verdict.INCONCLUSIVE:
         ElementTree.SubElement(case, "skipped", message=f"inconclusive: {why_text(findings)}")
     else:
         ElementTree.SubElement(case, "system-out").text = f"{findings.verdict}: {why_text(findings)}"

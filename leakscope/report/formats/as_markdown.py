@@ -68,9 +68,10 @@ def render(run: Run, findings: Findings) -> str:
 def _head(run: Run, findings: Findings) -> list[str]:
     distinct = leaks(findings)
     what = {Verdict.LEAKS: plural(len(distinct), "leak"), Verdict.CLEAN: "no leak"}.get(findings.verdict, "no verdict")
+    what += ", but too much avoidable memory" if not distinct and findings.avoidable_over is not None else ""
     ranks = plural(run.expected_ranks, "rank")
     lines = [
-        f"### {_MARKS[findings.verdict]} leakscope: {what}",
+        f"### {_MARKS[Verdict.LEAKS if findings.failed else findings.verdict]} leakscope: {what}",
         "",
         f"**{findings.verdict.upper()}**{exit_text(run, findings) if so_far_text(run) else ''}: "
         f"{sentence(why_text(findings)).rstrip('.')}.",

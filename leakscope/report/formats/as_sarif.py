@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from leakscope.findings.kinds import Origin, RuleName, Severity
+from leakscope.findings.kinds import RuleName, Severity
 from leakscope.findings.model import Finding, Findings
 from leakscope.record.model import Rank, Run
 from leakscope.report.adding_lines import edit_text
@@ -60,7 +60,8 @@ def render(run: Run, findings: Findings) -> str:
                 "columnKind": "unicodeCodePoints",
                 "invocations": [_invocation(run, findings)],
                 "results": [
-                    _result(run, finding, rules) | _suppressions(finding, findings) for finding in shown_and_suppressed
+                    _result(run, findings, finding, rules) | _suppressions(finding, findings)
+                    for finding in shown_and_suppressed
                 ],
                 "properties": {"verdict": findings.verdict, "why": why_text(findings)},
             }
@@ -116,11 +117,11 @@ def _ended(rank: Rank) -> str:
     return f"rank {rank.number} {ended_text(rank)} {error_text(rank)}".strip()
 
 
-def _result(run: Run, finding: Finding, rules: list[str]) -> dict[str, Any]:
+def _result(run: Run, findings: Findings, finding: Finding, rules: list[str]) -> dict[str, Any]:
     result: dict[str, Any] = {
         "ruleId": finding.rule,
         "ruleIndex": rules.index(finding.rule),
-        "level": _level(finding),
+        "level": _level(finding, findings),
         "message": {"text": _message(finding)},
         "locations": [location(run, finding)],
         "partialFingerprints": {"leakscope/v1": finding.fingerprint},
@@ -143,10 +144,10 @@ def _suppressions(finding: Finding, findings: Findings) -> dict[str, Any]:
     return {"suppressions": [{"kind": "external", "status": "accepted", **justification}]}
 
 
-def _level(finding: Finding) -> str:
-    if finding.severity != Severity.LEAK:
-        return "note"
-    return "warning" if finding.origin == Origin.LIBRARY else "error"
+def _level(finding: Finding, findings: Findings) -> str:
+    """`error` of what makes it a failure: code hosts fail a check by that."""
+    fails = finding.is_leak or (findings.avoidable_over is not None and finding.severity == Severity.AVOIDABLE)
+    return "error" if fails else "note"
 
 
 def _message(finding: Finding) -> str:

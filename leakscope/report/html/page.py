@@ -94,7 +94,7 @@ def render(run: Run, findings: Findings) -> str:
         next=wording.next_text(run, findings),
         told_first=told_first,
         out_of_memory=out_of_memory,
-        colour=Verdict.LEAKS if out_of_memory else findings.verdict,
+        colour=Verdict.LEAKS if out_of_memory or findings.failed else findings.verdict,
         absolute=is_absolute(run),
         words=wording,
         no_trace=marks.NO_TRACE,

@@ -57,7 +57,7 @@ def render(run: Run, findings: Findings) -> str:
     ]
     return environment.get_template("cell.html").render(
         findings=findings,
-        colour=COLOURS[findings.verdict],
+        colour=COLOURS[Verdict.LEAKS if findings.failed else findings.verdict],
         headline=wording.headline(run, findings),
         failure=wording.failure_text(run),
         why=wording.why_text(findings),

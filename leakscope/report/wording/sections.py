@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from leakscope.findings.kinds import Origin, Severity
+from leakscope.findings.kinds import NOT_JUDGED, Origin, Returned, Severity
 from leakscope.findings.model import Finding, Findings, Unjudged
 from leakscope.findings.why import UnjudgedReason, WhyUnjudged
 from leakscope.record.kinds import EndKind, MadeBy
 from leakscope.record.model import Run
 from leakscope.report.wording.numbers import plural
+from leakscope.verdict import Verdict
 
 
 def leaks(findings: Findings) -> tuple[Finding, ...]:
     """What decides the verdict, whoever's code closes or keeps it."""
-    return tuple(f for f in findings.findings if f.severity == Severity.LEAK)
+    return findings.leaks
 
 
 def avoidable(findings: Findings) -> tuple[Finding, ...]:
@@ -65,9 +66,13 @@ def so_far_text(run: Run) -> str:
 
 
 def exit_text(run: Run, findings: Findings) -> str:
-    """` (exit status 23)`; "" where no command was run that would end with it, and of a run that has not ended
-    ` (so far: the run goes on, after 40 steps)`.
+    """` (exit status 23)`; "" where no command ends with it, and of a run that has not ended
+    ` (so far: the run goes on, after 40 steps)`. Where nothing could be judged it names what makes that a failure.
     """
     if told := so_far_text(run):
         return f" (so far: {told})"
-    return f" (exit status {findings.exit_status})" if run.made_by == MadeBy.COMMAND else ""
+    if run.made_by != MadeBy.COMMAND or findings.returned == Returned.NOT:
+        return ""
+    passed = findings.verdict == Verdict.INCONCLUSIVE and not findings.exit_status
+    choice = f", {NOT_JUDGED} with --fail-on-inconclusive" if passed and findings.returned == Returned.OWN else ""
+    return f" (exit status {findings.exit_status}{choice})"

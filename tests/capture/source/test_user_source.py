@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import linecache
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -124,3 +125,50 @@ def test_reading_a_source_keeps_nothing_in_the_users_process_and_a_notebooks_cel
     assert source.lines_of(str(tmp_path / "none.py")) == []
     assert linecache.cache == before
     del linecache.cache[cell]
+
+
+@pytest.fixture
+def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], str]]:
+    """Writes a file among the installed packages; gives its path."""
+    monkeypatch.setattr(source, "_ADOPTED", [])
+    monkeypatch.chdir(tmp_path)
+
+    def write(name: str) -> str:
+        path = tmp_path / "job" / "site-packages" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("")
+        source.is_users.cache_clear()
+        return str(path)
+
+    yield write
+    source.is_users.cache_clear()
+    source._short.cache_clear()
+
+
+def test_a_script_that_is_run_from_among_the_libraries_is_the_users(installed: Callable[[str], str]) -> None:
+    script, beside, other = map(installed, ("recipes/train.py", "recipes/parts/model.py", "library/__init__.py"))
+    assert source.short(script) == "<recipes/train.py>"
+    source.adopt_script(script)
+    assert [source.is_users(path) for path in (script, beside, other)] == [True, True, False]
+    assert source.short(script) == "job/site-packages/recipes/train.py"
+
+
+@pytest.mark.parametrize(
+    ("file", "module", "beside"),
+    [
+        ("job/tools/train.py", "job.tools.train", [True, False]),
+        ("job/tools/__main__.py", "job.tools", [True, False]),
+        ("train.py", "", [False, False]),
+        ("train.py", "train", [False, False]),
+        ("pytest/__main__.py", "pytest", [False, False]),
+        ("torch/utils/train.py", "torch.utils.train", [False, False]),
+    ],
+)
+def test_of_a_module_that_is_run_its_package_is_the_users_and_no_other(
+    file: str, module: str, beside: list[bool], installed: Callable[[str], str]
+) -> None:
+    script, package = installed(file), file.partition("/")[0].removesuffix(".py")
+    others = [installed(f"{package}/model.py"), installed("library/__init__.py")]
+    source.adopt_script(script, module)
+    assert source.is_users(script)
+    assert [source.is_users(path) for path in others] == beside

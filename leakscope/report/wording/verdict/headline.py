@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from leakscope.findings.facts import CameToRest
-from leakscope.findings.kinds import Severity
 from leakscope.findings.memory.oom import ranks_out_of_memory
 from leakscope.findings.model import Findings
 from leakscope.record.model import Run
@@ -31,8 +30,11 @@ def _headline(run: Run, findings: Findings) -> str:
     if findings.verdict == Verdict.LEAKS:
         return "Leaks"
     if findings.verdict == Verdict.CLEAN:
+        over = findings.avoidable_over
+        but = "" if over is None else f", but {bytes_text(over)} avoidable: more than allowed"
         grows = growing_text(run, findings)
-        return ("No new leak" if leaks_known(findings) else "No leak") + (f", though {grows}" if grows else "")
+        though = f", though {grows}" if grows else ""
+        return f"{'No new leak' if leaks_known(findings) else 'No leak'}{but}{though}"
     ended = "Hung" if any(is_hung(rank) for rank in run.ranks) else failure_text(run)[0]
     return f"{ended}: cannot tell whether it leaks" if ended else "Cannot tell whether it leaks"
 
@@ -61,4 +63,4 @@ def growing_text(run: Run, findings: Findings) -> str:
 
 def leaks_known(findings: Findings) -> bool:
     """Whether it leaks in a way that is known."""
-    return any(finding.severity == Severity.LEAK for finding in findings.suppressed)
+    return any(finding.is_leak for finding in findings.suppressed)

@@ -19,7 +19,8 @@ def no_step_text(why: Why) -> str:
         Reason.NO_STEP: "no step was seen: no torch optimizer stepped, and no backward pass or call of a module "
         "could be taken for a step",
         Reason.FUNCTION_SILENT: f"no step was seen: {why.detail}() never returned",
-        Reason.FUNCTION_MISSING: f"no step was seen: the script has no function {why.detail}, nor does it import one",
+        Reason.FUNCTION_MISSING: f"no step was seen: the script has no function {why.detail}, nor does it import one"
+        + (f"; did you mean {' or '.join(why.near)}?" if why.near else ""),
     }[why.reason]
 
 

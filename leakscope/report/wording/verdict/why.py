@@ -43,7 +43,9 @@ def _why(why: Why, held: str) -> str:
         Reason.LEFT_BEHIND: f"{plural(why.count, 'tensor leak')}, {bytes_text(why.bytes)} left behind",
         Reason.NOTHING_RECORDED: "nothing was recorded",
         Reason.SUPPRESSED: f"{_known(why)}{rest}",
-        Reason.CLEAN_BLOCK: "the block left no tensor memory behind",
+        Reason.CLEAN_BLOCK: f"the block itself left no tensor memory behind, libraries left {bytes_text(why.bytes)}"
+        if why.bytes
+        else "the block left no tensor memory behind",
         Reason.WITHIN_ALLOWANCE: f"the block left at most {bytes_text(why.bytes)} behind, within its allowance",
         Reason.DAMAGED: f"{_damaged(why)}, so a leak may have been missed; {_so_far(why)}",
         Reason.TOO_FEW_STEPS: f"too few steps{on} to judge, {plural(why.count, 'step')} seen: "
