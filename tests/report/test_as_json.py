@@ -41,7 +41,7 @@ HOP = {"object", "type", "kind", "where", "status", "reason", "reference", "free
 CUT = {"references", "frees_bytes", "proved_bytes", "after_gc"}
 CUT_REFERENCE = {"written", "reference", "where", "added_at", "trace"}
 RANK = {
-    "peak_bytes", "avoidable_peak_bytes", "freed_by_gc_bytes", "gc_seconds", "explained_bytes", "counted_bytes",
+    "verdict", "peak_bytes", "avoidable_peak_bytes", "freed_by_gc_bytes", "gc_seconds", "explained_bytes", "counted_bytes",
 }  # fmt: skip
 
 
