@@ -109,12 +109,22 @@ class _Met(weakref.ref[Any]):
 
 def _in_another_step() -> bool:
     """Whether the optimizer was called by another's step, or by that of its own subclass: both run torch's hooks."""
+    return _steps_running() > 1
+
+
+def in_optimizer_step() -> bool:
+    """Whether an optimizer's step is running: the backwards and calls of its closure end none."""
+    return _steps_running() > 0
+
+
+def _steps_running() -> int:
+    """How many calls of an optimizer's step are on this thread's stack."""
     frame: FrameType | None = sys._getframe(1)
     calls = 0
     while frame is not None:
         calls += frame.f_code.co_qualname == STEP_OF_OPTIMIZER
         frame = frame.f_back
-    return calls > 1
+    return calls
 
 
 def parameters(optimizer: Any) -> Iterator[Any]:
