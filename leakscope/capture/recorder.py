@@ -26,6 +26,7 @@ from leakscope.capture.process.watchdog import Watchdog
 from leakscope.capture.schedule.ends import Ends
 from leakscope.capture.schedule.events import StepEvents
 from leakscope.capture.schedule.handover import Handover
+from leakscope.capture.schedule.inputs import StepInputs
 from leakscope.capture.schedule.looks import Schedule
 from leakscope.capture.schedule.no_step import NoStepYet
 from leakscope.capture.schedule.peers import LOOK_TIMEOUT_S, Peers
@@ -75,6 +76,7 @@ class Recorder:
         self._device = self._looks.device = DeviceMemory(self._folder, options.snapshot, options.budget)
         self._watched_steps = WatchedSteps(options, self._folder, self._sites, self._device, self._lifetimes)
         self._loaders = LoaderWorkers(self._folder, self._schedule)
+        self._inputs = StepInputs()
         self._handover = Handover(self._folder, self._schedule, self._watched_steps)
         self._no_step: NoStepYet | None = None
         self._watchdog = Watchdog(self.is_over, self._tick, self._leave, options.grace)
@@ -116,6 +118,7 @@ class Recorder:
             self._asked.listen(self.patches)
             self._watchdog.start(self._guard)
             self.patches.add("watchdog thread", self._watchdog.end)
+        self._inputs.install(self.patches)
         self._watched_steps.install(self.patches, comm=self.member.comm is not None)
         self._began = self._attached = CLOCK.perf_counter()
         self._peers.begin()
@@ -165,7 +168,10 @@ class Recorder:
             self.member.first_step()
         seconds, collections = ended - self._began, self._collections.taken()
         began = round(self._began - (self._attached if self.member.comm is None else self.member.comm.zero), 6)
-        self._folder.step(Step(self.steps, seconds, counted.bytes, peak, collections, self._counter.device, began))
+        device = self._counter.device
+        self._folder.step(
+            Step(self.steps, seconds, counted.bytes, peak, collections, device, began, *self._inputs.taken())
+        )
         wanted = self._asked.step_ended(seconds)
         self._device.step(self.steps, ended - self._attached)
         self._looks.counts.step(self.steps, ended - self._attached)

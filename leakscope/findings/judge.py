@@ -77,7 +77,7 @@ def judge(
 
 def judge_rank(run: Run, rank: Rank) -> JudgedRank:
     """What there is to say of one rank by itself; of the run only what holds for all ranks is asked."""
-    case = RankCase(rank, run.warmup_of(rank), run.min_bytes)
+    case = RankCase(rank, run.warmup_of(rank), run.min_bytes, run.sources)
     for stage in STAGES_OF_RANK:
         case = stage(case)
     return judged_alone(case)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from leakscope.findings.facts import Bounded, TooLarge
+from leakscope.findings.facts import Bounded, FollowsInput, TooLarge
 from leakscope.findings.grouping.groups import Group
 from leakscope.findings.grouping.growth import Series
 from leakscope.findings.naming.expressions import as_expression, line_of
@@ -42,6 +42,8 @@ class Candidate:
     """The counted bytes of the later steps did not go on as it grew."""
     stopped: bool = False
     """It grew at every step, and no more at the last look: no pause of what comes every few steps."""
+    follows: FollowsInput | None = None
+    """Its tensors were as many at each look, and larger where what the model was given was larger."""
     gaining: int = -1
     """Position on the way of the last container that has gained items; -1 where none was seen to."""
     bound: Bounded | None = None

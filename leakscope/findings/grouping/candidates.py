@@ -8,7 +8,7 @@ from itertools import pairwise
 from statistics import median
 
 from leakscope.findings.counters import counted_rate, rose_each_step
-from leakscope.findings.grouping.bounds import WENT_ON, bound_on, gaining, too_large, went_on
+from leakscope.findings.grouping.bounds import WENT_ON, bound_on, follows_input, gaining, too_large, went_on
 from leakscope.findings.grouping.candidate import Candidate
 from leakscope.findings.grouping.groups import Group, group_storages
 from leakscope.findings.grouping.growth import MIN_LOOKS, Series
@@ -75,6 +75,7 @@ def _candidate(
         confirmed=confirmed,
         stopped=live and _has_stopped(rank, line, rate) and _is_counted(look, group),
         ended=doubtful and (not went_on(rank, line, rate, growing, rested) or _by_chance(rank, line, rate, at)),
+        follows=follows_input(rank, line, [len(other.storages) for _, other in at.values()]) if live else None,
         gaining=places[-1] if places else -1,
         bound=bound_on(at, places),
     )

@@ -24,6 +24,10 @@ _ALIKE = 0.8
 """What comes once in a fixed number of steps is at least this share of what came most at a time. At 0.4 two rises of
 which one is twice the other fit a period, at 1 a list with one item of another size does not.
 """
+_LEVEL = 0.5
+"""Share of its fastest stretch that each of a growth with a period has: one item every second step gives 1/3 to 2/3 an
+item a step over two to four steps. At 0.25 what fills a bound ever more slowly is taken for one.
+"""
 PERIODS = 3
 """Times that something must have come, in step with a period, to be certain: two of them fit any period."""
 
@@ -55,7 +59,9 @@ class Series:
 
     @property
     def _unseen(self) -> int:
-        """Steps without growth that there may be between any two looks that saw it grow."""
+        """Steps without growth that there may be between any two looks that saw it grow, where it does not level off."""
+        if min(self._slopes, default=0.0) < _LEVEL * max(self._slopes, default=1.0):
+            return 0
         return min((t - s for (s, t), (a, b) in self._intervals if b > a), default=1) - 1
 
     @property
