@@ -154,8 +154,7 @@ def _first_collection(rank: Rank, warmup: int) -> int:
     freed = (
         step.number
         for step in rank.steps
-        if step.number > warmup
-        and any(c.generation == _OLDEST and (c.freed_bytes or 0) > 0 for c in step.collections)
+        if step.number > warmup and any(c.generation == _OLDEST and (c.freed_bytes or 0) > 0 for c in step.collections)
     )
     return next(freed, 0)
 

@@ -219,7 +219,10 @@ def _unbalanced(run: Run, shown: Sequence[Finding], ledgers: Ledgers) -> Why | N
         if goes_on >= max(run.min_bytes, OVERHEAD * (grown.bytes - unknown) / grown.steps, 1):
             found.append(grown)
     most = _most(found)
-    return None if most is None else Why(reason=Reason.NEW_SHAPES if shapes else Reason.UNBALANCED, grown=most)
+    if most is None or not shapes:
+        return None if most is None else Why(reason=Reason.UNBALANCED, grown=most)
+    seen, full = max((facts.shapes, facts.full_at_step) for facts in noted)
+    return Why(reason=Reason.NEW_SHAPES, grown=most, count=seen, steps=full)
 
 
 def _grown(rank: Rank, run: Run, ledgers: Ledgers) -> Grown | None:

@@ -113,7 +113,9 @@ def follows_input(rank: Rank, line: Series, counts: Collection[int]) -> FollowsI
     given = [elements.get(step) or 0 for step in line.steps]
     if len(set(counts)) > 1 or not all(given) or not all(line.bytes):
         return None
-    rises = [(b - a, after - before) for (a, b), (before, after) in zip(pairwise(line.bytes), pairwise(given), strict=True)]
+    rises = [
+        (b - a, after - before) for (a, b), (before, after) in zip(pairwise(line.bytes), pairwise(given), strict=True)
+    ]
     if any(size > 0 >= more for size, more in rises):
         return None
     if line.bytes[-1] / line.bytes[0] > (given[-1] / given[0]) ** _AS_INPUT:

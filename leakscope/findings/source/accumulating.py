@@ -7,7 +7,19 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 
 _JOINS = frozenset(
-    ("cat", "concat", "concatenate", "stack", "hstack", "vstack", "dstack", "column_stack", "row_stack", "pad", "append")
+    (
+        "cat",
+        "concat",
+        "concatenate",
+        "stack",
+        "hstack",
+        "vstack",
+        "dstack",
+        "column_stack",
+        "row_stack",
+        "pad",
+        "append",
+    )
 )
 """Last names of the functions of torch, torch.nn.functional and numpy that make one array larger than it was."""
 _SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.For, ast.AsyncFor, ast.While, ast.Module)

@@ -53,12 +53,17 @@ def _why(why: Why, held: str) -> str:
         f"more steps; {_so_far(why)}",
         Reason.UNBALANCED: f"{_so_far(why)}; {_to_the_end(why)}, and the looks do not tell what keeps it: run more "
         "steps",
-        Reason.NEW_SHAPES: f"{_so_far(why)}; shapes were new at each look, so it may be the kernels that oneDNN keeps "
-        "for each of them: run with fixed shapes, or with ONEDNN_PRIMITIVE_CACHE_CAPACITY=1, to tell",
+        Reason.NEW_SHAPES: f"{_so_far(why)}; {_new_shapes(why)}, so it may be the kernels that oneDNN and ideep keep "
+        "for each of them: run with fixed shapes, or with ONEDNN_PRIMITIVE_CACHE_CAPACITY=1 and LRU_CACHE_CAPACITY=1, "
+        "to tell",
         Reason.NOTHING_GREW: f"{_hardly(why)}{notes}",
         Reason.LITTLE_GREW: f"nothing grew enough to be a leak{notes}",
         Reason.BALANCED: f"{_so_far(why)}{notes}",
     }[why.reason]
+
+
+def _new_shapes(why: Why) -> str:
+    return f"the model was given {why.count:,} different shapes" if why.count else "shapes were new at each look"
 
 
 def _damaged(why: Why) -> str:
