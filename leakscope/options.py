@@ -43,9 +43,23 @@ class Options:
         Option("Share of the run's time that looking may take (2%).", metavar="PERCENT", unit="share", least=0, most=1),
     ] = 0.02
     min_bytes: Annotated[
+        int | None,
+        Option(
+            "Growth below this a step is a note, no leak, whatever it is of (by kind, and by --horizon).",
+            metavar="SIZE",
+            unit="bytes",
+            least=0,
+        ),
+    ] = None
+    horizon: Annotated[
         int,
-        Option("Growth below this a step is a note, no leak (64 KiB).", metavar="SIZE", unit="bytes", least=0),
-    ] = 64 * 1024
+        Option(
+            "Growth of plain data is a leak where it reaches 1% of the memory there is within N steps (100000).",
+            metavar="N",
+            unit="steps",
+            least=1,
+        ),
+    ] = 100_000
     gc_diff: Annotated[
         When,
         Option("Collect for real at the end and compare: after --steps (auto), also after the script (always)."),

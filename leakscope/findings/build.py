@@ -7,6 +7,7 @@ from collections import Counter
 from leakscope.findings.comm.operations import p2p_buffers
 from leakscope.findings.cut.best_cut import best_cut, subject
 from leakscope.findings.cut.trace import cycle_of, on_trace, trace_of
+from leakscope.findings.grouping.bounds import holds_of
 from leakscope.findings.grouping.candidate import Candidate
 from leakscope.findings.kinds import FreedBy, RuleName, Severity
 from leakscope.findings.model import Finding, Sighting, Unjudged
@@ -14,6 +15,7 @@ from leakscope.findings.naming.expressions import SEVERAL
 from leakscope.findings.naming.trace import fingerprint
 from leakscope.findings.ownership.library_cycles import whose
 from leakscope.findings.rules import ToCut, facts_of
+from leakscope.findings.thresholds import Thresholds, is_unintended
 from leakscope.graph.model import IMMORTAL
 
 _ABOUT_BUFFERS = (RuleName.P2P_BUFFER, RuleName.DIST_AUTOGRAD_CONTEXT)
@@ -22,12 +24,12 @@ _MAX_PLACES = 6
 """Places where storages were made that a finding names."""
 
 
-def build_finding(candidate: Candidate, min_bytes: int) -> Finding:
-    """The finding of one candidate; `min_bytes` a step make it a leak rather than a note."""
-    return build_with_problems(candidate, min_bytes)[0]
+def build_finding(candidate: Candidate, thresholds: Thresholds) -> Finding:
+    """The finding of one candidate; the thresholds tell a leak from a note."""
+    return build_with_problems(candidate, thresholds)[0]
 
 
-def build_with_problems(candidate: Candidate, min_bytes: int) -> tuple[Finding, tuple[Unjudged, ...]]:
+def build_with_problems(candidate: Candidate, thresholds: Thresholds) -> tuple[Finding, tuple[Unjudged, ...]]:
     """The finding of one candidate, and the rules of other packages that could not judge it."""
     cut, frees, references = best_cut(candidate)
     group, line = candidate.group, candidate.series
@@ -35,12 +37,14 @@ def build_with_problems(candidate: Candidate, min_bytes: int) -> tuple[Finding, 
     each = tuple(reference.indexes[0] for reference in cut.references) if cut is not None else ()
     known = facts_of(candidate, ToCut(written, references, each))
     trace = trace_of(candidate, cut, frees)
+    origin, library = whose(candidate, each)
+    unintended = is_unintended(known.rule.name, origin, holds_of(candidate))
+    least = thresholds.least(unintended, candidate.on_device)
     total = max(group.bytes, line.total)
-    large = total >= line.floor(min_bytes) or candidate.recreated
-    goes_on = candidate.per_step >= min_bytes and (candidate.recreated or line.goes_on(min_bytes))
+    large = total >= line.floor(least) or candidate.recreated
+    goes_on = candidate.per_step >= least and (candidate.recreated or line.goes_on(least))
     leak = goes_on and large and not known.facts.is_bounded
     gc = group.freed > 0
-    origin, library = whose(candidate, each)
     finding = Finding(
         rule=known.rule.name,
         facts=known.facts,
@@ -51,6 +55,7 @@ def build_with_problems(candidate: Candidate, min_bytes: int) -> tuple[Finding, 
         bytes_per_step=candidate.per_step,
         trace=trace,
         cut=cut and on_trace(cut, trace),
+        least_per_step=least,
         origin=origin,
         library=library,
         collections=group.freed if gc else None,

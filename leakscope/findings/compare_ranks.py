@@ -18,6 +18,7 @@ from leakscope.findings.grouping.names import Key
 from leakscope.findings.kinds import FreedBy, RuleName, Severity
 from leakscope.findings.model import Finding, RankSummary, Sighting
 from leakscope.findings.naming.trace import fingerprint
+from leakscope.findings.thresholds import Thresholds
 from leakscope.graph.model import HeapGraph, ObjectKind
 from leakscope.record.model import Look, Rank, Run
 
@@ -67,7 +68,7 @@ def skew_findings(
     for number, beside in sorted(excess.items()):
         expected = _median_of_others(shares, beside / models[number]) * models[number]
         over = int(beside - expected)
-        if beside > _FACTOR * expected and over >= max(_MIN_BYTES, run.min_bytes):
+        if beside > _FACTOR * expected and over >= max(_MIN_BYTES, Thresholds(run.min_bytes).counted):
             skews.append(_finding(run, number, peers, over, beside, int(expected)))
     return skews
 
@@ -124,7 +125,7 @@ def _holder(run: Run, rank: int, peers: _Peers) -> Finding | None:
     group = groups[most]
     made = tuple(look.heap.made_at[s] for s in group.storages if s in look.heap.made_at)
     alone = Candidate(rank, look.step, look.heap, group, Series((look.step,), (group.bytes,)), 0.0, False, made_at=made)
-    return build_finding(alone, run.min_bytes)
+    return build_finding(alone, Thresholds(run.min_bytes))
 
 
 def _last_look(rank: Rank) -> Look | None:

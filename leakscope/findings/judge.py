@@ -19,6 +19,7 @@ from leakscope.findings.stages.rules import apply_rules
 from leakscope.findings.stages.series import group_looks, take_looks
 from leakscope.findings.stages.source import find_lines, point_to_backward
 from leakscope.findings.stages.verdict import give_verdict
+from leakscope.findings.thresholds import Thresholds
 from leakscope.record.model import Rank, Run
 from leakscope.record.suppression import Suppression
 
@@ -77,7 +78,7 @@ def judge(
 
 def judge_rank(run: Run, rank: Rank) -> JudgedRank:
     """What there is to say of one rank by itself; of the run only what holds for all ranks is asked."""
-    case = RankCase(rank, run.warmup_of(rank), run.min_bytes, run.sources)
+    case = RankCase(rank, run.warmup_of(rank), Thresholds.of(run, rank), run.sources)
     for stage in STAGES_OF_RANK:
         case = stage(case)
     return judged_alone(case)

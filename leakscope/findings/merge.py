@@ -12,6 +12,7 @@ from leakscope.findings.grouping.candidate import Candidate
 from leakscope.findings.kinds import FreedBy, Origin, Severity
 from leakscope.findings.model import Cut, Finding, See, Sighting
 from leakscope.findings.naming.trace import any_item
+from leakscope.findings.thresholds import Thresholds
 
 Findings = Sequence[Finding]
 
@@ -71,7 +72,7 @@ def _all_of_cut(finding: Finding) -> frozenset[int]:
     return frozenset(r for reference in (finding.cut.references if finding.cut else ()) for r in reference.indexes)
 
 
-def weighed_together(findings: Findings, candidates: Sequence[Candidate], min_bytes: int) -> list[Finding]:
+def weighed_together(findings: Findings, candidates: Sequence[Candidate], thresholds: Thresholds) -> list[Finding]:
     """The findings of one rank before they are one: notes of one cut are leaks where together they are large enough.
 
     Each item of a list may bring many small storages, under as many names.
@@ -81,12 +82,13 @@ def weighed_together(findings: Findings, candidates: Sequence[Candidate], min_by
         if any(findings[place].severity == Severity.LEAK for place in places):
             continue  # it lends the fingerprint, which a small one beside it must not change
         counting = [place for place in places if _is_growth(findings[place], candidates[place])]
+        least = thresholds.of_data(any(candidates[place].on_device for place in counting))
         lines = [candidates[place].series for place in counting]
         total = sum(max(findings[place].retained_bytes, candidates[place].series.total) for place in counting)
         if (
             len(counting) > 1
-            and sum(findings[place].bytes_per_step for place in counting) >= min_bytes
-            and total >= max(line.floor(min_bytes) for line in lines)
+            and sum(findings[place].bytes_per_step for place in counting) >= least
+            and total >= max(line.floor(least) for line in lines)
         ):
             for place in counting:
                 weighed[place] = replace(findings[place], severity=Severity.LEAK)

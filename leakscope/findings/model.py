@@ -183,6 +183,8 @@ class Finding:
     trace: tuple[Hop, ...]
     """From the root down to the storage; for a cycle, once around."""
     cut: Cut | None
+    least_per_step: int = 0
+    """Bytes a step from which on growth of its kind is a leak."""
     origin: Origin = Origin.APPLICATION
     library: str = ""
     """The package that closes or keeps it, `torch`; "" for the application's own, and where it is not known."""
@@ -278,6 +280,8 @@ class Unjudged:
 class RankSummary:
     """Figures of one rank; None where nobody measured them."""
 
+    verdict: Verdict | None = None
+    """On this rank by itself; None before the run is judged."""
     peak_bytes: int | None = None
     avoidable_peak_bytes: int | None = None
     freed_by_gc_bytes: int | None = None

@@ -12,6 +12,7 @@ from leakscope.findings.kinds import RuleName, Severity
 from leakscope.findings.ledger import NO_GROWTH, Grown, LedgerInterval, LineKind, by_kind, grown_of
 from leakscope.findings.memory.unattributed import GAP, OVERHEAD, UnattributedFacts
 from leakscope.findings.model import Finding, Unjudged
+from leakscope.findings.thresholds import Thresholds
 from leakscope.findings.why import Reason, Why
 from leakscope.record.ends import NAME as ENDED
 from leakscope.record.kinds import ClockKind, EndKind, Occasion
@@ -57,6 +58,7 @@ def verdict_of(
             bytes=sum(f.retained_bytes for f in leaks),
             bytes_per_step=sum(f.bytes_per_step for f in leaks if not f.freed_late),
             freed_late=round(sum(f.bytes_per_step for f in leaks if f.freed_late)),
+            horizon=run.horizon,
         )
     ranks = [rank for rank in run.ranks if _left_something(rank)]
     damaged = _damaged(run)
@@ -83,7 +85,9 @@ def verdict_of(
         return Verdict.CLEAN, replace(known, notes=notes)
     if rose:
         return Verdict.CLEAN, Why(reason=Reason.BALANCED, count=notes, grown=grown)
-    return Verdict.CLEAN, Why(reason=Reason.LITTLE_GREW if grew else Reason.NOTHING_GREW, count=notes, grown=grown)
+    reason = Reason.LITTLE_GREW if grew else Reason.NOTHING_GREW
+    horizon = run.horizon if run.min_bytes is None else 0
+    return Verdict.CLEAN, Why(reason=reason, count=notes, grown=grown, horizon=horizon)
 
 
 def _suppressed(apart: Sequence[Finding], grown: Grown | None) -> Why | None:
@@ -142,12 +146,45 @@ def _why_not_judged(run: Run, unjudged: Sequence[Unjudged], ledgers: Ledgers, ga
         return Why(
             reason=Reason.NO_LOOKS if enough and not seen else Reason.TOO_FEW_STEPS,
             unjudged=short[0].why,
+            is_only_rank=True,
             steps=steps,
             count=max(len(rank.steps) for rank in ranks),
             grown=grown,
             garbage=garbage,
         )
-    return None
+    return _grew_unjudged(run, ranks, short, ledgers)
+
+
+def _grew_unjudged(run: Run, ranks: Sequence[Rank], short: Sequence[Unjudged], ledgers: Ledgers) -> Why | None:
+    """The rank that grew most of those that ended before growth could be judged; None where none of them grew."""
+    why = {u.rank: u.why for u in short}
+    grown = [(rank, _grown(rank, run, ledgers)) for rank in ranks if rank.steps and rank.number in why]
+    least = Thresholds(run.min_bytes).counted
+    grew = [(rank, more) for rank, more in grown if more is not None and more.bytes >= least * more.steps]
+    if not grew:
+        return None
+    rank, most = max(grew, key=lambda each: each[1].per_step)
+    return Why(
+        reason=Reason.TOO_FEW_STEPS,
+        rank=rank.number,
+        unjudged=why[rank.number],
+        steps=run.warmup + _STEPS_TO_JUDGE,
+        count=len(rank.steps),
+        grown=most,
+    )
+
+
+def verdicts_of_ranks(run: Run, verdict: Verdict, shown: Sequence[Finding]) -> dict[int, Verdict]:
+    """The verdict on each rank by itself; that of the run is the worst of them.
+
+    A rank that could not be judged and did not grow is as clean as the run.
+    """
+    leaking = {number for f in shown if f.severity == Severity.LEAK for number in f.ranks}
+    unjudged = Verdict.CLEAN if verdict == Verdict.CLEAN else Verdict.INCONCLUSIVE
+    return {
+        rank.number: Verdict.LEAKS if rank.number in leaking else Verdict.CLEAN if was_judged(run, rank) else unjudged
+        for rank in run.ranks
+    }
 
 
 def _left_something(rank: Rank) -> bool:
@@ -216,7 +253,7 @@ def _unbalanced(run: Run, shown: Sequence[Finding], ledgers: Ledgers) -> Why | N
             goes_on = 0.0 if grown.until is not None else unknown / grown.steps
         else:  # also what began after the last look
             goes_on = at_end - (grown.bytes - unknown) / grown.steps
-        if goes_on >= max(run.min_bytes, OVERHEAD * (grown.bytes - unknown) / grown.steps, 1):
+        if goes_on >= max(Thresholds.of(run, rank).counted, OVERHEAD * (grown.bytes - unknown) / grown.steps, 1):
             found.append(grown)
     most = _most(found)
     if most is None or not shapes:

@@ -145,5 +145,7 @@ class Why:
     """What was counted on the rank that grew most; None where nothing was."""
     garbage: int = 0
     """Bytes that waited for gc at the last look, all ranks."""
+    horizon: int = 0
+    """Steps over which growth was projected; 0 where the user gave a threshold of their own."""
     freed_late: int = 0
     """Bytes a step of the leaks that are made each step, hold as much at each look, and are freed late."""

@@ -34,7 +34,8 @@ class LeakTracker(Watching, GeneralTracker):  # type: ignore[misc]  # untyped wh
         output: the run's folder, shared by all processes; without it nothing stays on disk.
         warmup: steps that are not judged.
         budget: share of the training's time that looking may take; 0.02 is 2%.
-        min_bytes: growth a step, in bytes or like `"64 KiB"`, below which it is a note.
+        min_bytes: growth a step, in bytes or like `"64 KiB"`, below which it is a note; None where its kind and size
+            decide.
 
     Raises:
         ValueError: a size that is none, a negative warmup, or a budget that is no share between 0 and 1.
@@ -52,7 +53,7 @@ class LeakTracker(Watching, GeneralTracker):  # type: ignore[misc]  # untyped wh
         *,
         warmup: int = Options.warmup,
         budget: float = Options.budget,
-        min_bytes: int | str = Options.min_bytes,
+        min_bytes: int | str | None = Options.min_bytes,
     ) -> None:
         GeneralTracker.__init__(self)
         Watching.__init__(self, output, warmup=warmup, budget=budget, min_bytes=min_bytes)

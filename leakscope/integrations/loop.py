@@ -34,7 +34,8 @@ class LeakLoop(Watching):
         output: the run's folder, which also gets `findings.json` and `report.html`; without it nothing stays on disk.
         warmup: steps that are not judged.
         budget: share of the training's time that looking may take; 0.02 is 2%.
-        min_bytes: growth a step, in bytes or like `"64 KiB"`, below which it is a note.
+        min_bytes: growth a step, in bytes or like `"64 KiB"`, below which it is a note; None where its kind and size
+            decide.
 
     Raises:
         AttributeError: the trainer has no such method.
@@ -51,7 +52,7 @@ class LeakLoop(Watching):
         *,
         warmup: int = Options.warmup,
         budget: float = Options.budget,
-        min_bytes: int | str = Options.min_bytes,
+        min_bytes: int | str | None = Options.min_bytes,
     ) -> None:
         if not callable(getattr(trainer, step, None)):
             raise AttributeError(

@@ -31,7 +31,8 @@ class Training:
         output: the run's folder, which also gets `findings.json` and `report.html`; without it nothing stays on disk.
         warmup: steps that are not judged.
         budget: share of the run's time that looking may take; 0.02 is 2%.
-        min_bytes: growth a step, in bytes or like `"64 KiB"`, below which it is a note.
+        min_bytes: growth a step, in bytes or like `"64 KiB"`, below which it is a note; None where its kind and size
+            decide.
 
     Raises:
         ValueError: as `leakscope.Profiler` does.
@@ -47,7 +48,7 @@ class Training:
         *,
         warmup: int = Options.warmup,
         budget: float = Options.budget,
-        min_bytes: int | str = Options.min_bytes,
+        min_bytes: int | str | None = Options.min_bytes,
     ) -> None:
         self._options: dict[str, Any] = {"warmup": warmup, "budget": budget, "min_bytes": min_bytes}
         self._output = output
@@ -110,7 +111,7 @@ class Watching:
         *,
         warmup: int = Options.warmup,
         budget: float = Options.budget,
-        min_bytes: int | str = Options.min_bytes,
+        min_bytes: int | str | None = Options.min_bytes,
     ) -> None:
         self._training = Training(output, warmup=warmup, budget=budget, min_bytes=min_bytes)
 

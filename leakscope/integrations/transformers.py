@@ -28,7 +28,8 @@ class LeakCallback(Watching, TrainerCallback):  # type: ignore[misc]  # untyped 
         output: the run's folder, which also gets `findings.json` and `report.html`; without it nothing stays on disk.
         warmup: steps that are not judged.
         budget: share of the training's time that looking may take; 0.02 is 2%.
-        min_bytes: growth a step, in bytes or like `"64 KiB"`, below which it is a note.
+        min_bytes: growth a step, in bytes or like `"64 KiB"`, below which it is a note; None where its kind and size
+            decide.
 
     Raises:
         ValueError: a size that is none, a negative warmup, or a budget that is no share between 0 and 1.

@@ -175,6 +175,7 @@ def about_run(options: Options, outside: Outside | None = None) -> dict[str, Any
         "started": time_now(),
         "warmup": options.warmup,
         "min_bytes": options.min_bytes,
+        "horizon": options.horizon,
         "options": {
             "steps": options.steps,
             "budget": options.budget,

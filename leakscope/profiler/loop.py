@@ -45,9 +45,12 @@ class Profiler:
             is replaced. Without it nothing stays on disk.
         warmup: steps that are not judged.
         budget: share of the run's time that looking may take; 0.02 is 2%.
-        min_bytes: growth a step, in bytes or like `"64 KiB"`, below which it is a note.
+        min_bytes: growth a step, in bytes or like `"64 KiB"`, below which it is a note; None where its kind and size
+            decide.
         roots: objects by the name that traces through them are to begin with, as `{"trainer": trainer}`; none of them
             is kept alive.
+        horizon: steps over which growth is projected; plain data that reaches 1% of the memory there is within them is
+            a leak.
 
     Raises:
         TypeError: a root that takes no weak reference, as a list or a dict; what is decorated is a generator function,
@@ -78,11 +81,13 @@ class Profiler:
         *,
         warmup: int = Options.warmup,
         budget: float = Options.budget,
-        min_bytes: int | str = Options.min_bytes,
+        min_bytes: int | str | None = Options.min_bytes,
         roots: Mapping[str, object] | None = None,
+        horizon: int = Options.horizon,
     ) -> None:
         self._output = None if output is None else Path(output)
-        self._options = Options(warmup=warmup, budget=budget, min_bytes=parse_bytes(min_bytes), by_hand=True)
+        least = None if min_bytes is None else parse_bytes(min_bytes)
+        self._options = Options(warmup=warmup, budget=budget, min_bytes=least, horizon=horizon, by_hand=True)
         self._roots = weakly(roots or {})
         self._recorder: Recorder | None = None
         self._temporary: tempfile.TemporaryDirectory[str] | None = None
@@ -149,6 +154,7 @@ class Profiler:
                 "torch": str(sys.modules["torch"].__version__) if "torch" in sys.modules else "",
                 "warmup": options.warmup,
                 "min_bytes": options.min_bytes,
+                "horizon": options.horizon,
                 "made_by": MadeBy.PROFILER,
             },
         )

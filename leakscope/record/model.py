@@ -216,8 +216,10 @@ class Run:
     leakscope: str
     folder: str = ""
     warmup: int = 2
-    min_bytes: int = 64 * 1024
-    """Growth a step below which a finding is a note."""
+    min_bytes: int | None = None
+    """Growth a step below which a finding is a note; None where its kind and the memory there is decide."""
+    horizon: int = 100_000
+    """Steps over which growth is projected."""
     options: Mapping[str, Any] = field(default_factory=dict)
     sources: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Lines of the user's own source files, as they were when the run ended."""

@@ -114,6 +114,7 @@ def open_run(folder: Path, snapshots: bool = False) -> OpenRun:
         folder=str(folder),
         warmup=told.warmup,
         min_bytes=told.min_bytes,
+        horizon=told.horizon,
         options=dict(_options(data.get("options", {}), damage)),
         sources=dict(_sources(data.get("sources", {}), damage)),
         started=told.started,
@@ -136,7 +137,8 @@ class _Header:
     leakscope: str = ""
     heap_reader: str = ""
     warmup: int = Run.warmup
-    min_bytes: int = Run.min_bytes
+    min_bytes: int | None = Run.min_bytes
+    horizon: int = Run.horizon
     started: str = ""
     repository: InRepository = Run.repository
     made_by: MadeBy = Run.made_by

@@ -13,10 +13,11 @@ from hypothesis import strategies as st
 from support.heap_text import heap_from
 
 from leakscope.findings.counters import counted_rate
-from leakscope.findings.grouping.growth import MIN_LOOKS
+from leakscope.findings.grouping.growth import MIN_LOOKS, Series
 from leakscope.findings.judge import judge
 from leakscope.findings.ledger import NO_GROWTH, LineKind, by_kind, grown_of, totals
 from leakscope.findings.model import Findings
+from leakscope.findings.why import Reason, Why
 from leakscope.record.kinds import EndKind, Occasion
 from leakscope.record.model import Collection, Ended, Look, Rank, Run, Step
 from leakscope.report import FORMATS
@@ -198,7 +199,7 @@ def test_what_a_suppressed_leak_takes_along_is_its_own() -> None:
 @pytest.mark.parametrize(("how", "said"), [
     ("filled", "Nothing to mend, as far as this run tells: what is listed below grew by 4.00 KiB a step over the looks "
      "only; the counters of all steps rose by 0 B a step."),
-    ("list", "Look at `train.p0[i]`: it keeps 4.00 KiB more each step, too little to be called a leak (--min-bytes)."),
+    ("list", "Look at `train.p0[i]`: it keeps 4.00 KiB more each step, 390.62 MiB after 100,000 steps."),
 ])  # fmt: skip
 def test_a_note_goes_on_where_the_counters_of_all_steps_say_so(how: str, said: str) -> None:
     run = history([Part(how, 4 * KIB)], (3, 5, 7, 9), 60)
@@ -296,3 +297,34 @@ def test_the_counters_of_all_steps_correct_what_three_looks_show() -> None:
     looks = tuple(replace(look, counted_bytes=(look.counted_bytes or 0) + look.step * 600 * KIB) for look in rank.looks)
     found = judge(replace(run, ranks=(replace(rank, looks=looks),)))
     assert found.verdict != "leaks" and not [f for f in found.findings if f.bytes_per_step > 20 * KIB]
+
+
+@pytest.mark.parametrize(("beside", "reason"), [(NO_GROWTH, Reason.HIDDEN), (NO_GROWTH - 1, Reason.SUPPRESSED)])
+def test_what_torch_hides_is_asked_of_what_is_not_suppressed_alone(beside: int, reason: Reason) -> None:
+    run = history([Part("list", 256 * KIB), Part("native", beside)], (3, 5, 9, 13), 16)
+    (one,) = run.ranks
+    run = replace(run, ranks=(replace(one, looks=tuple(replace(look, hides=True) for look in one.looks)),))
+    assert isinstance(why := judge(run, suppress=["step-growth"]).why, Why)
+    assert why.reason == reason
+
+
+@pytest.mark.parametrize(("size", "reason"), [(NO_GROWTH, Reason.BALANCED), (NO_GROWTH - 1, Reason.NOTHING_GREW)])
+def test_growth_is_told_from_what_any_process_moves_by(size: int, reason: Reason) -> None:
+    assert isinstance(why := judge(history([Part("native", size)], (3, 5, 9, 13), 16)).why, Why)
+    assert why.reason == reason
+
+
+@pytest.mark.parametrize(("looked_at", "reason"), [((3, 5, 9), Reason.NOTHING_GREW), ((3, 9), Reason.DAMAGED)])
+def test_a_damaged_look_matters_where_those_left_are_too_few(looked_at: tuple[int, ...], reason: Reason) -> None:
+    whole, run = (history([Part("still", KIB)], looked, 16) for looked in ((3, 5, 9), looked_at))
+    (one,) = run.ranks
+    damaged = replace(one, number=1, damaged=("heap_step_00007.npz",))
+    run = replace(run, ranks=(*whole.ranks, damaged), expected_ranks=2)
+    assert isinstance(why := judge(run).why, Why)
+    assert why.reason == reason
+
+
+@pytest.mark.parametrize(("last", "leaks"), [(60, True), (59, False)])
+def test_a_leak_has_grown_by_its_threshold_at_each_step_between_its_looks(last: int, leaks: bool) -> None:
+    line = Series((3, 5, 7, 9), (0, 20, 40, last))
+    assert (line.per_step, line.floor(10), line.is_leak(10)) == (10, 60, leaks)

@@ -12,7 +12,6 @@ from leakscope.findings.kinds import RuleName, Severity
 from leakscope.findings.model import Cut, CutReference, Finding, Sighting, Suggestion
 from leakscope.findings.rules.frame_hold import CallsFacts
 from leakscope.findings.rules.tensor_cycle import Closing, CycleFacts, InLibrary, MadeClass
-from leakscope.record.kinds import MadeBy
 from leakscope.report.wording import first_cut, line_to_edit, no_cut_text
 from leakscope.report.wording.verdict.next_step import next_text
 
@@ -74,6 +73,7 @@ def test_of_what_grows_too_little_the_most_is_named_with_what_would_end_it() -> 
     small = replace(
         growth_finding(),
         severity=Severity.NOTE,
+        least_per_step=4096,
         bytes_per_step=1000.0,
         retained_bytes=4000,
         cut=Cut((CutReference("total", "train.py:28", "total in main()"),), 4000),
@@ -81,13 +81,12 @@ def test_of_what_grows_too_little_the_most_is_named_with_what_would_end_it() -> 
     )
     quiet = replace(findings, findings=(small,))
     run = replace(run, ranks=(replace(run.ranks[0], steps=()),))
-    keeps = "Look at `total in main()` at train.py:28: it keeps 1000 B more each step, too little to be called a leak"
-    assert next_text(run, quiet) == f"{keeps} (--min-bytes); `total += loss.item()` there would end it."
-    assert f"{keeps} (min_bytes); " in next_text(replace(run, made_by=MadeBy.CHECK), quiet)
+    keeps = "Look at `total in main()` at train.py:28: it keeps 1000 B more each step, 95.37 MiB after 100,000 steps"
+    assert next_text(run, quiet) == f"{keeps}; `total += loss.item()` there would end it."
     both = replace(quiet, findings=(replace(small, bytes_per_step=24.0, subject="other"), small))
     assert next_text(run, both).endswith("there would end it; all that is listed below grows by 1.00 KiB a step.")
     longer = replace(small, suggestion=Suggestion("train.py:28", "a()", "b = a()\nb.remove()"))
-    assert next_text(run, replace(quiet, findings=(longer,))) == f"{keeps} (--min-bytes)."
+    assert next_text(run, replace(quiet, findings=(longer,))) == f"{keeps}."
 
 
 def test_what_the_first_cut_mends_as_well_is_no_other_leak() -> None:

@@ -106,13 +106,15 @@ def _cut_each(run: Run, rank: Rank, step: int, context: LookContext) -> Answers:
         from leakscope.findings.grouping.looks import judged_looks
         from leakscope.findings.kinds import Severity
         from leakscope.findings.merge import merge_findings, weighed_together, with_one_cut
+        from leakscope.findings.thresholds import Thresholds
 
     answers: Answers = {}
     with inspect(step, Occasion.LAST, context) as live:
         earlier = [look for look in judged_looks(rank, run.warmup_of(rank)) if look.step < step]
         candidates = candidates_of(rank, [*earlier, live.look])
-        built = [build_finding(candidate, run.min_bytes) for candidate in candidates]
-        weighed = weighed_together(built, candidates, run.min_bytes)
+        thresholds = Thresholds.of(run, rank)
+        built = [build_finding(candidate, thresholds) for candidate in candidates]
+        weighed = weighed_together(built, candidates, thresholds)
         findings = [downgraded(finding, candidate) for finding, candidate in zip(weighed, candidates, strict=True)]
         for first, *others in with_one_cut(findings):
             fingerprint = merge_findings([findings[place] for place in (first, *others)]).fingerprint

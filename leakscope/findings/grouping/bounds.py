@@ -16,6 +16,7 @@ from leakscope.findings.grouping.groups import Group
 from leakscope.findings.grouping.growth import Series
 from leakscope.findings.kinds import Severity
 from leakscope.findings.model import Finding
+from leakscope.findings.thresholds import memory_there
 from leakscope.graph.model import HeapGraph, ObjectKind, ReferenceKind
 from leakscope.record.model import Look, Rank
 
@@ -185,14 +186,6 @@ def _items_at(graph: HeapGraph, path: Sequence[int], place: int) -> int:
     return holder.size if holder.size >= 0 else len(graph.out_of(holder.index))
 
 
-def memory_there(rank: Rank, on_device: bool) -> int | None:
-    """Bytes that the host, or the rank's device, has in all; None where that was not recorded."""
-    if on_device:
-        told = (layout.driver for row in rank.device_blocks for layout in row.layout)
-        return next((driver[1] for driver in told if driver is not None), None)
-    return rank.host_memory[0].limit_bytes if rank.host_memory else None
-
-
 def too_large(candidate: Candidate, rank: Rank) -> TooLarge | None:
     """The bound that is no reason to let it grow: it would hold graphs, modules or parameters, or too many bytes.
 
@@ -200,14 +193,13 @@ def too_large(candidate: Candidate, rank: Rank) -> TooLarge | None:
     """
     if candidate.bound is None:
         return None
-    on_device = any(storage in candidate.graph.device for storage in candidate.group.storages)
-    there = memory_there(rank, on_device)
-    holds = _holds(candidate)
+    there = memory_there(rank, candidate.on_device)
+    holds = holds_of(candidate)
     much = there is not None and candidate.bound.full_bytes > _MOST_OF_MEMORY * there
     return TooLarge(candidate.bound, holds, there) if holds or much else None
 
 
-def _holds(candidate: Candidate) -> str:
+def holds_of(candidate: Candidate) -> str:
     """`graphs`, `modules` or `parameters`, where a container that gains holds such; "" where it holds plain tensors."""
     below = candidate.objects[candidate.gaining + 1 : candidate.tensor_at + 1]
     if any(r.kind in _OF_GRAPHS for r in candidate.references[candidate.tensor_at :]):

@@ -123,6 +123,11 @@ class Candidate:
         return (places[-1], self.objects[places[-1]]) if places else None
 
     @property
+    def on_device(self) -> bool:
+        """Whether any of its storages is in an accelerator's memory."""
+        return any(storage in self.graph.device for storage in self.group.storages)
+
+    @property
     def certain(self) -> bool:
         """Whether enough looks saw it grow; garbage need not grow."""
         return self.group.freed != 0 or (self.series.certain and not self.stopped) or self.confirmed

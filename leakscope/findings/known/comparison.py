@@ -9,6 +9,7 @@ from enum import StrEnum
 from pathlib import PurePath
 
 from leakscope.findings.kinds import Severity
+from leakscope.findings.ledger import NO_GROWTH
 from leakscope.findings.model import Finding, Findings
 from leakscope.findings.verdict import was_judged
 from leakscope.record.model import Run
@@ -177,7 +178,7 @@ def _compared(base: Judged, new: Judged, had: Finding | None, has: Finding | Non
             return Compared(Change.NOT_SEEN, had, has)
         if had is None or had.severity != Severity.LEAK:
             return Compared(Change.NEW, None, has)
-        return Compared(_grows(had, has, worse, new.run.min_bytes), had, has)
+        return Compared(_grows(had, has, worse, _least(new.run)), had, has)
     assert had is not None
     if has is not None and has.severity == Severity.LEAK:
         return Compared(Change.SUPPRESSED, had, has)
@@ -187,6 +188,11 @@ def _compared(base: Judged, new: Judged, had: Finding | None, has: Finding | Non
         return Compared(Change.BETTER, had, has)
     unseen = _unseen(had, new)
     return Compared(Change.FIXED if unseen is None else Change.NOT_SEEN, had, None, unseen)
+
+
+def _least(run: Run) -> int:
+    """Bytes a step below which a change of a leak's growth says nothing."""
+    return NO_GROWTH if run.min_bytes is None else run.min_bytes
 
 
 def _grows(had: Finding, has: Finding, worse: float, least: int) -> Change:

@@ -16,6 +16,7 @@ from leakscope.findings.grouping.over_looks import GroupsOverLooks
 from leakscope.findings.kinds import FreedBy, RuleName, Severity
 from leakscope.findings.model import Finding, Sighting
 from leakscope.findings.naming.trace import fingerprint
+from leakscope.findings.thresholds import Thresholds
 from leakscope.graph.model import IMMORTAL
 from leakscope.record.model import Rank
 
@@ -34,22 +35,22 @@ class ScatteredFacts(Facts):
 
 
 def scattered_findings(
-    rank: Rank, groups: GroupsOverLooks, candidates: Sequence[Candidate], warmup: int, min_bytes: int
+    rank: Rank, groups: GroupsOverLooks, candidates: Sequence[Candidate], warmup: int, thresholds: Thresholds
 ) -> list[Finding]:
     """A finding where the groups that do not grow by themselves grow together at every look, and go on."""
     told = {candidate.group.key for candidate in candidates}
     still = [key for key, at in groups.at.items() if key not in told and at[max(at)][1].freed in (0, IMMORTAL)]
     line = series(groups.steps, {s: sum(_bytes(groups, key, s) for key in still) for s in groups.steps})
-    if len(line.steps) <= MIN_LOOKS or not line.steady or line.pauses or not line.is_leak(min_bytes):
+    if len(line.steps) <= MIN_LOOKS or not line.steady or line.pauses or not line.is_leak(thresholds.counted):
         return []
     counted = counted_rate(rank, warmup)
-    if (counted is not None and counted < min_bytes) or not went_on(rank, line, line.per_step):
+    if (counted is not None and counted < thresholds.counted) or not went_on(rank, line, line.per_step):
         return []
     came = [key for key in still if not _bytes(groups, key, groups.steps[0])]
     newest = _newest(groups, came)
     if not newest:
         return []
-    return [_finding(rank, groups, line, newest, len(came), min_bytes)]
+    return [_finding(rank, groups, line, newest, len(came), thresholds)]
 
 
 def _bytes(groups: GroupsOverLooks, key: Key, step: int) -> int:
@@ -64,10 +65,12 @@ def _newest(groups: GroupsOverLooks, came: Sequence[Key]) -> Key:
     return max(alive, key=lambda key: (min(groups.at[key]), _bytes(groups, key, last), key), default=())
 
 
-def _finding(rank: Rank, groups: GroupsOverLooks, line: Series, newest: Key, holders: int, min_bytes: int) -> Finding:
+def _finding(
+    rank: Rank, groups: GroupsOverLooks, line: Series, newest: Key, holders: int, thresholds: Thresholds
+) -> Finding:
     look, group = groups.at[newest][groups.steps[-1]]
     alone = Candidate(rank.number, look.step, look.heap, group, Series((look.step,), (group.bytes,)), 0.0, False)
-    one = build_finding(alone, min_bytes)
+    one = build_finding(alone, thresholds)
     grown = line.bytes[-1] - line.bytes[0]
     return replace(
         one,
@@ -75,6 +78,7 @@ def _finding(rank: Rank, groups: GroupsOverLooks, line: Series, newest: Key, hol
         facts=ScatteredFacts(holders, one.cut.written if one.cut and one.cut.written else one.subject),
         fingerprint=SCATTERED,
         severity=Severity.LEAK,
+        least_per_step=thresholds.counted,
         freed_by=FreedBy.PROGRAM,
         retained_bytes=grown,
         bytes_per_step=line.per_step,

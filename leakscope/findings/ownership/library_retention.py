@@ -16,6 +16,7 @@ from leakscope.findings.naming.trace import fingerprint
 from leakscope.findings.ownership.facts import Course, KeptToo, RetentionFacts
 from leakscope.findings.ownership.known_leaks import KNOWN, TYPES, KnownLeak
 from leakscope.findings.ownership.library_paths import Hold, Holds, freed_by, holds_of, whole_trace
+from leakscope.findings.thresholds import Thresholds
 from leakscope.graph.model import HeapGraph, ObjectKind, ReferenceKind
 from leakscope.graph.paths import paths_from_roots
 from leakscope.record.kinds import Occasion
@@ -79,7 +80,7 @@ def _holder_text(graph: HeapGraph, reference: int) -> str:
 
 
 def kept_by_library(
-    rank: Rank, looks: Sequence[Look], growing: Sequence[Finding], min_bytes: int
+    rank: Rank, looks: Sequence[Look], growing: Sequence[Finding], thresholds: Thresholds
 ) -> dict[str, Finding]:
     """Holder to finding, for each holder that keeps something at the last look; a note unless it grows.
 
@@ -100,11 +101,11 @@ def kept_by_library(
     for retention in kept:
         size = _bytes(graph, retention)
         if (
-            size < max(min_bytes, 1) or not sizes[retention.known.holder]
+            size < max(thresholds.counted, 1) or not sizes[retention.known.holder]
         ):  # seen once, it may go when the next step begins
             continue
         line = series([look.step for look in looks], {**sizes[retention.known.holder], last.step: size})
-        findings[retention.known.holder] = _finding(rank, graph, retention, line, size, min_bytes)
+        findings[retention.known.holder] = _finding(rank, graph, retention, line, size, thresholds)
     return findings
 
 
@@ -112,7 +113,9 @@ def _bytes(graph: HeapGraph, kept: LibraryRetention) -> int:
     return int(graph.bytes[list(kept.holds)].sum())
 
 
-def _finding(rank: Rank, graph: HeapGraph, kept: LibraryRetention, line: Series, size: int, min_bytes: int) -> Finding:
+def _finding(
+    rank: Rank, graph: HeapGraph, kept: LibraryRetention, line: Series, size: int, thresholds: Thresholds
+) -> Finding:
     known, count = kept.known, len(kept.holds)
     typical = max(kept.holds, key=lambda s: (int(graph.bytes[s]), s))
     frees = kept.frees(graph)
@@ -124,7 +127,8 @@ def _finding(rank: Rank, graph: HeapGraph, kept: LibraryRetention, line: Series,
         rule=known.rule,
         facts=RetentionFacts(known.holder, size, count, kept_too(graph, kept), known.cure, _course(line)),
         fingerprint=fingerprint(("kept by library", known.holder)),
-        severity=Severity.LEAK if grows and line.is_leak(min_bytes) else Severity.NOTE,
+        severity=Severity.LEAK if grows and line.is_leak(thresholds.of_data()) else Severity.NOTE,
+        least_per_step=thresholds.of_data(),
         freed_by=FreedBy.PROGRAM,
         retained_bytes=size,
         bytes_per_step=line.per_step if grows else 0.0,

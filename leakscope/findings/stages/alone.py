@@ -40,5 +40,5 @@ def judged_alone(case: RankCase) -> JudgedRank:
         device_failures=device_failures(rank),
         drag=drag(rank),
         loaders=loaders_of(rank),
-        also_grows=also_grows(rank, case.warmup, case.min_bytes),
+        also_grows=also_grows(rank, case.warmup, case.thresholds.counted),
     )

@@ -15,6 +15,7 @@ from leakscope.findings.memory.account import Account
 from leakscope.findings.memory.balance import Balance
 from leakscope.findings.memory.oom import Shortage
 from leakscope.findings.model import Finding, Findings, RankSummary, Unjudged
+from leakscope.findings.thresholds import Thresholds
 from leakscope.findings.workers.ledger import LoaderMemory
 from leakscope.record.model import Look, Rank, Run
 
@@ -35,7 +36,7 @@ class RankCase:
 
     rank: Rank
     warmup: int
-    min_bytes: int
+    thresholds: Thresholds
     sources: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Lines of the user's own source files."""
     looks: tuple[Look, ...] = ()

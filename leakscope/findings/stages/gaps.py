@@ -17,13 +17,13 @@ from leakscope.findings.stages.case import RankCase
 def explain_gaps(case: RankCase) -> RankCase:
     """Growth that was counted and that no storage explains, and which findings' graphs it is the memory of."""
     rank, looks = case.rank, case.looks
-    joined = native_findings(rank, looks, case.min_bytes)
+    joined = native_findings(rank, looks, case.thresholds.counted)
     balances = _without_nodes(case.balances) if case.graphs else case.balances
-    gaps = gap_findings(rank, looks, balances, case.warmup, case.min_bytes) if joined is None else joined
+    gaps = gap_findings(rank, looks, balances, case.warmup, case.thresholds.counted) if joined is None else joined
     findings, graphs = with_graphs(case.findings, case.candidates, case.graph_findings, case.graphs)
     told = zip(findings, case.candidates, strict=True)
     leaking = tuple(candidate for finding, candidate in told if finding.severity == Severity.LEAK)
-    scattered = scattered_findings(rank, case.groups, case.candidates, case.warmup, case.min_bytes)
+    scattered = scattered_findings(rank, case.groups, case.candidates, case.warmup, case.thresholds)
     return replace(
         case,
         findings=tuple(findings),

@@ -19,7 +19,7 @@ from leakscope.findings.stages.case import Case, RankCase
 
 def add_memory_of_rank(case: RankCase) -> RankCase:
     """What the allocator, libraries and the peak of a watched step tell of one rank."""
-    kept = kept_by_library(case.rank, case.looks, case.findings, case.min_bytes)
+    kept = kept_by_library(case.rank, case.looks, case.findings, case.thresholds)
     return replace(
         case,
         findings=(
@@ -28,10 +28,10 @@ def add_memory_of_rank(case: RankCase) -> RankCase:
             *case.scattered,
             *allocator_findings(case.rank, case.looks),
             *kept.values(),
-            *late_release_findings(case.rank, case.min_bytes, kept),
-            *idle_findings(case.rank, case.min_bytes, case.findings),
-            *worker_growth_findings(case.rank, case.min_bytes),
-            *copies_findings(case.rank, case.min_bytes),
+            *late_release_findings(case.rank, case.thresholds.counted, kept),
+            *idle_findings(case.rank, case.thresholds.counted, case.findings),
+            *worker_growth_findings(case.rank, case.thresholds.counted),
+            *copies_findings(case.rank, case.thresholds.counted),
         ),
         unjudged=(*case.unjudged, *late_release_unjudged(case.rank)),
     )

@@ -19,24 +19,21 @@ _SMALL = 1 / 16
 not."""
 
 
-def _least(min_bytes: int) -> int:
-    """Bytes a step that make a leak: whatever is asked for, caches of Python and of libraries fill by a little."""
-    return max(min_bytes, NO_GROWTH)
-
-
 def find_objects(case: RankCase) -> RankCase:
     """Findings of objects that are no tensors; what one cut lets go of with tensors is told with those."""
     rank = with_objects_for_storages(case.rank)
     if rank is None:
         return case
     looks = judged_looks(rank, case.warmup)
+    # whatever is asked for, caches of Python and of libraries fill by a little
+    thresholds = replace(case.thresholds, min_bytes=max(case.thresholds.of_data(), NO_GROWTH))
     growing = (
-        c for c in candidates_of(rank, looks) if not c.group.freed and c.per_step >= _SMALL * _least(case.min_bytes)
+        c for c in candidates_of(rank, looks) if not c.group.freed and c.per_step >= _SMALL * thresholds.of_data()
     )
     candidates = [
         replace(candidate, is_of_container=True, counted=counted_series(candidate, looks)) for candidate in growing
     ]
-    findings = [of_objects(build_finding(c, _least(case.min_bytes)), c, looks) for c in candidates]
+    findings = [of_objects(build_finding(c, thresholds), c, looks) for c in candidates]
     told = [downgraded(finding, candidate) for finding, candidate in zip(findings, candidates, strict=True)]
     open_cases = [
         OpenCase(finding.fingerprint, finding.subject)

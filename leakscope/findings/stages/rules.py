@@ -21,13 +21,13 @@ def apply_rules(case: RankCase) -> RankCase:
     """Rules: a finding for each candidate, a note where something speaks against a leak."""
     candidates = tuple(_unless_accumulated(candidate, case) for candidate in case.candidates)
     case = replace(case, candidates=candidates)
-    built = [build_with_problems(candidate, case.min_bytes) for candidate in case.candidates]
-    arrays = [build_with_problems(candidate, case.min_bytes) for candidate in case.arrays]
+    built = [build_with_problems(candidate, case.thresholds) for candidate in case.candidates]
+    arrays = [build_with_problems(candidate, case.thresholds) for candidate in case.arrays]
     of_tensors = [finding for finding, _ in built]
-    graphs = [build_with_problems(candidate, case.min_bytes) for candidate in case.graphs]
+    graphs = [build_with_problems(candidate, case.thresholds) for candidate in case.graphs]
     on_accelerator = any(look.heap.device for look in case.looks)
     of_graphs = [of_nodes(f, of, on_accelerator) for (f, _), of in zip(graphs, case.graphs, strict=True)]
-    weighed = weighed_together((*of_tensors, *of_graphs), (*case.candidates, *case.graphs), case.min_bytes)
+    weighed = weighed_together((*of_tensors, *of_graphs), (*case.candidates, *case.graphs), case.thresholds)
     of_tensors, of_graphs = weighed[: len(of_tensors)], weighed[len(of_tensors) :]
     others = [of_arrays(finding, case.rank.number) for finding, _ in arrays]
     problems = [problem for _, problems in (*built, *arrays, *graphs) for problem in problems]

@@ -11,7 +11,7 @@ from leakscope.findings.memory.gc_advice import gc_advice
 from leakscope.findings.memory.oom import out_of_memory
 from leakscope.findings.model import Finding, Findings
 from leakscope.findings.stages.case import Case
-from leakscope.findings.verdict import verdict_of
+from leakscope.findings.verdict import verdict_of, verdicts_of_ranks
 from leakscope.record.model import Run
 from leakscope.verdict import Verdict
 
@@ -37,7 +37,11 @@ def give_verdict(case: Case) -> Case:
         unused=unused(case.known, findings) if verdict != Verdict.INCONCLUSIVE else (),
         expired=case.known.expired,
         unjudged=case.unjudged,
-        ranks=case.summaries,
+        ranks={
+            number: replace(case.summaries[number], verdict=of_rank)
+            for number, of_rank in verdicts_of_ranks(run, verdict, shown).items()
+            if number in case.summaries
+        },
         ledgers=case.ledgers,
         listed=tuple(listed for rank in case.ranks for listed in rank.listed),
         out_of_memory=(

@@ -137,6 +137,7 @@ def _said(part: Part, proved: bool) -> dict[str, str]:
         "the command": " ".join(script if proved else [*script, *words[len(script) :]]),
         "--warmup": str(part.header.get("warmup")),
         "--min-bytes": str(part.header.get("min_bytes")),
+        "--horizon": str(part.header.get("horizon")),
         **{f"--{name.replace('_', '-')}": str(value) for name, value in sorted(_items(options))},
     }
 

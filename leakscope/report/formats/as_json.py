@@ -197,6 +197,7 @@ def _worker_line(line: WorkerLine) -> dict[str, Any]:
 
 def _rank(summary: RankSummary) -> dict[str, Any]:
     return {
+        "verdict": summary.verdict,
         "peak_bytes": summary.peak_bytes,
         "avoidable_peak_bytes": summary.avoidable_peak_bytes,
         "freed_by_gc_bytes": summary.freed_by_gc_bytes,

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from leakscope.findings.categories import CATEGORIES
 from leakscope.findings.model import Findings
+from leakscope.findings.thresholds import Thresholds
 from leakscope.record.model import Run
 from leakscope.report.html.filters import as_drawing
 from leakscope.report.html.memory import RankMemory, memory_of
@@ -63,7 +64,7 @@ def memory_on_page(run: Run, findings: Findings, groups: Sequence[RankGroup], ab
     choices = sorted([most, *others[: CHOICES - 1]], key=lambda memory: memory.number)
     drawn = [*choices, *others[CHOICES - 1 : LINES - 1]]
     chosen = choices.index(most) + 1
-    least = run.min_bytes * max(memory.line[-1][0] - memory.line[0][0] for memory in drawn)
+    least = Thresholds(run.min_bytes).counted * max(memory.line[-1][0] - memory.line[0][0] for memory in drawn)
     return MemoryOnPage(
         svg=as_drawing(memory_chart(drawn, len(choices), absolute, least, chosen) if most.has_line else ""),
         choices=tuple(Choice(memory, layer_colours(memory.layers), _categories(memory)) for memory in choices),

@@ -9,6 +9,7 @@ from itertools import accumulate
 from leakscope.findings.ledger import LedgerInterval, Line, LineKind, totals
 from leakscope.findings.memory.full import FullAt, full_at
 from leakscope.findings.model import Finding, Findings
+from leakscope.findings.thresholds import Thresholds
 from leakscope.record.kinds import Occasion
 from leakscope.record.model import Look, Rank, Run
 from leakscope.report.per_rank import counted_steps
@@ -138,7 +139,7 @@ def memory_of(run: Run, rank: Rank, findings: Findings, absolute: bool, ranks: S
                 kinds.get(look.step, {}),
             )
         )
-    untold = run.min_bytes if findings.verdict == Verdict.CLEAN else None
+    untold = Thresholds(run.min_bytes).counted if findings.verdict == Verdict.CLEAN else None
     layers, begins = _layers(findings.ledgers.get(rank.number, ()), dots, untold)
     would = tuple((dot.step, dot.bytes - dot.freed) for dot in dots if dot.freed is not None)
     return RankMemory(

@@ -14,6 +14,7 @@ from leakscope.report.wording import (
     cut_in_short,
     exit_text,
     failure_text,
+    growing_text,
     hung_text,
     leaks,
     next_text,
@@ -38,6 +39,7 @@ def verdict_lines(run: Run, findings: Findings, groups: Sequence[Sequence[int]] 
     count = f": {plural(len(distinct), 'distinct leak')}" if distinct else ""
     nothing = failure and not steps_of(run) and not distinct
     count = ": before the first step there is nothing to judge" if nothing else count
+    count = f": {grows}" if (grows := growing_text(run, findings)) else count
     yield from field_lines("Verdict", f"{findings.verdict.upper()}{count}{exit_text(run, findings)}")
     if hung := hung_text(run):
         yield from field_lines("Hung", hung)
@@ -62,6 +64,7 @@ def last_lines(run: Run, findings: Findings) -> Iterator[Line]:
     """The verdict once more, for who sees only the end."""
     distinct = leaks(findings)
     what = f": {cut_in_short(distinct)}" if distinct else ""
+    what = f": {grows}" if (grows := growing_text(run, findings)) else what
     if isinstance(findings.why, Why) and findings.why.reason == Reason.SUPPRESSED:
         what = f": no new leak, {plural(findings.why.count, 'known leak')} suppressed"
     told = f"Verdict: {findings.verdict.upper()}{what}{exit_text(run, findings)}"

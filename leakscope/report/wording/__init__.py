@@ -59,7 +59,7 @@ from leakscope.report.wording.sections import (
     steps_of,
 )
 from leakscope.report.wording.sentences import advice, avoidable_text, run_text, title
-from leakscope.report.wording.verdict.headline import headline
+from leakscope.report.wording.verdict.headline import growing_text, headline
 from leakscope.report.wording.verdict.known import suppressed_by_text, suppression_notes
 from leakscope.report.wording.verdict.ledger import kinds_text, ledger_table, lines_text, rose_text
 from leakscope.report.wording.verdict.next_step import cut_in_short, first_cut, next_text
@@ -94,6 +94,7 @@ __all__ = [
     "figures",
     "first_cut",
     "freed_text",
+    "growing_text",
     "headline",
     "held_text",
     "holds_nothing",

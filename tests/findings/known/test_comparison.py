@@ -47,8 +47,8 @@ def test_new_and_fixed_by_their_fingerprints() -> None:
 
 @pytest.mark.parametrize(("before", "after", "worse", "change", "status"), [
     (256, 384, 1.5, "worse", 23), (256, 383, 1.5, "persisting", 0), (256, 383, 1.2, "worse", 23),
-    (100, 160, 1.5, "persisting", 0),  # less than 64 KiB more
-    (384, 256, 1.5, "better", 0), (383, 256, 1.5, "persisting", 0), (160, 100, 1.5, "persisting", 0),
+    (2, 5, 1.5, "persisting", 0),  # less than 4 KiB more
+    (384, 256, 1.5, "better", 0), (383, 256, 1.5, "persisting", 0), (5, 2, 1.5, "persisting", 0),
     (0, 64, 1.5, "worse", 23), (64, 0, 1.5, "better", 0), (0, 0, 1, "persisting", 0), (256, 256, 1, "persisting", 0),
 ])  # fmt: skip
 def test_worse_by_a_factor_and_by_more_than_is_told_of_anything(

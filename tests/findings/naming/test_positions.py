@@ -13,6 +13,7 @@ from leakscope.findings.grouping.groups import Group, group_storages
 from leakscope.findings.grouping.growth import series
 from leakscope.findings.kinds import FreedBy
 from leakscope.findings.model import Finding
+from leakscope.findings.thresholds import Thresholds
 from leakscope.graph.build import build
 from leakscope.graph.model import HeapGraph, Object, ObjectKind, Reference, ReferenceKind, RootKind
 
@@ -62,7 +63,7 @@ heaps = st.builds(
 def findings_of(heap: HeapGraph) -> list[tuple[Group, Finding]]:
     """Each group of storages as if it had grown."""
     return [
-        (group, build_finding(Candidate(0, 3, heap, group, series((3,), {3: group.bytes}), 1.0, False), 1))
+        (group, build_finding(Candidate(0, 3, heap, group, series((3,), {3: group.bytes}), 1.0, False), Thresholds(1)))
         for group in group_storages(heap)
     ]
 

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from leakscope.findings.facts import CameToRest
 from leakscope.findings.kinds import Severity
 from leakscope.findings.memory.oom import ranks_out_of_memory
 from leakscope.findings.model import Findings
 from leakscope.record.model import Run
+from leakscope.report.cleaning import cleaned, one_line
 from leakscope.report.wording.ended import failure_text, is_hung
+from leakscope.report.wording.held import cut_name
 from leakscope.report.wording.numbers import listed_numbers, plural
-from leakscope.report.wording.sections import leaks, so_far_text
+from leakscope.report.wording.sections import leaks, library, notes, so_far_text
+from leakscope.report.wording.verdict.ledger import projected_text
+from leakscope.units import bytes_text
 from leakscope.verdict import Verdict
 
 
@@ -26,9 +31,32 @@ def _headline(run: Run, findings: Findings) -> str:
     if findings.verdict == Verdict.LEAKS:
         return "Leaks"
     if findings.verdict == Verdict.CLEAN:
-        return "No new leak" if leaks_known(findings) else "No leak"
+        grows = growing_text(run, findings)
+        return ("No new leak" if leaks_known(findings) else "No leak") + (f", though {grows}" if grows else "")
     ended = "Hung" if any(is_hung(rank) for rank in run.ranks) else failure_text(run)[0]
     return f"{ended}: cannot tell whether it leaks" if ended else "Cannot tell whether it leaks"
+
+
+def growing_text(run: Run, findings: Findings) -> str:
+    """`kept grows by 24 B a step, 2.29 MiB after 100,000 steps`: what grows or fills in a run that is clean; "" where
+    nothing does.
+    """
+    if findings.verdict != Verdict.CLEAN:
+        return ""
+    seen = [f for f in (*notes(findings), *library(findings)) if f.bytes_per_step > 0]
+    growing = [f for f in seen if not f.settled]
+    filling = [f for f in seen if f.settled and not isinstance(f.settled_by, CameToRest)]
+    told = growing or filling
+    if not told:
+        return ""
+    most = max(told, key=lambda finding: finding.bytes_per_step)
+    name = one_line(cleaned(cut_name(most.cut) if most.cut is not None else most.subject)) or "memory"
+    others = f" and {len(told) - 1} more" if len(told) > 1 else ""
+    if not growing:
+        return f"{name}{others} {'is' if len(told) == 1 else 'are'} filling up to a bound"
+    rate = sum(finding.bytes_per_step for finding in growing)
+    verb = "grows" if len(growing) == 1 else "grow"
+    return f"{name}{others} {verb} by {bytes_text(rate)} a step, {projected_text(run, rate)}"
 
 
 def leaks_known(findings: Findings) -> bool:

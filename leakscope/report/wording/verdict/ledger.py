@@ -15,6 +15,7 @@ from leakscope.findings.ledger import (
     merged_lines,
 )
 from leakscope.findings.model import Findings
+from leakscope.record.model import Run
 from leakscope.report.wording.numbers import one_of_each, plural
 from leakscope.units import bytes_text
 
@@ -65,6 +66,11 @@ def rose_text(grown: Grown, rate: bool = True) -> str:
     how = "rose" if grown.bytes > 0 else "fell"
     speed = f" ({bytes_text(abs(grown.per_step))} a step)" if rate and grown.per_step * grown.bytes > 0 else ""
     return f"{what} {how} {bytes_text(abs(grown.bytes))} {over}{speed}"
+
+
+def projected_text(run: Run, per_step: float) -> str:
+    """`238.42 MiB after 100,000 steps`: what growth of plain data is weighed by."""
+    return f"{bytes_text(per_step * run.horizon)} after {run.horizon:,} steps"
 
 
 def lines_text(lines: Iterable[Line]) -> str:

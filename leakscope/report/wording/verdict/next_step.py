@@ -28,6 +28,7 @@ from leakscope.report.wording.sections import (
     of_block,
     steps_of,
 )
+from leakscope.report.wording.verdict.ledger import projected_text
 from leakscope.report.wording.verdict.no_step import no_step_next
 from leakscope.units import bytes_text
 from leakscope.verdict import Verdict
@@ -93,10 +94,8 @@ def _of_growing(run: Run, growing: Sequence[Finding]) -> str:
             f"Nothing to mend, as far as this run tells: what is listed below grew by {per_step} a step over the looks "
             f"only; the counters of all steps rose by {bytes_text(max(rate, 0))} a step."
         )
-    small = not any(_is_large(f, run.min_bytes) for f in growing)
-    so_far = " in all so far" if any(f.bytes_per_step >= run.min_bytes for f in growing) else ""
-    bound = "--min-bytes" if run.made_by == MadeBy.COMMAND else "min_bytes"
-    more = f", too little{so_far} to be called a leak ({bound})" if small else ""
+    small = not any(_is_large(f) for f in growing)
+    more = f", {projected_text(run, sum(f.bytes_per_step for f in growing))}" if small else ""
     most = max(growing, key=lambda finding: finding.bytes_per_step)
     name = one_line(cleaned(cut_name(most.cut) if most.cut is not None else most.subject))
     if not name:
@@ -132,6 +131,8 @@ def _to_judge(run: Run, findings: Findings) -> str:
         return "Record it again, in a folder that nothing else writes to."
     if reason == Reason.HIDDEN:
         return "Run it with a torch that leakscope knows better; the notes say what this one lacks."
+    if isinstance(findings.why, Why) and reason == Reason.TOO_FEW_STEPS and not findings.why.is_only_rank:
+        return f"Let rank {findings.why.rank} run at least {findings.why.steps} steps."
     if reason == Reason.NO_LOOKS:
         return "Mend what kept leakscope from looking, in the notes below; the counters of the steps are all there is."
     if reason in (Reason.UNBALANCED, Reason.TOO_FEW_LOOKS):
@@ -193,10 +194,11 @@ def _counters_say(run: Run, growing: Sequence[Finding]) -> float | None:
     return sum(rates) if len(rates) == len(of_ranks) and sum(rates) < _BORNE_OUT * told else None
 
 
-def _is_large(finding: Finding, min_bytes: int) -> bool:
+def _is_large(finding: Finding) -> bool:
     """Whether it is a note for another reason than its size."""
     seen = max((finding.last_step or 0) - (finding.first_step or 0), 1)
-    return finding.bytes_per_step >= min_bytes and finding.retained_bytes >= min_bytes * seen
+    least = finding.least_per_step
+    return finding.bytes_per_step >= least and finding.retained_bytes >= least * seen
 
 
 def _cut_first(run: Run, told: tuple[Finding, ...]) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from leakscope.findings.model import Findings, Unjudged
+from leakscope.findings.thresholds import COUNTED, SHARE_OF_MEMORY
 from leakscope.findings.why import Reason, UnjudgedReason, Why, WhyUnjudged
 from leakscope.report.wording.ended import cut_short_text
 from leakscope.report.wording.numbers import plural
@@ -45,8 +46,8 @@ def _why(why: Why, held: str) -> str:
         Reason.CLEAN_BLOCK: "the block left no tensor memory behind",
         Reason.WITHIN_ALLOWANCE: f"the block left at most {bytes_text(why.bytes)} behind, within its allowance",
         Reason.DAMAGED: f"{_damaged(why)}, so a leak may have been missed; {_so_far(why)}",
-        Reason.TOO_FEW_STEPS: f"too few steps to judge, {plural(why.count, 'step')} seen: {_unjudged(why.unjudged)}; "
-        f"{_so_far(why)}; run at least {why.steps} steps",
+        Reason.TOO_FEW_STEPS: f"too few steps{on} to judge, {plural(why.count, 'step')} seen: "
+        f"{_unjudged(why.unjudged)}; {_so_far(why)}; run at least {why.steps} steps",
         Reason.HIDDEN: f"{_so_far(why)}, and this torch does not show all that C++ holds, so it may be a leak",
         Reason.NO_LOOKS: f"no look was taken, and the notes say why; {_so_far(why)}",
         Reason.TOO_FEW_LOOKS: f"too few looks saw {why.detail} grow to tell a leak from a start that came to rest: run "
@@ -57,13 +58,19 @@ def _why(why: Why, held: str) -> str:
         "for each of them: run with fixed shapes, or with ONEDNN_PRIMITIVE_CACHE_CAPACITY=1 and LRU_CACHE_CAPACITY=1, "
         "to tell",
         Reason.NOTHING_GREW: f"{_hardly(why)}{notes}",
-        Reason.LITTLE_GREW: f"nothing grew enough to be a leak{notes}",
+        Reason.LITTLE_GREW: f"{_little(why)}{notes}",
         Reason.BALANCED: f"{_so_far(why)}{notes}",
     }[why.reason]
 
 
 def _new_shapes(why: Why) -> str:
     return f"the model was given {why.count:,} different shapes" if why.count else "shapes were new at each look"
+
+
+def _little(why: Why) -> str:
+    if not why.horizon:
+        return "nothing grew enough to be a leak"
+    return f"what grew reaches less than {SHARE_OF_MEMORY:.0%} of memory in {why.horizon:,} steps"
 
 
 def _damaged(why: Why) -> str:
@@ -74,6 +81,8 @@ def _damaged(why: Why) -> str:
 def _leaks(why: Why, held: str) -> str:
     many = f"{why.count} distinct leaks" if why.count > 1 else "1 leak"
     speed = f", growing by {bytes_text(why.bytes_per_step)} a step" if why.bytes_per_step else ""
+    if 0 < why.bytes_per_step < COUNTED:  # so small that its size says nothing by itself
+        speed += f", {bytes_text(why.bytes_per_step * why.horizon)} after {why.horizon:,} steps"
     late = f", {bytes_text(why.freed_late)} of garbage made every step, freed late" if why.freed_late else ""
     return f"{many}: {bytes_text(why.bytes)} {held}{speed}{late}"
 

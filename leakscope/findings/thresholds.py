@@ -1,0 +1,87 @@
+"""How much growth makes a leak: by kind first, then by size."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from leakscope.findings.kinds import Origin, RuleName
+from leakscope.record.model import Rank, Run
+
+SHARE_OF_MEMORY = 0.01
+"""Share of all memory that growth of plain data reaches over the horizon where it is a leak. At ten times as much a
+job of the horizon's length still runs, at a tenth a history of scalars would be a leak: 24 bytes a step on 24 GiB are
+0.0001.
+"""
+USUAL_MEMORY = 16 << 30
+"""Bytes of memory where a run did not record how much there is."""
+COUNTED = 64 * 1024
+"""Bytes a step below which growth that only counters show, of no object that a snapshot names, is no leak: allocator
+noise of up to 15 KiB a step was measured in leak-free scripts of some 30 steps.
+"""
+_UNINTENDED = frozenset(
+    (
+        RuleName.IMMORTAL_CYCLE,
+        RuleName.TENSOR_CYCLE,
+        RuleName.DIST_AUTOGRAD_CONTEXT,
+        RuleName.P2P_BUFFER,
+        RuleName.HOOK_PILEUP,
+        RuleName.FRAME_HOLD,
+        RuleName.RETAINED_GRAPH,
+    )
+)
+"""Rules whose retention nobody intends, however small it is."""
+
+
+@dataclass(frozen=True)
+class Thresholds:
+    """The bytes a step from which on growth of one rank is a leak.
+
+    Args:
+        min_bytes: the user's own threshold, which replaces all others; None where none was given.
+        horizon: steps over which growth is projected.
+        host_bytes: memory of the host, or of the cgroup where that is less; None where it is not known.
+        device_bytes: memory of the rank's accelerator; None where it is not known.
+
+    """
+
+    min_bytes: int | None = None
+    horizon: int = 100_000
+    host_bytes: int | None = None
+    device_bytes: int | None = None
+
+    @classmethod
+    def of(cls, run: Run, rank: Rank) -> Thresholds:
+        """The thresholds for one rank of a run."""
+        return cls(run.min_bytes, run.horizon, memory_there(rank, on_device=False), memory_there(rank, on_device=True))
+
+    @property
+    def counted(self) -> int:
+        """Bytes a step for growth that only counters show, and for memory that could have been let go of."""
+        return COUNTED if self.min_bytes is None else self.min_bytes
+
+    def of_data(self, on_device: bool = False) -> int:
+        """Bytes a step for plain data: tensors without a graph, arrays, Python objects."""
+        if self.min_bytes is not None:
+            return self.min_bytes
+        there = (self.device_bytes if on_device else self.host_bytes) or USUAL_MEMORY
+        return max(round(SHARE_OF_MEMORY * there / self.horizon), 1)
+
+    def least(self, unintended: bool, on_device: bool = False) -> int:
+        """Bytes a step for a finding; any growth is enough where retention is certainly unintended."""
+        return 1 if unintended and self.min_bytes is None else self.of_data(on_device)
+
+
+def is_unintended(rule: str, origin: Origin, holds: str) -> bool:
+    """Whether the kind of a finding alone makes it a leak: a library may keep such things on purpose, and bounded.
+
+    `holds` is what a growing container holds: `graphs`, `modules`, `parameters` or "" for plain data.
+    """
+    return origin == Origin.APPLICATION and (rule in _UNINTENDED or bool(holds))
+
+
+def memory_there(rank: Rank, on_device: bool) -> int | None:
+    """Bytes that the host, or the rank's device, has in all; None where that was not recorded."""
+    if on_device:
+        told = (layout.driver for row in rank.device_blocks for layout in row.layout)
+        return next((driver[1] for driver in told if driver is not None), None)
+    return rank.host_memory[0].limit_bytes if rank.host_memory else None
