@@ -43,6 +43,14 @@ _EACH_STEP = (0.5, 0.75)
 """Share of the rate that a step rises by, and share of the steps that do, in a growth at every step: it has all of them,
 one at every second step half of them.
 """
+_TIMED = 20
+"""Steps at each end whose median time is compared: a median of three moves by a tenth on a busy machine, of twenty by
+less, and of two hundred it would mix the steps of a run in which each is slower than the one before.
+"""
+_SLOWER = 1.25
+"""How many times longer the last steps must have taken for it to be said. Medians of a steady script on two busy cores
+differed by up to 1.15; three hooks more in each step of a small net double its time in 200 steps.
+"""
 
 
 def counted_steps(rank: Rank) -> list[Step]:
@@ -92,6 +100,20 @@ def rose_each_step(rank: Rank, first: int, last: int, rate: float) -> bool:
     """
     rises = [rise for number, rise in _undisturbed(rank, first).items() if number <= last]
     return len(rises) >= _FEW and sum(rise >= _EACH_STEP[0] * rate for rise in rises) >= _EACH_STEP[1] * len(rises)
+
+
+def step_times(rank: Rank, warmup: int) -> tuple[float, float] | None:
+    """(seconds of a step at first, at the end), medians of undisturbed steps after warm-up; None where the last steps
+    took no longer.
+    """
+    ours = {number + more for number in _watched(rank) for more in _AROUND}
+    ours |= {look.step + 1 for look in rank.looks}  # the caches of the processor are full of the heap
+    seconds = [step.seconds for step in rank.steps if step.number > warmup and step.number not in ours]
+    few = min(len(seconds) // 3, _TIMED)
+    if few < _FEW:
+        return None
+    first, last = median(seconds[:few]), median(seconds[-few:])
+    return (first, last) if last >= _SLOWER * first else None
 
 
 def _at_most(rank: Rank, warmup: int) -> float:

@@ -6,11 +6,13 @@ from dataclasses import replace
 
 from leakscope.findings.build import build_finding
 from leakscope.findings.grouping.bounds import downgraded, is_open
+from leakscope.findings.grouping.candidate import Candidate
 from leakscope.findings.grouping.candidates import candidates_of
 from leakscope.findings.grouping.looks import judged_looks
 from leakscope.findings.grouping.objects import with_objects_for_storages
 from leakscope.findings.kinds import Severity
 from leakscope.findings.ledger import NO_GROWTH
+from leakscope.findings.rules.hook_pileup import collects_hooks
 from leakscope.findings.rules.object_growth import counted_series, of_objects
 from leakscope.findings.stages.case import OpenCase, RankCase
 
@@ -28,12 +30,17 @@ def find_objects(case: RankCase) -> RankCase:
     # whatever is asked for, caches of Python and of libraries fill by a little
     thresholds = replace(case.thresholds, min_bytes=max(case.thresholds.of_data(), NO_GROWTH))
     growing = (
-        c for c in candidates_of(rank, looks) if not c.group.freed and c.per_step >= _SMALL * thresholds.of_data()
+        c
+        for c in candidates_of(rank, looks)
+        if not c.group.freed and (c.per_step >= _SMALL * thresholds.of_data() or _are_hooks(c, case))
     )
     candidates = [
         replace(candidate, is_of_container=True, counted=counted_series(candidate, looks)) for candidate in growing
     ]
-    findings = [of_objects(build_finding(c, thresholds), c, looks) for c in candidates]
+    findings = [
+        of_objects(build_finding(c, replace(thresholds, min_bytes=1) if _are_hooks(c, case) else thresholds), c, looks)
+        for c in candidates
+    ]
     told = [downgraded(finding, candidate) for finding, candidate in zip(findings, candidates, strict=True)]
     open_cases = [
         OpenCase(finding.fingerprint, finding.subject)
@@ -46,3 +53,8 @@ def find_objects(case: RankCase) -> RankCase:
         array_findings=(*case.array_findings, *told),
         array_open_cases=(*case.array_open_cases, *open_cases),
     )
+
+
+def _are_hooks(candidate: Candidate, case: RankCase) -> bool:
+    """Whether it is a leak of time, however small it is: hooks that pile up, where no size was asked for."""
+    return case.thresholds.min_bytes is None and collects_hooks(candidate)
