@@ -20,7 +20,13 @@ from leakscope.record.model import Collection, Look, Rank
 _RESTED = 3
 """Steps after the last judged look over which what has not grown at all is taken to have come to rest; chosen."""
 _AS_FAST = 0.5
-"""Share of its rate at which something has grown on; chosen."""
+"""Share of its rate at which something has grown on. At 0.25 a cache that fills ever more slowly has, at 0.8 a list whose
+items are smaller in the last batches of an epoch has not.
+"""
+_MISSED = 2
+"""Items that something must have missed by the end to have come to rest. At 1 what comes every 20 steps is at rest in
+any 20 steps that end just before the next; at 4 a list that was full for three steps is not.
+"""
 
 
 def candidates_of(rank: Rank, looks: Sequence[Look]) -> list[Candidate]:
@@ -49,13 +55,17 @@ def _candidate(
     rate, recreated = _rate(rank, longer or line, group, groups.garbage)
     if look.occasion == Occasion.BLOCK:  # one look after a block of code: whatever it left unreachable is its own
         rate = float(group.bytes) if group.freed else 0.0
-    elif longer is None and by_program(group) and (not line.grows or at_the_end.get(key) == line.bytes[-1]):
-        return None
+    elif longer is None and by_program(group):
+        telling = _would_have_grown(line, group, ended - last)
+        if not line.grows or (telling and at_the_end.get(key) == line.bytes[-1]):
+            return None
     if rate <= 0:
         return None
     more = at_the_end.get(key, 0) - line.bytes[-1]
     confirmed = longer is not None or more >= _AS_FAST * rate * (ended - last) > 0
-    rested = key in at_the_end and more < WENT_ON * rate * (ended - last)
+    rested = (
+        key in at_the_end and _would_have_grown(line, group, ended - last) and more < WENT_ON * rate * (ended - last)
+    )
     live = group.freed == 0 and look.occasion != Occasion.BLOCK
     doubtful = live and not confirmed and _is_counted(look, group)
     places = gaining(at) if live and look is at[max(at)][0] else []
@@ -107,6 +117,13 @@ def _to_the_end(rank: Rank, line: Series, ended: int, size: int) -> Series | Non
         return None
     longer = Series((*line.steps, ended), (*line.bytes, size))
     return longer if longer.grew_lately else None
+
+
+def _would_have_grown(line: Series, group: Group, steps: int) -> bool:
+    """Whether some items more would have come in so many steps: what comes every 20 steps may pause for 19."""
+    rises = [b - a for a, b in pairwise(line.bytes) if b > a]
+    item = min([*rises, group.bytes / max(len(group.storages), 1)])
+    return line.per_step * steps >= _MISSED * item
 
 
 def _has_stopped(rank: Rank, line: Series, rate: float) -> bool:
