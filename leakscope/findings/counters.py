@@ -11,8 +11,8 @@ from leakscope.record.model import Rank, Step
 from leakscope.record.rows.lifetimes import LifetimesUnjudged, WatchedStep
 
 _FEW = 3
-"""Steps between which nothing is said of a rate: two rises may both be of one buffer that is made and grown once. At 6 a
-`--steps 12` run, half of whose steps are watched or follow a heap snapshot, would have no rate.
+"""Steps between which nothing is said of a rate: two rises may both be of one buffer that is made and grown once. At 6
+a `--steps 12` run, half of whose steps are watched or follow a heap snapshot, would have no rate.
 """
 _ENOUGH = 6
 """Undisturbed steps that are enough to leave all others out. A `--steps 12` run has four to six of them; at 3 three
@@ -40,8 +40,8 @@ released in the one after it. Measured: +3,882 KiB in the first two, -3,734 KiB 
 _OLDEST = 2
 """CPython's oldest generation, which a full collection takes in."""
 _EACH_STEP = (0.5, 0.75)
-"""Share of the rate that a step rises by, and share of the steps that do, in a growth at every step: it has all of them,
-one at every second step half of them.
+"""Share of the rate that a step rises by, and share of the steps that do, in a growth at every step: it has all of
+them, one at every second step half of them.
 """
 _TIMED = 20
 """Steps at each end whose median time is compared: a median of three moves by a tenth on a busy machine, of twenty by

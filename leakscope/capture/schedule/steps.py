@@ -34,8 +34,8 @@ class StepClock:
 
     Without an optimizer that steps the end of each outermost backward counts, whatever it is for: the microbatches of a
     step, and two losses that are stepped on in turn, cannot be told apart. A clock gives way to one that comes before
-    it in the list, and never takes over from it again. While an optimizer's step runs, nothing but its end counts: LBFGS
-    calls a closure that runs many backwards.
+    it in the list, and never takes over from it again. While an optimizer's step runs, nothing but its end counts:
+    LBFGS calls a closure that runs many backwards.
     """
 
     def __init__(self, step_alone: Callable[[], bool] = lambda: True, guard: Guard | None = None) -> None:

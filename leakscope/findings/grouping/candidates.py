@@ -20,8 +20,8 @@ from leakscope.record.model import Collection, Look, Rank
 _RESTED = 3
 """Steps after the last judged look over which what has not grown at all is taken to have come to rest; chosen."""
 _AS_FAST = 0.5
-"""Share of its rate at which something has grown on. At 0.25 a cache that fills ever more slowly has, at 0.8 a list whose
-items are smaller in the last batches of an epoch has not.
+"""Share of its rate at which something has grown on. At 0.25 a cache that fills ever more slowly has, at 0.8 a list
+whose items are smaller in the last batches of an epoch has not.
 """
 _MISSED = 2
 """Items that something must have missed by the end to have come to rest. At 1 what comes every 20 steps is at rest in

@@ -17,8 +17,8 @@ STEADY_SHARE = 0.25
 steps and over three, has 0.5 to 1; a rise at a compilation and little after it has less than 0.1.
 """
 _SPAN = 40
-"""Snapshots over more steps than this are too far apart to tell a period by: between two of them any period of up to ten
-steps fits.
+"""Snapshots over more steps than this are too far apart to tell a period by: between two of them any period of up to
+ten steps fits.
 """
 _ALIKE = 0.8
 """What comes once in a fixed number of steps is at least this share of what came most at a time. At 0.4 two rises of
@@ -59,7 +59,7 @@ class Series:
 
     @property
     def _unseen(self) -> int:
-        """Steps without growth that there may be between any two looks that saw it grow, where it does not level off."""
+        """Steps without growth that there may be between two looks that saw it grow, where it does not level off."""
         if min(self._slopes, default=0.0) < _LEVEL * max(self._slopes, default=1.0):
             return 0
         return min((t - s for (s, t), (a, b) in self._intervals if b > a), default=1) - 1

@@ -22,8 +22,8 @@ from leakscope.record.model import Look, Rank
 GAP = fingerprint(("native-hold", "gap"))
 """Of growth that nothing explains."""
 OVERHEAD = 0.1
-"""Leaked tensors take their grad nodes, dicts and frames along, which the allocator counts and no storage explains: 0.02
-to 0.08 of their bytes were measured. At 0.05 lists of small graphs have a gap beside them, at 0.2 a leak of a C
+"""Leaked tensors take their grad nodes, dicts and frames along, which the allocator counts and no storage explains:
+0.02 to 0.08 of their bytes were measured. At 0.05 lists of small graphs have a gap beside them, at 0.2 a leak of a C
 extension a fifth as fast as another leak is missed.
 """
 
@@ -36,8 +36,8 @@ _MOST_NEW = 0.25
 lengths at most 0.37 of the steps are new after the first 60, and 0.13 after 120, when the caches hardly grow.
 """
 CACHED_SHAPES = 1024
-"""Shapes that oneDNN keeps kernels for, unless ONEDNN_PRIMITIVE_CACHE_CAPACITY says otherwise, and ideep (LRU_CACHE_CAPACITY)
-(oneDNN, src/common/primitive_cache.cpp; ideep, include/ideep/lru_cache.hpp).
+"""Shapes that oneDNN and ideep keep kernels for, unless ONEDNN_PRIMITIVE_CACHE_CAPACITY and LRU_CACHE_CAPACITY say
+otherwise (oneDNN, src/common/primitive_cache.cpp; ideep, include/ideep/lru_cache.hpp).
 """
 
 
