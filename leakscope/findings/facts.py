@@ -79,6 +79,13 @@ class FollowsInput:
 
 
 @dataclass(frozen=True)
+class HeldByCall:
+    """A call of a library's that had not returned has it in its local variables."""
+
+    package: str
+
+
+@dataclass(frozen=True)
 class OnlyTensorsFreed:
     """A forked copy made the cut, and what its grad nodes took is only counted."""
 

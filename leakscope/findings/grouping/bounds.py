@@ -10,14 +10,15 @@ from dataclasses import replace
 from itertools import pairwise
 from statistics import median
 
-from leakscope.findings.facts import Bounded, CameToRest, FollowsInput, TooLarge
+from leakscope.findings.facts import Bounded, CameToRest, FollowsInput, HeldByCall, TooLarge
 from leakscope.findings.grouping.candidate import Candidate
 from leakscope.findings.grouping.groups import Group
 from leakscope.findings.grouping.growth import Series
-from leakscope.findings.kinds import Severity
+from leakscope.findings.kinds import Origin, Severity
 from leakscope.findings.model import Finding
 from leakscope.findings.thresholds import memory_there
 from leakscope.graph.model import HeapGraph, ObjectKind, ReferenceKind
+from leakscope.graph.ownership import BUILT_WITH, is_library_line
 from leakscope.record.model import Look, Rank
 
 WENT_ON = 0.4
@@ -209,10 +210,23 @@ def holds_of(candidate: Candidate) -> str:
     return "parameters" if any(o.kind == ObjectKind.PARAMETER for o in below) else ""
 
 
+def running_library(candidate: Candidate) -> str:
+    """The package, of those that scripts are built with, whose running call has what grows as a local variable, or in
+    plain containers on one; "" where there is none. It is let go of when the call returns, as LBFGS's directions are.
+    """
+    frame, *below = candidate.objects[: max(candidate.gaining, 0) + 1]
+    package = frame.where[1:].partition("/")[0] if is_library_line(frame.where) else ""
+    inside = frame.kind == ObjectKind.FRAME and all(o.kind == ObjectKind.CONTAINER for o in below)
+    return package if inside and candidate.gaining > 0 and package in BUILT_WITH else ""
+
+
 def downgraded(finding: Finding, candidate: Candidate) -> Finding:
     """A note where something speaks against a leak."""
     if candidate.group.freed:
         return finding
+    if package := running_library(candidate):
+        held = HeldByCall(package)
+        return replace(finding, severity=Severity.NOTE, origin=Origin.LIBRARY, library=package, settled_by=held)
     bound = candidate.bound if candidate.too_large is None else None
     rest = CameToRest(candidate.series.steps[-1]) if candidate.ended else None
     settled_by = candidate.follows or bound or rest
@@ -225,5 +239,6 @@ def downgraded(finding: Finding, candidate: Candidate) -> Finding:
 
 def is_open(finding: Finding, candidate: Candidate) -> bool:
     """Whether it would be a leak if more looks had seen it grow."""
-    settled = candidate.ended or candidate.follows or (candidate.bound and candidate.too_large is None)
+    bounded = candidate.bound and candidate.too_large is None
+    settled = candidate.ended or candidate.follows or bounded or running_library(candidate)
     return finding.severity == Severity.LEAK and not (candidate.certain or settled)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from leakscope.findings.facts import CameToRest, FollowsInput
+from leakscope.findings.facts import CameToRest, FollowsInput, HeldByCall
 from leakscope.findings.kinds import Severity
 from leakscope.findings.memory.oom import ranks_out_of_memory
 from leakscope.findings.model import Findings
@@ -45,7 +45,7 @@ def growing_text(run: Run, findings: Findings) -> str:
         return ""
     seen = [f for f in (*notes(findings), *library(findings)) if f.bytes_per_step > 0]
     growing = [f for f in seen if not f.settled]
-    filling = [f for f in seen if f.settled and not isinstance(f.settled_by, CameToRest | FollowsInput)]
+    filling = [f for f in seen if f.settled and not isinstance(f.settled_by, CameToRest | FollowsInput | HeldByCall)]
     told = growing or filling
     if not told:
         return ""
