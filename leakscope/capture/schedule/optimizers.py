@@ -32,7 +32,7 @@ class OptimizerClock:
         self._met: dict[int, _Met] = {}
         """By address: an optimizer may have an `__eq__` of its own."""
         self._steps = 0
-        self._backwards = self._backwards_before = 0
+        self.backwards = self._backwards_before = 0
         """Outermost backwards that have begun, and those of them before the clock's last call."""
 
     @property
@@ -60,7 +60,7 @@ class OptimizerClock:
 
     def backward_began(self) -> None:
         """An outermost backward begins."""
-        self._backwards += 1
+        self.backwards += 1
 
     def ends_with(self, optimizer: object) -> bool:
         """Does this optimizer's call, which is just ending, end a step?"""
@@ -74,7 +74,7 @@ class OptimizerClock:
             return False
         self._clock = met
         self._steps += 1
-        self._backwards_before = self._backwards
+        self._backwards_before = self.backwards
         return True
 
     def _tells(self, met: _Met, optimizer: object, new: bool) -> bool:
@@ -83,7 +83,7 @@ class OptimizerClock:
             return True
         # One for each parameter, made when its first gradient is there, is of the running step: it is the same
         # backward's. Where gradients come from elsewhere there is no backward to go by.
-        if met.made == self._steps and new and (not self._backwards or self._backwards > self._backwards_before):
+        if met.made == self._steps and new and (not self.backwards or self.backwards > self._backwards_before):
             return True
         # One after the warm-up's, made together with it. Those of the other parameters, one each, belong to the running
         # step; and so does one that was here before: two that train the same parameters may both step at every step.

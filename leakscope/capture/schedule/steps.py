@@ -77,6 +77,11 @@ class StepClock:
         return Tick(ClockKind.CALL, type_name(type(module))) if ends else None
 
     @property
+    def backwards(self) -> int:
+        """Outermost backwards so far."""
+        return self._optimizers.backwards
+
+    @property
     def optimizers_alive(self) -> bool:
         """Whether there is an optimizer, even if it never steps."""
         return any(True for _ in self._optimizers.each())
