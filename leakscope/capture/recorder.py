@@ -26,8 +26,9 @@ from leakscope.capture.process.watchdog import Watchdog
 from leakscope.capture.schedule.ends import Ends
 from leakscope.capture.schedule.events import StepEvents
 from leakscope.capture.schedule.handover import Handover
+from leakscope.capture.schedule.inputs import StepInputs
 from leakscope.capture.schedule.looks import Schedule
-from leakscope.capture.schedule.no_step import NoStepYet
+from leakscope.capture.schedule.no_step import NoStepYet, what_was_not_heard
 from leakscope.capture.schedule.peers import LOOK_TIMEOUT_S, Peers
 from leakscope.capture.schedule.rank_state import RankStateFile
 from leakscope.capture.schedule.steps import MARK, StepClock, Tick
@@ -75,8 +76,10 @@ class Recorder:
         self._device = self._looks.device = DeviceMemory(self._folder, options.snapshot, options.budget)
         self._watched_steps = WatchedSteps(options, self._folder, self._sites, self._device, self._lifetimes)
         self._loaders = LoaderWorkers(self._folder, self._schedule)
+        self._inputs = StepInputs()
         self._handover = Handover(self._folder, self._schedule, self._watched_steps)
         self._no_step: NoStepYet | None = None
+        self._clock: StepClock | None = None
         self._watchdog = Watchdog(self.is_over, self._tick, self._leave, options.grace)
         self._watchdog.ends_with(options.launcher, self._orphaned)
         self._in_forked_child = in_forked_child()
@@ -107,7 +110,8 @@ class Recorder:
                 self._handover.expect(options.step_function)
                 leave_us_out(self.patches, self._folder.note)  # the script may compile what ends its steps
             else:
-                StepEvents(StepClock(self._peers.step_alone, self._guard), self.step_ended).install(self.patches)
+                self._clock = StepClock(self._peers.step_alone, self._guard)
+                StepEvents(self._clock, self.step_ended).install(self.patches)
             processes = OwnProcesses(self._folder.append, is_followed if options.process else None)
             processes.install(self.patches)
             if options.rank == 0 and not options.quiet:
@@ -116,6 +120,7 @@ class Recorder:
             self._asked.listen(self.patches)
             self._watchdog.start(self._guard)
             self.patches.add("watchdog thread", self._watchdog.end)
+        self._inputs.install(self.patches)
         self._watched_steps.install(self.patches, comm=self.member.comm is not None)
         self._began = self._attached = CLOCK.perf_counter()
         self._peers.begin()
@@ -165,7 +170,10 @@ class Recorder:
             self.member.first_step()
         seconds, collections = ended - self._began, self._collections.taken()
         began = round(self._began - (self._attached if self.member.comm is None else self.member.comm.zero), 6)
-        self._folder.step(Step(self.steps, seconds, counted.bytes, peak, collections, self._counter.device, began))
+        device = self._counter.device
+        self._folder.step(
+            Step(self.steps, seconds, counted.bytes, peak, collections, device, began, *self._inputs.taken())
+        )
         wanted = self._asked.step_ended(seconds)
         self._device.step(self.steps, ended - self._attached)
         self._looks.counts.step(self.steps, ended - self._attached)
@@ -312,6 +320,8 @@ class Recorder:
         if look:
             self._look(self.steps, Occasion.END, collect=self.options.gc_diff == When.ALWAYS)
         self._sites.forget()
+        for sentence in what_was_not_heard(self._clock) if not self.steps else ():
+            self._folder.note(sentence)
         if self.options.prove and self.steps < (self._schedule.steps or 0):
             self._folder.note(f"no cut was proved: the script ended after {self.steps} of {self._schedule.steps} steps")
         self._ends.ended(ended(self.steps))

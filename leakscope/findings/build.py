@@ -15,7 +15,7 @@ from leakscope.findings.naming.expressions import SEVERAL
 from leakscope.findings.naming.trace import fingerprint
 from leakscope.findings.ownership.library_cycles import whose
 from leakscope.findings.rules import ToCut, facts_of
-from leakscope.findings.rules.hook_pileup import gains_hooks
+from leakscope.findings.rules.hook_pileup import collects_hooks
 from leakscope.findings.thresholds import Thresholds, is_unintended
 from leakscope.graph.model import IMMORTAL
 
@@ -39,7 +39,7 @@ def build_with_problems(candidate: Candidate, thresholds: Thresholds) -> tuple[F
     known = facts_of(candidate, ToCut(written, references, each))
     trace = trace_of(candidate, cut, frees)
     origin, library = whose(candidate, each)
-    unintended = is_unintended(known.rule.name, origin, "hooks" if gains_hooks(candidate) else holds_of(candidate))
+    unintended = is_unintended(known.rule.name, origin, "hooks" if collects_hooks(candidate) else holds_of(candidate))
     least = thresholds.least(unintended, candidate.on_device)
     total = max(group.bytes, line.total)
     large = total >= line.floor(least) or candidate.recreated

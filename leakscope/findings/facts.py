@@ -71,6 +71,21 @@ class CameToRest:
 
 
 @dataclass(frozen=True)
+class FollowsInput:
+    """It is made anew in each step, and was larger where what the model was given was larger."""
+
+    elements: tuple[int, int]
+    """Of the tensors that the model was given, in the step of the first look and in that of the last."""
+
+
+@dataclass(frozen=True)
+class HeldByCall:
+    """A call of a library's that had not returned has it in its local variables."""
+
+    package: str
+
+
+@dataclass(frozen=True)
 class OnlyTensorsFreed:
     """A forked copy made the cut, and what its grad nodes took is only counted."""
 

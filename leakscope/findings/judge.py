@@ -80,7 +80,7 @@ def judge(
 
 def judge_rank(run: Run, rank: Rank) -> JudgedRank:
     """What there is to say of one rank by itself; of the run only what holds for all ranks is asked."""
-    case = RankCase(rank, run.warmup_of(rank), Thresholds.of(run, rank))
+    case = RankCase(rank, run.warmup_of(rank), Thresholds.of(run, rank), run.sources)
     for stage in STAGES_OF_RANK:
         case = stage(case)
     return judged_alone(case)

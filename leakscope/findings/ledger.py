@@ -21,6 +21,8 @@ class LineKind(StrEnum):
     """Of something that grows, by too little or at too few looks for a verdict."""
     RESTED = "came_to_rest"
     """Grew once, or comes and goes."""
+    FOLLOWS = "follows_input"
+    """Made anew in each step, and larger where its input was larger."""
     APART = "suppressed"
     """Of findings that are suppressed or were there before."""
     OBJECTS = "python_objects"

@@ -10,6 +10,7 @@ from leakscope.findings.grouping.growth import MIN_LOOKS
 from leakscope.findings.grouping.looks import JUDGED, judged_looks
 from leakscope.findings.kinds import RuleName, Severity
 from leakscope.findings.ledger import NO_GROWTH, Grown, LedgerInterval, LineKind, by_kind, grown_of
+from leakscope.findings.memory.full import at_end_of_run
 from leakscope.findings.memory.unattributed import GAP, OVERHEAD, UnattributedFacts
 from leakscope.findings.model import Finding, Unjudged
 from leakscope.findings.source.functions import like_in
@@ -53,9 +54,12 @@ def verdict_of(
     """
     leaks = [f for f in shown if f.is_leak]
     if leaks:
+        at_end = at_end_of_run(run, leaks)
         return Verdict.LEAKS, Why(
             reason=Reason.LEAKS,
             count=len(leaks),
+            bytes_at_end=at_end.bytes,
+            full_at_step=at_end.full_at_step,
             bytes=sum(f.retained_bytes for f in leaks),
             bytes_per_step=sum(f.bytes_per_step for f in leaks if not f.freed_late),
             freed_late=round(sum(f.bytes_per_step for f in leaks if f.freed_late)),
@@ -261,7 +265,10 @@ def _unbalanced(run: Run, shown: Sequence[Finding], ledgers: Ledgers) -> Why | N
         if goes_on >= max(Thresholds.of(run, rank).counted, OVERHEAD * (grown.bytes - unknown) / grown.steps, 1):
             found.append(grown)
     most = _most(found)
-    return None if most is None else Why(reason=Reason.NEW_SHAPES if shapes else Reason.UNBALANCED, grown=most)
+    if most is None or not shapes:
+        return None if most is None else Why(reason=Reason.UNBALANCED, grown=most)
+    seen, full = max((facts.shapes, facts.full_at_step) for facts in noted)
+    return Why(reason=Reason.NEW_SHAPES, grown=most, count=seen, steps=full)
 
 
 def _grown(rank: Rank, run: Run, ledgers: Ledgers) -> Grown | None:

@@ -123,6 +123,10 @@ class Why:
     bytes: int = 0
     """What the leaks hold; of a block without any, what libraries left."""
     bytes_per_step: float = 0.0
+    bytes_at_end: int = 0
+    """What the leaks hold at the end of the run, extrapolated by the counters; 0 where the last look was the end."""
+    full_at_step: int = 0
+    """By which memory is full if the leaks go on; 0 where that is not known or far off."""
     rank: int = 0
     """The rank that was killed or hung, whose recording ended, or whose files are damaged."""
     ended: Ended | None = None

@@ -71,7 +71,11 @@ class RankFolder:
     def step(self, step: Step) -> None:
         """Add the counters of a step that has ended."""
         # not by asdict, which copies every number: this is done in each step
-        self.append_line("steps", {**vars(step), "collections": [vars(c) for c in step.collections]})
+        line = {**vars(step), "collections": [vars(c) for c in step.collections]}
+        for name, usual in (("input_elements", None), ("new_shapes", 0)):
+            if line[name] == usual:
+                del line[name]
+        self.append_line("steps", line)
 
     def look(self, look: Look) -> None:
         """Write a look, named after its step and occasion."""

@@ -53,6 +53,12 @@ class Step:
     began: float | None = None
     """Seconds since the recording began, as the moments of comm operations; what lies between the end of a step and
     the beginning of the next is leakscope's own. None in runs of the first versions."""
+    input_elements: int | None = rare(None)
+    """Elements of the tensor arguments of the outermost calls of modules in it; None where no module was called, or
+    that was not seen.
+    """
+    new_shapes: int = rare(0)
+    """Of those calls, how many had a module and shapes that no call before had."""
 
 
 @dataclass(frozen=True)

@@ -1,15 +1,19 @@
-"""Do the counters of the steps tell of a growth that goes on, and not of what comes and goes?"""
+"""The trend of the counters of the steps: growth that goes on, and not what comes and goes."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from support.examples import MIB
 from support.heap_text import heap_from
 
-from leakscope.findings.counters import counted_rate, rate_at_end
+from leakscope.findings.counters import counted_rate, is_steady, rate_at_end, rose_each_step, step_times
 from leakscope.record.kinds import EndKind, Occasion
-from leakscope.record.model import Ended, Look, Rank, Step
+from leakscope.record.model import Collection, Ended, Look, Rank, Step
+from leakscope.record.rows.lifetimes import LifetimesUnjudged
 
 
 def _rank(levels: list[float], looked_at: tuple[int, ...] = ()) -> Rank:
@@ -42,3 +46,91 @@ def test_a_growth_that_goes_on_is_told_of_however_few_steps_there_are(
     rate = rate_at_end(rank, 2)
     assert rate is not None
     assert 0.5 * each * MIB < rate < 1.5 * each * MIB
+
+
+WATCHED = LifetimesUnjudged(step=0, why="")
+
+
+def _watched(levels: list[float], *steps: int, collected: int = 0) -> Rank:
+    """The same, some of the steps watched storage by storage, and a full collection in one."""
+    rank = _rank(levels)
+    collection = Collection(2, 0.01, 100, MIB)
+    return replace(
+        rank,
+        steps=tuple(replace(s, collections=(collection,)) if s.number == collected else s for s in rank.steps),
+        lifetimes=tuple(replace(WATCHED, step=step) for step in steps),
+    )
+
+
+def test_what_a_watched_step_takes_for_a_while_hides_no_growth() -> None:
+    """A leak of 0.25 MiB a step; the watched pair takes 3.8 MiB, which the step after it releases."""
+    levels = [100 + 0.25 * k for k in range(1, 15)]
+    levels[3] += 3.8
+    levels[4] += 3.8
+    assert counted_rate(_watched(levels, 5), 2) == 0.25 * MIB
+    assert rate_at_end(_watched(levels, 5), 2) == 0.25 * MIB
+    assert counted_rate(_rank(levels), 2) == 0  # of somebody else it is
+
+
+def test_the_garbage_of_the_start_hides_no_growth() -> None:
+    levels = [100 + 0.25 * k + (4 if k < 7 else 0) for k in range(1, 15)]
+    for rate in (counted_rate, rate_at_end):
+        assert rate(_watched(levels, collected=7), 2) == 0.25 * MIB
+        assert rate(_watched(levels), 2) != 0.25 * MIB
+
+
+@pytest.mark.parametrize(("steps", "told"), [(5, False), (6, True)])
+def test_three_rises_after_warmup_tell_a_rate(steps: int, told: bool) -> None:
+    rank = _rank([100 + k for k in range(steps)])
+    assert (counted_rate(rank, 2) is not None) is told
+
+
+@pytest.mark.parametrize(("undisturbed", "rate"), [(6, 1.0), (5, 3.0)])
+def test_looked_at_steps_are_left_out_where_six_others_are_left(undisturbed: int, rate: float) -> None:
+    """Those after a heap snapshot rise by 5 MiB more."""
+    looked_at = tuple(range(3, 3 + 7))
+    rises = [0, 0, 0, *(5 for _ in looked_at), *(1 for _ in range(undisturbed))]
+    rank = _rank([100 + sum(rises[: k + 1]) for k in range(len(rises))], looked_at=looked_at)
+    counted = counted_rate(rank, 2)
+    assert counted is not None
+    assert (counted == MIB) is (rate == 1.0)
+
+
+@pytest.mark.parametrize(("large", "moved"), [(2, False), (3, True)])
+def test_two_of_five_stretches_do_not_move_the_rate(large: int, moved: bool) -> None:
+    rises = [20 if k % 3 == 0 and k // 3 < large else 1 for k in range(15)]
+    rank = _rank([100 + sum(rises[:k]) for k in range(16)])
+    assert (counted_rate(rank, 0) != MIB) is moved
+
+
+@pytest.mark.parametrize(("slow", "steady"), [(0.25, True), (0.24, False)])
+def test_each_stretch_of_a_steady_growth_has_a_quarter_of_the_median(slow: float, steady: bool) -> None:
+    assert is_steady([*(slow for _ in range(3)), *(1.0 for _ in range(12))]) is steady
+
+
+@pytest.mark.parametrize(("step", "rate"), [(0.52, 1.0), (0.4, 0.4)])
+def test_levels_of_few_steps_have_risen_by_half_of_the_rate(step: float, rate: float) -> None:
+    """Rises of 1 MiB at the steps that are left, falls at the others, which follow heap snapshots."""
+    levels, size = [100.0], 100.0
+    looked_at = tuple(range(2, 13, 2))
+    for number in range(2, 15):
+        size += 1.0 if number % 2 == 0 else 2 * step - 1.0
+        levels.append(size)
+    counted = counted_rate(_rank(levels, looked_at=looked_at), 0)
+    assert counted is not None
+    assert abs(counted / MIB - rate) < 0.1
+
+
+@pytest.mark.parametrize(("rising", "each"), [(8, True), (7, True), (6, False)])
+def test_a_growth_at_each_step_rises_in_three_of_four(rising: int, each: bool) -> None:
+    rises = [1.0 if k < rising else 0.0 for k in range(9)]
+    levels = [100 + sum(rises[:k]) for k in range(10)]
+    assert rose_each_step(_rank(levels), 1, 10, MIB) is each
+    assert not rose_each_step(_rank(levels), 1, 10, 2.1 * MIB)
+
+
+@pytest.mark.parametrize(("last", "told"), [(1.25, True), (1.24, False)])
+def test_steps_that_take_a_quarter_longer_are_slower(last: float, told: bool) -> None:
+    rank = _rank([100.0] * 40)
+    slower = replace(rank, steps=tuple(replace(s, seconds=last if s.number > 20 else 1.0) for s in rank.steps))
+    assert step_times(slower, 2) == ((1.0, last) if told else None)

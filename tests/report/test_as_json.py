@@ -41,7 +41,8 @@ HOP = {"object", "type", "kind", "where", "status", "reason", "reference", "free
 CUT = {"references", "frees_bytes", "proved_bytes", "after_gc"}
 CUT_REFERENCE = {"written", "reference", "where", "added_at", "trace"}
 RANK = {
-    "verdict", "peak_bytes", "avoidable_peak_bytes", "freed_by_gc_bytes", "gc_seconds", "explained_bytes", "counted_bytes",
+    "verdict", "peak_bytes", "avoidable_peak_bytes", "freed_by_gc_bytes", "gc_seconds", "explained_bytes",
+    "counted_bytes",
 }  # fmt: skip
 
 
@@ -75,6 +76,7 @@ def test_what_is_unknown_is_null() -> None:
     run, _ = examples.clean()
     data = json.loads(FORMATS["json"](run, Findings("clean", "", 0, ranks={0: RankSummary()})))
     assert data["ranks"]["0"] == {
+        "verdict": None,
         "peak_bytes": None,
         "avoidable_peak_bytes": None,
         "freed_by_gc_bytes": None,

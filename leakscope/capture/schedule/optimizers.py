@@ -32,7 +32,7 @@ class OptimizerClock:
         self._met: dict[int, _Met] = {}
         """By address: an optimizer may have an `__eq__` of its own."""
         self._steps = 0
-        self._backwards = self._backwards_before = 0
+        self.backwards = self._backwards_before = 0
         """Outermost backwards that have begun, and those of them before the clock's last call."""
 
     @property
@@ -60,7 +60,7 @@ class OptimizerClock:
 
     def backward_began(self) -> None:
         """An outermost backward begins."""
-        self._backwards += 1
+        self.backwards += 1
 
     def ends_with(self, optimizer: object) -> bool:
         """Does this optimizer's call, which is just ending, end a step?"""
@@ -74,7 +74,7 @@ class OptimizerClock:
             return False
         self._clock = met
         self._steps += 1
-        self._backwards_before = self._backwards
+        self._backwards_before = self.backwards
         return True
 
     def _tells(self, met: _Met, optimizer: object, new: bool) -> bool:
@@ -83,7 +83,7 @@ class OptimizerClock:
             return True
         # One for each parameter, made when its first gradient is there, is of the running step: it is the same
         # backward's. Where gradients come from elsewhere there is no backward to go by.
-        if met.made == self._steps and new and (not self._backwards or self._backwards > self._backwards_before):
+        if met.made == self._steps and new and (not self.backwards or self.backwards > self._backwards_before):
             return True
         # One after the warm-up's, made together with it. Those of the other parameters, one each, belong to the running
         # step; and so does one that was here before: two that train the same parameters may both step at every step.
@@ -109,12 +109,22 @@ class _Met(weakref.ref[Any]):
 
 def _in_another_step() -> bool:
     """Whether the optimizer was called by another's step, or by that of its own subclass: both run torch's hooks."""
+    return _steps_running() > 1
+
+
+def in_optimizer_step() -> bool:
+    """Whether an optimizer's step is running: the backwards and calls of its closure end none."""
+    return _steps_running() > 0
+
+
+def _steps_running() -> int:
+    """How many calls of an optimizer's step are on this thread's stack."""
     frame: FrameType | None = sys._getframe(1)
     calls = 0
     while frame is not None:
         calls += frame.f_code.co_qualname == STEP_OF_OPTIMIZER
         frame = frame.f_back
-    return calls > 1
+    return calls
 
 
 def parameters(optimizer: Any) -> Iterator[Any]:

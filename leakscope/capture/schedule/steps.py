@@ -9,7 +9,7 @@ from leakscope.capture.heap.raw_types import type_name
 from leakscope.capture.process.guard import Guard
 from leakscope.capture.schedule.gradients import Gradients
 from leakscope.capture.schedule.modules import ModuleClock
-from leakscope.capture.schedule.optimizers import OptimizerClock
+from leakscope.capture.schedule.optimizers import OptimizerClock, in_optimizer_step
 from leakscope.record.kinds import ClockKind
 
 BACKWARDS_BY_HAND = 3
@@ -34,7 +34,8 @@ class StepClock:
 
     Without an optimizer that steps the end of each outermost backward counts, whatever it is for: the microbatches of a
     step, and two losses that are stepped on in turn, cannot be told apart. A clock gives way to one that comes before
-    it in the list, and never takes over from it again.
+    it in the list, and never takes over from it again. While an optimizer's step runs, nothing but its end counts:
+    LBFGS calls a closure that runs many backwards.
     """
 
     def __init__(self, step_alone: Callable[[], bool] = lambda: True, guard: Guard | None = None) -> None:
@@ -57,12 +58,12 @@ class StepClock:
     def backward_began(self) -> None:
         """An outermost backward begins."""
         self._optimizers.backward_began()
-        if not self._optimizers.ticks:
+        if not self._optimizers.ticks and not in_optimizer_step():
             self._by_hand = self._by_hand + 1 if self._gradients.were_used() else 0
 
     def backward_ended(self) -> Tick | None:
         """An outermost backward has ended."""
-        if self._optimizers.ticks:
+        if self._optimizers.ticks or in_optimizer_step():
             return None
         if self.optimizers_alive:
             self._gradients.backward_ended()
@@ -72,8 +73,13 @@ class StepClock:
 
     def module_called(self, module: Any, builds_graph: bool) -> Tick | None:
         """A module's outermost call is just ending, in grad mode or not."""
-        ends = self._modules.ends_with(module, builds_graph) and self._step_alone()
+        ends = not in_optimizer_step() and self._modules.ends_with(module, builds_graph) and self._step_alone()
         return Tick(ClockKind.CALL, type_name(type(module))) if ends else None
+
+    @property
+    def backwards(self) -> int:
+        """Outermost backwards so far."""
+        return self._optimizers.backwards
 
     @property
     def optimizers_alive(self) -> bool:

@@ -5,19 +5,20 @@ it grow.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from statistics import median
 
-from leakscope.findings.facts import Bounded, CameToRest, TooLarge
+from leakscope.findings.facts import Bounded, CameToRest, FollowsInput, HeldByCall, TooLarge
 from leakscope.findings.grouping.candidate import Candidate
 from leakscope.findings.grouping.groups import Group
 from leakscope.findings.grouping.growth import Series
-from leakscope.findings.kinds import Severity
+from leakscope.findings.kinds import Origin, Severity
 from leakscope.findings.model import Finding
 from leakscope.findings.thresholds import memory_there
 from leakscope.graph.model import HeapGraph, ObjectKind, ReferenceKind
+from leakscope.graph.ownership import BUILT_WITH, is_library_line
 from leakscope.record.model import Look, Rank
 
 WENT_ON = 0.4
@@ -34,6 +35,10 @@ _STILL = 6
 """Steps to the end over which memory that has come to rest is seen to be still."""
 _MOST_OF_MEMORY = 0.25
 """Share of all memory that a bounded container may come to hold; chosen."""
+_AS_INPUT = 2.2
+"""Power of the input's growth by which what follows it may have grown: attention has the square of a sequence's length,
+and a tenth is for what is padded. At 1 attention is a leak, at 3 a torch.cat of ten steps whose inputs vary by half.
+"""
 _OF_GRAPHS = (ReferenceKind.GRAD_GRAPH, ReferenceKind.SAVED)
 _IN_STEP = 0.1
 """Share of its rate by which the counted bytes still rise at a median step once it has."""
@@ -99,6 +104,25 @@ def _of_others(rises: Sequence[tuple[float, float]]) -> float:
     (fall, held), *others = sorted(rises)[:2] or [(0.0, 0.0)]
     alone = not others or others[0][0] > fall / 2
     return fall if fall < 0 and alone and -fall < (1 - _OTHERS) * held else 0
+
+
+def follows_input(rank: Rank, line: Series, counts: Collection[int]) -> FollowsInput | None:
+    """Whether as many tensors at each look were larger only where the model was given more; `counts` are their numbers.
+
+    What accumulates is larger whatever comes in; a new tensor that is made from the last one is judged by the source.
+    """
+    elements = {step.number: step.input_elements for step in rank.steps}
+    given = [elements.get(step) or 0 for step in line.steps]
+    if len(set(counts)) > 1 or not all(given) or not all(line.bytes):
+        return None
+    rises = [
+        (b - a, after - before) for (a, b), (before, after) in zip(pairwise(line.bytes), pairwise(given), strict=True)
+    ]
+    if any(size > 0 >= more for size, more in rises):
+        return None
+    if line.bytes[-1] / line.bytes[0] > (given[-1] / given[0]) ** _AS_INPUT:
+        return None
+    return FollowsInput((given[0], given[-1]))
 
 
 def _was_let_go(later: Sequence[int], rose: Callable[[int, int], int], last: int, growing: Sequence[Series]) -> bool:
@@ -186,12 +210,26 @@ def holds_of(candidate: Candidate) -> str:
     return "parameters" if any(o.kind == ObjectKind.PARAMETER for o in below) else ""
 
 
+def running_library(candidate: Candidate) -> str:
+    """The package, of those that scripts are built with, whose running call has what grows as a local variable, or in
+    plain containers on one; "" where there is none. It is let go of when the call returns, as LBFGS's directions are.
+    """
+    frame, *below = candidate.objects[: max(candidate.gaining, 0) + 1]
+    package = frame.where[1:].partition("/")[0] if is_library_line(frame.where) else ""
+    inside = frame.kind == ObjectKind.FRAME and all(o.kind == ObjectKind.CONTAINER for o in below)
+    return package if inside and candidate.gaining > 0 and package in BUILT_WITH else ""
+
+
 def downgraded(finding: Finding, candidate: Candidate) -> Finding:
     """A note where something speaks against a leak."""
     if candidate.group.freed:
         return finding
+    if package := running_library(candidate):
+        held = HeldByCall(package)
+        return replace(finding, severity=Severity.NOTE, origin=Origin.LIBRARY, library=package, settled_by=held)
     bound = candidate.bound if candidate.too_large is None else None
-    settled_by = bound or (CameToRest(candidate.series.steps[-1]) if candidate.ended else None)
+    rest = CameToRest(candidate.series.steps[-1]) if candidate.ended else None
+    settled_by = candidate.follows or bound or rest
     if settled_by is None and candidate.too_large is not None:
         finding = replace(finding, too_large=candidate.too_large)
     if settled_by is not None:
@@ -201,5 +239,6 @@ def downgraded(finding: Finding, candidate: Candidate) -> Finding:
 
 def is_open(finding: Finding, candidate: Candidate) -> bool:
     """Whether it would be a leak if more looks had seen it grow."""
-    settled = candidate.ended or (candidate.bound and candidate.too_large is None)
+    bounded = candidate.bound and candidate.too_large is None
+    settled = candidate.ended or candidate.follows or bounded or running_library(candidate)
     return finding.severity == Severity.LEAK and not (candidate.certain or settled)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from leakscope.findings.facts import Bounded, TooLarge
+from leakscope.findings.facts import Bounded, FollowsInput, TooLarge
 from leakscope.findings.grouping.groups import Group
 from leakscope.findings.grouping.growth import Series
 from leakscope.findings.naming.expressions import as_expression, line_of
@@ -40,6 +40,10 @@ class Candidate:
     """It had grown on, as fast, when the main code had returned."""
     ended: bool = False
     """The counted bytes of the later steps did not go on as it grew."""
+    stopped: bool = False
+    """It grew at every step, and no more at the last look: no pause of what comes every few steps."""
+    follows: FollowsInput | None = None
+    """Its tensors were as many at each look, and larger where what the model was given was larger."""
     gaining: int = -1
     """Position on the way of the last container that has gained items; -1 where none was seen to."""
     bound: Bounded | None = None
@@ -126,7 +130,7 @@ class Candidate:
     @property
     def certain(self) -> bool:
         """Whether enough looks saw it grow; garbage need not grow."""
-        return self.group.freed != 0 or self.series.certain or self.confirmed
+        return self.group.freed != 0 or (self.series.certain and not self.stopped) or self.confirmed
 
     @property
     def gained(self) -> Object | None:

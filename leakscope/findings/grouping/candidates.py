@@ -7,8 +7,8 @@ from dataclasses import replace
 from itertools import pairwise
 from statistics import median
 
-from leakscope.findings.counters import counted_rate
-from leakscope.findings.grouping.bounds import WENT_ON, bound_on, gaining, too_large, went_on
+from leakscope.findings.counters import counted_rate, rose_each_step
+from leakscope.findings.grouping.bounds import WENT_ON, bound_on, follows_input, gaining, too_large, went_on
 from leakscope.findings.grouping.candidate import Candidate
 from leakscope.findings.grouping.groups import Group, group_storages
 from leakscope.findings.grouping.growth import MIN_LOOKS, Series
@@ -20,7 +20,13 @@ from leakscope.record.model import Collection, Look, Rank
 _RESTED = 3
 """Steps after the last judged look over which what has not grown at all is taken to have come to rest; chosen."""
 _AS_FAST = 0.5
-"""Share of its rate at which something has grown on; chosen."""
+"""Share of its rate at which something has grown on. At 0.25 a cache that fills ever more slowly has, at 0.8 a list
+whose items are smaller in the last batches of an epoch has not.
+"""
+_MISSED = 2
+"""Items that something must have missed by the end to have come to rest. At 1 what comes every 20 steps is at rest in
+any 20 steps that end just before the next; at 4 a list that was full for three steps is not.
+"""
 
 
 def candidates_of(rank: Rank, looks: Sequence[Look]) -> list[Candidate]:
@@ -44,16 +50,22 @@ def _candidate(
     at, line = groups.at[key], groups.lines[key]
     (ended, at_the_end), last = end, groups.steps[-1]
     look, group = at[_telling_look(at)]
-    rate, recreated = _rate(rank, line, group, groups.garbage)
+    began_late = by_program(group) and not line.grows
+    longer = _to_the_end(rank, line, ended, at_the_end.get(key, 0)) if began_late else None
+    rate, recreated = _rate(rank, longer or line, group, groups.garbage)
     if look.occasion == Occasion.BLOCK:  # one look after a block of code: whatever it left unreachable is its own
         rate = float(group.bytes) if group.freed else 0.0
-    elif by_program(group) and (not line.grows or at_the_end.get(key) == line.bytes[-1]):
-        return None
+    elif longer is None and by_program(group):
+        telling = _would_have_grown(line, group, ended - last)
+        if not line.grows or (telling and at_the_end.get(key) == line.bytes[-1]):
+            return None
     if rate <= 0:
         return None
     more = at_the_end.get(key, 0) - line.bytes[-1]
-    confirmed = more >= _AS_FAST * rate * (ended - last) > 0
-    rested = key in at_the_end and more < WENT_ON * rate * (ended - last)
+    confirmed = longer is not None or more >= _AS_FAST * rate * (ended - last) > 0
+    rested = (
+        key in at_the_end and _would_have_grown(line, group, ended - last) and more < WENT_ON * rate * (ended - last)
+    )
     live = group.freed == 0 and look.occasion != Occasion.BLOCK
     doubtful = live and not confirmed and _is_counted(look, group)
     places = gaining(at) if live and look is at[max(at)][0] else []
@@ -71,7 +83,9 @@ def _candidate(
             there.heap.made_at[s] for there, other in at.values() for s in other.storages if s in there.heap.made_at
         ),
         confirmed=confirmed,
+        stopped=live and _has_stopped(rank, line, rate) and _is_counted(look, group),
         ended=doubtful and (not went_on(rank, line, rate, growing, rested) or _by_chance(rank, line, rate, at)),
+        follows=follows_input(rank, line, [len(other.storages) for _, other in at.values()]) if live else None,
         gaining=places[-1] if places else -1,
         bound=bound_on(at, places),
     )
@@ -88,6 +102,36 @@ def _by_chance(rank: Rank, line: Series, rate: float, at: Mapping[int, tuple[Loo
         return False
     counted = counted_rate(rank, line.steps[0] - 1)
     return counted is not None and counted < _AS_FAST * rate
+
+
+def _to_the_end(rank: Rank, line: Series, ended: int, size: int) -> Series | None:
+    """The same series with the end of the main code as a last point, where it grows by that and the counters bear it
+    out: what began late was seen to grow at too few looks. None where it does not.
+    """
+    if line.total <= 0 or line.steps[-1] >= ended or size <= line.bytes[-1]:
+        return None
+    counted = {step.number: step.counted_bytes for step in rank.steps if step.counted_bytes is not None}
+    more = size - line.bytes[-1]
+    before, after = counted.get(line.steps[-1]), counted.get(max(counted, default=0))
+    if before is None or after is None or after - before < _AS_FAST * more:
+        return None
+    longer = Series((*line.steps, ended), (*line.bytes, size))
+    return longer if longer.grew_lately else None
+
+
+def _would_have_grown(line: Series, group: Group, steps: int) -> bool:
+    """Whether some items more would have come in so many steps: what comes every 20 steps may pause for 19."""
+    rises = [b - a for a, b in pairwise(line.bytes) if b > a]
+    item = min([*rises, group.bytes / max(len(group.storages), 1)])
+    return line.per_step * steps >= _MISSED * item
+
+
+def _has_stopped(rank: Rank, line: Series, rate: float) -> bool:
+    """Whether it grew at each look and, by the counters, at each step, but not at the last look."""
+    if not line.pause_at_end or len(line.steps) < MIN_LOOKS:
+        return False
+    rested = line.steps[-1] - line.pause_at_end
+    return not Series(line.steps[:-1], line.bytes[:-1]).pauses and rose_each_step(rank, line.steps[0], rested, rate)
 
 
 def _at_the_end(rank: Rank, groups: GroupsOverLooks) -> tuple[int, dict[Key, int]]:

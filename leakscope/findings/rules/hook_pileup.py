@@ -24,6 +24,20 @@ class HookFacts(Facts):
     owner: str
     of_node: bool = False
     """It is registered on a grad node, as the passes of a split backward do."""
+    step_seconds: tuple[float, float] | None = None
+    """How long the first steps after warm-up took and how long the last ones, where those took longer: medians."""
+
+
+def collects_hooks(candidate: Candidate) -> bool:
+    """Whether what gains objects that are no tensors is a dict of hooks, by the name under which it is held."""
+    return candidate.is_of_container and any(r.name.endswith(_HOOK_DICTS) for r in candidate.references[-2:])
+
+
+def facts_of_objects(candidate: Candidate, item: str) -> HookFacts:
+    """The facts of hooks that keep no tensor; `item` is what most of them are."""
+    place = next(k for k, r in enumerate(candidate.references) if r.name.endswith(_HOOK_DICTS))
+    owner = candidate.objects[place]
+    return HookFacts(f"a hook ({item})", "", owner.label, of_node=owner.kind == ObjectKind.GRAD_NODE)
 
 
 def _position(candidate: Candidate) -> int | None:
@@ -35,12 +49,6 @@ def _position(candidate: Candidate) -> int | None:
             if several and hook is not None and hook.kind in _HOOKS:
                 return k
     return None
-
-
-def gains_hooks(candidate: Candidate) -> bool:
-    """Whether what gains objects is a dict of hooks: of functions that keep no tensor, each called at every step."""
-    gained = candidate.references[candidate.tensor_at - 1 : candidate.tensor_at] if candidate.is_of_container else ()
-    return any(r.kind == ReferenceKind.HOOK or r.name.endswith(_HOOK_DICTS) for r in gained)
 
 
 def _applies(candidate: Candidate) -> bool:

@@ -12,7 +12,7 @@ from leakscope.findings.grouping.growth import Series
 from leakscope.findings.grouping.objects import counted_of, row_of
 from leakscope.findings.kinds import RuleName
 from leakscope.findings.model import Finding
-from leakscope.findings.rules.hook_pileup import gains_hooks
+from leakscope.findings.rules.hook_pileup import collects_hooks, facts_of_objects
 from leakscope.graph.model import ObjectKind
 from leakscope.record.model import Look
 
@@ -63,10 +63,11 @@ def of_objects(finding: Finding, candidate: Candidate, looks: Sequence[Look]) ->
     )
     earlier = {step: _earlier(by_step[step], storages) for step, storages in candidate.storages_at.items()}
     of_last = earlier[candidate.step]
+    hooks = collects_hooks(candidate)
     return replace(
         finding,
-        rule=RuleName.HOOK_PILEUP if gains_hooks(candidate) else RuleName.OBJECT_GROWTH,
-        facts=facts,
+        rule=RuleName.HOOK_PILEUP if hooks else RuleName.OBJECT_GROWTH,
+        facts=facts_of_objects(candidate, facts.item) if hooks else facts,
         trace=(*finding.trace[:-1], replace(finding.trace[-1], kind=ObjectKind.NATIVE)),
         retained_bytes=finding.retained_bytes + of_last,
         cut=finding.cut and replace(finding.cut, frees_bytes=finding.cut.frees_bytes + of_last),

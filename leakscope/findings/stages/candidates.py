@@ -13,7 +13,10 @@ from leakscope.findings.memory.balance import bytes_a_node
 from leakscope.findings.stages.case import RankCase
 
 _COUNTED = 0.5
-"""Share of the rate of grad nodes that the counters of all steps have to show; chosen."""
+"""Share of the rate of grad nodes that the counters of all steps have to show where no container was seen to gain them.
+The graph of one step that is larger at each snapshot by chance adds 0, graphs that are kept 0.8 to 1.2 times
+their rate.
+"""
 
 
 def find_candidates(case: RankCase) -> RankCase:
@@ -28,7 +31,8 @@ def find_candidates(case: RankCase) -> RankCase:
     return replace(
         case,
         candidates=tuple(candidates_among(case.rank, case.groups)),
-        # the graph of one step, larger at each look by chance, is let go of with its step: no counter goes up
-        graphs=tuple(c for c in of_nodes if counted is None or counted >= _COUNTED * c.per_step),
+        # The graph of one step, larger at each look by chance, is let go of with its step: no counter goes up. What a
+        # container gains is attributed, whatever else moves the counters meanwhile.
+        graphs=tuple(c for c in of_nodes if counted is None or c.gaining >= 0 or counted >= _COUNTED * c.per_step),
         arrays=tuple(candidate for candidate in growing if not candidate.group.freed),
     )

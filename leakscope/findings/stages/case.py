@@ -37,6 +37,8 @@ class RankCase:
     rank: Rank
     warmup: int
     thresholds: Thresholds
+    sources: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Lines of the user's own source files."""
     looks: tuple[Look, ...] = ()
     """Those that growth is read from."""
     groups: GroupsOverLooks = field(default_factory=GroupsOverLooks)

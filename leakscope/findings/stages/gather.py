@@ -6,13 +6,15 @@ from dataclasses import replace
 
 from leakscope.findings.comm.operations import beyond_contexts, context_findings, dropped_work_findings
 from leakscope.findings.compare_ranks import skew_findings
+from leakscope.findings.counters import step_times
 from leakscope.findings.memory.allocator import allocator_findings
 from leakscope.findings.memory.worker_copies import copies_findings
 from leakscope.findings.memory.worker_growth import worker_growth_findings
-from leakscope.findings.model import Unjudged
+from leakscope.findings.model import Finding, Unjudged
 from leakscope.findings.ownership.library_retention import kept_by_library
 from leakscope.findings.peak.late_release import late_release_findings, late_release_unjudged
 from leakscope.findings.peak.untouched import idle_findings
+from leakscope.findings.rules.hook_pileup import HookFacts
 from leakscope.findings.rules.rule import rules_of_others
 from leakscope.findings.stages.case import Case, RankCase
 
@@ -23,7 +25,7 @@ def add_memory_of_rank(case: RankCase) -> RankCase:
     return replace(
         case,
         findings=(
-            *case.findings,
+            *(_timed(finding, case) for finding in case.findings),
             *beyond_contexts(case.gaps, case.findings),
             *case.scattered,
             *allocator_findings(case.rank, case.looks),
@@ -35,6 +37,13 @@ def add_memory_of_rank(case: RankCase) -> RankCase:
         ),
         unjudged=(*case.unjudged, *late_release_unjudged(case.rank)),
     )
+
+
+def _timed(finding: Finding, case: RankCase) -> Finding:
+    """A finding of hooks with how much longer the steps took at the end."""
+    if not isinstance(finding.facts, HookFacts):
+        return finding
+    return replace(finding, facts=replace(finding.facts, step_seconds=step_times(case.rank, case.warmup)))
 
 
 def gather(case: Case) -> Case:

@@ -11,7 +11,7 @@ from leakscope.findings.grouping.looks import judged_looks
 from leakscope.findings.grouping.objects import with_objects_for_storages
 from leakscope.findings.kinds import Severity
 from leakscope.findings.ledger import NO_GROWTH
-from leakscope.findings.rules.hook_pileup import gains_hooks
+from leakscope.findings.rules.hook_pileup import collects_hooks
 from leakscope.findings.rules.object_growth import counted_series, of_objects
 from leakscope.findings.stages.case import OpenCase, RankCase
 
@@ -33,7 +33,7 @@ def find_objects(case: RankCase) -> RankCase:
         for c in candidates_of(rank, looks)
         if not c.group.freed
     )
-    candidates = [c for c in growing if c.per_step >= _SMALL * thresholds.of_data() or gains_hooks(c)]
+    candidates = [c for c in growing if c.per_step >= _SMALL * thresholds.of_data() or collects_hooks(c)]
     findings = [of_objects(build_finding(c, thresholds), c, looks) for c in candidates]
     told = [downgraded(finding, candidate) for finding, candidate in zip(findings, candidates, strict=True)]
     open_cases = [

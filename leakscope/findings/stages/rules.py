@@ -13,11 +13,14 @@ from leakscope.findings.grouping.candidate import Candidate
 from leakscope.findings.kinds import Origin
 from leakscope.findings.merge import weighed_together
 from leakscope.findings.model import Finding
+from leakscope.findings.source.accumulating import is_made_from_itself, variable_of
 from leakscope.findings.stages.case import OpenCase, RankCase
 
 
 def apply_rules(case: RankCase) -> RankCase:
     """Rules: a finding for each candidate, a note where something speaks against a leak."""
+    candidates = tuple(_unless_accumulated(candidate, case) for candidate in case.candidates)
+    case = replace(case, candidates=candidates)
     built = [build_with_problems(candidate, case.thresholds) for candidate in case.candidates]
     arrays = [build_with_problems(candidate, case.thresholds) for candidate in case.arrays]
     of_tensors = [finding for finding, _ in built]
@@ -37,6 +40,15 @@ def apply_rules(case: RankCase) -> RankCase:
         array_open_cases=_open_cases(others, case.arrays),
         unjudged=(*case.unjudged, *dict.fromkeys(problems)),
     )
+
+
+def _unless_accumulated(candidate: Candidate, case: RankCase) -> Candidate:
+    """A candidate that follows the input, unless the source makes it from its own previous value."""
+    if candidate.follows is None:
+        return candidate
+    references = [reference.name for reference in candidate.references[: candidate.tensor_at]]
+    itself = is_made_from_itself(case.sources, variable_of(references))
+    return replace(candidate, follows=None) if itself else candidate
 
 
 def _downgraded(findings: Sequence[Finding], candidates: Sequence[Candidate]) -> tuple[Finding, ...]:

@@ -31,6 +31,7 @@ KINDS = {
     LineKind.GARBAGE: 6,
     LineKind.SLOW: 2,
     LineKind.RESTED: 1,
+    LineKind.FOLLOWS: 1,
     LineKind.APART: 9,
     LineKind.OBJECTS: 2,
     LineKind.GRAD_NODES: 7,

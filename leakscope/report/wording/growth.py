@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from leakscope.findings.facts import Bounded, CameToRest, TooLarge
+from leakscope.findings.facts import Bounded, CameToRest, FollowsInput, HeldByCall, TooLarge
 from leakscope.findings.memory.scattered import ScatteredFacts
 from leakscope.findings.model import Finding
 from leakscope.findings.rules.retained_graph import GraphFacts
@@ -106,12 +106,20 @@ def _cache_advice(finding: Finding, facts: GrowthFacts) -> str:
     return f"{clear} bound it with lru_cache(maxsize=...): {new}."
 
 
-def settled_advice(settled_by: Bounded | CameToRest) -> str:
+def settled_advice(settled_by: Bounded | CameToRest | FollowsInput | HeldByCall) -> str:
     """Why a growth is no leak."""
     if isinstance(settled_by, Bounded):
         full = f"when it is full it holds {bytes_text(settled_by.full_bytes)}"
         items = f"{settled_by.items} of {settled_by.bound} items are in it"
         return f"No leak as long as its bound is what you want: {items}; {full}."
+    if isinstance(settled_by, FollowsInput):
+        first, last = settled_by.elements
+        return (
+            f"It is made anew in each step, and is larger because the model's input was: {first:,} elements at the "
+            f"first snapshot, {last:,} at the last."
+        )
+    if isinstance(settled_by, HeldByCall):
+        return f"A local variable of a call of {settled_by.package} that was running: it is released when that returns."
     return (
         f"It grew so until step {settled_by.step}; the memory counted later did not go on with it: it has been emptied "
         "since, or is full."

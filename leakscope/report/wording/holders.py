@@ -9,7 +9,7 @@ from leakscope.findings.rules.hook_pileup import HookFacts
 from leakscope.findings.rules.native_hold import NativeFacts
 from leakscope.findings.rules.retained_graph import GraphFacts, KeptOfGraph
 from leakscope.findings.rules.view_hold import ViewFacts
-from leakscope.units import bytes_text
+from leakscope.units import bytes_text, seconds_text
 
 
 def _locals(facts: FrameFacts) -> str:
@@ -63,7 +63,12 @@ def _hook(facts: HookFacts) -> str:
 
 def hook_title(finding: Finding, facts: HookFacts) -> str:
     """Which hook, and on what."""
-    return f"{_hook(facts)} is registered again and again on the same {facts.owner}; {finding.subject} collects them"
+    slower = ""
+    if facts.step_seconds is not None:
+        first, last = map(seconds_text, facts.step_seconds)
+        slower = f", and a step takes {last} where it took {first}"
+    what = f"{_hook(facts)} is registered again and again on the same {facts.owner}"
+    return f"{what}; {finding.subject} collects them{slower}"
 
 
 def hook_advice(_finding: Finding, facts: HookFacts) -> str:

@@ -32,8 +32,9 @@ from leakscope.report.wording.numbers import plural
 from leakscope.units import bytes_text, seconds_text
 
 _FOR_EACH_SHAPE = (
-    "oneDNN keeps what it has built for each new shape, up to ONEDNN_PRIMITIVE_CACHE_CAPACITY of them (1024 unless "
-    "set): run with fixed shapes, or set it to 1, to see whether anything else grows. "
+    "oneDNN and ideep keep what they have built for each new shape, up to ONEDNN_PRIMITIVE_CACHE_CAPACITY and "
+    "LRU_CACHE_CAPACITY of them (1024 unless set){}: run with fixed shapes, or set both to 1, to see whether anything "
+    "else grows. "
 )
 _ON_HOST = (
     "Look first for what no container gains item by item: a text that is made longer each step (log += ...), a list "
@@ -52,7 +53,8 @@ def unattributed_title(_finding: Finding, facts: UnattributedFacts) -> str:
 
 def unattributed_advice(_finding: Finding, facts: UnattributedFacts) -> str:
     """Where to look for it."""
-    shapes = _FOR_EACH_SHAPE if facts.shapes_are_new else ""
+    seen = f"; {facts.shapes:,} so far, full by step {facts.full_at_step:,}" if facts.full_at_step else ""
+    shapes = _FOR_EACH_SHAPE.format(seen) if facts.shapes_are_new else ""
     look = _ON_HOST if facts.on_host else "Look "
     return (
         f"{shapes}{look}for handles of asynchronous operations that are kept (Work of isend, irecv, "

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from leakscope.findings.counts.growth import AlsoGrows, Counted
-from leakscope.findings.kinds import RuleName
 from leakscope.findings.model import Finding
 from leakscope.findings.rules.object_growth import Collects, ObjectFacts
 from leakscope.record.rows.counts import Recompiled
@@ -46,11 +45,6 @@ def _gained(facts: ObjectFacts) -> str:
 def objects_advice(finding: Finding, facts: ObjectFacts) -> str:
     """What lets go of it, by what kind of thing gains it."""
     held = finding.subject
-    if finding.rule == RuleName.HOOK_PILEUP:
-        return (
-            "Register hooks once, before the loop, or keep the handle that it returns and call handle.remove() "
-            "after the step: each of them is called at every step, which takes longer with each."
-        )
     return {
         Collects.LIST: f"Write what goes into {held} to a file, keep a summary (a count, a mean), or give it a bound "
         "(collections.deque(maxlen=...)).",

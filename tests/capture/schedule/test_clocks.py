@@ -29,6 +29,22 @@ def _train(net: nn.Module, optimizer: Optimizer) -> None:
 # optimizers
 
 
+def test_the_backwards_of_a_closure_end_no_step(heard: Heard) -> None:
+    """LBFGS runs up to twenty of them in each of its steps, with gradients that the closure zeroes."""
+    net = a_net()
+    optimizer = torch.optim.LBFGS(net.parameters(), lr=0.1)
+
+    def closure() -> torch.Tensor:
+        optimizer.zero_grad()
+        loss = net(torch.ones(2, WIDTH)).square().sum()
+        loss.backward()
+        return loss
+
+    for _ in range(STEPS):
+        optimizer.step(closure)
+    assert heard.ticks == [(ClockKind.OPTIMIZER, "LBFGS")] * STEPS
+
+
 @pytest.mark.parametrize("each", [1, 3])
 def test_a_fresh_model_and_optimizer_for_each_trial_count_though_the_old_ones_are_kept(heard: Heard, each: int) -> None:
     kept = []

@@ -23,5 +23,7 @@ class Gain:
     """Measured, of those."""
     counted: float = 0.0
     """Those of them that malloc's count has."""
+    is_of_hooks: bool = False
+    """It is a dict of hooks: each one more takes time in every step, however small it is."""
     item: str = ""
     """What the newest ones are called."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import collections
+import functools
+import types
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -29,12 +31,10 @@ _MANY_DICTS, _FEW_ITEMS = 1 << 17, 16
 """Dicts of numbers and texts of a look from which on the short ones among them are taken to be data, chosen."""
 _WITHOUT_FIRST = (set, collections.deque)
 """Of these the first item is another one as soon as an item is put in, or taken out."""
+_CALLED = (types.FunctionType, types.MethodType, functools.partial)
+"""Types that a hook has; one with a `__call__` of its own is found by its bytes alone."""
 _MOST_TOLD = 32
 """Containers that one look tells of, those that have gained most bytes, chosen."""
-
-
-_CALLED = ("function", "method", "partial")
-"""Items that are told however small they are: hooks and callbacks cost time at each call."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,8 +111,8 @@ class Gains:
         self._of = {address: gain for address, (_, gain) in gains.items()}
         self._lengths.end_look()
         self._grown.clear()
-        large = [(index, gain) for index, gain in gains.values() if gain.bytes >= LARGE or gain.item in _CALLED]
-        return sorted(large, key=lambda numbered: (numbered[1].item not in _CALLED, -numbered[1].bytes))[:_MOST_TOLD]
+        told = sorted(gains.values(), key=lambda numbered: (-numbered[1].is_of_hooks, -numbered[1].bytes))[:_MOST_TOLD]
+        return [(index, gain) for index, gain in told if gain.bytes >= LARGE or gain.is_of_hooks]
 
     def _before(self, new: Grown) -> Gain:
         """What it had gained at the last look."""
@@ -146,6 +146,7 @@ def _add(gain: Gain, container: Any, measure: Measure) -> None:
     if more > 0:
         newest = newest_items(container, base, more)
         gain.item = item_text(newest)
+        gain.is_of_hooks = base is dict and bool(newest) and _is_hook(newest[0])
         size, counted = _measured(newest, more, measure)
         measure.add_block(max(own - gain.own, 0), own)
         size_of_own, counted_of_own = measure.taken()
@@ -155,6 +156,11 @@ def _add(gain: Gain, container: Any, measure: Measure) -> None:
         gain.earlier = gain.own + _measured(oldest_items(container, base, gain.items), gain.items, measure)[0]
     gain.gained += more
     gain.items, gain.own = items, own
+
+
+def _is_hook(item: Item) -> bool:
+    """Whether an item of a dict is one of `_forward_hooks` and its like: a handle's number, and what is called."""
+    return len(item) > 1 and type(item[0]) is int and type(item[1]) in _CALLED
 
 
 def _measured(some: list[Item], count: int, measure: Measure) -> tuple[float, float]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from leakscope.findings.facts import CameToRest
+from leakscope.findings.facts import CameToRest, FollowsInput, HeldByCall
 from leakscope.findings.memory.oom import ranks_out_of_memory
 from leakscope.findings.model import Findings
 from leakscope.record.model import Run
@@ -47,7 +47,7 @@ def growing_text(run: Run, findings: Findings) -> str:
         return ""
     seen = [f for f in (*notes(findings), *library(findings)) if f.bytes_per_step > 0]
     growing = [f for f in seen if not f.settled]
-    filling = [f for f in seen if f.settled and not isinstance(f.settled_by, CameToRest)]
+    filling = [f for f in seen if f.settled and not isinstance(f.settled_by, CameToRest | FollowsInput | HeldByCall)]
     told = growing or filling
     if not told:
         return ""

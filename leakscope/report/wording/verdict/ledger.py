@@ -26,6 +26,7 @@ KINDS: dict[LineKind, str] = {
     LineKind.GARBAGE: "waiting for gc",
     LineKind.SLOW: "grows too little to be a leak",
     LineKind.RESTED: "came to rest, or comes and goes",
+    LineKind.FOLLOWS: "follows the size of the input",
     LineKind.APART: "suppressed or known before",
     LineKind.OBJECTS: "Python objects that are no tensors",
     LineKind.GRAD_NODES: "grad nodes of graphs",

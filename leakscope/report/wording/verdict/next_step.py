@@ -121,7 +121,12 @@ def _to_judge(run: Run, findings: Findings) -> str:
             "of leakscope's to be reported. The script was not touched by it."
         )
     if reason == Reason.NEW_SHAPES:
-        return "Run it with fixed shapes, or with ONEDNN_PRIMITIVE_CACHE_CAPACITY=1: does it still grow?"
+        full = isinstance(findings.why, Why) and findings.why.steps
+        until = f", or for {full:,} steps, when those caches are full" if full else ""
+        return (
+            "Run it with fixed shapes, or with ONEDNN_PRIMITIVE_CACHE_CAPACITY=1 and LRU_CACHE_CAPACITY=1"
+            f"{until}: does it still grow?"
+        )
     if reason == Reason.DAMAGED:
         return "Record it again, in a folder that nothing else writes to."
     if reason == Reason.HIDDEN:

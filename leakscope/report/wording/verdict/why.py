@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from leakscope.findings.ledger import NO_GROWTH
 from leakscope.findings.model import Findings, Unjudged
 from leakscope.findings.thresholds import COUNTED, SHARE_OF_MEMORY
 from leakscope.findings.why import Reason, UnjudgedReason, Why, WhyUnjudged
@@ -15,6 +16,11 @@ from leakscope.units import bytes_text
 
 _NOT_NAMED = (*NO_STEP_REASONS, Reason.TOO_FEW_STEPS)
 """Where garbage was seen, and too few looks to tell what keeps it."""
+
+_MORE_AT_END = 1.2
+"""Times what the last look saw from which on the figure at the end of the run is told as well: less is within what one
+step more or less makes of it.
+"""
 
 
 def why_text(findings: Findings) -> str:
@@ -56,12 +62,17 @@ def _why(why: Why, held: str) -> str:
         f"more steps; {_so_far(why)}",
         Reason.UNBALANCED: f"{_so_far(why)}; {_to_the_end(why)}, and the looks do not tell what keeps it: run more "
         "steps",
-        Reason.NEW_SHAPES: f"{_so_far(why)}; shapes were new at each look, so it may be the kernels that oneDNN keeps "
-        "for each of them: run with fixed shapes, or with ONEDNN_PRIMITIVE_CACHE_CAPACITY=1, to tell",
+        Reason.NEW_SHAPES: f"{_so_far(why)}; {_new_shapes(why)}, so it may be the kernels that oneDNN and ideep keep "
+        "for each of them: run with fixed shapes, or with ONEDNN_PRIMITIVE_CACHE_CAPACITY=1 and LRU_CACHE_CAPACITY=1, "
+        "to tell",
         Reason.NOTHING_GREW: f"{_hardly(why)}{notes}",
         Reason.LITTLE_GREW: f"{_little(why)}{notes}",
         Reason.BALANCED: f"{_so_far(why)}{notes}",
     }[why.reason]
+
+
+def _new_shapes(why: Why) -> str:
+    return f"the model was given {why.count:,} different shapes" if why.count else "shapes were new at each look"
 
 
 def _little(why: Why) -> str:
@@ -81,7 +92,11 @@ def _leaks(why: Why, held: str) -> str:
     if 0 < why.bytes_per_step < COUNTED:  # so small that its size says nothing by itself
         speed += f", {bytes_text(why.bytes_per_step * why.horizon)} after {why.horizon:,} steps"
     late = f", {bytes_text(why.freed_late)} of garbage made every step, freed late" if why.freed_late else ""
-    return f"{many}: {bytes_text(why.bytes)} {held}{speed}{late}"
+    size = f"{bytes_text(why.bytes)} {held}"
+    if why.bytes_at_end >= _MORE_AT_END * why.bytes:
+        size += f" at the last look, {bytes_text(why.bytes_at_end)} at the end of the run (extrapolated)"
+    full = f", memory full by step {why.full_at_step:,}" if why.full_at_step else ""
+    return f"{many}: {size}{speed}{full}{late}"
 
 
 def _known(why: Why) -> str:
@@ -105,6 +120,10 @@ def _hardly(why: Why) -> str:
     if why.grown is None or rate <= 0:
         return "nothing grew over the looks taken"
     most = " at most" if why.grown.among > 1 else ""
+    if rate >= NO_GROWTH:  # the median step rises, and all steps together do not
+        how = "no more" if why.grown.bytes <= 0 else f"{bytes_text(why.grown.bytes)} more"
+        over = f"steps {why.grown.from_step} to {why.grown.to_step}"
+        return f"memory comes and goes: it rises by {bytes_text(rate)} at most steps{most}, and has {how} after {over}"
     return f"memory rose by {bytes_text(rate)} a step{most}, too little to be a leak"
 
 

@@ -1,0 +1,97 @@
+"""The sizes of what a model is given in each step: what is larger because its input was larger does not grow."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+import torch
+
+from leakscope.capture.private_names import Part, lacks
+from leakscope.capture.process.patches import Patches
+from leakscope.capture.schedule.modules import is_outermost
+from leakscope.capture.torch_private import without_functions
+from leakscope.originals import _thread
+
+_MOST_CALLS = 64
+"""Outermost calls of one step that are noted. A GAN has three to six, a pipeline some for each microbatch; a loop that
+calls a module a thousand times in a step costs no more than this."""
+_MOST_TENSORS = 32
+"""Tensors of one call that are noted. A batch of a transformer has two to eight."""
+_MOST_SHAPES = 1 << 16
+"""Shapes that are remembered: 64 times as many as the caches of oneDNN and ideep hold (1,024 each)."""
+_DEEPEST = 2
+"""Containers in containers that are looked into: a dict of tensors within the arguments, a pair of them within that."""
+_TENSORS = (torch.Tensor, torch.nn.Parameter)
+_TRACING = torch._C._get_tracing_state
+
+
+class StepInputs:
+    """Adds up the tensor arguments of the outermost calls of modules, of one thread and step by step.
+
+    Nothing of them is kept but numbers.
+    """
+
+    def __init__(self) -> None:
+        self._home = _thread.get_ident()
+        self._calls = self._elements = self._new = 0
+        self._shapes: set[int] = set()
+        """Hashes of a module's type and the shapes it was given."""
+        self._installed = Patches()
+
+    def install(self, patches: Patches) -> None:
+        """Begin to listen, until the script compiles: dynamo traces global hooks into what it compiles."""
+        from torch.nn.modules.module import register_module_forward_hook
+
+        if lacks(Part.CALLS):
+            return
+        self._installed = patches.part()
+        register = partial(register_module_forward_hook, with_kwargs=True)
+        self._installed.hook("module inputs hook", register, self._after_call)
+        patches.call_before(torch, "compile", self.leave)
+        patches.guard.at_end.append(lambda _: patches.guard.later.append(self.leave))
+
+    def leave(self, *_: Any, **__: Any) -> None:
+        """Listen no more."""
+        self._installed.take_out()
+
+    def taken(self) -> tuple[int | None, int]:
+        """(elements of the step's inputs, shapes among them that are new); None where no module was called."""
+        elements = self._elements if self._calls else None
+        new, self._calls, self._elements, self._new = self._new, 0, 0, 0
+        self._home = _thread.get_ident()
+        return elements, new
+
+    def _after_call(self, module: Any, args: Any, kwargs: Any, _output: Any) -> None:
+        if self._calls >= _MOST_CALLS or _thread.get_ident() != self._home or not is_outermost():
+            return
+        if _TRACING() is not None:
+            return  # the tracer would note that sizes were read
+        shapes = []
+        with without_functions():
+            for tensor in _tensors((*args, *dict.values(kwargs)), _DEEPEST):
+                shape = tuple(tensor.shape)
+                if all(type(size) is int for size in shape):
+                    shapes.append(shape)
+                    self._elements += tensor.numel()
+                if len(shapes) >= _MOST_TENSORS:
+                    break
+        if shapes:
+            self._calls += 1
+            key = hash((id(type(module)), *shapes))
+            if key not in self._shapes and len(self._shapes) < _MOST_SHAPES:
+                self._shapes.add(key)
+                self._new += 1
+
+
+def _tensors(values: Any, deep: int) -> Iterator[Any]:
+    """Plain tensors among some values, and in the plain containers among them; runs no code of theirs."""
+    for value in values:
+        kind = type(value)
+        if kind in _TENSORS:
+            yield value
+        elif deep and kind in (tuple, list):
+            yield from _tensors(value, deep - 1)
+        elif deep and kind is dict:
+            yield from _tensors(list(value.values()), deep - 1)

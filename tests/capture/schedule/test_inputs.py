@@ -1,0 +1,57 @@
+"""The sizes of what modules are given, step by step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from leakscope.capture.process.patches import Patches
+from leakscope.capture.schedule.inputs import StepInputs
+
+
+class Net(nn.Module):
+    """Takes tensors in several ways, and calls another module."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(4, 4)
+
+    def forward(self, x: Any, batch: Any = None, *, mask: Any = None) -> torch.Tensor:
+        result: torch.Tensor = self.inner(x if isinstance(x, torch.Tensor) else batch["x"])
+        return result
+
+
+@pytest.fixture
+def inputs() -> Iterator[StepInputs]:
+    listening, patches = StepInputs(), Patches()
+    listening.install(patches)
+    yield listening
+    patches.take_out()
+    assert not patches.guard.lost
+
+
+def test_the_outermost_calls_of_a_step_are_added_up(inputs: StepInputs) -> None:
+    net = Net()
+    net(torch.ones(2, 4))
+    net(torch.ones(3, 4), mask=torch.ones(5))
+    assert inputs.taken() == (2 * 4 + 3 * 4 + 5, 2)
+    net(torch.ones(2, 4))
+    net(None, {"x": torch.ones(2, 4), "ids": [torch.ones(3)]})
+    assert inputs.taken() == (2 * 4 + 2 * 4 + 3, 1)
+    assert inputs.taken() == (None, 0)
+
+
+def test_a_call_without_tensors_tells_nothing(inputs: StepInputs) -> None:
+    nn.ModuleList()
+    nn.Identity()(3)
+    assert inputs.taken() == (None, 0)
+
+
+def test_nothing_is_heard_once_the_script_compiles(inputs: StepInputs) -> None:
+    torch.compile(Net())
+    Net()(torch.ones(2, 4))
+    assert inputs.taken() == (None, 0)
