@@ -12,9 +12,8 @@ from leakscope.findings.build import build_finding
 from leakscope.findings.categories import HOST, looks_after_steps
 from leakscope.findings.facts import Facts
 from leakscope.findings.grouping.candidate import Candidate
-from leakscope.findings.grouping.groups import Group, group_storages
+from leakscope.findings.grouping.groups import Group, Key, group_storages
 from leakscope.findings.grouping.growth import Series
-from leakscope.findings.grouping.names import Key
 from leakscope.findings.kinds import FreedBy, RuleName, Severity
 from leakscope.findings.model import Finding, RankSummary, Sighting
 from leakscope.findings.naming.trace import fingerprint

@@ -126,7 +126,9 @@ def _cut_together(
     shown = frozenset(candidate.group.cycles[0] if candidate.group.cycles else ())
     in_order = sorted(together, key=shown.isdisjoint)
     named = []
-    for each, written in zip(in_order, written_apart(candidate.graph, [each[0] for each in in_order]), strict=True):
+    for each, written in zip(
+        in_order, written_apart(candidate.graph, [each[0] for each in in_order], candidate.names), strict=True
+    ):
         on_trace = sorted(each, key=lambda r: r not in shown)
         named.append(CutReference(candidate.name(each[0]), candidate.line(each[0]), written, tuple(on_trace)))
     references = tuple(r for cut in named for r in cut.indexes)
@@ -210,4 +212,4 @@ def subject(candidate: Candidate, reference: int) -> str:
     """The reference as the user would write it."""
     if candidate.group.freed == 0:
         return candidate.written(reference)
-    return as_part_of_holder(candidate.graph, reference)
+    return as_part_of_holder(candidate.graph, reference, candidate.names)

@@ -10,9 +10,8 @@ from statistics import median
 from leakscope.findings.counters import counted_rate
 from leakscope.findings.grouping.bounds import WENT_ON, bound_on, gaining, too_large, went_on
 from leakscope.findings.grouping.candidate import Candidate
-from leakscope.findings.grouping.groups import Group, group_storages
+from leakscope.findings.grouping.groups import Group, Key
 from leakscope.findings.grouping.growth import MIN_LOOKS, Series
-from leakscope.findings.grouping.names import Key, as_one
 from leakscope.findings.grouping.over_looks import GroupsOverLooks, by_program, groups_over
 from leakscope.record.kinds import Occasion
 from leakscope.record.model import Collection, Look, Rank
@@ -73,6 +72,7 @@ def _candidate(
         confirmed=confirmed,
         ended=doubtful and (not went_on(rank, line, rate, growing, rested) or _by_chance(rank, line, rate, at)),
         gaining=places[-1] if places else -1,
+        above_gains=len(places) > 1,
         bound=bound_on(at, places),
     )
     return replace(candidate, too_large=too_large(candidate, rank))
@@ -99,8 +99,7 @@ def _at_the_end(rank: Rank, groups: GroupsOverLooks) -> tuple[int, dict[Key, int
     end = next((look for look in rank.looks if look.occasion == Occasion.END), None)
     if end is None or not groups.steps or end.step < groups.steps[-1] + _RESTED:
         return 0, {}
-    then = as_one(group_storages(end.heap), end.heap, groups.names)
-    return end.step, {group.key: group.bytes for group in then if by_program(group)}
+    return end.step, {group.key: group.bytes for group in groups.of(end.heap) if by_program(group)}
 
 
 def _is_counted(look: Look, group: Group) -> bool:
