@@ -11,6 +11,7 @@ from leakscope.findings.cut.closing import closing_references
 from leakscope.findings.cut.cut_order import cut_rank, is_cut_by_code
 from leakscope.findings.cut.multi_cut import FREED_THRESHOLD, HELD_ELSEWHERE_SHARE, minimal_cut
 from leakscope.findings.cut.places import all_items, around_cycle, below_cycle, each_of_many, of_each_owner, on_path
+from leakscope.findings.cut.trace import path_over
 from leakscope.findings.grouping.candidate import Candidate
 from leakscope.findings.model import Cut, CutReference
 from leakscope.findings.naming.expressions import as_part_of_holder, written_apart
@@ -153,7 +154,8 @@ def _cut_of(
         # a global of a spawned script is there twice, and written once
         own = (holder.name(r), holder.line(r), written, -1 if written.isidentifier() else r)
         before = named[own].indexes if own in named else ()
-        named[own] = CutReference(*own[:3], (*before, r))
+        path = () if r in candidate.group.path else path_over(holder, r)
+        named[own] = CutReference(*own[:3], (*before, r), path=path)
     return Cut((*first, *named.values()), total), {all_of_them[0]: total}, all_of_them
 
 

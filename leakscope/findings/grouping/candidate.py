@@ -43,14 +43,16 @@ class Candidate:
     """Step of each look to the group's storages in that look's graph."""
     roots: tuple[int, ...] = ()
     """On how many roots of the same name the storages hang, at each look that saw any."""
-    made_at: tuple[str, ...] = ()
-    """Where its storages were made, one for each whose maker was seen at any look."""
+    made_at: Mapping[str, int] = field(default_factory=dict)
+    """Bytes by the line that made its storages, of those whose maker was seen at any look."""
     confirmed: bool = False
     """It had grown on, as fast, when the main code had returned."""
     ended: bool = False
     """The counted bytes of the later steps did not go on as it grew."""
     gaining: int = -1
     """Position on the way of the last container that has gained items; -1 where none was seen to."""
+    look: int = -1
+    """The rising number of that look, among those judged; -1 where it is none of them."""
     above_gains: bool = False
     """A container above that one has gained items, too."""
     bound: Bounded | None = None

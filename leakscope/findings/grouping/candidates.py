@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from statistics import median
@@ -13,6 +14,7 @@ from leakscope.findings.grouping.candidate import Candidate
 from leakscope.findings.grouping.groups import Group, Key
 from leakscope.findings.grouping.growth import MIN_LOOKS, Series
 from leakscope.findings.grouping.over_looks import GroupsOverLooks, by_program, groups_over
+from leakscope.graph.model import HeapGraph
 from leakscope.record.kinds import Occasion
 from leakscope.record.model import Collection, Look, Rank
 
@@ -42,7 +44,8 @@ def _candidate(
     """One group as a candidate; None where it does not grow."""
     at, line = groups.at[key], groups.lines[key]
     (ended, at_the_end), last = end, groups.steps[-1]
-    look, group = at[_telling_look(at)]
+    telling = _telling_look(at)
+    look, group = at[telling]
     rate, recreated = _rate(rank, line, group, groups.garbage)
     if look.occasion == Occasion.BLOCK:  # one look after a block of code: whatever it left unreachable is its own
         rate = float(group.bytes) if group.freed else 0.0
@@ -66,16 +69,25 @@ def _candidate(
         recreated,
         storages_at={there.step: other.storages for there, other in at.values()},
         roots=tuple(at[there][1].roots for there in sorted(at)),
-        made_at=tuple(
-            there.heap.made_at[s] for there, other in at.values() for s in other.storages if s in there.heap.made_at
-        ),
+        made_at=made_at((there.heap, other.storages) for there, other in at.values()),
         confirmed=confirmed,
         ended=doubtful and (not went_on(rank, line, rate, growing, rested) or _by_chance(rank, line, rate, at)),
         gaining=places[-1] if places else -1,
+        look=telling,
         above_gains=len(places) > 1,
         bound=bound_on(at, places),
     )
     return replace(candidate, too_large=too_large(candidate, rank))
+
+
+def made_at(seen: Iterable[tuple[HeapGraph, Sequence[int]]]) -> dict[str, int]:
+    """Bytes of storages by the line that made them, of those whose maker was seen."""
+    made: dict[str, int] = defaultdict(int)
+    for graph, storages in seen:
+        for storage in storages:
+            if storage in graph.made_at:
+                made[graph.made_at[storage]] += int(graph.bytes[storage])
+    return dict(made)
 
 
 def _by_chance(rank: Rank, line: Series, rate: float, at: Mapping[int, tuple[Look, Group]]) -> bool:

@@ -33,6 +33,8 @@ bfloat16.
 class UnattributedFacts(Facts):
     """Counted memory that runs away from what storages explain."""
 
+    SUMMED = ("per_step", "grown")
+
     per_step: float
     """Bytes a step."""
     grown: int
