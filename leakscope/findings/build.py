@@ -37,21 +37,21 @@ def build_with_problems(candidate: Candidate, min_bytes: int) -> tuple[Finding, 
     large = total >= line.floor(min_bytes) or candidate.recreated
     goes_on = candidate.per_step >= min_bytes and (candidate.recreated or line.goes_on(min_bytes))
     leak = goes_on and large and not known.facts.is_bounded
-    gc = group.freed > 0
+    collections = group.freed if group.freed > 0 else candidate.collected
     origin, library = whose(candidate, each)
     finding = Finding(
         rule=known.rule.name,
         facts=known.facts,
         fingerprint=fingerprint(group.key),
         severity=Severity.LEAK if leak else Severity.NOTE,
-        freed_by=FreedBy.NEVER if group.freed == IMMORTAL else FreedBy.GC if gc else FreedBy.PROGRAM,
+        freed_by=FreedBy.NEVER if group.freed == IMMORTAL else FreedBy.GC if collections else FreedBy.PROGRAM,
         retained_bytes=group.bytes,
         bytes_per_step=candidate.per_step,
         trace=trace,
         cut=cut and on_trace(cut, trace),
         origin=origin,
         library=library,
-        collections=group.freed if gc else None,
+        collections=collections or None,
         made_at=_made_at(candidate),
         sightings=tuple(Sighting(candidate.rank, s, b) for s, b in zip(line.steps, line.bytes, strict=True) if b),
         cycle=cycle_of(candidate),

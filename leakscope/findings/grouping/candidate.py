@@ -53,6 +53,8 @@ class Candidate:
     """Position on the way of the last container that has gained items; -1 where none was seen to."""
     look: int = -1
     """The rising number of that look, among those judged; -1 where it is none of them."""
+    collected: int = 0
+    """Of what seemed alive, as native code may hold it: the full collections that freed it, when it was tried."""
     above_gains: bool = False
     """A container above that one has gained items, too."""
     bound: Bounded | None = None
