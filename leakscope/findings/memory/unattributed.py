@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -28,6 +29,9 @@ _MOST_A_SHAPE = 4 << 20
 bfloat16.
 """
 
+_CLASSES = 3
+"""Classes that are named beside memory without a holder; more would be a listing."""
+
 
 @dataclass(frozen=True)
 class UnattributedFacts(Facts):
@@ -43,6 +47,10 @@ class UnattributedFacts(Facts):
     shapes_are_new: bool
     """Each look saw shapes that none had seen before, on the host."""
     on_host: bool
+    came_too: tuple[tuple[str, int], ...] = ()
+    """(class, how many a step) of the objects that were more at each look, the most first: what holds the memory in C++
+    may hang on them.
+    """
 
 
 def gap_findings(
@@ -67,7 +75,7 @@ def gap_findings(
     shapes = on_host and line.per_step <= _MOST_A_SHAPE and _shapes_are_new([look for look, _ in told])
     finding = Finding(
         rule=RuleName.NATIVE_HOLD,
-        facts=UnattributedFacts(rate, grown, line.steady, shapes, on_host),
+        facts=UnattributedFacts(rate, grown, line.steady, shapes, on_host, _came_too([look for look, _ in told])),
         fingerprint=GAP,
         # what compiles, or first uses a library, rises once
         severity=Severity.LEAK if steady and not shapes and went_on(rank, line, line.per_step) else Severity.NOTE,
@@ -81,6 +89,20 @@ def gap_findings(
         ),
     )
     return [finding]
+
+
+def _came_too(looks: Sequence[Look]) -> tuple[tuple[str, int], ...]:
+    """Classes, but for Python's own, of which there were more at each look, by at least one a step."""
+    steps = max(looks[-1].step - looks[0].step, 1)
+    own = (name for name in looks[-1].types if "." in name and name.partition(".")[0] not in sys.stdlib_module_names)
+    counts = {name: [look.types.get(name, 0) for look in looks] for name in own}
+    rates = {
+        name: round((seen[-1] - seen[0]) / steps)
+        for name, seen in counts.items()
+        if all(before < after for before, after in pairwise(seen))
+    }
+    most = sorted((name for name, rate in rates.items() if rate), key=lambda name: (-rates[name], name))
+    return tuple((name, rates[name]) for name in most[:_CLASSES])
 
 
 def _by_counters(rank: Rank, warmup: int, known: Series) -> float:
