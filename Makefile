@@ -15,8 +15,9 @@ VERSIONS_FOLDER ?= .versions
 HERE := $(if $(wildcard $(BIN)/python),$(BIN)/python,$(PYTHON))
 
 FUZZ_SECONDS ?= 600
+PAIRS ?= --sample 200
 
-.PHONY: demo test integrations test-fast fuzz check docs docs-record bench gpu samples versions python-there clean
+.PHONY: demo test integrations test-fast fuzz pairs check docs docs-record bench gpu samples versions python-there clean
 
 demo: $(READY)
 	$(BIN)/leakscope demo
@@ -39,6 +40,10 @@ test-fast: $(READY)
 # Every entry of the parts in C with valid and hostile arguments, under AddressSanitizer and UndefinedBehaviorSanitizer.
 fuzz: $(READY)
 	cd tests && ../$(BIN)/python -m support.native_fuzz --sanitized --seconds $(FUZZ_SECONDS)
+
+# Two leaks of the corpus at a time: what is found is the union. PAIRS=--all takes hours.
+pairs: $(READY)
+	cd tests && ../$(BIN)/python -m corpus.pairs $(PAIRS)
 
 # What has to pass before the tests, in CI too.
 check: $(READY)

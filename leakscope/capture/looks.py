@@ -150,8 +150,9 @@ class Looks:
             self._prove(step)
         if collect:
             predicted = int(look.heap.bytes[look.heap.freed > 0].sum())
+            storages = look.heap.storages.tolist()
             del look
-            self._folder.gc_diff(real_diff(predicted, watched))
+            self._folder.gc_diff(real_diff(predicted, watched, occasion, storages))
             measured = freezing()
             if measured is not None:
                 self._folder.append(measured)

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections import Counter
-
 from leakscope.findings.comm.operations import p2p_buffers
 from leakscope.findings.cut.best_cut import best_cut, subject
 from leakscope.findings.cut.trace import cycle_of, on_trace, trace_of
 from leakscope.findings.grouping.bounds import holds_of
 from leakscope.findings.grouping.candidate import Candidate
 from leakscope.findings.kinds import FreedBy, RuleName, Severity
-from leakscope.findings.model import Finding, Sighting, Unjudged
+from leakscope.findings.model import Cut, Finding, HeapId, Sighting, Unjudged
 from leakscope.findings.naming.expressions import SEVERAL
 from leakscope.findings.naming.trace import fingerprint
 from leakscope.findings.ownership.library_cycles import whose
@@ -45,13 +43,13 @@ def build_with_problems(candidate: Candidate, thresholds: Thresholds) -> tuple[F
     large = total >= line.floor(least) or candidate.recreated
     goes_on = candidate.per_step >= least and (candidate.recreated or line.goes_on(least))
     leak = goes_on and large and not known.facts.is_bounded
-    gc = group.freed > 0
+    collections = group.freed if group.freed > 0 else candidate.collected
     finding = Finding(
         rule=known.rule.name,
         facts=known.facts,
         fingerprint=fingerprint(group.key),
         severity=Severity.LEAK if leak else Severity.NOTE,
-        freed_by=FreedBy.NEVER if group.freed == IMMORTAL else FreedBy.GC if gc else FreedBy.PROGRAM,
+        freed_by=FreedBy.NEVER if group.freed == IMMORTAL else FreedBy.GC if collections else FreedBy.PROGRAM,
         retained_bytes=group.bytes,
         bytes_per_step=candidate.per_step,
         trace=trace,
@@ -59,7 +57,7 @@ def build_with_problems(candidate: Candidate, thresholds: Thresholds) -> tuple[F
         least_per_step=least,
         origin=origin,
         library=library,
-        collections=group.freed if gc else None,
+        collections=collections or None,
         made_at=_made_at(candidate),
         sightings=tuple(Sighting(candidate.rank, s, b) for s, b in zip(line.steps, line.bytes, strict=True) if b),
         cycle=cycle_of(candidate),
@@ -68,6 +66,7 @@ def build_with_problems(candidate: Candidate, thresholds: Thresholds) -> tuple[F
         subject=written,
         comm_buffers=None if known.rule.name in _ABOUT_BUFFERS else p2p_buffers(candidate),
         storages={candidate.rank: group.storages},
+        cut_in=_cut_in(candidate, cut),
     )
     return finding, tuple(Unjudged(broken.name, candidate.rank, broken.why) for broken in known.broken)
 
@@ -79,11 +78,17 @@ def _subject(candidate: Candidate, references: tuple[int, ...]) -> str:
     return SEVERAL if candidate.group.freed else "(no single reference)"
 
 
+def _cut_in(candidate: Candidate, cut: Cut | None) -> frozenset[tuple[HeapId, int]]:
+    heap = HeapId(candidate.rank, candidate.look)
+    references = cut.references if cut is not None and candidate.look >= 0 else ()
+    return frozenset((heap, index) for reference in references for index in reference.indexes)
+
+
 def _on_host(candidate: Candidate) -> int:
     graph = candidate.graph
     return sum(int(graph.bytes[s]) for s in candidate.group.storages if s not in graph.device) if graph.device else 0
 
 
 def _made_at(candidate: Candidate) -> tuple[str, ...]:
-    times = Counter(candidate.made_at)
-    return tuple(sorted(times, key=lambda place: -times[place]))[:_MAX_PLACES]
+    made = candidate.made_at
+    return tuple(sorted(made, key=lambda place: (-made[place], place)))[:_MAX_PLACES]

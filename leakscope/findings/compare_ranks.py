@@ -12,9 +12,9 @@ from leakscope.findings.build import build_finding
 from leakscope.findings.categories import HOST, looks_after_steps
 from leakscope.findings.facts import Facts
 from leakscope.findings.grouping.candidate import Candidate
-from leakscope.findings.grouping.groups import Group, group_storages
+from leakscope.findings.grouping.candidates import made_at
+from leakscope.findings.grouping.groups import Group, Key, group_storages
 from leakscope.findings.grouping.growth import Series
-from leakscope.findings.grouping.names import Key
 from leakscope.findings.kinds import FreedBy, RuleName, Severity
 from leakscope.findings.model import Finding, RankSummary, Sighting
 from leakscope.findings.naming.trace import fingerprint
@@ -123,7 +123,7 @@ def _holder(run: Run, rank: int, peers: _Peers) -> Finding | None:
     if most is None or over[most] <= 0:
         return None
     group = groups[most]
-    made = tuple(look.heap.made_at[s] for s in group.storages if s in look.heap.made_at)
+    made = made_at([(look.heap, group.storages)])
     alone = Candidate(rank, look.step, look.heap, group, Series((look.step,), (group.bytes,)), 0.0, False, made_at=made)
     return build_finding(alone, Thresholds(run.min_bytes))
 

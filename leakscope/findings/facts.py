@@ -4,16 +4,28 @@ of them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import reduce
+from operator import add
+from typing import ClassVar, Self
 
 
 @dataclass(frozen=True, kw_only=True)
 class Facts:
     """What one rule knows of a finding; a rule adds what its sentences need."""
 
+    SUMMED: ClassVar[tuple[str, ...]] = ()
+    """Fields whose sum over the ranks is told, beside bytes that are summed; all others are told of one rank."""
+
     is_bounded: bool = False
     """What is kept has a bound by design: a note, however it grows."""
+
+    def over_ranks(self, each: Sequence[Facts]) -> Self:
+        """These facts, with the sums of those of `each` rank, and a bound where each has one."""
+        sums = {name: reduce(add, [getattr(facts, name) for facts in each]) for name in self.SUMMED}
+        return replace(self, **sums, is_bounded=all(facts.is_bounded for facts in each))
 
 
 @dataclass(frozen=True)
@@ -118,6 +130,18 @@ class CommBuffers:
     in_graph: bool = False
     """A tensor of one of them is what a graph has made, or what one begins at."""
 
+    def __add__(self, other: CommBuffers) -> CommBuffers:
+        counts: Counter[tuple[str, int | None, int, str]] = Counter()
+        for kind in (*self.kinds, *other.kinds):
+            counts[kind.direction, kind.peer, kind.tag, kind.issued_at] += kind.count
+        return CommBuffers(
+            self.count + other.count,
+            self.bytes + other.bytes,
+            self.dead + other.dead,
+            tuple(BufferKind(count, *kind) for kind, count in counts.most_common()),
+            self.in_graph or other.in_graph,
+        )
+
 
 @dataclass(frozen=True)
 class Beside:
@@ -142,6 +166,8 @@ class Upstream:
 @dataclass(frozen=True)
 class OpenContextsFacts(Facts):
     """Contexts that nobody has left."""
+
+    SUMMED = ("count",)
 
     count: int
     issued_at: tuple[str, ...]

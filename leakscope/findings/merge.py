@@ -5,24 +5,29 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import reduce
+from operator import add
 from typing import Any
 
+from leakscope.findings.facts import Beside, CommBuffers, Facts
 from leakscope.findings.grouping.bounds import downgraded
 from leakscope.findings.grouping.candidate import Candidate
 from leakscope.findings.kinds import FreedBy, Origin, Severity
-from leakscope.findings.model import Cut, Finding, See, Sighting
+from leakscope.findings.model import Cut, Finding, Sighting
 from leakscope.findings.naming.trace import any_item
 from leakscope.findings.thresholds import Thresholds
 
 Findings = Sequence[Finding]
 
 
-def by_weight(finding: Finding) -> tuple[bool, int, int]:
+def by_weight(finding: Finding) -> tuple[bool, int, int, str, str]:
     """The key by which findings that become one are ordered: the first lends its words, trace and cut.
 
     That which needs the most references cut goes before a larger one: its cut frees both.
     """
-    return finding.severity != Severity.LEAK, -_count_of_cut(finding), -finding.retained_bytes
+    leak = finding.severity == Severity.LEAK
+    # by name where nothing else tells them apart: the order of ranks is no reason
+    return not leak, -_count_of_cut(finding), -finding.retained_bytes, finding.rule, finding.subject
 
 
 def with_one_cut(findings: Findings) -> list[tuple[int, ...]]:
@@ -60,16 +65,11 @@ def _is_part(finding: Finding, other: Finding) -> bool:
     """
     if {finding.freed_by, other.freed_by} != {FreedBy.GC} or not _count_of_cut(finding) < _count_of_cut(other):
         return False
-    return bool(mine := _all_of_cut(finding)) and mine <= _all_of_cut(other)
+    return bool(finding.cut_in) and finding.cut_in <= other.cut_in
 
 
 def _count_of_cut(finding: Finding) -> int:
     return len(finding.cut.references) if finding.cut is not None else 0
-
-
-def _all_of_cut(finding: Finding) -> frozenset[int]:
-    """The references to cut, each in all its instances."""
-    return frozenset(r for reference in (finding.cut.references if finding.cut else ()) for r in reference.indexes)
 
 
 def weighed_together(findings: Findings, candidates: Sequence[Candidate], thresholds: Thresholds) -> list[Finding]:
@@ -102,14 +102,13 @@ def _is_growth(finding: Finding, candidate: Candidate) -> bool:
 
 
 def merge_findings(same: Findings) -> Finding:
-    """Findings that are one: each field as `MERGED` says, all others those of the first by weight."""
-    first = min(same, key=by_weight)
+    """Findings that are one, each field as `MERGED` says."""
+    in_order = sorted(same, key=by_weight)
     if len(same) == 1:
-        return first
-    if len({finding.cut.written for finding in same if finding.cut}) > 1:
-        first = _of_any_item(first)
-    merged: dict[str, Any] = {name: merge(same) for name, merge in MERGED.items()}
-    return replace(first, cut=_cut(first.cut, same), **merged)
+        return in_order[0]
+    merged = replace(in_order[0], **{name: merge(name, in_order) for name, merge in MERGED.items()})
+    several = len({finding.cut.written for finding in same if finding.cut}) > 1
+    return _of_any_item(merged) if several else merged
 
 
 def merge_by_fingerprint(findings: Findings) -> list[Finding]:
@@ -123,17 +122,52 @@ def merge_by_fingerprint(findings: Findings) -> list[Finding]:
     )
 
 
-def _total(field: str) -> Callable[[Findings], Any]:
-    return lambda same: sum(getattr(finding, field) for finding in same)
+Merge = Callable[[str, Findings], Any]
+"""What a field of findings that are one is, by its name; the findings are in the order of their weight."""
 
 
-def _fingerprint(same: Findings) -> str:
+def _first(field: str, same: Findings) -> Any:
+    """As the heaviest has it: words, and what belongs to its words."""
+    return getattr(same[0], field)
+
+
+def _known(field: str, same: Findings) -> Any:
+    """As the heaviest has it that has any."""
+    return next((value for finding in same if (value := getattr(finding, field))), getattr(same[0], field))
+
+
+def _total(field: str, same: Findings) -> Any:
+    return sum(getattr(finding, field) for finding in same)
+
+
+def _any(field: str, same: Findings) -> bool:
+    return any(getattr(finding, field) for finding in same)
+
+
+def _most(field: str, same: Findings) -> Any:
+    return max((value for finding in same if (value := getattr(finding, field)) is not None), default=None)
+
+
+def _if_all(field: str, same: Findings) -> Any:
+    """What speaks against a leak: nothing does, unless it does so of each."""
+    return getattr(same[0], field) if all(getattr(finding, field) is not None for finding in same) else None
+
+
+def _worst(field: str, same: Findings) -> Any:
+    order = tuple({"severity": Severity, "freed_by": _WORST_FREED, "origin": Origin}[field])
+    return min((getattr(finding, field) for finding in same), key=order.index)
+
+
+_WORST_FREED = (FreedBy.NEVER, FreedBy.PROGRAM, FreedBy.GC)
+
+
+def _fingerprint(_: str, same: Findings) -> str:
     """Of those that weigh most whichever comes first: which is the largest differs from run to run."""
-    worst = min(same, key=by_weight).severity
+    worst = same[0].severity
     return min(finding.fingerprint for finding in same if finding.severity == worst)
 
 
-def _sightings(same: Findings) -> tuple[Sighting, ...]:
+def _sightings(_: str, same: Findings) -> tuple[Sighting, ...]:
     """What was seen of all at one look of one rank is one sighting."""
     seen: Counter[tuple[int, int]] = Counter()
     for sighting in (s for finding in same for s in finding.sightings):
@@ -141,39 +175,88 @@ def _sightings(same: Findings) -> tuple[Sighting, ...]:
     return tuple(Sighting(rank, step, size) for (rank, step), size in sorted(seen.items()))
 
 
-def _storages(same: Findings) -> Mapping[int, tuple[int, ...]]:
+def _storages(_: str, same: Findings) -> Mapping[int, tuple[int, ...]]:
     ranks = dict.fromkeys(rank for finding in same for rank in finding.storages)
     return {rank: tuple(s for finding in same for s in finding.storages.get(rank, ())) for rank in ranks}
 
 
-def _see(same: Findings) -> See | None:
-    return next((finding.see for finding in same if finding.see is not None), None)
+def _union(field: str, same: Findings) -> frozenset[Any]:
+    return frozenset().union(*(getattr(finding, field) for finding in same))
 
 
-def _made_at(same: Findings) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(place for finding in same for place in finding.made_at))
+def _made_at(_: str, same: Findings) -> tuple[str, ...]:
+    """The lines of the largest first."""
+    by_size = sorted(same, key=lambda finding: -finding.retained_bytes)
+    return tuple(dict.fromkeys(place for finding in by_size for place in finding.made_at))
 
 
-def _cut(cut: Cut | None, same: Findings) -> Cut | None:
-    cuts = [finding.cut for finding in same if finding.cut]
+def _cut(_: str, same: Findings) -> Cut | None:
+    """The heaviest one's cut, which frees what all their cuts free."""
+    cuts, cut = [finding.cut for finding in same if finding.cut], same[0].cut
     return cut and replace(
-        cut, frees_bytes=sum(each.frees_bytes for each in cuts), after_gc=any(each.after_gc for each in cuts)
+        cut,
+        frees_bytes=sum(each.frees_bytes for each in cuts),
+        after_gc=any(each.after_gc for each in cuts),
+        is_told=all(each.is_told for each in cuts),
     )
 
 
-MERGED: Mapping[str, Callable[[Findings], Any]] = {
+def _beside(_: str, same: Findings) -> tuple[Beside, ...]:
+    """Bytes of each kind, of all."""
+    sizes: Counter[str] = Counter()
+    for beside in (beside for finding in same for beside in finding.beside):
+        sizes[beside.noun] += beside.bytes
+    return tuple(Beside(size, noun) for noun, size in sizes.items())
+
+
+def _comm_buffers(_: str, same: Findings) -> CommBuffers | None:
+    each = [finding.comm_buffers for finding in same if finding.comm_buffers is not None]
+    return reduce(add, each) if each else None
+
+
+def _facts(_: str, same: Findings) -> Facts:
+    """The heaviest one's, of which the heaviest of each rank are summed."""
+    first = same[0].facts
+    of_ranks = {finding.ranks: finding.facts for finding in reversed(same) if type(finding.facts) is type(first)}
+    return first.over_ranks(list(of_ranks.values()))
+
+
+MERGED: Mapping[str, Merge] = {
+    "rule": _first,
+    "facts": _facts,
     "fingerprint": _fingerprint,
-    "retained_bytes": _total("retained_bytes"),
-    "bytes_per_step": _total("bytes_per_step"),
-    "count": _total("count"),
-    "host_bytes": _total("host_bytes"),
-    "counted_bytes": _total("counted_bytes"),
+    "severity": _worst,
+    "least_per_step": _first,
+    "freed_by": _worst,
+    "retained_bytes": _total,
+    "bytes_per_step": _total,
+    "trace": _first,
+    "cut": _cut,
+    "origin": _first,
+    "library": _first,
+    "collections": _most,
     "made_at": _made_at,
     "sightings": _sightings,
+    "see": _known,
+    "cycle": _first,
+    "count": _total,
+    "before_bytes": _total,
+    "host_bytes": _total,
+    "counted_bytes": _total,
+    "subject": _first,
+    "noun": _first,
+    "settled_by": _if_all,
+    "too_large": _known,
+    "keeps_graphs": _any,
+    "comm_buffers": _comm_buffers,
+    "beside": _beside,
+    "upstream": _known,
+    "suggestion": _known,
+    "suppressed_by": _if_all,
     "storages": _storages,
-    "see": _see,
+    "cut_in": _union,
 }
-"""How each field of findings that are one is made of theirs; the cut frees what all their cuts free."""
+"""How each field of findings that are one is made of theirs: every field has an entry, or a test fails."""
 
 
 def _of_any_item(finding: Finding) -> Finding:

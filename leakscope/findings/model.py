@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import NamedTuple
 
 from leakscope.findings.counts.growth import AlsoGrows
 from leakscope.findings.facts import (
@@ -66,11 +67,15 @@ class CutReference:
     written: str = ""
     """As the user would write it, from its root on: `self.losses in Trainer.fit()`."""
     indexes: tuple[int, ...] = ()
-    """In the heap graph that the finding was judged on: the reference, then the same one in its other instances."""
+    """In the heap that the finding was judged on: the reference, then the same one in its other instances. Another
+    finding's are compared by `Finding.cut_in` alone.
+    """
     trace: int | None = None
     """Position of the hop that holds by it; None where the trace does not lead over it."""
     added_at: tuple[str, ...] = ()
     """Lines of the kept source that put something there: `train.py:31`; () where none were found."""
+    path: tuple[Hop, ...] = ()
+    """The reference path over it down to the memory, where the trace is another one; () elsewhere."""
 
 
 @dataclass(frozen=True)
@@ -165,6 +170,14 @@ class Sighting:
     bytes: int
 
 
+class HeapId(NamedTuple):
+    """One heap graph among those of a run: indexes of two are never compared."""
+
+    rank: int
+    look: int
+    """The rising number of the look among the judged ones of its rank."""
+
+
 @dataclass(frozen=True, repr=False)
 class Finding:
     """One distinct leak."""
@@ -227,6 +240,10 @@ class Finding:
     """What sets it apart; None where it is shown, and may decide the verdict."""
     storages: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
     """Rank to the storages' indexes in that rank's last judged look; not written to disk."""
+    cut_in: frozenset[tuple[HeapId, int]] = frozenset()
+    """Every reference to cut, on all ranks and in all instances, with the heap that its index is of; not written to
+    disk.
+    """
 
     def __repr__(self) -> str:
         return f"<Finding {self.rule} [{self.fingerprint}], {self.severity}: {bytes_text(self.retained_bytes)}>"

@@ -6,7 +6,7 @@ import numpy as np
 
 from leakscope.graph.cycles import find_cycles
 from leakscope.graph.dominators import Dominators, find_dominators
-from leakscope.graph.model import REFERENCE_KINDS, HeapGraph, Ints, ReferenceKind
+from leakscope.graph.model import KINDS, REFERENCE_KINDS, HeapGraph, Ints, ObjectKind, ReferenceKind
 from leakscope.graph.once import once
 from leakscope.graph.reach import Mask, reachable
 
@@ -23,6 +23,8 @@ _BY_NATIVE_CODE = [
     )
 ]
 """References that gc may not see: a cycle over one of them may stay for ever (pytorch#7343)."""
+_TENSORS = [KINDS.index(kind) for kind in (ObjectKind.TENSOR, ObjectKind.PARAMETER)]
+_GRAD_NODE = KINDS.index(ObjectKind.GRAD_NODE)
 
 
 def kept_without(graph: HeapGraph, references: Ints) -> Mask:
@@ -106,9 +108,29 @@ def freed_with_gc(graph: HeapGraph, references: Ints) -> Mask:
     holder, held = graph.holder[keep], graph.held[keep]
     living = reachable(len(graph), holder, held, graph.roots)
     label = find_cycles(graph, gone).label
-    hidden = np.isin(graph.reference_kind, _BY_NATIVE_CODE) & keep & (label[graph.holder] == label[graph.held])
+    on_cycle = keep & (label[graph.holder] == label[graph.held])
+    by_native = np.isin(graph.reference_kind, _BY_NATIVE_CODE) & keep
+    hidden = by_native & on_cycle
+    if hidden.any():
+        hidden &= ~_shown(graph, by_native & kept_without(graph, gone)[graph.holder], on_cycle)
     unseen = np.flatnonzero(np.isin(label, np.unique(label[graph.holder[hidden]])) & ~living)
     return _reached(graph) & ~(living | reachable(len(graph), holder, held, unseen))
+
+
+def _shown(graph: HeapGraph, by_native: Mask, on_cycle: Mask) -> Mask:
+    """Which references of a tensor to its grad node gc sees: those where C++ has the tensor by nothing and the node by
+    that alone (`THPVariable_traverse` in torch/csrc/autograd/python_variable.cpp), as in `ctx.y = y`.
+
+    Only of a node that has the tensor as an attribute: those of a `torch.autograd.Function` are objects of Python's.
+    """
+    owners = np.bincount(graph.held[by_native], minlength=len(graph))
+    by_attribute = graph.reference_kind == REFERENCE_KINDS.index(ReferenceKind.ATTRIBUTE)
+    of_function = np.zeros(len(graph), dtype=bool)
+    of_function[graph.holder[on_cycle & by_attribute]] = True
+    of_function[graph.holder[on_cycle & ~by_attribute]] = False
+    to_node = np.isin(graph.kind[graph.holder], _TENSORS) & (graph.kind[graph.held] == _GRAD_NODE)
+    shown: Mask = to_node & (owners[graph.holder] == 0) & (owners[graph.held] == 1) & of_function[graph.held]
+    return shown
 
 
 def freed_storages(graph: HeapGraph, references: Ints, later: bool = False) -> Ints:

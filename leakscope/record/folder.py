@@ -6,7 +6,6 @@ import re
 import stat
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any
 
@@ -87,7 +86,7 @@ class RankFolder:
 
     def gc_diff(self, diff: GcDiff) -> None:
         """Write what collecting freed."""
-        self.write("gc_diff.json", asdict(diff))
+        self.write("gc_diff.json", row_to_json(diff))
 
     def proved(self, proved: Mapping[str, int | str]) -> None:
         """Write what the cuts that were made in a forked copy freed, by fingerprint."""

@@ -104,6 +104,10 @@ class GcDiff:
     """Time of each collection."""
     predicted_bytes: int
     """What the last look said gc would free."""
+    after: Occasion | None = rare(None)  # noqa: RUF009 - a field, as `field()` makes one
+    """Occasion of the look that it came after; None where that is not known."""
+    freed_storages: tuple[int, ...] = rare(())
+    """Indexes in that look's heap of the storages that went free."""
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from collections.abc import Callable
 import pytest
 
 from corpus.case import CASES, FLOAT, Watched, all_text, kept_sources, load, matches, run_of, truth, watch
+from corpus.pairs import differs, sampled
 from leakscope.findings.judge import judge
 
 load()
@@ -32,6 +33,8 @@ OF_MODULES = {
 """Classes beside its own whose methods fill what a case keeps."""
 SMALL = 16.0
 """Bytes a step that a leak may have beside its own tensors: the loss itself, a child's one number."""
+PAIRS = 20
+"""Watched in the suite, two seconds each; `make pairs` takes more, and any two."""
 OTHER_THREAD = {"FutureResults"}
 """Made in threads that the outside view of births does not see."""
 
@@ -178,3 +181,7 @@ def test_truth_sees_a_leak_and_no_leak() -> None:
     assert truth("GrowingList", 2003) == FLOAT * 2003
     assert truth("GrowingList", 2003, variant="clean") == 0
     assert truth("RecursiveClosure", 2003, variant="clean") == 0
+
+
+def test_what_is_found_of_two_cases_is_the_union(leaks: Callable[[str], Watched]) -> None:
+    assert [text for pair in sampled(PAIRS, seed=32) for text in differs(pair, leaks)] == []

@@ -67,7 +67,7 @@ class Part:
 
     def _tensor(self, tensor: str, name: str, number: int) -> str:
         if self.how in ("garbage", "renewed", "unlike"):
-            owner = f"object {tensor}" if self.how == "unlike" else f"object {name}#{number}"
+            owner = f"object {name}_{'x' * number}y" if self.how == "unlike" else f"object {name}#{number}"
             cycle = f"{owner} freed=1 -> .me -> {owner}\n"
             return f"{cycle}{owner} -> .kept -> tensor {tensor} freed=1\n{_memory(tensor, self.size)} freed=1\n"
         if self.how == "names":

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import pytest
 from support.heap_text import heap_from
 
+from leakscope.findings.facts import Beside, BufferKind, CameToRest, CommBuffers, OpenContextsFacts
 from leakscope.findings.judge import judge
+from leakscope.findings.merge import MERGED, merge_findings
 from leakscope.findings.model import Finding, Sighting
 from leakscope.record.model import Ended, Look, Rank, Run, Step
 from leakscope.report.wording import title
+from leakscope.report.wording.verdict.next_step import cut_in_short
 
 STEPS = (3, 5, 9, 10)
 MIB = 1 << 20
@@ -39,11 +42,14 @@ def parents(count: int, of_parent: int, of_child: int, alone: int = 0) -> str:
     return text + "".join(hooked(f"parent#alone{k}", of_parent) for k in range(count * alone))
 
 
-def found_in(heap: Callable[[int], str]) -> tuple[Finding, ...]:
-    looks = tuple(Look(step, "step", heap_from(heap(step)), None, 0) for step in STEPS)
+def found_in(*heaps: Callable[[int], str]) -> tuple[Finding, ...]:
+    """What is found where each rank has one of these heaps."""
     steps = tuple(Step(step, 0.1, None, None) for step in range(1, 11))
-    rank = Rank(0, steps, looks, Ended("finished", 0, 10))
-    return judge(Run(("train.py",), (rank,), 1, "cpu", "2.13.0", "0", min_bytes=64 * 1024)).findings
+    ranks = []
+    for number, heap in enumerate(heaps):
+        looks = tuple(Look(step, "step", heap_from(heap(step)), None, 0) for step in STEPS)
+        ranks.append(Rank(number, steps, looks, Ended("finished", 0, 10)))
+    return judge(Run(("train.py",), tuple(ranks), len(ranks), "cpu", "2.13.0", "0", min_bytes=64 * 1024)).findings
 
 
 @pytest.mark.parametrize(("of_parent", "of_child"), [(MIB, 2 * MIB), (2 * MIB, MIB)])
@@ -76,3 +82,50 @@ def test_garbage_is_freed_late_where_it_grows_on_no_rank() -> None:
     assert not replace(finding, sightings=ranks, bytes_per_step=2 * MIB).freed_late
     assert replace(finding, sightings=tuple(replace(s, bytes=MIB) for s in ranks)).freed_late
     assert not replace(finding, sightings=ranks[:1]).freed_late
+
+
+def test_every_field_has_a_way_in_which_it_is_merged() -> None:
+    assert set(MERGED) == {field.name for field in fields(Finding)}
+
+
+def test_what_two_ranks_found_is_summed() -> None:
+    (one,) = found_in(lambda count: parents(count, 0, MIB))
+    buffers = CommBuffers(2, MIB, 1, (BufferKind(2, "send", 1, 0, "train.py:4"),))
+    one = replace(
+        one, before_bytes=5, host_bytes=6, counted_bytes=7, settled_by=CameToRest(9), comm_buffers=buffers,
+        beside=(Beside(100, "numpy array"),), facts=OpenContextsFacts(3, ()), made_at=("train.py:1",),
+    )  # fmt: skip
+    other = replace(
+        one, sightings=tuple(replace(s, rank=1) for s in one.sightings), retained_bytes=2 * one.retained_bytes,
+        beside=(Beside(11, "numpy array"), Beside(1, "bytes object")), settled_by=None, keeps_graphs=True,
+        cut_in=frozenset(), made_at=("train.py:2",),
+    )  # fmt: skip
+    both = merge_findings([one, other])
+    assert both.ranks == (0, 1) and both.retained_bytes == 3 * one.retained_bytes
+    assert (both.before_bytes, both.host_bytes, both.counted_bytes, both.count) == (10, 12, 14, 2 * one.count)
+    assert both.beside == (Beside(111, "numpy array"), Beside(1, "bytes object"))
+    assert both.comm_buffers == CommBuffers(4, 2 * MIB, 2, (BufferKind(4, "send", 1, 0, "train.py:4"),))
+    assert both.facts == OpenContextsFacts(6, ())
+    assert (both.settled_by, both.keeps_graphs, both.cut_in) == (None, True, one.cut_in)
+    assert both.made_at == ("train.py:2", "train.py:1"), "the larger one's first"
+    assert merge_findings([one, one]).settled_by == CameToRest(9)
+
+
+def cycles(kinds: str, sizes: dict[str, int]) -> Callable[[int], str]:
+    """Objects that hold themselves, in this order in the heap."""
+    return lambda count: "".join(
+        f"object {kind}#{k} freed=1 -> .me{kind} -> object {kind}#{k}\nobject {kind}#{k} -> .kept -> tensor {kind}{k} "
+        f"freed=1\ntensor {kind}{k} -> storage -> storage {kind}{k} {sizes[kind]} freed=1\n"
+        for kind in kinds
+        for k in range(count)
+    )
+
+
+def test_indexes_of_the_heaps_of_two_ranks_are_not_compared() -> None:
+    # the same places in both heaps, of the other kind
+    first, second = found_in(cycles("ab", {"a": MIB, "b": 2 * MIB}), cycles("ba", {"a": 2 * MIB, "b": MIB}))
+    assert first.cut_in and first.cut_in.isdisjoint(second.cut_in)
+    assert {heap.rank for heap, _ in first.cut_in} == {0, 1}
+    assert first.cut is not None and second.cut is not None
+    assert set(first.cut.references[0].indexes) & set(second.cut.references[0].indexes), "or nothing is compared"
+    assert cut_in_short((first, second)).endswith("would free 30.00 MiB, then the other leak")

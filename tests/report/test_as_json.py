@@ -39,7 +39,7 @@ FINDING = {
 }  # fmt: skip
 HOP = {"object", "type", "kind", "where", "status", "reason", "reference", "frees_bytes"}
 CUT = {"references", "frees_bytes", "proved_bytes", "after_gc"}
-CUT_REFERENCE = {"written", "reference", "where", "added_at", "trace"}
+CUT_REFERENCE = {"written", "reference", "where", "added_at", "trace", "path"}
 RANK = {
     "verdict", "peak_bytes", "avoidable_peak_bytes", "freed_by_gc_bytes", "gc_seconds", "explained_bytes",
     "counted_bytes",

@@ -9,7 +9,7 @@ from support.examples import clean, cycle_finding, growth_finding
 
 from leakscope.findings.facts import Bounded, CameToRest, Facts, Said
 from leakscope.findings.kinds import RuleName, Severity
-from leakscope.findings.model import Cut, CutReference, Finding, Sighting, Suggestion
+from leakscope.findings.model import Cut, CutReference, Finding, HeapId, Suggestion
 from leakscope.findings.rules.frame_hold import CallsFacts
 from leakscope.findings.rules.tensor_cycle import Closing, CycleFacts, InLibrary, MadeClass
 from leakscope.report.text.lines import laid_out
@@ -113,7 +113,8 @@ def test_what_the_first_cut_mends_as_well_is_no_other_leak() -> None:
     def leak(size: int, *indexes: int) -> Finding:
         names = {1: "context.inputs", 2: "context.outputs", 3: "log"}
         references = (CutReference(names[k], "train.py:9", names[k], indexes=(k, k + 10)) for k in indexes)
-        return replace(growth_finding(), cut=Cut(tuple(references), size << 20))
+        cut_in = frozenset((HeapId(0, 9), at) for k in indexes for at in (k, k + 10))
+        return replace(growth_finding(), cut=Cut(tuple(references), size << 20), cut_in=cut_in)
 
     both, inner, other = leak(36, 1, 2), leak(18, 2), leak(7, 3)
     said = "Cut `context.inputs` at train.py:9 together with `context.outputs`: "
@@ -122,7 +123,7 @@ def test_what_the_first_cut_mends_as_well_is_no_other_leak() -> None:
     assert first_cut((both, inner, leak(2, 1))) == f"{said}56.00 MiB would be freed, 3 leaks"
     assert first_cut((both, other)) == f"{said}36.00 MiB would be freed, then the other leak"
     assert first_cut((inner, both)).endswith("18.00 MiB would be freed, then the other leak"), "it takes both"
-    elsewhere = replace(inner, sightings=(Sighting(1, 3, 1),))
+    elsewhere = replace(inner, cut_in=frozenset((HeapId(1, 9), at) for _, at in inner.cut_in))
     assert first_cut((both, elsewhere)).endswith("then the other leak"), "numbers are of one look at one rank"
     unknown = replace(both, cut=replace(both.cut, is_told=False))
     assert first_cut((unknown, inner)).endswith("C++ holds, and both leaks are mended")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +19,7 @@ from leakscope.capture.torch_private import StorageWeakRef
 from leakscope.graph.model import IMMORTAL, Ints
 from leakscope.graph.reach import reachable
 from leakscope.originals import gc
+from leakscope.record.kinds import Occasion
 from leakscope.record.model import GcDiff
 
 MAX_COLLECTIONS = 200
@@ -183,11 +185,15 @@ def watch_storage(storage: Any, size: int) -> tuple[Any, int]:
     return StorageWeakRef(storage), size
 
 
-def real_diff(predicted_bytes: int, watched: Watched) -> GcDiff:
+def real_diff(
+    predicted_bytes: int, watched: Watched, after: Occasion | None = None, storages: Sequence[int] = ()
+) -> GcDiff:
     """Collect generation 0, 1, 2 and then 2 again until nothing more goes; measure each.
 
-    `watched` are the storages alive before. Changes the program: only after the last look, or when asked for.
+    `watched` are the storages alive before, `storages` their indexes in the heap of the look before, which had this
+    occasion. Changes the program: only after the last look, or when asked for.
     """
+    before = watched
     freed: list[int] = []
     seconds: list[float] = []
     full = 0
@@ -203,4 +209,5 @@ def real_diff(predicted_bytes: int, watched: Watched) -> GcDiff:
                 break
     if sum(freed[:2]) and not full:
         full = 1  # a full collection would have freed at once what the young generations gave back
-    return GcDiff(tuple(freed), full, tuple(seconds), predicted_bytes)
+    gone = tuple(index for index, (storage, _) in zip(storages, before, strict=False) if storage.expired())
+    return GcDiff(tuple(freed), full, tuple(seconds), predicted_bytes, after, gone)

@@ -47,12 +47,16 @@ class DroppedFacts(Facts):
 class OpenPassesFacts(Facts):
     """Distributed backward passes that outlive their step."""
 
+    SUMMED = ("count",)
+
     count: int
 
 
 @dataclass(frozen=True)
 class EmptyContextsFacts(Facts):
     """Open contexts that keep no gradients."""
+
+    SUMMED = ("count",)
 
     count: int
     opened_at: tuple[str, ...]

@@ -11,6 +11,7 @@ from leakscope.findings.cut.closing import closing_references
 from leakscope.findings.cut.cut_order import cut_rank, is_cut_by_code
 from leakscope.findings.cut.multi_cut import FREED_THRESHOLD, HELD_ELSEWHERE_SHARE, minimal_cut
 from leakscope.findings.cut.places import all_items, around_cycle, below_cycle, each_of_many, of_each_owner, on_path
+from leakscope.findings.cut.trace import path_over
 from leakscope.findings.grouping.candidate import Candidate
 from leakscope.findings.model import Cut, CutReference
 from leakscope.findings.naming.expressions import as_part_of_holder, written_apart
@@ -126,7 +127,9 @@ def _cut_together(
     shown = frozenset(candidate.group.cycles[0] if candidate.group.cycles else ())
     in_order = sorted(together, key=shown.isdisjoint)
     named = []
-    for each, written in zip(in_order, written_apart(candidate.graph, [each[0] for each in in_order]), strict=True):
+    for each, written in zip(
+        in_order, written_apart(candidate.graph, [each[0] for each in in_order], candidate.names), strict=True
+    ):
         on_trace = sorted(each, key=lambda r: r not in shown)
         named.append(CutReference(candidate.name(each[0]), candidate.line(each[0]), written, tuple(on_trace)))
     references = tuple(r for cut in named for r in cut.indexes)
@@ -151,7 +154,8 @@ def _cut_of(
         # a global of a spawned script is there twice, and written once
         own = (holder.name(r), holder.line(r), written, -1 if written.isidentifier() else r)
         before = named[own].indexes if own in named else ()
-        named[own] = CutReference(*own[:3], (*before, r))
+        path = () if r in candidate.group.path else path_over(holder, r)
+        named[own] = CutReference(*own[:3], (*before, r), path=path)
     return Cut((*first, *named.values()), total), {all_of_them[0]: total}, all_of_them
 
 
@@ -210,4 +214,4 @@ def subject(candidate: Candidate, reference: int) -> str:
     """The reference as the user would write it."""
     if candidate.group.freed == 0:
         return candidate.written(reference)
-    return as_part_of_holder(candidate.graph, reference)
+    return as_part_of_holder(candidate.graph, reference, candidate.names)

@@ -11,7 +11,7 @@ from leakscope.findings.grouping.candidate import Candidate
 from leakscope.findings.grouping.groups import HOOKS
 from leakscope.findings.naming.trace import generic
 from leakscope.graph.model import REFERENCE_COLUMNS, HeapGraph, Ints
-from leakscope.graph.paths import paths_from_roots
+from leakscope.graph.paths import ShortestPaths, paths_from_roots
 
 MAX_REFERENCES = 4
 """References that a person can be asked to cut together."""
@@ -39,18 +39,18 @@ def minimal_cut(
         return (), ()
     cuts: list[int] = []
     held_by: list[Candidate] = []
-    typical = group.storages[len(group.storages) // 2]  # the last one made may still be in use
     compared = group.storages[:: -(-len(group.storages) // _MAX_COMPARED)]
     while len(cuts) < MAX_REFERENCES:
         rest, number = without(candidate.graph, [*beside, *cuts])
         paths = paths_from_roots(rest)
-        path = tuple(int(number[reference]) for reference in paths.path_to(rest, typical))
+        below = paths.storages_below(rest, compared)
+        path = tuple(int(number[reference]) for reference in paths.path_to(rest, _where_most_are(rest, paths, below)))
         if not path:
             return (), ()
         holder = replace(
             candidate, group=replace(group, start=int(candidate.graph.holder[path[0]]), path=path, many=None)
         )
-        shared = _last_shared(holder, paths.storages_below(rest, compared), len(compared))
+        shared = _last_shared(holder, below, len(compared))
         if shared is None:
             return (), ()
         cuts.append(shared)
@@ -81,6 +81,24 @@ def _names_more(candidate: Candidate, freed: Freed) -> bool:
     upto = candidate.group.path[: candidate.tensor_at]
     named = [reference for reference in upto if generic(candidate.graph.reference(reference).name) != "[i]"]
     return bool(named) and freed([named[-1]]) < HELD_ELSEWHERE_SHARE * candidate.group.bytes
+
+
+def _where_most_are(graph: HeapGraph, paths: ShortestPaths, below: Mapping[int, int]) -> int:
+    """The storage at the end of the way that most of them hang on, at each turn of it; of as many the latest but one.
+
+    Any one of them may be held by what has the last alone: `.val` beside `.sum` and `.avg`.
+    """
+    next_to: dict[int, list[int]] = {}
+    for index in below:
+        if (last := int(paths.last[index])) >= 0:
+            next_to.setdefault(int(graph.holder[last]), []).append(index)
+    starts = [index for index in below if paths.last[index] < 0]
+    here = max(starts, key=lambda index: (below[index], -index))
+    while here in next_to:
+        turns = sorted(next_to[here], key=lambda index: (-below[index], -index))
+        several = len(turns) > 1 and below[turns[0]] == below[turns[1]]  # the last one made may still be in use
+        here = turns[1] if several else turns[0]
+    return here
 
 
 def _last_shared(candidate: Candidate, below: Mapping[int, int], count: int) -> int | None:

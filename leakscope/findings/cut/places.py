@@ -8,7 +8,7 @@ import numpy as np
 
 from leakscope.findings.grouping.candidate import Candidate
 from leakscope.findings.grouping.groups import HOOKS, holds_itself
-from leakscope.findings.naming.trace import generic, group_name
+from leakscope.findings.naming.trace import group_name
 from leakscope.graph.model import ObjectKind, ReferenceKind
 from leakscope.graph.paths import ShortestPaths, paths_from, paths_from_roots
 
@@ -34,23 +34,23 @@ def on_path(candidate: Candidate) -> list[tuple[int, ...]]:
 
 
 def of_each_owner(candidate: Candidate, position: int) -> tuple[int, ...]:
-    """The attribute that holds a container which gains, in every object like its owner.
+    """The attribute that holds a container which gains, in every object like its owner; the items of a list or dict
+    that has several such containers and gains none.
 
     Where a cut at `position` of the path takes all those owners away: `model[i].seen`, not `model`.
     """
     place, graph = candidate.gaining - 1, candidate.graph
-    if (
-        not position < place < candidate.tensor_at
-        or candidate.group.roots > 1
-        or graph.reference(candidate.group.path[place]).kind != ReferenceKind.ATTRIBUTE
-    ):
+    if not position < place < candidate.tensor_at or candidate.group.roots > 1:
+        return ()
+    kind = graph.reference(candidate.group.path[place]).kind
+    if kind != ReferenceKind.ATTRIBUTE and (kind != ReferenceKind.ITEM or candidate.above_gains):
         return ()
     upto, paths = candidate.group.path[: place + 1], paths_from_roots(graph)
-    names = [generic(graph.reference(r).name) for r in upto]
+    names = [group_name(graph.reference(r).name) for r in upto]
     each = {upto[-1]: None}
     for storage in candidate.group.storages[-_MAX_INSTANCES:]:
         path = paths.path_to(graph, storage)[: place + 1]
-        if path[-1] not in each and [generic(graph.reference(r).name) for r in path] == names:
+        if path and path[-1] not in each and [group_name(graph.reference(r).name) for r in path] == names:
             each[path[-1]] = None
     return tuple(each)
 

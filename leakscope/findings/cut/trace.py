@@ -21,7 +21,9 @@ def trace_of(candidate: Candidate, cut: Cut | None, frees: dict[int, int]) -> tu
 def _from_root(candidate: Candidate, cut: Cut | None, frees: dict[int, int]) -> tuple[Hop, ...]:
     group = candidate.group
     instances = cut.references[0].indexes if cut else ()
-    leaked_from = next((k + 1 for k, r in enumerate(group.path) if r in instances), candidate.tensor_at)
+    # without a cut, the container that was seen to gain it leaks, whatever else holds it too
+    uncut = candidate.tensor_at if candidate.gaining < 0 else min(candidate.gaining, candidate.tensor_at)
+    leaked_from = next((k + 1 for k, r in enumerate(group.path) if r in instances), uncut)
     if cut is None:
         kept = HopReason.MORE_HOLDERS
     elif cut.also:
@@ -30,6 +32,14 @@ def _from_root(candidate: Candidate, cut: Cut | None, frees: dict[int, int]) -> 
         kept = HopReason.ONLY_CUT
     reasons = (HopReason.ABOVE_CUT, kept)
     return hops(candidate.graph, group.start, group.path, leaked_from, frees, reasons, candidate.names)
+
+
+def path_over(holder: Candidate, reference: int) -> tuple[Hop, ...]:
+    """The path from a root over one reference to cut, which is not the trace's; what lies below it is leaked."""
+    group = holder.group
+    leaked_from = group.path.index(reference) + 1
+    reasons = (HopReason.ABOVE_CUT, HopReason.ONLY_CUTS)
+    return hops(holder.graph, group.start, group.path, leaked_from, {}, reasons, holder.names)
 
 
 def _from_cycle(candidate: Candidate, frees: dict[int, int]) -> tuple[Hop, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -11,7 +11,16 @@ from leakscope.findings.facts import Bounded, FollowsInput, TooLarge
 from leakscope.findings.grouping.groups import Group
 from leakscope.findings.grouping.growth import Series
 from leakscope.findings.naming.expressions import as_expression, line_of
-from leakscope.findings.naming.trace import OF_TENSORS, own_name, passes_through, written
+from leakscope.findings.naming.trace import (
+    ANY_KEY,
+    OF_TENSORS,
+    is_literal_key,
+    numberless,
+    own_name,
+    part_of,
+    passes_through,
+    written,
+)
 from leakscope.graph.model import HeapGraph, Object, ObjectKind, Reference
 from leakscope.graph.paths import paths_from_roots
 
@@ -34,8 +43,8 @@ class Candidate:
     """Step of each look to the group's storages in that look's graph."""
     roots: tuple[int, ...] = ()
     """On how many roots of the same name the storages hang, at each look that saw any."""
-    made_at: tuple[str, ...] = ()
-    """Where its storages were made, one for each whose maker was seen at any look."""
+    made_at: Mapping[str, int] = field(default_factory=dict)
+    """Bytes by the line that made its storages, of those whose maker was seen at any look."""
     confirmed: bool = False
     """It had grown on, as fast, when the main code had returned."""
     ended: bool = False
@@ -46,6 +55,12 @@ class Candidate:
     """Its tensors were as many at each look, and larger where what the model was given was larger."""
     gaining: int = -1
     """Position on the way of the last container that has gained items; -1 where none was seen to."""
+    look: int = -1
+    """The rising number of that look, among those judged; -1 where it is none of them."""
+    collected: int = 0
+    """Of what seemed alive, as native code may hold it: the full collections that freed it, when it was tried."""
+    above_gains: bool = False
+    """A container above that one has gained items, too."""
     bound: Bounded | None = None
     """What the bounded container that gains it would hold when full; None where there is none."""
     too_large: TooLarge | None = None
@@ -69,10 +84,32 @@ class Candidate:
 
     @cached_property
     def names(self) -> Mapping[int, str]:
-        """References on the way that are not told by their generic names: `[1]` of its kind, `.client{i}` for many."""
-        many = self.group.many
+        """References on the way that are not told by their generic names: `[1]` of its kind, `.client{i}` for many,
+        `[...]` for the items of a dict whose keys are data. On cycles those whose number is data: `.tracer_{i}`.
+        """
+        if self.group.freed:
+            return dict(self._numbered())
+        many, path = self.group.many, self.group.path
+        data = {r: ANY_KEY for r in path if is_literal_key(self.graph.reference(r).name) and self._is_data(r)}
         own = {reference: own_name(self.graph, self.graph.reference(reference)) for reference in self.one_of_its_kind}
-        return own | ({self.group.path[many.place]: many.name} if many else {})
+        return data | own | ({path[many.place]: many.name} if many else {})
+
+    def _numbered(self) -> Iterator[tuple[int, str]]:
+        """The references of the group's cycles whose key is without their number, as they are without it."""
+        keyed = frozenset(part.partition(" ")[0] for part in self.group.key)
+        for reference in (r for cycle in self.group.cycles for r in cycle):
+            name = written(self.graph, self.graph.reference(reference))
+            without = numberless(name)
+            if without != name and name.partition(" ")[0] not in keyed and without.partition(" ")[0] in keyed:
+                yield reference, without
+
+    def _is_data(self, reference: int) -> bool:
+        """Whether the group is all that a dict has, under whatever keys."""
+        part, masked = (part_of(self.graph, reference, keys=keys) for keys in (True, False))
+        return part not in self.group.key and masked in self.group.key and self.tensor_at > self._place(reference) + 1
+
+    def _place(self, reference: int) -> int:
+        return self.group.path.index(reference)
 
     @cached_property
     def one_of_its_kind(self) -> frozenset[int]:

@@ -2,23 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from statistics import median
 
+import numpy as np
+
 from leakscope.findings.counters import counted_rate, rose_each_step
 from leakscope.findings.grouping.bounds import WENT_ON, bound_on, follows_input, gaining, too_large, went_on
 from leakscope.findings.grouping.candidate import Candidate
-from leakscope.findings.grouping.groups import Group, group_storages
+from leakscope.findings.grouping.groups import Group, Key
 from leakscope.findings.grouping.growth import MIN_LOOKS, Series
-from leakscope.findings.grouping.names import Key, as_one
 from leakscope.findings.grouping.over_looks import GroupsOverLooks, by_program, groups_over
+from leakscope.graph.model import IMMORTAL, HeapGraph
 from leakscope.record.kinds import Occasion
 from leakscope.record.model import Collection, Look, Rank
 
 _RESTED = 3
 """Steps after the last judged look over which what has not grown at all is taken to have come to rest; chosen."""
+_OLDEST = 2
+"""CPython's oldest generation, whose collection is a full one."""
+_COLLECTED = 0.9
+"""Share of the bytes that a collection frees of what it collects; the rest may be in use, or of something else.
+Heuristic: half would take what only shares its storages with garbage for garbage.
+"""
 _AS_FAST = 0.5
 """Share of its rate at which something has grown on. At 0.25 a cache that fills ever more slowly has, at 0.8 a list
 whose items are smaller in the last batches of an epoch has not.
@@ -49,15 +58,17 @@ def _candidate(
     """One group as a candidate; None where it does not grow."""
     at, line = groups.at[key], groups.lines[key]
     (ended, at_the_end), last = end, groups.steps[-1]
-    look, group = at[_telling_look(at)]
+    at, collected = _as_collected(rank, line, at)
+    telling = _telling_look(at)
+    look, group = at[telling]
     began_late = by_program(group) and not line.grows
     longer = _to_the_end(rank, line, ended, at_the_end.get(key, 0)) if began_late else None
     rate, recreated = _rate(rank, longer or line, group, groups.garbage)
     if look.occasion == Occasion.BLOCK:  # one look after a block of code: whatever it left unreachable is its own
         rate = float(group.bytes) if group.freed else 0.0
     elif longer is None and by_program(group):
-        telling = _would_have_grown(line, group, ended - last)
-        if not line.grows or (telling and at_the_end.get(key) == line.bytes[-1]):
+        missed = _would_have_grown(line, group, ended - last)
+        if not line.grows or (missed and at_the_end.get(key) == line.bytes[-1]):
             return None
     if rate <= 0:
         return None
@@ -79,17 +90,75 @@ def _candidate(
         recreated,
         storages_at={there.step: other.storages for there, other in at.values()},
         roots=tuple(at[there][1].roots for there in sorted(at)),
-        made_at=tuple(
-            there.heap.made_at[s] for there, other in at.values() for s in other.storages if s in there.heap.made_at
-        ),
+        made_at=made_at((there.heap, other.storages) for there, other in at.values()),
         confirmed=confirmed,
         stopped=live and _has_stopped(rank, line, rate) and _is_counted(look, group),
         ended=doubtful and (not went_on(rank, line, rate, growing, rested) or _by_chance(rank, line, rate, at)),
         follows=follows_input(rank, line, [len(other.storages) for _, other in at.values()]) if live else None,
         gaining=places[-1] if places else -1,
+        look=telling,
+        collected=collected,
+        above_gains=len(places) > 1,
         bound=bound_on(at, places),
     )
     return replace(candidate, too_large=too_large(candidate, rank))
+
+
+def _as_collected(
+    rank: Rank, line: Series, at: Mapping[int, tuple[Look, Group]]
+) -> tuple[Mapping[int, tuple[Look, Group]], int]:
+    """(The group at each look, as collecting has shown it to be; full collections that freed what seemed alive).
+
+    What is worked out from counts of references is a prediction: a collection that was seen to free the storages, or
+    to leave them, decides.
+    """
+    last = max(at)
+    look, group = at[last]
+    diff, freed = rank.gc_diff, group.freed
+    collected = 0
+    if diff is not None and diff.after == look.occasion and look.step == _last_step(rank, diff.after):
+        went = np.isin(np.asarray(group.storages), np.asarray(diff.freed_storages))
+        share = int(look.heap.bytes[np.asarray(group.storages)[went]].sum()) / max(group.bytes, 1)
+        if freed > 0 and share <= 1 - _COLLECTED:
+            freed = IMMORTAL
+        elif freed == IMMORTAL and share >= _COLLECTED:
+            freed = max(diff.collections, 1)
+        elif freed == 0 and share >= _COLLECTED:
+            collected = max(diff.collections, 1)
+    elif freed > 0 and _outlived(rank, line, freed):
+        freed = IMMORTAL
+    if freed == group.freed:
+        return at, collected
+    return {step: (there, replace(seen, freed=freed)) for step, (there, seen) in at.items()}, collected
+
+
+def _last_step(rank: Rank, occasion: Occasion) -> int:
+    return max((look.step for look in rank.looks if look.occasion == occasion), default=-1)
+
+
+def _outlived(rank: Rank, line: Series, collections: int) -> bool:
+    """Whether as many full collections of the program's own as free such garbage came between two looks, freed far less
+    than there was of it, and all of it was still there.
+    """
+    looks = zip(line.steps, line.bytes, strict=True)
+    for (before, had), (after, held) in pairwise(looks):
+        between = [c for _, c in _collections(rank, before, after)]
+        full = sum(c.generation == _OLDEST for c in between)
+        freed = [c.freed_bytes for c in between if c.freed_bytes is not None]
+        known = len(freed) == len(between)
+        if had and held >= had and full >= collections and known and sum(freed) <= (1 - _COLLECTED) * had:
+            return True
+    return False
+
+
+def made_at(seen: Iterable[tuple[HeapGraph, Sequence[int]]]) -> dict[str, int]:
+    """Bytes of storages by the line that made them, of those whose maker was seen."""
+    made: dict[str, int] = defaultdict(int)
+    for graph, storages in seen:
+        for storage in storages:
+            if storage in graph.made_at:
+                made[graph.made_at[storage]] += int(graph.bytes[storage])
+    return dict(made)
 
 
 def _by_chance(rank: Rank, line: Series, rate: float, at: Mapping[int, tuple[Look, Group]]) -> bool:
@@ -143,8 +212,7 @@ def _at_the_end(rank: Rank, groups: GroupsOverLooks) -> tuple[int, dict[Key, int
     end = next((look for look in rank.looks if look.occasion == Occasion.END), None)
     if end is None or not groups.steps or end.step < groups.steps[-1] + _RESTED:
         return 0, {}
-    then = as_one(group_storages(end.heap), end.heap, groups.names)
-    return end.step, {group.key: group.bytes for group in then if by_program(group)}
+    return end.step, {group.key: group.bytes for group in groups.of(end.heap) if by_program(group)}
 
 
 def _is_counted(look: Look, group: Group) -> bool:
@@ -174,7 +242,7 @@ def _rate(rank: Rank, line: Series, group: Group, garbage: Mapping[int, int]) ->
     for (before, had), (after, held) in pairwise(looks):
         share = held / garbage[after] if garbage[after] else 0.0
         freed = sum(c.freed_bytes or 0 for _, c in _collections(rank, before, after))
-        full = [step for step, c in _collections(rank, before, after) if c.generation == 2]  # noqa: PLR2004 - CPython's oldest
+        full = [step for step, c in _collections(rank, before, after) if c.generation == _OLDEST]
         if held == had and freed and not full:
             continue  # old, and what went was not it; or as much came as went
         come = max(held - had + share * freed, 0.0) / (after - before) if full or held != had else 0.0

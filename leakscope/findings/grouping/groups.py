@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from leakscope.findings.naming.trace import generic, group_name, key_of, passes_through
+from leakscope.findings.naming.trace import generic, key_of, literal_name, passes_through, without_ids, without_key
 from leakscope.graph.cycles import Cycles, find_cycles, smallest_cycle
 from leakscope.graph.model import IMMORTAL, KINDS, REFERENCE_KINDS, HeapGraph, ObjectKind, ReferenceKind
 from leakscope.graph.once import once
@@ -27,6 +28,8 @@ _HANDLES = (
 )
 """Where a person would take hold of a cycle: the kinds that the user's code names, best first."""
 
+CYCLES = ("cycle", "immortal")
+"""First part of the key of garbage: what gc frees, and what it never does."""
 HOOKS = "hooks"
 """Last part of the key of what is held by the hooks of a tensor, not by its holder."""
 
@@ -66,18 +69,65 @@ class Group:
     """Where the holder is gained by under ever new names."""
 
 
+Key = tuple[str, ...]
+Mask = Callable[[Key], Key]
+"""Makes one key of those that only data tells apart."""
+
+
+@dataclass(frozen=True)
+class _Keyed:
+    """The live storages of a graph by the key of what holds them, and what their groups are made of."""
+
+    members: Mapping[Key, Sequence[int]]
+    through: Sequence[bool]
+    origins: Sequence[int]
+
+
 @once
 def group_storages(graph: HeapGraph) -> list[Group]:
-    """Every storage of the graph in exactly one group, in the order of their indexes."""
-    return _live(graph) + _garbage(graph)
+    """Every storage of the graph in exactly one group, in the order of their indexes.
+
+    Where one graph is all there is, no key of a dict is known to be more than data: items of one dict are one group.
+    """
+    return group_by(graph, lambda key: tuple(map(without_key, key)))
 
 
-def _live(graph: HeapGraph) -> list[Group]:
+def group_by(graph: HeapGraph, mask: Mask) -> list[Group]:
+    """The same, with the groups of live storages whose keys `mask` makes one as one."""
+    return _live(graph, mask) + _garbage(graph)
+
+
+def live_keys(graph: HeapGraph) -> frozenset[Key]:
+    """Keys of the groups of live storages, with each string by which a dict has something."""
+    return frozenset(_keyed(graph).members)
+
+
+def _live(graph: HeapGraph, mask: Mask) -> list[Group]:
+    paths, keyed = paths_from_roots(graph), _keyed(graph)
+    members: dict[Key, list[int]] = {}
+    for key, storages in keyed.members.items():
+        members.setdefault(mask(key), []).extend(storages)
+    groups = []
+    for key, storages in members.items():
+        storages.sort()
+        # What hangs behind a graph and what does not may share a holder: the heavier kind tells the story.
+        behind = [s for s in storages if keyed.through[s]]
+        heavier = behind if 2 * _bytes(graph, behind) > _bytes(graph, storages) else storages
+        typical = _typical(graph, heavier)
+        down = tuple(paths.path_to(graph, typical))
+        roots = len({keyed.origins[s] for s in storages})
+        size = _bytes(graph, storages)
+        groups.append(Group(key, keyed.origins[typical], down, tuple(storages), size, 0, roots=roots))
+    return groups
+
+
+@once
+def _keyed(graph: HeapGraph) -> _Keyed:
     paths = paths_from_roots(graph)
     entries, through, hooked, origins = _entries(graph, paths)
-    keys: dict[int, tuple[str, ...]] = {}
-    shared: dict[tuple[object, ...], tuple[str, ...]] = {}
-    members: dict[tuple[str, ...], list[int]] = {}
+    keys: dict[int, Key] = {}
+    shared: dict[tuple[object, ...], Key] = {}
+    members: dict[Key, list[int]] = {}
     for storage in graph.storages.tolist():
         if graph.freed[storage] == 0 and np.isfinite(paths.cost[storage]):
             entry = entries[storage] if entries[storage] >= 0 else storage
@@ -90,23 +140,14 @@ def _live(graph: HeapGraph) -> list[Group]:
             # what a tensor's hooks hold grows by itself, though the tensor is as it was
             key = (*keys[entry], HOOKS) if hooked[storage] else keys[entry]
             members.setdefault(key, []).append(storage)
-    groups = []
-    for key, storages in members.items():
-        # What hangs behind a graph and what does not may share a holder: the heavier kind tells the story.
-        behind = [s for s in storages if through[s]]
-        heavier = behind if 2 * _bytes(graph, behind) > _bytes(graph, storages) else storages
-        typical = _typical(graph, heavier)
-        down = tuple(paths.path_to(graph, typical))
-        roots = len({origins[s] for s in storages})
-        groups.append(Group(key, origins[typical], down, tuple(storages), _bytes(graph, storages), 0, roots=roots))
-    return groups
+    return _Keyed(members, through, origins)
 
 
 def _alike(graph: HeapGraph, reference: int, held: int) -> tuple[object, ...]:
     """All that a key takes from the last reference of a path and what it holds: the items of one container share
     theirs.
     """
-    name = group_name(graph.strings[graph.reference_name[reference]])
+    name = literal_name(graph.strings[graph.reference_name[reference]])
     return int(graph.reference_kind[reference]), name, int(graph.kind[held]), int(graph.name[held])
 
 
@@ -145,15 +186,16 @@ def _entries(graph: HeapGraph, paths: ShortestPaths) -> tuple[list[int], list[bo
     return entries, through, hooked, origins
 
 
-def _typical(graph: HeapGraph, storages: list[int]) -> int:
+def _typical(graph: HeapGraph, storages: Sequence[int]) -> int:
     """The largest storage, of several one whose making is known, the latest: the one whose trace tells most."""
     return max(storages, key=lambda s: (int(graph.bytes[s]), s in graph.made_at, s))
 
 
-def _bytes(graph: HeapGraph, storages: list[int]) -> int:
-    return int(graph.bytes[storages].sum())
+def _bytes(graph: HeapGraph, storages: Sequence[int]) -> int:
+    return int(graph.bytes[np.asarray(storages, dtype=np.int64)].sum())
 
 
+@once
 def _garbage(graph: HeapGraph) -> list[Group]:
     dead = graph.storages[graph.freed[graph.storages] != 0]
     if len(dead) == 0:
@@ -170,7 +212,7 @@ def _garbage(graph: HeapGraph) -> list[Group]:
     for component, storages in instances.items():
         cycle = _cycle(graph, cycles, members[component])
         immortal = any(graph.freed[s] == IMMORTAL for s in storages)
-        key = ("immortal" if immortal else "cycle", *_cycle_key(graph, cycle))
+        key = (CYCLES[immortal], *_cycle_key(graph, cycle))
         collected.setdefault(key, []).append((cycle, storages))
     return [_garbage_group(graph, paths, key, alike) for key, alike in collected.items()]
 
@@ -220,7 +262,7 @@ def _cycle_key(graph: HeapGraph, cycle: tuple[int, ...]) -> tuple[str, ...]:
         # Which C++ reference hides the cycle tells cycles through nameless containers apart.
         parts += sorted(
             {
-                generic(graph.reference(r).name)
+                without_ids(generic(graph.reference(r).name))
                 for r in cycle
                 if graph.reference(r).kind in (ReferenceKind.HOOK, ReferenceKind.SAVED)
             }
@@ -231,9 +273,9 @@ def _cycle_key(graph: HeapGraph, cycle: tuple[int, ...]) -> tuple[str, ...]:
         name = (
             "tensor"
             if held.kind in (ObjectKind.TENSOR, ObjectKind.PARAMETER, ObjectKind.GRAD_NODE) and plain
-            else f"{held.kind}:{held.name}"
+            else f"{held.kind}:{without_ids(held.name)}"
         )
-        step = f"{generic(r.name)} {name}"
+        step = f"{without_ids(generic(r.name))} {name}"
         if step not in parts:
             parts.append(step)
     return tuple(sorted(parts))  # wherever on the cycle the walk began
@@ -255,3 +297,30 @@ def _garbage_group(
         freed=IMMORTAL if IMMORTAL in freed else max(freed),
         cycles=tuple(c for c, _ in [(cycle, last), *instances[:-1]]),
     )
+
+
+def together(same: Sequence[Group], graph: HeapGraph, key: Key, told: Group | None = None) -> Group:
+    """Groups of one look as one of this key, with the path of `told`: of the most telling, where none is given."""
+    if len(same) == 1:
+        return replace(same[0], key=key)
+    told = told or most_telling(same, graph)
+    in_order = [told, *(group for group in same if group is not told)]
+    freed = [group.freed for group in same]
+    return replace(
+        told,
+        key=key,
+        storages=tuple(storage for group in same for storage in group.storages),
+        bytes=sum(group.bytes for group in same),
+        freed=IMMORTAL if IMMORTAL in freed else max(freed),
+        cycles=tuple(cycle for group in in_order for cycle in group.cycles),
+        roots=len({group.start for group in same}) if all(g.roots <= 1 for g in same) else max(g.roots for g in same),
+    )
+
+
+def most_telling(groups: Sequence[Group], graph: HeapGraph) -> Group:
+    """The group whose path leads to the largest storage, of several the latest."""
+    return max(groups, key=lambda group: (int(graph.bytes[_end(group, graph)]), _end(group, graph)))
+
+
+def _end(group: Group, graph: HeapGraph) -> int:
+    return int(graph.held[group.path[-1]]) if group.path else group.start

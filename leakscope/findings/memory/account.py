@@ -8,8 +8,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from leakscope.findings.grouping.candidate import Candidate
-from leakscope.findings.grouping.groups import Group
-from leakscope.findings.grouping.names import Key
+from leakscope.findings.grouping.groups import Group, Key
 from leakscope.findings.grouping.over_looks import GroupsOverLooks
 from leakscope.findings.ledger import LedgerInterval, Line, LineKind, RestedKind, merged_lines
 from leakscope.findings.memory.balance import Balance, bytes_a_node, storage_bytes

@@ -112,6 +112,8 @@ def _by_site(row: DeviceBlocks, chosen: np.ndarray[Any, np.dtype[np.bool_]]) -> 
 class NativeBlocksFacts(Facts):
     """The allocator's blocks without a storage that grow at every look."""
 
+    SUMMED = ("per_step",)
+
     per_step: float
     """Bytes a step."""
     made_at: tuple[str, ...]

@@ -10,8 +10,8 @@ from leakscope.findings.counters import counted_rate
 from leakscope.findings.facts import Facts
 from leakscope.findings.grouping.bounds import went_on
 from leakscope.findings.grouping.candidate import Candidate
+from leakscope.findings.grouping.groups import Key
 from leakscope.findings.grouping.growth import MIN_LOOKS, Series, series
-from leakscope.findings.grouping.names import Key
 from leakscope.findings.grouping.over_looks import GroupsOverLooks
 from leakscope.findings.kinds import FreedBy, RuleName, Severity
 from leakscope.findings.model import Finding, Sighting

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -40,10 +41,15 @@ CACHED_SHAPES = 1024
 otherwise (oneDNN, src/common/primitive_cache.cpp; ideep, include/ideep/lru_cache.hpp).
 """
 
+_CLASSES = 3
+"""Classes that are named beside memory without a holder; more would be a listing."""
+
 
 @dataclass(frozen=True)
 class UnattributedFacts(Facts):
     """Counted memory that runs away from what storages explain."""
+
+    SUMMED = ("per_step", "grown")
 
     per_step: float
     """Bytes a step."""
@@ -57,6 +63,10 @@ class UnattributedFacts(Facts):
     """Shapes that the model was given so far; 0 where that was not recorded."""
     full_at_step: int = 0
     """The step by which the caches of oneDNN and ideep are full at that pace; 0 where that is not known."""
+    came_too: tuple[tuple[str, int], ...] = ()
+    """(class, how many a step) of the objects that were more at each look, the most first: what holds the memory in C++
+    may hang on them.
+    """
 
 
 def gap_findings(
@@ -85,7 +95,9 @@ def gap_findings(
     full = rank.steps[-1].number + math.ceil(max(CACHED_SHAPES - seen, 0) / new) if shapes and new else 0
     finding = Finding(
         rule=RuleName.NATIVE_HOLD,
-        facts=UnattributedFacts(rate, grown, line.steady, shapes, on_host, seen, full),
+        facts=UnattributedFacts(
+            rate, grown, line.steady, shapes, on_host, seen, full, _came_too([look for look, _ in told])
+        ),
         fingerprint=GAP,
         # what compiles, or first uses a library, rises once
         severity=Severity.LEAK if steady and not shapes and went_on(rank, line, line.per_step) else Severity.NOTE,
@@ -99,6 +111,20 @@ def gap_findings(
         ),
     )
     return [finding]
+
+
+def _came_too(looks: Sequence[Look]) -> tuple[tuple[str, int], ...]:
+    """Classes, but for Python's own, of which there were more at each look, by at least one a step."""
+    steps = max(looks[-1].step - looks[0].step, 1)
+    own = (name for name in looks[-1].types if "." in name and name.partition(".")[0] not in sys.stdlib_module_names)
+    counts = {name: [look.types.get(name, 0) for look in looks] for name in own}
+    rates = {
+        name: round((seen[-1] - seen[0]) / steps)
+        for name, seen in counts.items()
+        if all(before < after for before, after in pairwise(seen))
+    }
+    most = sorted((name for name, rate in rates.items() if rate), key=lambda name: (-rates[name], name))
+    return tuple((name, rates[name]) for name in most[:_CLASSES])
 
 
 def _by_counters(rank: Rank, warmup: int, known: Series) -> float:

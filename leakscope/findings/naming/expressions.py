@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
-from leakscope.findings.naming.trace import NO_NAMES, generic, written
+from leakscope.findings.naming.trace import NO_NAMES, generic, without_ids, written
 from leakscope.graph.model import HeapGraph, Object, ObjectKind, Reference, ReferenceKind
 from leakscope.graph.ownership import is_users
 
@@ -153,11 +153,11 @@ def as_part_of_holder(graph: HeapGraph, reference: int, names: Mapping[int, str]
     if is_lru_cache(holder) and r.kind == ReferenceKind.ITEM:
         return f"the cache of {holder.name}()"
     if is_hook(graph, r):
-        return f"the hook {callable_of(graph, r.held).name}()"
+        return f"the hook {without_ids(callable_of(graph, r.held).name)}()"
     within, _, own = holder.name.rpartition(".<locals>.")
     if r.held == r.holder and within and r.name == f"closure {own}":
-        return f"{r.name} over itself in {within}()"
-    owner = (
+        return without_ids(f"{r.name} over itself in {within}()")
+    owner = without_ids(
         f"{holder.name}()"
         if holder.kind in (ObjectKind.FUNCTION, ObjectKind.FRAME, ObjectKind.GENERATOR)
         else holder.label
@@ -207,9 +207,9 @@ def callable_of(graph: HeapGraph, index: int) -> Object:
     return graph.object(inside)
 
 
-def written_apart(graph: HeapGraph, references: Sequence[int]) -> list[str]:
+def written_apart(graph: HeapGraph, references: Sequence[int], names: Mapping[int, str] = NO_NAMES) -> list[str]:
     """Several references, each with its holder, and with what has that where two would read the same."""
-    written = [as_part_of_holder(graph, reference) for reference in references]
+    written = [as_part_of_holder(graph, reference, names) for reference in references]
     alike = {text for text in written if written.count(text) > 1}
     return [
         f"{text}{_owner_of_dict(graph, reference)}" if text in alike else text

@@ -52,7 +52,7 @@ def own_name(graph: HeapGraph, reference: Reference) -> str:
 
 def written(graph: HeapGraph, reference: Reference) -> str:
     """Its own name without what changes from step to step."""
-    return generic(own_name(graph, reference))
+    return without_ids(generic(own_name(graph, reference)))
 
 
 def any_item(text: str) -> str:
@@ -63,7 +63,41 @@ def any_item(text: str) -> str:
 @lru_cache(1 << 12)
 def group_name(name: str) -> str:
     """Even more generic, to collect the items of one container: any key is `[...]`."""
-    return "[...]" if name.startswith("[") else re.sub(r"key .*", "key ...", generic(name))
+    return ANY_KEY if name.startswith("[") else without_ids(re.sub(r"key .*", "key ...", generic(name)))
+
+
+_ID = re.compile(
+    r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}"  # a UUID
+    r"|0x[0-9a-fA-F]+"
+    r"|(?<![0-9a-zA-Z])(?=[0-9]*[a-f])(?=[a-f]*[0-9])[0-9a-f]{8,}(?![0-9a-zA-Z])"  # a hash
+    r"|\d{7,}"
+)
+"""What is a name's only in one run or one step: an address, a hash, a time. Seven digits, because sizes, years and
+counters have fewer (`fc2048`), and because `id()` and time stamps have more.
+"""
+ANY_NUMBER = "{i}"
+"""What stands for a number that is masked, as in the f-string that makes such names."""
+
+
+@lru_cache(1 << 12)
+def without_ids(name: str) -> str:
+    """A name without addresses, hashes and long numbers: `__tracer_{i}` of `__tracer_140234981277328`."""
+    return _ID.sub(ANY_NUMBER, name)
+
+
+@lru_cache(1 << 14)
+def numberless(name: str) -> str:
+    """`.client{i}` of `.client12`."""
+    return re.sub(r"\d+", ANY_NUMBER, name)
+
+
+ANY_KEY = "[...]"
+"""An item of a dict whose key is data."""
+
+
+def is_literal_key(name: str) -> bool:
+    """Whether a reference is an item whose key is a string, as a program writes it: `['train']`."""
+    return name.startswith(("['", '["'))
 
 
 def passes_through(graph: HeapGraph, reference: int) -> bool:
@@ -80,29 +114,47 @@ def key_of(graph: HeapGraph, start: int, path: Sequence[int], names: bool = Fals
     """What holds a storage, up to the last container on the path: the same for every item of one container.
 
     Where no container holds it, up to the first tensor. Runs that repeat themselves (a linked list, a chain of
-    graphs) count once.
+    graphs) count once. A string by which a dict has something stays, `['train']`: `grouping/names` masks those that
+    turn out to be data. Below a position it is masked here, as every item of a list has the same ones.
     """
     kinds = [graph.object(int(graph.holder[reference])).kind for reference in path]
     tensors = (k for k, kind in enumerate(kinds) if kind in _TENSORS and not passes_through(graph, path[k]))
     before = next(tensors, len(kinds))
     items = [k for k in range(before) if kinds[k] == ObjectKind.CONTAINER]
     parts = [_kind_and_name(graph, start) + _native_type(graph, start) + _given_apart(graph, start)]
+    of_one = True
     for reference in path[: items[-1] + 1 if items else before]:
-        part = part_of(graph, reference, names)
+        name = graph.reference(reference).name
+        of_one = of_one and (not name.startswith("[") or is_literal_key(name))
+        part = part_of(graph, reference, names, of_one)
         if part not in parts[-_REPEATED:]:
             parts.append(part)
     return tuple(parts)
 
 
-def part_of(graph: HeapGraph, reference: int, names: bool = False) -> str:
-    """What a key says of one reference: its name, the more generic one without `names`, and what it holds."""
+def part_of(graph: HeapGraph, reference: int, names: bool = False, keys: bool = True) -> str:
+    """What a key says of one reference: its name, the more generic one without `names`, and what it holds.
+
+    With `keys`, a string by which a dict has that is part of the name.
+    """
     r = graph.reference(reference)
-    return f"{generic(r.name) if names else group_name(r.name)} {_kind_and_name(graph, r.held)}"
+    name = generic(r.name) if names else literal_name(r.name) if keys else group_name(r.name)
+    return f"{name} {_kind_and_name(graph, r.held)}"
+
+
+def literal_name(name: str) -> str:
+    """As `group_name`, but a key that is a string stays."""
+    return without_ids(name) if is_literal_key(name) else group_name(name)
+
+
+def without_key(part: str) -> str:
+    """A part of a key without the string by which a dict has it: `[...] list` of `['train'] list`."""
+    return re.sub(r"^\[.*\](?= )", ANY_KEY, part) if is_literal_key(part) else part
 
 
 def _kind_and_name(graph: HeapGraph, index: int) -> str:
     obj = graph.object(index)
-    return "tensor" if obj.kind in _TENSORS else f"{obj.kind}:{obj.name}"
+    return "tensor" if obj.kind in _TENSORS else f"{obj.kind}:{without_ids(obj.name)}"
 
 
 def _native_type(graph: HeapGraph, start: int) -> str:

@@ -32,6 +32,8 @@ class KeptToo:
 class LibraryFacts(Facts):
     """What one known holder of a library keeps."""
 
+    SUMMED = ("bytes", "storages")
+
     holder: str
     """As its user would write it: `PipelineStage.fwd_cache`."""
     bytes: int

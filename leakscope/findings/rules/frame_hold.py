@@ -45,6 +45,8 @@ _KEEPERS = {
 class FrameFacts(Facts):
     """Locals of a function that are kept."""
 
+    SUMMED = ("alike",)
+
     keeper: Keeper
     label: str
     alike: int
@@ -64,6 +66,8 @@ class CallsFacts(Facts):
     """More calls of one function run at each look: threads that wait and do not end, or a recursion that goes
     deeper.
     """
+
+    SUMMED = ("calls",)
 
     calls: int
     function: str

@@ -35,6 +35,8 @@ class Collects(StrEnum):
 class ObjectFacts(Facts):
     """Something alive that gains objects that are no tensors."""
 
+    SUMMED = ("items", "items_per_step")
+
     item: str
     """What most of the newest are: `str`, `dict of str and float`."""
     items: int

@@ -34,6 +34,8 @@ class HeldBy(StrEnum):
 class BufferFacts(Facts):
     """Buffers that are kept past their step."""
 
+    SUMMED = ("buffers",)
+
     held_by: HeldBy
     buffers: CommBuffers
     waited: bool

@@ -24,6 +24,8 @@ class KeptOfGraph(StrEnum):
 class GraphFacts(Facts):
     """A tensor that keeps the graph that made it."""
 
+    SUMMED = ("nodes", "nodes_per_step")
+
     holder: str
     of_gradient: bool
     """The graph hangs on the tensor's `.grad`, as after `backward(create_graph=True)`."""

@@ -10,12 +10,13 @@ from leakscope.findings.grouping.candidate import Candidate
 from leakscope.findings.kinds import RuleName
 from leakscope.findings.naming.expressions import is_lru_cache
 from leakscope.findings.rules.rule import OwnRule, ToCut
-from leakscope.graph.model import Object, ObjectKind
+from leakscope.graph.model import Object, ObjectKind, RootKind
 from leakscope.graph.ownership import is_users
 
 _OF_OPTIMIZER = (".state", ".param_groups")
 _WEAK_KEYS = ("WeakKeyDictionary", "WeakIdKeyDictionary")
 _DEFAULTS = (".__defaults__", ".__kwdefaults__")
+_CALLBACKS = (ObjectKind.METHOD, ObjectKind.FUNCTION)
 _OWNERS = (ObjectKind.NN_MODULE, ObjectKind.OPTIMIZER, ObjectKind.PARAMETER)
 
 
@@ -28,6 +29,8 @@ class GrowsIn(StrEnum):
     """Nothing is added: the tensors themselves are larger at each look."""
     CACHE = "cache"
     """The results of a function under `lru_cache`."""
+    CALLBACK = "callback"
+    """Functions and methods that native code keeps: exit handlers, signal handlers, callbacks of a C library."""
     FINALIZER = "finalizer"
     WEAK_KEYS = "weak keys"
     OPTIMIZER = "optimizer"
@@ -47,7 +50,9 @@ class GrowthFacts(Facts):
 
     grows_in: GrowsIn
     holder: str = ""
-    """Label of the optimizer, name of the cached function, or what gains attributes as the user would write it."""
+    """Label of the optimizer or callback, name of the cached function, or what gains attributes as the user would
+    write it.
+    """
     tensors: int = 0
     """How many tensors there were at every look, where none were added."""
     pauses: bool = False
@@ -148,6 +153,9 @@ def _facts(candidate: Candidate, cut: ToCut) -> GrowthFacts:
         return GrowthFacts(GrowsIn.OPTIMIZER_HISTORY, optimizer.label, tensors, pauses, is_bounded=True)
     if tensors:
         return GrowthFacts(GrowsIn.SAME_TENSORS, "", tensors, pauses)
+    start = candidate.objects[0]
+    if start.root == RootKind.NATIVE and start.kind in _CALLBACKS:
+        return GrowthFacts(GrowsIn.CALLBACK, start.label, pauses=pauses)
     cache = _cache(candidate)
     if cache is not None:
         return GrowthFacts(GrowsIn.CACHE, cache.name, pauses=pauses, gains=_gains(candidate))

@@ -70,6 +70,9 @@ def on_trace(finding: Finding, reference: CutReference) -> tuple[int | None, tup
     if reference.trace is not None:
         place = reference.trace
         return (place, trace) if place + 1 < len(trace) else (None, trace)
+    for place, hop in enumerate(reference.path[:-1]):
+        if not set(hop.references).isdisjoint(reference.indexes):
+            return place, reference.path
     for other in finding.cut.references if finding.cut is not None else ():
         if other.trace is None or not other.written or not reference.name.startswith("."):
             continue

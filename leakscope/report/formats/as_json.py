@@ -144,6 +144,7 @@ def _cut(cut: Cut) -> dict[str, Any]:
                 "where": reference.where or None,
                 "added_at": list(reference.added_at),
                 "trace": reference.trace,
+                "path": [_hop(hop) for hop in reference.path],
             }
             for reference in cut.references
         ],

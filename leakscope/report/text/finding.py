@@ -10,7 +10,7 @@ from leakscope.report.adding_lines import ADDED_AT, SUGGESTION, adding_lines, ed
 from leakscope.report.marks import allocation_sites, source_line
 from leakscope.report.sightings import seen_together
 from leakscope.report.text.lines import Line, Paragraph, field_lines, wrapped
-from leakscope.report.text.trace import trace_lines
+from leakscope.report.text.trace import further_path_lines, trace_lines
 from leakscope.report.wording import (
     advice,
     also_text,
@@ -66,6 +66,7 @@ def _held(run: Run, finding: Finding, least: int) -> Iterator[Line]:
     """What holds the memory, what to cut, and who frees it."""
     if trace := list(trace_lines(finding, least)):
         yield from trace
+        yield from further_path_lines(finding)
         yield ""
     yield from _cut(run, finding)
     yield from _added(run, finding)

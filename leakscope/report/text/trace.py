@@ -45,6 +45,24 @@ def trace_lines(finding: Finding, least: int = 0) -> Iterator[Line]:
             yield _Reference(one_line(hop.reference), stem, mark, index in at_fault or index == finding.cut_position)
 
 
+def further_path_lines(finding: Finding) -> Iterator[Line]:
+    """The reference paths over the references to cut that the trace does not lead over."""
+    for reference in finding.cut.references if finding.cut is not None else ():
+        if not reference.path:
+            continue
+        yield ""
+        yield "   held as well by:"
+        last = len(reference.path) - 1
+        for index, hop in enumerate(reference.path):
+            branch = "╰→ " if index == last else "┬─ " if index == 0 else "├─ "
+            place = f"  ({hop.where})" if hop.where else ""
+            stem = "        " if index == last else "   │    "
+            yield from wrapped(f"{one_line(hop.object)}{place}", f"   {branch}", stem)
+            if index < last:
+                is_cut = not set(hop.references).isdisjoint(reference.indexes)
+                yield _Reference(one_line(hop.reference), stem, "   <- cut here, too" if is_cut else "", is_cut)
+
+
 def folded_trace_lines(finding: Finding) -> Iterator[Line]:
     """The root, the cut and the memory; of what lies between, how much there is."""
     yield from _without_trace(finding)

@@ -25,6 +25,9 @@ def growth_title(finding: Finding, facts: GrowthFacts) -> str:
     held, noun = finding.subject, finding.noun
     if facts.grows_in == GrowsIn.OPTIMIZER_HISTORY:
         return f"the {facts.holder}'s own state of one parameter grows: {held}"
+    if facts.grows_in == GrowsIn.CALLBACK:
+        pace = "every few steps" if facts.pauses else "each step"
+        return f"native code is given another {facts.holder} {pace}, as by atexit.register, and keeps its {noun}s"
     if facts.tensors == 1:
         return f"the {noun} in {held} is larger at each look"
     if facts.tensors:
@@ -61,6 +64,8 @@ def growth_advice(finding: Finding, facts: GrowthFacts) -> str:
         GrowsIn.SAME_TENSORS: f"Nothing is added to it: see why {held} is made larger each step (a torch.cat of all so "
         "far, a size that counts the steps), and keep a part of fixed size.",
         GrowsIn.CACHE: _cache_advice(finding, facts),
+        GrowsIn.CALLBACK: f"Take {facts.holder} back when it is done with (atexit.unregister, or what the C library "
+        "has for its callbacks), register one for all, or have it hold its object weakly (weakref.WeakMethod).",
         GrowsIn.FINALIZER: "What a weakref.finalize is given lives until its object dies: let those objects go, call "
         f"the finalizer's detach(), or hand it no {finding.noun}.",
         GrowsIn.WEAK_KEYS: f"An entry of {held} goes when nothing else holds its key: see whether its value does, or "

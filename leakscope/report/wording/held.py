@@ -107,7 +107,7 @@ def freed_text(finding: Finding) -> str:
     if finding.cut is not None and finding.cut.after_gc:
         return "nobody yet: it stays until the script lets go of it and gc has run"
     if not finding.trace or finding.rule == RuleName.NATIVE_HOLD:
-        return "whoever holds it in native code: gc cannot help"
+        return "whoever holds it in native code; whether gc can help is not known"
     return "nobody yet: it stays until the script lets go of it, gc cannot help"
 
 

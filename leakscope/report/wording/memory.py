@@ -56,8 +56,10 @@ def unattributed_advice(_finding: Finding, facts: UnattributedFacts) -> str:
     seen = f"; {facts.shapes:,} so far, full by step {facts.full_at_step:,}" if facts.full_at_step else ""
     shapes = _FOR_EACH_SHAPE.format(seen) if facts.shapes_are_new else ""
     look = _ON_HOST if facts.on_host else "Look "
+    came = " and ".join(f"{rate:,} {name}" for name, rate in facts.came_too)
+    beside = f"Each step leaves {came}: see what keeps those objects, and what they keep in C++. " if came else ""
     return (
-        f"{shapes}{look}for handles of asynchronous operations that are kept (Work of isend, irecv, "
+        f"{beside}{shapes}{look}for handles of asynchronous operations that are kept (Work of isend, irecv, "
         "all_reduce(async_op=True)), distributed-autograd contexts left open, an autocast region never left, or a C++ "
         "extension that caches."
     )

@@ -15,6 +15,7 @@ from leakscope.capture.heap.describe import describe
 from leakscope.capture.heap.garbage import Watched
 from leakscope.capture.heap.native.autograd import Types
 from leakscope.findings.categories import categories
+from leakscope.graph.retained import freed_without
 from leakscope.record.model import Look
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")  # prototype, beta, deprecated
@@ -140,3 +141,22 @@ def test_symbolic_sizes_stay_symbols() -> None:
     _look()
     assert shapes.guards == []
     assert storage is not None
+
+
+@pytest.mark.parametrize("layout", ["csr", "csc", "coo"])
+def test_what_a_sparse_tensor_was_made_of_is_held_by_it_alone(layout: str) -> None:
+    def make() -> torch.Tensor:
+        pointers, indexes, values = torch.arange(1012), torch.arange(1011).sort().values, torch.ones(1011)
+        if layout == "coo":
+            return torch.sparse_coo_tensor(torch.stack([indexes, indexes]), values, (1011, 1011))
+        compressed = torch.sparse_csr_tensor if layout == "csr" else torch.sparse_csc_tensor
+        return compressed(pointers, indexes, values, (1011, 1011))
+
+    kept = [make()]
+    graph = _look().heap
+    (sparse,) = (k for k in range(len(graph)) if graph.object(k).label == "Tensor float32[1011, 1011]")
+    sizes = {1012 * LONG, 1011 * LONG, 2 * 1011 * LONG, 1011 * FLOAT}
+    parts = [int(storage) for storage in graph.storages if graph.bytes[storage] in sizes]
+    assert len(parts) == (2 if layout == "coo" else 3) and len(kept) == 1
+    freed = freed_without(graph, graph.into(sparse))
+    assert all(freed[part] for part in parts)

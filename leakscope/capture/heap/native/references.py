@@ -24,6 +24,7 @@ from leakscope.capture.torch_older import SAVED_TENSOR, SAVED_TENSORS_TELL
 from leakscope.capture.torch_private import (
     StorageBase,
     address_of_storage,
+    address_of_tensor,
     has_storage,
     storage_address,
     uses_of_tensor,
@@ -36,6 +37,8 @@ from leakscope.originals import gc, resource
 _STACK_PER_NODE = 800
 """Bytes of stack reckoned for freeing one grad node of a chain: three times what was seen, as 8 MiB of it overflowed
 at 30,000 to 45,000 nodes with no look involved (torch 2.13)."""
+_SPARSE_IMPL = 48
+"""Words read of the TensorImpl of a sparse tensor: its parts stand behind what every tensor has, 24 words or so."""
 _MIN_DEPTH = 100
 """References that the walk goes deep on the smallest of stacks."""
 _UNBOUNDED = 1 << 40
@@ -92,6 +95,8 @@ class NativeReferences:
         self.problems: list[str] = []
         self.hides = lacks(Part.NATIVE)
         """Not all that C++ holds can be read."""
+        self._sparse: list[tuple[int, str, int]] = []
+        """(sparse tensor, name, storage) of its parts that C++ keeps by tensors of its own."""
         self._hollow: set[int] = set()
         """Storages of wrapper subclasses and fake tensors: a shape's worth of bytes that nobody owns."""
         self.new: list[Any] = []
@@ -129,6 +134,7 @@ class NativeReferences:
                     "what lies behind is unexplained"
                 )
             self._replay_views()
+            self._join_parts(words)
             for address in self._hollow:  # their Python storage objects, met by the sweep, own nothing either
                 self.storages.pop(address, None)
             self.read_new(0)
@@ -209,6 +215,18 @@ class NativeReferences:
                     self.extra.add(index, self.index_of(part), ReferenceKind.ATTRIBUTE, name, 0)
                 elif address is not None:
                     self._add_holder(index, address, part, storage_bytes)
+                    self._sparse.append((index, name, address))
+
+    def _join_parts(self, words: Words) -> None:
+        """Join the tensors that a sparse one was made of with it: C++ keeps these, and hands out others over the same
+        memory (`SparseCsrTensorImpl::set_member_tensors` in aten/src/ATen/SparseCsrTensorImpl.cpp).
+        """
+        for index, name, address in self._sparse:
+            kept = words(int(address_of_tensor(self._object(index))), _SPARSE_IMPL)
+            for part in self.storages[address].holders if address in self.storages else ():
+                obj = self._object(part)
+                if part != index and self.types.role(type(obj)) is _TENSOR and int(address_of_tensor(obj)) in kept:
+                    self.extra.add(index, part, ReferenceKind.ATTRIBUTE, name, 0)
 
     def _add_holder(self, index: int, address: int, obj: Any, size: Callable[[Any], int]) -> None:
         entry = self.storages.get(address)

@@ -88,7 +88,17 @@ def kinds_text(lines: Iterable[Line]) -> str:
     sizes = by_kind(lines)
     moved = max(sum(map(abs, sizes.values())), 1 / _SHARE)
     largest = sorted(sizes.items(), key=lambda item: -abs(item[1]))
-    return ", ".join(f"{bytes_text(size)} {words[kind]}" for kind, size in largest if abs(size) >= _SHARE * moved)
+    return ", ".join(_kind_text(size, words[kind]) for kind, size in largest if abs(size) >= _SHARE * moved)
+
+
+def _kind_text(size: int, words: str) -> str:
+    """What has become less was there before the first judged look, as what a script's imports leave is, and is told so:
+    it is no growth of a negative size.
+    """
+    if size >= 0:
+        return f"{bytes_text(size)} {words}"
+    freed = f"{bytes_text(-size)} from before was freed"
+    return freed if words == KINDS[LineKind.UNATTRIBUTED] else f"{freed} ({words})"
 
 
 def ledger_table(

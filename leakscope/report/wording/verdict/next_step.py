@@ -252,11 +252,8 @@ def _mended(told: tuple[Finding, ...]) -> tuple[Finding, ...]:
 
 
 def _goes_along(finding: Finding, other: Finding) -> bool:
-    """Whether the cut of a finding has all references of another's: they were found in one look at one rank."""
-    if finding.cut is None or other.cut is None or finding.ranks[:1] != other.ranks[:1]:
-        return False
-    cut = {index for reference in finding.cut.references for index in reference.indexes}
-    return all(cut & set(reference.indexes) for reference in other.cut.references)
+    """Whether the cut of a finding has all references of another's, in every heap that these were found in."""
+    return bool(other.cut_in) and other.cut_in <= finding.cut_in
 
 
 def _frees(findings: tuple[Finding, ...]) -> int | None:
