@@ -13,6 +13,7 @@ from leakscope.findings.facts import (
     Bounded,
     CameToRest,
     CommBuffers,
+    EmptiedLater,
     Facts,
     OnlyTensorsFreed,
     RunFacts,
@@ -205,7 +206,7 @@ class Finding:
     """The reference to cut or, where no cut frees anything, what holds it, as the user would write it."""
     noun: str = "tensor"
     """What it keeps: `numpy array` where that is no tensor's memory."""
-    settled_by: Bounded | CameToRest | None = None
+    settled_by: Bounded | CameToRest | EmptiedLater | None = None
     """Why as it grew at the looks it does not go on for ever."""
     too_large: TooLarge | None = None
     """A bound that it has and that is no reason to let it grow."""

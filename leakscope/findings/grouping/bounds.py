@@ -31,7 +31,7 @@ _MIN_FALL = 1 << 20
 """Bytes, chosen: a smaller fall of the counted memory says nothing."""
 _STILL = 6
 """Steps to the end over which memory that has come to rest is seen to be still."""
-_MOST_OF_MEMORY = 0.25
+MOST_OF_MEMORY = 0.25
 """Share of all memory that a bounded container may come to hold; chosen."""
 _OF_GRAPHS = (ReferenceKind.GRAD_GRAPH, ReferenceKind.SAVED)
 _IN_STEP = 0.1
@@ -180,7 +180,7 @@ def too_large(candidate: Candidate, rank: Rank) -> TooLarge | None:
     on_device = any(storage in candidate.graph.device for storage in candidate.group.storages)
     there = memory_there(rank, on_device)
     holds = _holds(candidate)
-    much = there is not None and candidate.bound.full_bytes > _MOST_OF_MEMORY * there
+    much = there is not None and candidate.bound.full_bytes > MOST_OF_MEMORY * there
     return TooLarge(candidate.bound, holds, there) if holds or much else None
 
 

@@ -81,7 +81,7 @@ def on_trace(finding: Finding, reference: CutReference) -> tuple[int | None, tup
 
 def _stores(place: int, meaning: Meaning, sources: Sources) -> Iterator[Store]:
     """All that is put into what gains, or bound in the place of what is held, in the files that name it."""
-    gains, files = gaining(meaning.trace, place), _files(meaning, place, sources)
+    gains, files = gaining(meaning.trace, place), files_naming(meaning, place, sources)
     for parsed in files:
         for store in stores_of(parsed):
             if store.how == How.ADDS:
@@ -130,7 +130,7 @@ def _is_added(store: Store, position: int, place: int, trace: Sequence[Hop]) -> 
     return key is None or (position == place and hop.reference == f"[{key!r}]")
 
 
-def _files(meaning: Meaning, place: int, sources: Sources) -> list[ParsedFile]:
+def files_naming(meaning: Meaning, place: int, sources: Sources) -> list[ParsedFile]:
     """Files in which what is held may be named, by its own name or as a parameter of what is called with it."""
     trace = meaning.trace
     above = [hop for hop in trace[place::-1] if _word(hop)]
@@ -139,14 +139,14 @@ def _files(meaning: Meaning, place: int, sources: Sources) -> list[ParsedFile]:
     passed = trace if meaning.in_cycle else trace[: place + 1]
     files = [sources.of_line(file_of(hop)) for hop in passed if file_of(hop)]
     for hop in above if meaning.in_cycle else above[:1]:
-        files += _files_naming(hop, sources)
+        files += _naming(hop, sources)
     if trace[place].kind == ObjectKind.NN_MODULE:  # its name there may be made up as the program runs
         files += sources.files_of_class(class_of(trace[place]))
         files += sources.matching(rf"(?<!\bself)\.({'|'.join(BY_NAME)})\(|\bsetattr\(", FILES)
     return meaning.follow(list(dict.fromkeys(parsed for parsed in files if parsed is not None)))
 
 
-def _files_naming(hop: Hop, sources: Sources) -> list[ParsedFile]:
+def _naming(hop: Hop, sources: Sources) -> list[ParsedFile]:
     """Files that have the name by which a hop holds: no other one that of a local, and `self.` before an attribute is
     of no interest but in the classes of its object.
     """

@@ -66,6 +66,10 @@ class Sources:
             waiting += new
         return above
 
+    def has_class(self, name: str) -> bool:
+        """Whether a kept file has a class of this name."""
+        return name in self._classes
+
     def files_of_class(self, name: str) -> list[ParsedFile]:
         """The files of a class, of those above it and of those below."""
         above = {name, *self.bases(name)}

@@ -11,6 +11,7 @@ from leakscope.findings.ownership.known_leaks import TYPES
 from leakscope.findings.pipeline.see import see
 from leakscope.findings.rules.rule import because
 from leakscope.findings.source.edits import suggested
+from leakscope.findings.source.filling import while_it_fills
 from leakscope.findings.source.lines import stores_for
 from leakscope.findings.source.sources import Sources
 from leakscope.findings.source.stores import Store
@@ -19,6 +20,7 @@ from leakscope.findings.stages.case import Case, RankCase
 from leakscope.findings.why import UnjudgedReason
 from leakscope.graph.model import ObjectKind
 from leakscope.record.kinds import Direction
+from leakscope.record.model import Run
 from leakscope.record.read.operations import column
 
 _WRITTEN = (ObjectKind.FUNCTION, ObjectKind.FRAME, ObjectKind.GENERATOR, ObjectKind.CLASS)
@@ -30,7 +32,7 @@ def find_lines(case: Case) -> Case:
     sources, found, unjudged = Sources(case.run.sources), [], []
     for finding in case.findings:
         try:
-            found.append(with_lines(finding, sources))
+            found.append(with_lines(finding, sources, case.run))
         except Exception as error:  # noqa: BLE001 - source of a form that was not foreseen must not cost the verdict
             found.append(finding)
             why = because(UnjudgedReason.NO_SOURCE, error)
@@ -64,12 +66,16 @@ def _with_one_line_each(trace: Sequence[Hop]) -> tuple[Hop, ...]:
     )
 
 
-def with_lines(finding: Finding, sources: Sources) -> Finding:
-    """The finding with those lines at each reference of its cut; as it is where the sources show none."""
+def with_lines(finding: Finding, sources: Sources, run: Run | None = None) -> Finding:
+    """The finding with those lines at each reference of its cut; as it is where the sources show none.
+
+    A note where the source empties what gains, as far as the `run` has not seen that.
+    """
     if finding.cut is None:
         return finding
     found = [stores_for(finding, reference, sources) for reference in finding.cut.references]
-    suggestion = suggested(finding, found, sources)
+    told = finding if run is None else while_it_fills(finding, found, run, sources)
+    suggestion = suggested(finding, found, sources) if told.settled_by is None else None
     references = tuple(
         _with_added(
             reference, tuple(dict.fromkeys(store.where for store in stores)), _puts_tensor(finding, reference, stores)
@@ -82,7 +88,7 @@ def with_lines(finding: Finding, sources: Sources) -> Finding:
     trace = tuple(_at_its_line(hop, finding.cut.references, references) for hop in finding.trace)
     is_cut = finding.subject == finding.cut.written
     return replace(
-        finding,
+        told,
         trace=trace,
         cut=replace(finding.cut, references=references),
         subject=references[0].written if is_cut else finding.subject,

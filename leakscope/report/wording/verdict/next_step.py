@@ -16,6 +16,7 @@ from leakscope.report.cleaning import cleaned, one_line
 from leakscope.report.wording.comm import deadlock_text
 from leakscope.report.wording.cycles import without_a_cut
 from leakscope.report.wording.ended import error_text, is_hung, was_text
+from leakscope.report.wording.growth import would_show
 from leakscope.report.wording.held import also_text, cut_name, line_to_edit, would_be_freed
 from leakscope.report.wording.numbers import listed_numbers, plural
 from leakscope.report.wording.sections import (
@@ -121,6 +122,8 @@ def _to_judge(run: Run, findings: Findings) -> str:
             f"Mend what ended the recording, then {again_text(run)}; if it was nothing of yours, it is a fault "
             "of leakscope's to be reported. The script was not touched by it."
         )
+    if reason == Reason.FILLING and isinstance(findings.why, Why) and findings.why.emptied is not None:
+        return would_show(findings.why.emptied)
     if reason == Reason.NEW_SHAPES:
         return "Run it with fixed shapes, or with ONEDNN_PRIMITIVE_CACHE_CAPACITY=1: does it still grow?"
     if reason == Reason.DAMAGED:
