@@ -11,8 +11,8 @@ from leakscope.findings.source.names import is_static, last_name
 from leakscope.findings.source.parsed import Found, Scope
 from leakscope.findings.source.sources import Sources
 
-_DEEPEST = 4
-"""Calls that are followed from a line to the loop in which it runs: what people write has two or three."""
+_DEEPEST = 8
+"""Calls that are followed from a line up to the module: a trainer that calls its own methods has five or six."""
 _MOST = 8
 """Callers of one function that are followed; heuristic: a function with more says nothing of any of them."""
 _CALLED_BY_TORCH = ("forward", "backward", "step", "zero_grad", "train", "eval", "setup_context")
@@ -57,7 +57,7 @@ class Calls:
             self.is_reached(reader)
             for parsed in self._sources.containing(called)
             for node, reader in parsed.reads.get(called, ())
-            if not _is_inside(reader, scope)
+            if not _is_inside(reader, scope) and _may_be(node, reader, scope)
         )
 
     def _is_called_by_library(self, own: str, around: Scope) -> bool:
@@ -81,26 +81,37 @@ class Calls:
                 for parsed in (self._sources.containing(own) if own and own != "<lambda>" else ())
                 for one in parsed.found
                 if isinstance(one.node, ast.Call) and last_name(one.node.func) == own
-                if not _is_inside(one.scope, scope) and self.is_reached(one.scope)
+                if not _is_inside(one.scope, scope) and _may_be(one.node.func, one.scope, scope)
+                if self.is_reached(one.scope)
             )
         return self._of[id(scope)]
 
-    def ways(self, one: Found, own: Sequence[ast.stmt] = (), deep: int = _DEEPEST) -> list[tuple[Found, ...]]:
-        """A line, the call of its function, the call of that one and so on, up to a call in a loop; for each caller.
-
-        `own` are loops around the line that are not counted.
-        """
-        loops = [loop for loop in one.loops if not any(loop is each for each in own)]
-        callers = self.of(one.scope)[:_MOST] if not loops and deep and one.scope.outer is not None else ()
+    def ways(self, one: Found, deep: int = _DEEPEST) -> list[tuple[Found, ...]]:
+        """A line, the call of its function, the call of that one and so on, up to the module; for each caller."""
+        callers = self.of(one.scope)[:_MOST] if deep and one.scope.outer is not None else ()
         if not callers:
             return [(one,)]
-        return [(one, *way) for call in callers for way in self.ways(call, (), deep - 1)][:_MOST]
+        return [(one, *way) for call in callers for way in self.ways(call, deep - 1)][:_MOST]
 
-    def innermost_loops(self, one: Found) -> Iterator[tuple[ast.stmt, Scope]]:
-        """The loops in each turn of which a line may run, the innermost of each way, with the scope it stands in."""
-        for way in self.ways(one):
-            if way[-1].loops:
-                yield way[-1].loops[-1], way[-1].scope
+    def is_followed(self, way: Sequence[Found]) -> bool:
+        """Whether a way leads to the module: no library, thread or callback calls what is not seen to be called."""
+        return way[-1].scope.outer is None
+
+
+def loops_of(way: Sequence[Found]) -> list[tuple[ast.stmt, Scope]]:
+    """The loops in which a line runs that is called this way, the innermost first."""
+    return [(loop, one.scope) for one in way for loop in reversed(one.loops)]
+
+
+def _may_be(node: ast.expr, reader: Scope, scope: Scope) -> bool:
+    """Whether a name or an attribute that is read may be that of a function: no method is read as a plain name."""
+    if not isinstance(node, ast.Name):
+        return True
+    called = scope.outer if scope.name.endswith("__init__") else scope
+    owner = reader.owner(node.id)
+    if owner is None or called is None:
+        return False
+    return owner is called.outer or (node.id in owner.imported and owner.file != scope.file)
 
 
 def _is_inside(scope: Scope, other: Scope) -> bool:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from leakscope.findings.model import CutReference, Finding, Hop
-from leakscope.findings.source.calls import Calls, number_of
+from leakscope.findings.source.calls import Calls, loops_of, number_of
 from leakscope.findings.source.lines import files_naming, gaining, on_trace
 from leakscope.findings.source.meaning import Meaning
 from leakscope.findings.source.names import is_item, last_name
@@ -24,6 +24,8 @@ _ONE = ("pop", "popitem", "popleft", "remove", "discard", "get", "get_nowait", "
 """Methods that take out one item; `get` does of a queue alone."""
 _QUEUES = ("Queue", "LifoQueue", "PriorityQueue", "SimpleQueue", "JoinableQueue")
 _LENGTHS = ("len", "qsize", "currsize", "__len__", "full")
+_BEGINS = ("__init__", "__new__", "__post_init__", "__set_name__", "setup")
+"""Methods that run before an object gains anything."""
 _LEAVES = (ast.Return, ast.Break, ast.Continue, ast.Raise)
 _EPOCH = re.compile(r"epoch|ep\b|trial|fold|round")
 """Names of what counts something longer than a step."""
@@ -80,7 +82,8 @@ class _Search:
         )
         self._named = frozenset(range(1, self._place + 2))
         """Positions of what goes with everything below it when its name is bound to something else."""
-        self._often = {loop: its for store in stores for loop, its in self._calls.innermost_loops(store.found)}
+        self._adding = [way for store in stores for way in self._calls.ways(store.found)]
+        self._often = dict(loops[0] for way in self._adding if (loops := loops_of(way)))
         """The loops in each turn of which something is added, with their scopes."""
 
     def emptyings(self) -> Iterator[Emptying]:
@@ -100,20 +103,38 @@ class _Search:
             if kept is not None:  # `x = [*x[-9:], new]`
                 yield Emptying(f"{one.scope.file}:{one.statement.lineno}", bound=kept, is_for_all=False)
             return
-        own = one.loops[-1:] if self._in_own_loop(one) else ()
-        ways = self._calls.ways(one, own)
+        ways = self._calls.ways(one)
         if not any(self._runs_as_often(way) for way in ways) or kept is not None:
-            yield from (found for way in ways if self._runs_again(way) for found in self._by_way(way, whole, kept))
+            yield from (found for way in ways if self._runs_between(way) for found in self._by_way(way, whole, kept))
 
     def _runs_as_often(self, way: Sequence[Found]) -> bool:
         """Whether each turn of a loop that adds takes something out: what grows all the same is not kept from it."""
-        in_loop = any(loop is often for each in way for loop in each.loops for often in self._often)
+        in_loop = any(loop in self._often for loop, _ in loops_of(way))
         return in_loop and not any(True for each in way for _ in self._tests(each))
 
-    def _runs_again(self, way: Sequence[Found]) -> bool:
-        """Whether it runs more than once: in a loop, or called by what is not seen, a library or a thread."""
-        last = way[-1].scope
-        return any(each.loops for each in way) or (last.outer is not None and not self._calls.of(last))
+    def _runs_between(self, way: Sequence[Found]) -> bool:
+        """Whether it runs again while something is added: in a loop in which that is added as well. What is called by a
+        library, or where a library calls what adds, may.
+        """
+        if any(self._is_at_the_end(one) or one.scope.name.rpartition(".")[2] in _BEGINS for one in way):
+            return False
+        if not self._calls.is_followed(way):
+            return True
+        followed = [adding for adding in self._adding if self._calls.is_followed(adding)]
+        around = {loop for adding in followed for loop, _ in loops_of(adding)}
+        mine = [loop for loop, _ in loops_of(way)]
+        if any(loop in around for loop in mine):
+            return True
+        # a hook or a callback adds: by any other call of the loop
+        own = {one.node for one in way}
+        others = (node for loop in mine for node in ast.walk(loop) if isinstance(node, ast.Call) and node not in own)
+        return len(followed) < len(self._adding) and any(True for _ in others)
+
+    def _is_at_the_end(self, one: Found) -> bool:
+        """Whether a line stands in the `finally` of a `try`, which is left with it."""
+        return any(
+            isinstance(node, ast.Try) and below in node.finalbody for below, node in pairwise(self._parents(one))
+        )
 
     def _by_way(self, way: Sequence[Found], whole: bool, kept: int | None) -> Iterator[Emptying]:
         """A line that takes something out, by the tests under which it runs, called one way."""
@@ -212,7 +233,7 @@ class _Search:
 
     def _begins(self, one: Found, target: ast.expr) -> bool:
         """Whether a binding is the first of its name: in `__init__`, in a class's body, or before all loops."""
-        if one.scope.is_class or one.scope.name.rpartition(".")[2] in ("__init__", "__new__", "__post_init__", "setup"):
+        if one.scope.is_class or one.scope.name.rpartition(".")[2] in _BEGINS:
             return not one.loops
         if isinstance(target, ast.Name) and target.id not in one.scope.elsewhere:
             return not one.loops
@@ -275,7 +296,7 @@ class _Search:
                 endless = isinstance(node, ast.While) and isinstance(node.test, ast.Constant)
                 # the other branch of one `if` is under its test too
                 same_branch = id(node) in around and id(below) in around
-                if not endless and not same_branch and node is not own:
+                if not endless and not same_branch and (node is not own or self._lengths(node.test, one.scope)):
                     yield node.test
             elif isinstance(node, ast.BoolOp) and below in node.values[1:]:
                 yield from node.values[: node.values.index(below)]
@@ -383,7 +404,7 @@ class _Search:
             if name in (*scope.parameters, *scope.keywords) or _is_handed_out(scope, name):
                 continue
             calls = self._calls.of(scope)
-            if calls and all(way[-1].loops for call in calls for way in self._calls.ways(call)):
+            if calls and all(loops_of(way) for call in calls for way in self._calls.ways(call)):
                 yield Emptying(
                     calls[0].scope.file + f":{calls[0].statement.lineno}", every=self._length_of_adding_loop()
                 )

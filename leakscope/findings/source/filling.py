@@ -21,7 +21,7 @@ from leakscope.graph.model import ObjectKind
 from leakscope.record.kinds import MadeBy
 from leakscope.record.model import Run
 
-_RULES = (RuleName.STEP_GROWTH, RuleName.OBJECT_GROWTH, RuleName.WORKER_GROWTH, RuleName.VIEW_HOLD, RuleName.FRAME_HOLD)
+_RULES = (RuleName.STEP_GROWTH, RuleName.OBJECT_GROWTH, RuleName.WORKER_GROWTH, RuleName.VIEW_HOLD)
 """Rules about what a container gains; what the others report is unintended, however long it stays."""
 _NEVER_FILLING = (ObjectKind.NN_MODULE, ObjectKind.PARAMETER, ObjectKind.OPTIMIZER, ObjectKind.EXCEPTION)
 """Kinds of objects of which one a step is a leak though they are let go of later: each keeps a model, or frames."""

@@ -205,7 +205,8 @@ def test_a_condition_that_the_source_does_not_decide_is_told_as_such() -> None:
         ({"after": "self.finish()", "end": "self.rows.clear()"}, "the same, in a method"),
         ({"end": "self.rows.pop()", "epoch": "self.finish()"}, "one item an epoch"),
         ({"after": "if x.done: self.rows.remove(x)"}, "one item now and then"),
-        ({"epoch": "pass\nt = Trainer(); t.rows.clear()"}, "once, outside of all loops"),
+        ({"epoch": "pass\n        self.rows.clear()"}, "once, behind all loops"),
+        ({"epoch": "pass\n        for _ in range(3): self.rows.clear()"}, "in a loop behind all those that add"),
         ({"before": "try: check(x)\n        except ValueError: self.rows.clear()"}, "after an error"),
         ({"before": "if len(self.rows) > 0: print(1)"}, "a test for emptiness"),
     ],
@@ -217,7 +218,7 @@ def test_what_does_not_keep_it_from_growing_is_no_evidence(fields: dict[str, str
 def settled(text: str, items: int, steps: int, last: int = 9) -> Finding:
     """The finding of a list with so many items after a run of some steps."""
     found = replace(
-        finding(OF_OBJECT.replace("list ->", f"list{items} ->"), 1, rule=RuleName.STEP_GROWTH, bytes_per_step=1024.0),
+        finding(OF_OBJECT, 1, rule=RuleName.STEP_GROWTH, bytes_per_step=1024.0),
         retained_bytes=1024 * items,
         sightings=tuple(Sighting(0, step, 1024 * step) for step in range(3, last + 1, 2)),
     )
@@ -235,7 +236,7 @@ def test_what_is_filling_is_a_note_that_says_how_many_steps_would_show_it() -> N
     told = settled("if len(self.rows) > 40: self.rows.clear()", items=9, steps=9)
     assert told.severity == Severity.NOTE
     assert isinstance(told.settled_by, EmptiedLater)
-    assert (told.settled_by.where, told.settled_by.bound, told.settled_by.steps) == ("train.py:10", 40, 41)
+    assert (told.settled_by.where, told.settled_by.bound, told.settled_by.steps) == ("train.py:9", 40, 41)
     assert told.suggestion is None
 
 
