@@ -53,6 +53,8 @@ class Hop:
     """Qualified name of the function, class, module or type, as the heap graph has it; not written to disk."""
     base: str = ""
     """The class of a package's that a type of the user's derives from; not written to disk."""
+    others: int = 0
+    """Items of a container that lead to no memory: numbers, None, texts; not written to disk."""
 
 
 @dataclass(frozen=True)

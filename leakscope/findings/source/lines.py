@@ -24,7 +24,7 @@ FILES = 30
 """Files beside those of its class that are read for the name of an attribute, chosen: a commoner name says nothing."""
 _TENSORS = (ObjectKind.TENSOR, ObjectKind.PARAMETER, ObjectKind.STORAGE, ObjectKind.GRAD_NODE, ObjectKind.WORK)
 _ADDED_TO = (ObjectKind.CONTAINER, ObjectKind.NN_MODULE, ObjectKind.OPTIMIZER)
-_CACHE = "functools._lru_cache_wrapper"
+CACHE = "functools._lru_cache_wrapper"
 _ARRAY = "numpy.ndarray"
 _NAME = re.compile(r"[^\W\d]\w*")
 
@@ -49,7 +49,7 @@ def stores_for(finding: Finding, reference: CutReference, sources: Sources) -> t
         return where_hooked(trace, place, Meaning(trace, sources, in_cycle), sources)[:LINES]
     if holder.reference.startswith("closure ") and in_cycle:
         return where_closed(trace, place, sources)[:LINES]
-    cache = next((hop for hop in trace[place : place + 2] if hop.type == _CACHE and hop.name != _CACHE), None)
+    cache = next((hop for hop in trace[place : place + 2] if hop.type == CACHE and hop.name != CACHE), None)
     if cache is not None:
         return _calls(cache, sources)[:LINES]
     for loosely in (False, True):
