@@ -113,10 +113,15 @@ def _edit(case: Case) -> Suggestion | None:
         return _forgetting(case)
     if case.store.name == PACK:
         return _packed_detached(case)
-    if any(hop.type == CACHE for hop in case.trace[case.place : case.at]):
-        return None  # its lines are calls, and the key holds what they are given
     if is_hooks(case.holder.reference):
         return _with_handle(case)
+    return _of_value(case)
+
+
+def _of_value(case: Case) -> Suggestion | None:
+    """The edit of a line that stores a value."""
+    if any(hop.type == CACHE for hop in case.trace[case.place : case.at]):
+        return None  # its lines are calls, and the key holds what they are given
     if case.holder.kind == ObjectKind.GRAD_NODE:
         return _saved_for_backward(case)
     if case.held.kind == ObjectKind.EXCEPTION:

@@ -10,7 +10,14 @@ from dataclasses import replace
 from leakscope.findings.kinds import FreedBy
 from leakscope.findings.model import CutReference, Finding, Hop
 from leakscope.findings.rules.immortal_cycle import ClosedBy, ImmortalFacts
-from leakscope.findings.source.closures import is_hooks, where_closed, where_hooked, where_packed, where_registered
+from leakscope.findings.source.closures import (
+    is_hooks,
+    where_closed,
+    where_handed_on,
+    where_hooked,
+    where_packed,
+    where_registered,
+)
 from leakscope.findings.source.meaning import Meaning
 from leakscope.findings.source.names import BY_NAME, class_of, file_of, is_item, last_name
 from leakscope.findings.source.parsed import ParsedFile
@@ -57,7 +64,7 @@ def stores_for(finding: Finding, reference: CutReference, sources: Sources) -> t
         stores = list(_stores(place, meaning, sources))
         if chosen := _chosen(stores, place, meaning):
             return tuple(_one_a_line(chosen))[:LINES]
-    return ()
+    return where_handed_on(trace, sources)[:LINES]
 
 
 def on_trace(finding: Finding, reference: CutReference) -> tuple[int | None, tuple[Hop, ...]]:

@@ -58,6 +58,14 @@ class Scope:
         given = self.node.args
         return tuple(a.arg for a in (*given.args, *given.kwonlyargs))
 
+    @property
+    def module(self) -> Scope:
+        """The outermost scope around it."""
+        scope = self
+        while scope.outer is not None:
+            scope = scope.outer
+        return scope
+
     def owner(self, name: str) -> Scope | None:
         """The scope whose variable a name is that is read here; None where no scope binds it."""
         scope: Scope | None = self

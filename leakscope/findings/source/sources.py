@@ -17,6 +17,11 @@ class Sources:
         self._parsed: dict[str, ParsedFile | None] = {}
         self._matching: dict[str, tuple[str, ...]] = {}
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The files, by their names."""
+        return tuple(self._texts)
+
     def containing(self, word: str) -> list[ParsedFile]:
         """The files in whose text a word stands, as it is, between characters that are none of a name's."""
         return self.matching(rf"(?<!\w){re.escape(word)}(?!\w)")

@@ -218,8 +218,8 @@ class Uses:
                     known: dict[str, bool] = {}
                     waiting: list[str] = []
                     self._note(again, known, waiting, deep)
-                    for name in known:
-                        self._follow(one.scope.node, name, deep, known[name])
+                    for name, is_item in known.items():
+                        self._follow(one.scope.node, name, deep, is_item)
 
     def _is_of_path(self, node: ast.expr, tree: ast.AST) -> bool:
         """Whether keys behind a name, where the source shows them, are those of the path."""
@@ -308,6 +308,8 @@ class Uses:
                 name = last_name(above.func)
                 if isinstance(above.func, ast.Name) and name in ("print", "len", "str", "repr", "bool"):
                     return True
+                if read.node in above.args and self._functions(above):
+                    return True  # what it does there is looked at there
                 return isinstance(above.func, ast.Attribute) and (
                     name in _CHANGES or _root(above.func) in ("logging", "logger", "log")
                 )
