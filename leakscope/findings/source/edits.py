@@ -28,6 +28,9 @@ from leakscope.findings.source.values import stored_value
 from leakscope.graph.model import ObjectKind
 
 _TENSORS = (ObjectKind.TENSOR, ObjectKind.PARAMETER)
+_ENTRIES = 32
+"""Entries of a cache in an edit, chosen: few enough that a run of some dozen steps shows the bound."""
+_BY_NAME = frozenset(("globals", "locals", "vars", "getattr", "__dict__", "eval", "exec"))
 _EXPANDING = ("expand", "expand_as", "broadcast_to")
 """Views that show a few numbers many times: their copy is larger than what they keep."""
 
@@ -130,7 +133,54 @@ def _of_value(case: Case) -> Suggestion | None:
         return _copied(case)
     if case.held.kind in _TENSORS and (case.held.reference == ".grad_fn" or case.finding.keeps_graphs):
         return _without_graph(case)
-    return None
+    return _evicting(case) or _of_the_last(case) if case.finding.rule == RuleName.STEP_GROWTH else None
+
+
+def _of_the_last(case: Case) -> Suggestion | None:
+    """`del rows[:-1]` behind the line that adds to a list of which no more than the last items are ever read."""
+    store, statement = case.store, case.store.found.statement
+    gains = case.trace[store.gains] if store.gains is not None else None
+    adds = isinstance(statement, ast.AugAssign) or (
+        isinstance(statement, ast.Expr) and statement.value is store.found.node
+    )
+    if gains is None or not gains.object.startswith("list") or not adds or _reads_by_name(case.parsed):
+        return None
+    back = case.uses.looks_back()
+    text = text_of(case.parsed, store.target)
+    if back is None or not text:
+        return None
+    return with_lines_after(case.parsed, statement, "", f"del {text}[:-{max(back, 1)}]")
+
+
+def _evicting(case: Case) -> Suggestion | None:
+    """The oldest entry of a cache taken out before one more is put in, where what is not found is made anew."""
+    store, statement = case.store, case.store.found.statement
+    gains = case.trace[store.gains] if store.gains is not None else None
+    if (
+        gains is None
+        or not gains.object.startswith("dict")
+        or store.key is None
+        or not isinstance(statement, ast.Assign)
+    ):
+        return None
+    text, key = text_of(case.parsed, store.target), ast.unparse(store.key)
+    above = next(case.parsed.above(statement), None)
+    test = above.test if isinstance(above, ast.If) and statement in above.body else None
+    missing = (
+        isinstance(test, ast.Compare)
+        and isinstance(test.ops[0], ast.NotIn)
+        and (ast.unparse(test.left), ast.unparse(test.comparators[0])) == (key, ast.unparse(store.target))
+    )
+    if not missing or not text or not case.uses.only_asked_for(key) or _reads_by_name(case.parsed):
+        return None
+    edit = with_lines_after(case.parsed, statement, "")
+    evict = f"if len({text}) >= {_ENTRIES}: {text}.pop(next(iter({text})))"
+    return edit and Suggestion(edit.where, edit.before, f"{evict}\n{edit.before}")
+
+
+def _reads_by_name(parsed: ParsedFile) -> bool:
+    """Whether a file may read a variable or an attribute without its name."""
+    return not _BY_NAME.isdisjoint(parsed.reads)
 
 
 def _without_graph(case: Case) -> Suggestion | None:

@@ -128,9 +128,15 @@ class Uses:
         """Whether backward may be called on what is stored, or on what is computed of it: then its graph is needed."""
         return any(self._is_differentiated(read) for read in self._all())
 
-    def never_read(self) -> bool:
-        """Whether nothing but the line that stores names the container, but for what only adds to it and begins it."""
-        return bool(self._starts) and all(self._is_written(read) for read in self._all())
+    def only_asked_for(self, key: str) -> bool:
+        """Whether a dict is only asked for one key, and whether it has that: its other entries are never looked at."""
+        for read in self._all():
+            above = next(iter(self._above(read.node, read.tree)), None)
+            item = isinstance(above, ast.Subscript) and above.value is read.node and ast.unparse(above.slice) == key
+            asked = isinstance(above, ast.Compare) and isinstance(above.ops[0], (ast.In, ast.NotIn))
+            if not (item and isinstance(getattr(above, "ctx", None), (ast.Load, ast.Store))) and not asked:
+                return False
+        return bool(self._starts)
 
     def looks_back(self) -> int | None:
         """How many of the last items are read at most, `x[-1]` and `x[-9:]`; None where others may be."""

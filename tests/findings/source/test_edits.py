@@ -173,7 +173,7 @@ def test_a_view_is_copied(kind: str, line: str, after: str | None) -> None:
 
 def test_plain_tensors_have_no_edit_that_keeps_the_meaning() -> None:
     trace = "frame main train.py:2 -> local kept\nlist -> [i]\ntensor float32[4] -> storage\nstorage s"
-    assert edit(finding(trace, 0), train=loop("kept = []", "kept.append(out)")) is None
+    assert edit(finding(trace, 0), train=loop("kept = []", "kept.append(out)", "print(kept)")) is None
 
 
 HOOKS = """
@@ -359,3 +359,46 @@ def test_what_a_caller_does_with_an_error_decides_its_edit(use: str, edited: str
     text = CATCH.format(line="errors.append(error)", after="show(errors)") + f"\ndef show(given):\n    {use}\n"
     found = edit(finding(ERRORS, 0), train=text)
     assert found is not None and found.after == f"errors.append({edited})"
+
+
+KEPT = "frame main train.py:2 -> local kept\nlist -> [i]\ntensor float32[4] -> storage\nstorage s"
+CACHE = KEPT.replace("list", "dict")
+
+
+@pytest.mark.parametrize(
+    ("line", "after", "edited"),
+    [
+        ("kept.append(out)", "pass", "kept.append(out)\ndel kept[:-1]"),
+        ("kept += [out]", "pass", "kept += [out]\ndel kept[:-1]"),
+        ("kept.append(out)", "print(kept[-1])", "kept.append(out)\ndel kept[:-1]"),
+        ("kept.append(out)", "print(kept[-9:])", "kept.append(out)\ndel kept[:-9]"),
+        ("kept.append(out)", "print(kept[0])", None),
+        ("kept.append(out)", "print(len(kept))", None),
+        ("kept.append(out)", "return kept", None),
+        ("kept.append(out)", "print(locals())", None),
+        ("if step: kept.append(out)", "pass", None),
+    ],
+)
+def test_a_list_of_which_the_last_items_are_read_keeps_those(line: str, after: str, edited: str | None) -> None:
+    found = edit(finding(KEPT, 0), train=loop("kept = []", line, after))
+    assert (found.after if found else None) == edited
+
+
+@pytest.mark.parametrize(
+    ("test", "after", "edited"),
+    [
+        ("if step not in kept:", "kept[step].sum()", True),
+        ("if step not in kept:", "kept[0].sum()", False),
+        ("if step not in kept:", "list(kept.values())", False),
+        ("if other not in kept:", "kept[step].sum()", False),
+    ],
+)
+def test_a_cache_whose_entries_are_made_anew_takes_out_the_oldest(test: str, after: str, edited: bool) -> None:
+    text = (
+        f"def main():\n    kept = {{}}\n    for step in data:\n        {test}\n"
+        f"            kept[step] = make(step)\n        {after}\n"
+    )
+    found = edit(finding(CACHE, 0), train=text)
+    assert (found is not None) == edited
+    evict = "if len(kept) >= 32: kept.pop(next(iter(kept)))\nkept[step] = make(step)"
+    assert found is None or found.after == evict
