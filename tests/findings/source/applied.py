@@ -1,4 +1,4 @@
-"""Apply the edits that a run offers to a copy of its script, and run that: `python -m findings.source.applied SCRIPT...`.
+"""Apply the edits that a run offers for a script, and run that: `python -m findings.source.applied SCRIPT...`.
 
 Every edit has to leave a script that ends as before, with the same output, and without that leak.
 """
