@@ -46,8 +46,8 @@ def recorded(script: Path, folder: Path) -> tuple[int, str, dict[str, Suggestion
     return done.returncode or alone.returncode, alone.stdout, leaks
 
 
-def faults(script: Path) -> list[str]:
-    """What is wrong with the edits that are offered for a script; [] where all are right, or there is none."""
+def faults(script: Path) -> tuple[int, list[str]]:
+    """(edits that are offered for a script, what is wrong with them)."""
     found = []
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(shutil.copy(script, Path(folder) / script.name))
@@ -63,15 +63,15 @@ def faults(script: Path) -> list[str]:
                 found.append(f"{edit.after}: other output")
             if fingerprint in after[2]:
                 found.append(f"{edit.after}: still a leak")
-    return found
+    return sum(edit is not None for edit in edits.values()), found
 
 
 def main() -> int:
     """Print the faults of some scripts; 1 where there are any."""
     told = {script: faults(Path(script)) for script in sys.argv[1:]}
-    for script, found in told.items():
-        print(script, "; ".join(found) or "right")
-    return int(any(told.values()))
+    for script, (offered, found) in told.items():
+        print(script, f"{offered} edits:", "; ".join(found) or "right")
+    return int(any(found for _, found in told.values()))
 
 
 if __name__ == "__main__":
