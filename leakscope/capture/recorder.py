@@ -84,6 +84,7 @@ class Recorder:
         self._watchdog.ends_with(options.launcher, self._orphaned)
         self._in_forked_child = in_forked_child()
         self._ends = Ends(self._folder, self._rank_state, self._counter, options.source)
+        self._is_about_written = False
         self._asked = Asked(options, self._folder, self._collections, self._ends.write_about, self._look)
         guard.at_end += [lambda why: self._ends.recording_ended(self.steps, why), lambda _: self._ends.lost()]
         self._shortages = Shortages(
@@ -215,6 +216,9 @@ class Recorder:
             began = CLOCK.perf_counter()
             try:
                 self._looks.take(step, occasion, collect)
+                if not self._is_about_written:  # a rank that is killed does not come to write it at its end
+                    self._is_about_written = True
+                    self._ends.write_about()
             finally:
                 seconds = CLOCK.perf_counter() - began
                 self._watchdog.extend(seconds)

@@ -64,6 +64,28 @@ class Bounded:
 
 
 @dataclass(frozen=True)
+class EmptiedLater:
+    """The source has a line that empties what gains it, and that has not taken effect while it was watched."""
+
+    where: str
+    """`train.py:31`."""
+    items: int
+    """What it has, -1 where that is not known."""
+    bound: int | None = None
+    """Items above which the line takes effect; None where the source does not show it."""
+    every: int | None = None
+    """Steps after which it does, where the source shows it."""
+    is_decided: bool = True
+    """False where the source does not show when it takes effect, so that it may never do."""
+    steps: int | None = None
+    """Steps of a run that would show it; None where that cannot be told."""
+    seen: int = 0
+    """Step of the last snapshot, where the run went on to those steps and no snapshot was taken there."""
+    full_bytes: int | None = None
+    """What it would hold by then."""
+
+
+@dataclass(frozen=True)
 class TooLarge:
     """A bound that is not reached yet, and is no reason to let it grow."""
 

@@ -14,6 +14,7 @@ from leakscope.findings.facts import (
     Bounded,
     CameToRest,
     CommBuffers,
+    EmptiedLater,
     Facts,
     FollowsInput,
     HeldByCall,
@@ -55,6 +56,8 @@ class Hop:
     """Qualified name of the function, class, module or type, as the heap graph has it; not written to disk."""
     base: str = ""
     """The class of a package's that a type of the user's derives from; not written to disk."""
+    others: int = 0
+    """Items of a container that lead to no memory: numbers, None, texts; not written to disk."""
 
 
 @dataclass(frozen=True)
@@ -222,7 +225,7 @@ class Finding:
     """The reference to cut or, where no cut frees anything, what holds it, as the user would write it."""
     noun: str = "tensor"
     """What it keeps: `numpy array` where that is no tensor's memory."""
-    settled_by: Bounded | CameToRest | FollowsInput | HeldByCall | None = None
+    settled_by: Bounded | CameToRest | EmptiedLater | FollowsInput | HeldByCall | None = None
     """Why as it grew at the looks it does not go on for ever."""
     too_large: TooLarge | None = None
     """A bound that it has and that is no reason to let it grow."""

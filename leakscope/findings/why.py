@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+from leakscope.findings.facts import EmptiedLater
 from leakscope.findings.ledger import Grown
 from leakscope.record.model import Ended
 from leakscope.record.rows.clock import StartedProcess
@@ -50,6 +51,8 @@ class Reason(StrEnum):
     NOTHING_GREW = "nothing grew"
     LITTLE_GREW = "little grew"
     """Nothing by enough for a leak."""
+    FILLING = "filling"
+    """What grows is emptied by a line of the source that has not taken effect yet."""
     BALANCED = "balanced"
     """Every byte of growth stands in a line that is no leak."""
 
@@ -143,6 +146,8 @@ class Why:
     """Functions of the script whose names are like that of one that is not there."""
     notes: int = 0
     """Notes beside known leaks."""
+    emptied: EmptiedLater | None = None
+    """What empties `detail`, where that has not taken effect yet."""
     processes: tuple[StartedProcess, ...] = ()
     """Those that the script started, where no step was seen."""
     unjudged: WhyUnjudged | str = ""

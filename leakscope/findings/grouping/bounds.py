@@ -33,7 +33,7 @@ _MIN_FALL = 1 << 20
 """Bytes, chosen: a smaller fall of the counted memory says nothing."""
 _STILL = 6
 """Steps to the end over which memory that has come to rest is seen to be still."""
-_MOST_OF_MEMORY = 0.25
+MOST_OF_MEMORY = 0.25
 """Share of all memory that a bounded container may come to hold; chosen."""
 _AS_INPUT = 2.2
 """Power of the input's growth by which what follows it may have grown: attention has the square of a sequence's length,
@@ -196,7 +196,7 @@ def too_large(candidate: Candidate, rank: Rank) -> TooLarge | None:
         return None
     there = memory_there(rank, candidate.on_device)
     holds = holds_of(candidate)
-    much = there is not None and candidate.bound.full_bytes > _MOST_OF_MEMORY * there
+    much = there is not None and candidate.bound.full_bytes > MOST_OF_MEMORY * there
     return TooLarge(candidate.bound, holds, there) if holds or much else None
 
 

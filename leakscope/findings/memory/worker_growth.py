@@ -22,6 +22,10 @@ from leakscope.record.rows.workers import GrowingInWorker, WorkerLook, WorkersSt
 NAME = RuleName.WORKER_GROWTH
 _LOOKS = 3
 """Looks at each of which something must have grown to be told, as for the rank itself."""
+_LOOKS_OF_EMPTIED = 6
+"""Looks at each of which it must have had more where it has lost items in between, chosen: the number of items of what
+is emptied now and then rises over three looks by chance one time in six, over six one time in 720.
+"""
 _NOTE = 1 / 16
 """Share of the growth that makes a leak from which on one is worth a note, chosen."""
 _THIRDS = 3
@@ -69,13 +73,37 @@ class _Line:
         begin, length = self.batches[0], self.batches[-1] - self.batches[0]
         ends = (begin + length * part / _THIRDS for part in range(_THIRDS + 1))
         marks = [next(k for k, batches in enumerate(self.batches) if batches >= end) for end in ends]
-        gained = [self.rows[mark].gained for mark in marks]
-        return len(self.rows) >= _LOOKS and all(after > before for before, after in pairwise(gained))
+        items = [self.rows[mark].items for mark in marks]
+        if len(self.rows) < (_LOOKS_OF_EMPTIED if self._kept < 1 else _LOOKS):
+            return False
+        if any(after.items < before.items for before, after in pairwise(self.rows)):
+            return False  # it has been emptied: what it has put in is more than what it keeps
+        return all(after > before for before, after in pairwise(items))
 
-    def per_batch(self, field: str) -> float:
+    @property
+    def _kept(self) -> float:
+        """The share of the items that it has put in since the first look and has not taken out again."""
+        put_in = self.rows[-1].gained - self.rows[0].gained
+        return max(self.rows[-1].items - self.rows[0].items, 0) / put_in if put_in > 0 else 1.0
+
+    @property
+    def bytes(self) -> int:
+        """Of what it keeps of all that it has put in."""
+        return round(self.rows[-1].bytes * min(self._kept, 1.0))
+
+    @property
+    def bytes_per_batch(self) -> float:
         """What it gains with each batch of the worker's."""
-        batches = max(self.batches[-1] - self.batches[0], 1)
-        return float(getattr(self.rows[-1], field) - getattr(self.rows[0], field)) / batches
+        return (self.rows[-1].bytes - self.rows[0].bytes) * min(self._kept, 1.0) / self._batches
+
+    @property
+    def items_per_batch(self) -> float:
+        """The items of that."""
+        return (self.rows[-1].items - self.rows[0].items) / self._batches
+
+    @property
+    def _batches(self) -> int:
+        return max(self.batches[-1] - self.batches[0], 1)
 
 
 def worker_growth_findings(rank: Rank, min_bytes: int) -> list[Finding]:
@@ -127,11 +155,11 @@ def _named(
     if not lines:
         return None
     # a step takes one batch, of one of the workers
-    per_step = sum(line.per_batch("bytes") for line in lines) / life.started.workers
+    per_step = sum(line.bytes_per_batch for line in lines) / life.started.workers
     if per_step < _NOTE * min_bytes:
         return None
     row = max((line.rows[-1] for line in lines), key=lambda row: row.bytes)
-    size = sum(line.rows[-1].bytes for line in lines)
+    size = sum(line.bytes for line in lines)
     owner, written = name
     subject = f"{written} of {owner}" if written.startswith("self.") else written
     facts = WorkerGrowthFacts(
@@ -141,7 +169,7 @@ def _named(
         type=row.type,
         item=row.item,
         items=max(line.rows[-1].gained for line in lines),
-        items_per_batch=sum(line.per_batch("gained") for line in lines) / len(lines),
+        items_per_batch=sum(line.items_per_batch for line in lines) / len(lines),
         own_bytes=_own(life) if len(life.reads) > 1 else None,
         own_steps=_steps(life),
         gives_back=again,

@@ -199,6 +199,8 @@ def hops(
         label = f"{graph.given[index]} ({obj.label})" if place == 0 and index in graph.given else obj.label
         base = graph.bases.get(obj.type, "")
         hop = Hop(label, obj.type, obj.kind, obj.where, status, "", reason or "", index=index, name=obj.name, base=base)
+        if obj.kind == ObjectKind.CONTAINER and obj.size > 0:
+            hop = replace(hop, others=max(obj.size - len(graph.out_of(index)), 0))
         if place < len(path):
             r = graph.reference(int(path[place]))
             hop = replace(

@@ -35,6 +35,8 @@ class GraphFacts(Facts):
     nodes: int = 0
     """Grad nodes that hang on it, where it is their memory that grows."""
     nodes_per_step: float = 0.0
+    is_differentiated: bool = False
+    """The source calls backward on what is kept, so that its graph is needed."""
     gathers: bool = False
     """No container gains tensors: one tensor's graph goes back through all steps."""
 

@@ -37,16 +37,16 @@ def where_hooked(trace: Sequence[Hop], place: int, meaning: Meaning, sources: So
     """The lines that register the hooks of one object: those that name the function on the trace, else those that
     register the sort of hook that its dict has on what means it.
     """
-    hook = next((hop for hop in trace[place + 1 :] if hop.kind in (ObjectKind.FUNCTION, ObjectKind.METHOD)), None)
     registers = _register(trace[place].reference)
-    if hook is not None and hook.kind == ObjectKind.FUNCTION:
-        for parsed in _files(hook, sources):
+    for hook in trace[place + 1 :]:
+        if hook.kind == ObjectKind.METHOD and (named := where_registered(hook.where, sources, registers)):
+            return named
+        # the first may be what a decorator has made of the user's own, which it holds as `__wrapped__`
+        for parsed in _files(hook, sources) if hook.kind == ObjectKind.FUNCTION else ():
             for function in _functions(hook, parsed):
                 kept = tuple(s for s in _stored(function, parsed, sources) if registers.fullmatch(s.name))
                 if kept:
                     return kept
-    elif hook is not None and (named := where_registered(hook.where, sources, registers)):
-        return named
     found: list[Store] = []
     for parsed in meaning.follow(sources.matching(r"\._?register_\w*hook")):
         for one in parsed.found:
@@ -88,6 +88,36 @@ def _may_be(given: ast.expr, scope: Scope, written_in: Scope, sources: Sources) 
         return written_in.is_class
     own, other = (one.name.rpartition(".")[2] for one in (written_in, around))
     return own == other or own in sources.bases(other) or other in sources.bases(own)
+
+
+_HANDED_TO = (
+    (re.compile(r"\bfinalize\b"), ("finalize",)),
+    (
+        re.compile(r"\bTimerHandle\b|asyncio\.events\.Handle\b"),
+        ("call_later", "call_at", "call_soon", "call_soon_threadsafe"),
+    ),
+    (re.compile(r"\batexit\b"), ("register",)),
+    (re.compile(r"threading\.Timer\b"), ("Timer",)),
+)
+"""Types and names of a trace to the calls that hand a function and its arguments to them."""
+
+
+def where_handed_on(trace: Sequence[Hop], sources: Sources) -> tuple[Store, ...]:
+    """The calls that hand what is held to `weakref.finalize`, an event loop, `atexit` or a timer; of those the ones
+    that name the function on the trace, where it has one.
+    """
+    said = " ".join(f"{hop.type} {hop.name} {hop.object}" for hop in trace)
+    names = next((calls for marks, calls in _HANDED_TO if marks.search(said)), ())
+    calls = [
+        Store(one, How.ADDS, one.node.func, tuple(_given(one.node)), last_name(one.node.func))
+        for name in names
+        for parsed in sources.containing(name)
+        for one in parsed.found
+        if isinstance(one.node, ast.Call) and last_name(one.node.func) == name
+    ]
+    functions = {hop.name.rpartition(".")[2] for hop in trace if hop.kind in (ObjectKind.FUNCTION, ObjectKind.METHOD)}
+    named = [call for call in calls if any(last_name(given) in functions for given in call.values)]
+    return tuple(named or calls)
 
 
 def where_packed(sources: Sources) -> tuple[Store, ...]:

@@ -10,8 +10,8 @@ from functools import cached_property
 from leakscope.findings.kinds import RuleName
 from leakscope.findings.model import Finding, Hop, Suggestion
 from leakscope.findings.source.closures import PACK, is_hooks, runs_hook
-from leakscope.findings.source.lines import on_trace
-from leakscope.findings.source.names import last_name
+from leakscope.findings.source.lines import CACHE, on_trace
+from leakscope.findings.source.names import key_of, last_name
 from leakscope.findings.source.parsed import ParsedFile
 from leakscope.findings.source.rewriting import (
     text_of,
@@ -19,6 +19,7 @@ from leakscope.findings.source.rewriting import (
     with_lines_around,
     with_method,
     with_text,
+    with_texts,
 )
 from leakscope.findings.source.sources import Sources
 from leakscope.findings.source.stores import How, Store
@@ -27,6 +28,9 @@ from leakscope.findings.source.values import stored_value
 from leakscope.graph.model import ObjectKind
 
 _TENSORS = (ObjectKind.TENSOR, ObjectKind.PARAMETER)
+_ENTRIES = 32
+"""Entries of a cache in an edit, chosen: few enough that a run of some dozen steps shows the bound."""
+_BY_NAME = frozenset(("globals", "locals", "vars", "getattr", "__dict__", "eval", "exec"))
 _EXPANDING = ("expand", "expand_as", "broadcast_to")
 """Views that show a few numbers many times: their copy is larger than what they keep."""
 
@@ -65,6 +69,28 @@ class Case:
         gains = self.place if self.store.gains is None else self.store.gains
         return stored_value(self.store, self.trace[gains + 1 : self.at])
 
+    @property
+    def holds_others(self) -> bool:
+        """Whether the line stores other things than tensors as well, numbers or None: the heap has some beside those
+        that leak, or the source binds such to the name.
+        """
+        if self.store.how != How.ADDS or self.store.gains is None:
+            return self._may_be_none
+        place, target = self.store.gains, self.store.target
+        levels = [place]
+        while isinstance(target, ast.Subscript):  # `history[name].append(value)` adds to each of history's lists
+            place, whole, target = place - 1, key_of(target.slice) is None, target.value
+            levels += [place] if whole and place >= 0 else []
+        return any(self.trace[k].others for k in levels) or self._may_be_none
+
+    @property
+    def _may_be_none(self) -> bool:
+        value = self.value
+        owner = self.store.found.scope.owner(value.id) if isinstance(value, ast.Name) else None
+        if owner is None or not isinstance(value, ast.Name):
+            return False
+        return any(isinstance(b.value, ast.Constant) and not b.of_item for b in owner.bound.get(value.id, ()))
+
     @cached_property
     def uses(self) -> Uses:
         """What else the program does with it."""
@@ -92,6 +118,13 @@ def _edit(case: Case) -> Suggestion | None:
         return _packed_detached(case)
     if is_hooks(case.holder.reference):
         return _with_handle(case)
+    return _of_value(case)
+
+
+def _of_value(case: Case) -> Suggestion | None:
+    """The edit of a line that stores a value."""
+    if any(hop.type == CACHE for hop in case.trace[case.place : case.at]):
+        return None  # its lines are calls, and the key holds what they are given
     if case.holder.kind == ObjectKind.GRAD_NODE:
         return _saved_for_backward(case)
     if case.held.kind == ObjectKind.EXCEPTION:
@@ -100,7 +133,54 @@ def _edit(case: Case) -> Suggestion | None:
         return _copied(case)
     if case.held.kind in _TENSORS and (case.held.reference == ".grad_fn" or case.finding.keeps_graphs):
         return _without_graph(case)
-    return None
+    return _evicting(case) or _of_the_last(case) if case.finding.rule == RuleName.STEP_GROWTH else None
+
+
+def _of_the_last(case: Case) -> Suggestion | None:
+    """`del rows[:-1]` behind the line that adds to a list of which no more than the last items are ever read."""
+    store, statement = case.store, case.store.found.statement
+    gains = case.trace[store.gains] if store.gains is not None else None
+    adds = isinstance(statement, ast.AugAssign) or (
+        isinstance(statement, ast.Expr) and statement.value is store.found.node
+    )
+    if gains is None or not gains.object.startswith("list") or not adds or _reads_by_name(case.parsed):
+        return None
+    back = case.uses.looks_back()
+    text = text_of(case.parsed, store.target)
+    if back is None or not text:
+        return None
+    return with_lines_after(case.parsed, statement, "", f"del {text}[:-{max(back, 1)}]")
+
+
+def _evicting(case: Case) -> Suggestion | None:
+    """The oldest entry of a cache taken out before one more is put in, where what is not found is made anew."""
+    store, statement = case.store, case.store.found.statement
+    gains = case.trace[store.gains] if store.gains is not None else None
+    if (
+        gains is None
+        or not gains.object.startswith("dict")
+        or store.key is None
+        or not isinstance(statement, ast.Assign)
+    ):
+        return None
+    text, key = text_of(case.parsed, store.target), ast.unparse(store.key)
+    above = next(case.parsed.above(statement), None)
+    test = above.test if isinstance(above, ast.If) and statement in above.body else None
+    missing = (
+        isinstance(test, ast.Compare)
+        and isinstance(test.ops[0], ast.NotIn)
+        and (ast.unparse(test.left), ast.unparse(test.comparators[0])) == (key, ast.unparse(store.target))
+    )
+    if not missing or not text or not case.uses.only_asked_for(key) or _reads_by_name(case.parsed):
+        return None
+    edit = with_lines_after(case.parsed, statement, "")
+    evict = f"if len({text}) >= {_ENTRIES}: {text}.pop(next(iter({text})))"
+    return edit and Suggestion(edit.where, edit.before, f"{evict}\n{edit.before}")
+
+
+def _reads_by_name(parsed: ParsedFile) -> bool:
+    """Whether a file may read a variable or an attribute without its name."""
+    return not _BY_NAME.isdisjoint(parsed.reads)
 
 
 def _without_graph(case: Case) -> Suggestion | None:
@@ -112,9 +192,23 @@ def _without_graph(case: Case) -> Suggestion | None:
         return with_method(case.parsed, value, "detach") if _steps_in_loop(store) else None
     if case.uses.differentiated():
         return None
+    if case.holds_others:
+        return _guarded(case, value)
     scalar = case.held.object.endswith("[]")
     as_number = scalar and not case.uses.as_object()
     return with_method(case.parsed, value, "item" if as_number else "detach")
+
+
+def _guarded(case: Case, value: ast.expr) -> Suggestion | None:
+    """`x.detach() if isinstance(x, torch.Tensor) else x`, for a name, in a file that has `torch`."""
+    torch = case.parsed.module.imported.get("torch") == "torch"
+    if not torch or not isinstance(value, ast.Name):
+        return None
+    name = value.id
+    above = next(case.parsed.above(value), None)
+    alone = isinstance(above, (ast.Call, ast.List, ast.Assign, ast.Dict, ast.Tuple))
+    text = f"{name}.detach() if isinstance({name}, torch.Tensor) else {name}"
+    return with_text(case.parsed, value, text if alone else f"({text})")
 
 
 def _is_mention(value: ast.expr, target: ast.expr) -> bool:
@@ -144,7 +238,7 @@ def _without_traceback(case: Case) -> Suggestion | None:
     name = case.value
     if not isinstance(name, ast.Name) or not _is_caught(name, case):
         return None
-    if not case.uses.raised() and not case.uses.as_object():
+    if case.uses.as_text():
         return with_text(case.parsed, name, f"str({name.id})")
     same = (hop for hop in case.trace if hop is case.held or (hop.index is not None and hop.index == case.held.index))
     own = any(hop.reference == ".__traceback__" for hop in same)
@@ -214,12 +308,25 @@ def _saved_for_backward(case: Case) -> Suggestion | None:
     outputs = {one.id for out in returned for one in ast.walk(out) if isinstance(one, ast.Name)}
     if value.id not in outputs or "save_for_backward" in calls:
         return None
+    reads = _reads_in_backward(case, target.attr)
     ctx = text_of(case.parsed, target.value)
-    edit = with_lines_after(case.parsed, store.found.statement, "")
-    if edit is None or not ctx:
+    if reads is None or not ctx or with_lines_after(case.parsed, store.found.statement, "") is None:
         return None
-    after = f"{ctx}.save_for_backward({value.id})\n# and in backward: ({value.id},) = {ctx}.saved_tensors"
-    return Suggestion(edit.where, edit.before, after)
+    return with_texts(
+        case.parsed,
+        {store.found.node: f"{ctx}.save_for_backward({value.id})"}
+        | {read: f"{text_of(case.parsed, read.value)}.saved_tensors[0]" for read in reads},
+    )
+
+
+def _reads_in_backward(case: Case, name: str) -> list[ast.Attribute] | None:
+    """Where the Function's other methods read an attribute of ctx; None where one sets it as well."""
+    around = case.store.found.scope.outer
+    if around is None:
+        return []
+    named = [n for n in ast.walk(around.node) if isinstance(n, ast.Attribute) and n.attr == name]
+    others = [node for node in named if node is not case.store.target]
+    return others if all(isinstance(node.ctx, ast.Load) for node in others) else None
 
 
 def _forgetting(case: Case) -> Suggestion | None:

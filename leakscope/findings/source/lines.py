@@ -10,7 +10,14 @@ from dataclasses import replace
 from leakscope.findings.kinds import FreedBy
 from leakscope.findings.model import CutReference, Finding, Hop
 from leakscope.findings.rules.immortal_cycle import ClosedBy, ImmortalFacts
-from leakscope.findings.source.closures import is_hooks, where_closed, where_hooked, where_packed, where_registered
+from leakscope.findings.source.closures import (
+    is_hooks,
+    where_closed,
+    where_handed_on,
+    where_hooked,
+    where_packed,
+    where_registered,
+)
 from leakscope.findings.source.meaning import Meaning
 from leakscope.findings.source.names import BY_NAME, class_of, file_of, is_item, last_name
 from leakscope.findings.source.parsed import ParsedFile
@@ -24,7 +31,7 @@ FILES = 30
 """Files beside those of its class that are read for the name of an attribute, chosen: a commoner name says nothing."""
 _TENSORS = (ObjectKind.TENSOR, ObjectKind.PARAMETER, ObjectKind.STORAGE, ObjectKind.GRAD_NODE, ObjectKind.WORK)
 _ADDED_TO = (ObjectKind.CONTAINER, ObjectKind.NN_MODULE, ObjectKind.OPTIMIZER)
-_CACHE = "functools._lru_cache_wrapper"
+CACHE = "functools._lru_cache_wrapper"
 _ARRAY = "numpy.ndarray"
 _NAME = re.compile(r"[^\W\d]\w*")
 
@@ -49,7 +56,7 @@ def stores_for(finding: Finding, reference: CutReference, sources: Sources) -> t
         return where_hooked(trace, place, Meaning(trace, sources, in_cycle), sources)[:LINES]
     if holder.reference.startswith("closure ") and in_cycle:
         return where_closed(trace, place, sources)[:LINES]
-    cache = next((hop for hop in trace[place : place + 2] if hop.type == _CACHE and hop.name != _CACHE), None)
+    cache = next((hop for hop in trace[place : place + 2] if hop.type == CACHE and hop.name != CACHE), None)
     if cache is not None:
         return _calls(cache, sources)[:LINES]
     for loosely in (False, True):
@@ -57,7 +64,7 @@ def stores_for(finding: Finding, reference: CutReference, sources: Sources) -> t
         stores = list(_stores(place, meaning, sources))
         if chosen := _chosen(stores, place, meaning):
             return tuple(_one_a_line(chosen))[:LINES]
-    return ()
+    return where_handed_on(trace, sources)[:LINES]
 
 
 def on_trace(finding: Finding, reference: CutReference) -> tuple[int | None, tuple[Hop, ...]]:
@@ -84,7 +91,7 @@ def on_trace(finding: Finding, reference: CutReference) -> tuple[int | None, tup
 
 def _stores(place: int, meaning: Meaning, sources: Sources) -> Iterator[Store]:
     """All that is put into what gains, or bound in the place of what is held, in the files that name it."""
-    gains, files = gaining(meaning.trace, place), _files(meaning, place, sources)
+    gains, files = gaining(meaning.trace, place), files_naming(meaning, place, sources)
     for parsed in files:
         for store in stores_of(parsed):
             if store.how == How.ADDS:
@@ -133,7 +140,7 @@ def _is_added(store: Store, position: int, place: int, trace: Sequence[Hop]) -> 
     return key is None or (position == place and hop.reference == f"[{key!r}]")
 
 
-def _files(meaning: Meaning, place: int, sources: Sources) -> list[ParsedFile]:
+def files_naming(meaning: Meaning, place: int, sources: Sources) -> list[ParsedFile]:
     """Files in which what is held may be named, by its own name or as a parameter of what is called with it."""
     trace = meaning.trace
     above = [hop for hop in trace[place::-1] if _word(hop)]
@@ -142,14 +149,14 @@ def _files(meaning: Meaning, place: int, sources: Sources) -> list[ParsedFile]:
     passed = trace if meaning.in_cycle else trace[: place + 1]
     files = [sources.of_line(file_of(hop)) for hop in passed if file_of(hop)]
     for hop in above if meaning.in_cycle else above[:1]:
-        files += _files_naming(hop, sources)
+        files += _naming(hop, sources)
     if trace[place].kind == ObjectKind.NN_MODULE:  # its name there may be made up as the program runs
         files += sources.files_of_class(class_of(trace[place]))
         files += sources.matching(rf"(?<!\bself)\.({'|'.join(BY_NAME)})\(|\bsetattr\(", FILES)
     return meaning.follow(list(dict.fromkeys(parsed for parsed in files if parsed is not None)))
 
 
-def _files_naming(hop: Hop, sources: Sources) -> list[ParsedFile]:
+def _naming(hop: Hop, sources: Sources) -> list[ParsedFile]:
     """Files that have the name by which a hop holds: no other one that of a local, and `self.` before an attribute is
     of no interest but in the classes of its object.
     """

@@ -15,6 +15,7 @@ from leakscope.findings.source.names import (
     default_of,
     ends_with,
     file_of,
+    is_cell,
     is_file,
     is_item,
     is_module,
@@ -128,7 +129,7 @@ class Meaning:
     def _of_name(self, name: str, scope: Scope, steps: int, deep: int) -> Places:
         owner = scope.owner(name)
         if owner is None:
-            return NOWHERE
+            return self._variable(name, scope.module) if is_cell(scope.file) else NOWHERE
         if name in owner.imported:
             return self._of_import(owner.imported[name])
         found = self._variable(name, owner) | self._itself(name, owner)

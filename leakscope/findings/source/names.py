@@ -17,8 +17,11 @@ OWNERS = (*INSTANCES, ObjectKind.TENSOR, ObjectKind.PARAMETER)
 """Kinds of objects that a class in the source may give attributes."""
 _NODE_SUFFIX = "Backward"
 """torch names the grad nodes of a Function so (torch/autograd/function.py, FunctionMeta)."""
-_FIRST = ("append", "appendleft", "add", "extend", "extendleft", "put", "put_nowait", "push", "send", "update")
-_SECOND = ("insert", "setdefault")
+_FIRST = (
+    *("append", "appendleft", "add", "extend", "extendleft", "put", "put_nowait", "push", "send", "update"),
+    *("__iadd__", "__ior__"),
+)
+_SECOND = ("insert", "setdefault", "__setitem__")
 BY_NAME = ("register_buffer", "register_parameter", "register_module", "add_module", "setattr")
 """Of nn.Module (torch/nn/modules/module.py), and Python's own: they are told a name and what is to have it."""
 ADDERS = {
@@ -92,10 +95,15 @@ def related(hop: Hop, around: Scope, sources: Sources) -> bool:
     return kind in sources.bases(own) or own in sources.bases(kind)
 
 
+def is_cell(file: str) -> bool:
+    """Whether a file is a notebook's cell: all of them share their globals."""
+    return file.startswith("In[")
+
+
 def is_module(hop: Hop, file: str) -> bool:
     """Whether this namespace is that of a file."""
     if hop.name == "__main__":
-        return is_file(hop, file)
+        return is_file(hop, file) or (is_cell(file) and (is_cell(file_of(hop)) or not file_of(hop)))
     path = file.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
     return ends_with(path, hop.name) or ends_with(hop.name, path)
 

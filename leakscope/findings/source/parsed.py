@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -58,6 +58,14 @@ class Scope:
         given = self.node.args
         return tuple(a.arg for a in (*given.args, *given.kwonlyargs))
 
+    @property
+    def module(self) -> Scope:
+        """The outermost scope around it."""
+        scope = self
+        while scope.outer is not None:
+            scope = scope.outer
+        return scope
+
     def owner(self, name: str) -> Scope | None:
         """The scope whose variable a name is that is read here; None where no scope binds it."""
         scope: Scope | None = self
@@ -87,13 +95,27 @@ class ParsedFile:
     name: str
     lines: tuple[str, ...]
     found: tuple[Found, ...]
-    """Every call, assignment, function and `with`, in the order of the file."""
+    """Every call, assignment, `del`, function and `with`, in the order of the file."""
     scopes: tuple[Scope, ...]
+    reads: Mapping[str, Sequence[tuple[ast.expr, Scope]]]
+    """Name of a variable or an attribute to each place that reads it."""
 
     @property
     def module(self) -> Scope:
         """The outermost scope."""
         return self.scopes[0]
+
+    @cached_property
+    def _above(self) -> Mapping[ast.AST, ast.AST]:
+        return {child: node for node in ast.walk(self.module.node) for child in ast.iter_child_nodes(node)}
+
+    def above(self, node: ast.AST) -> Iterator[ast.AST]:
+        """What a node stands in, the innermost first, up to its function or the module."""
+        while node in self._above:
+            node = self._above[node]
+            yield node
+            if isinstance(node, (*_FUNCTIONS, ast.ClassDef)):
+                return
 
     @cached_property
     def stored_in_self(self) -> Mapping[tuple[Scope, str], list[tuple[Scope, ast.expr]]]:
@@ -117,6 +139,7 @@ def parse(name: str, text: str) -> ParsedFile | None:
         return None
     module = Scope(tree, "", None, name)
     scopes, found = [module], []
+    reads: dict[str, list[tuple[ast.expr, Scope]]] = {}
     waiting: list[tuple[ast.AST, Scope, ast.stmt | None, tuple[ast.stmt, ...]]] = [(tree, module, None, ())]
     for _ in range(_MOST_NODES):
         if not waiting:
@@ -126,16 +149,18 @@ def parse(name: str, text: str) -> ParsedFile | None:
             statement = node
         if statement is not None and isinstance(node, _KEPT):
             found.append(Found(node, scope, statement, loops))
+        if isinstance(node, (ast.Name, ast.Attribute)) and isinstance(node.ctx, ast.Load):
+            reads.setdefault(node.id if isinstance(node, ast.Name) else node.attr, []).append((node, scope))
         _bind(node, scope)
         inside = _inside(node, scope)
         if inside is not scope:
             scopes.append(inside)
         around = (*loops, node) if isinstance(node, _LOOPS) else () if inside is not scope else loops
         waiting += [(child, inside, statement, around) for child in reversed(list(ast.iter_child_nodes(node)))]
-    return ParsedFile(name, tuple(text.split("\n")), tuple(found), tuple(scopes))
+    return ParsedFile(name, tuple(text.split("\n")), tuple(found), tuple(scopes), reads)
 
 
-_KEPT = (ast.Assign, ast.AnnAssign, ast.AugAssign, ast.NamedExpr, ast.Call, ast.With, *_FUNCTIONS)
+_KEPT = (ast.Assign, ast.AnnAssign, ast.AugAssign, ast.Delete, ast.NamedExpr, ast.Call, ast.With, *_FUNCTIONS)
 
 
 def _inside(node: ast.AST, scope: Scope) -> Scope:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import textwrap
+from collections.abc import Mapping
 
 from leakscope.findings.model import Suggestion
 from leakscope.findings.source.parsed import ParsedFile
@@ -32,6 +33,26 @@ def with_text(parsed: ParsedFile, value: ast.expr, new: str) -> Suggestion | Non
     line = _line(parsed, value).encode()  # offsets of ast count bytes of UTF-8
     after = line[: value.col_offset] + new.encode() + line[value.end_col_offset :]
     return _suggestion(parsed, value.lineno, after.decode(errors="replace").strip())
+
+
+def with_texts(parsed: ParsedFile, texts: Mapping[ast.AST, str]) -> Suggestion | None:
+    """The lines from the first of some nodes to the last, with other text for each; None where they are too far apart
+    or one does not stand on one line.
+    """
+    nodes = sorted(texts, key=lambda node: (getattr(node, "lineno", 0), getattr(node, "col_offset", 0)))
+    first, last = (int(getattr(node, "lineno", 0)) for node in (nodes[0], nodes[-1]))
+    if last - first >= _MOST_LINES or any(
+        getattr(node, "end_lineno", 0) != getattr(node, "lineno", 0) for node in nodes
+    ):
+        return None
+    lines = [line.encode() for line in parsed.lines[first - 1 : last]]
+    before = textwrap.dedent("\n".join(parsed.lines[first - 1 : last]))
+    for node in reversed(nodes):
+        place, start, end = (getattr(node, name) for name in ("lineno", "col_offset", "end_col_offset"))
+        line = lines[place - first]
+        lines[place - first] = line[:start] + texts[node].encode() + line[end:]
+    after = textwrap.dedent("\n".join(line.decode(errors="replace") for line in lines))
+    return Suggestion(f"{parsed.name}:{first}", before, after)
 
 
 def with_lines_after(parsed: ParsedFile, node: ast.AST, prefix: str, *more: str) -> Suggestion | None:

@@ -17,6 +17,11 @@ class Sources:
         self._parsed: dict[str, ParsedFile | None] = {}
         self._matching: dict[str, tuple[str, ...]] = {}
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The files, by their names."""
+        return tuple(self._texts)
+
     def containing(self, word: str) -> list[ParsedFile]:
         """The files in whose text a word stands, as it is, between characters that are none of a name's."""
         return self.matching(rf"(?<!\w){re.escape(word)}(?!\w)")
@@ -65,6 +70,10 @@ class Sources:
             above |= new
             waiting += new
         return above
+
+    def has_class(self, name: str) -> bool:
+        """Whether a kept file has a class of this name."""
+        return name in self._classes
 
     def files_of_class(self, name: str) -> list[ParsedFile]:
         """The files of a class, of those above it and of those below."""

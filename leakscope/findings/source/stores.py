@@ -67,9 +67,24 @@ def stores_of(parsed: ParsedFile) -> Iterator[Store]:
 
 def _of_call(found: Found, node: ast.Call) -> Iterator[Store]:
     given = node.args
+    for method in (*given, *(keyword.value for keyword in node.keywords)):
+        # `loop.call_later(1, rows.append, x)`, `map(rows.append, losses)`
+        if isinstance(method, ast.Attribute) and method.attr in _HANDED_ON:
+            others = tuple(other for other in given if other is not method)
+            yield Store(found, How.ADDS, method.value, others or (node,), method.attr)
     if isinstance(node.func, ast.Name) and node.func.id == "setattr":
         if given:
             yield Store(found, How.ADDS, given[0], tuple(given[2:3]), "setattr", _first(given[1:]))
+    elif (handed := _FUNCTIONS.get(last_name(node.func))) is not None and len(given) > handed[1]:
+        target, value = handed
+        yield Store(found, How.ADDS, given[target], tuple(given[value:]), last_name(node.func))
+    elif isinstance(node.func, ast.Name) and (alias := _alias(node.func, found)) is not None:
+        put = given[ADDERS[alias.attr] :] or given
+        yield Store(found, How.ADDS, alias.value, tuple(put), alias.attr)
+    elif _is_unbound(node.func):
+        assert isinstance(node.func, ast.Attribute)
+        if len(given) > 1:
+            yield Store(found, How.ADDS, given[0], tuple(given[1:]), node.func.attr)
     elif isinstance(node.func, ast.Attribute) and node.func.attr in ADDERS:
         name, place = node.func.attr, ADDERS[node.func.attr]
         values = given[place : place + 1] or [keyword.value for keyword in node.keywords[-1:]]
@@ -78,13 +93,45 @@ def _of_call(found: Found, node: ast.Call) -> Iterator[Store]:
             yield Store(found, How.ADDS, node.func.value, tuple(values), name, key)
 
 
+_FUNCTIONS = {
+    **dict.fromkeys(("heappush", "heappushpop", "heapreplace", "insort", "insort_left", "insort_right"), (0, 1)),
+    **dict.fromkeys(("iadd", "ior", "iconcat"), (0, 1)),
+    "setitem": (0, 2),
+}
+"""Functions of heapq, bisect and operator that put something into one of their arguments: which, and which they put."""
+_HANDED_ON = ("append", "appendleft", "add", "extend", "put", "put_nowait", "update")
+"""Methods that are handed to what calls them."""
+_TYPES_THAT_ADD = ("list", "dict", "set", "deque", "OrderedDict", "defaultdict")
+
+
+def _is_unbound(function: ast.expr) -> bool:
+    """Whether it is a method of a type that is given the object: `list.append` in `list.append(rows, x)`."""
+    if not isinstance(function, ast.Attribute) or not isinstance(function.value, ast.Name):
+        return False
+    return function.value.id in _TYPES_THAT_ADD and (function.attr in ADDERS or function.attr == "__setitem__")
+
+
+def _alias(function: ast.Name, found: Found) -> ast.Attribute | None:
+    """`rows.append` of `add` after `add = rows.append`."""
+    owner = found.scope.owner(function.id)
+    bound = owner.bound.get(function.id, []) if owner is not None else []
+    values = [binding.value for binding in bound if not binding.of_item]
+    if len(values) != 1 or not isinstance(values[0], ast.Attribute) or values[0].attr not in ADDERS:
+        return None
+    return values[0]
+
+
 def _first(given: Sequence[ast.expr]) -> ast.expr | None:
     return given[0] if given else None
 
 
 def _of_pair(found: Found, target: ast.expr, value: ast.expr) -> Iterator[Store]:
     if isinstance(target, ast.Subscript):
-        if not isinstance(target.slice, ast.Slice) or mentions(value, target.value):
+        if (
+            not isinstance(target.slice, ast.Slice)
+            or mentions(value, target.value)
+            or mentions(target.slice, target.value)
+        ):
             yield Store(found, How.ADDS, target.value, (value, target.slice), key=target.slice)
     elif isinstance(target, (ast.Name, ast.Attribute)):
         yield Store(found, How.BINDS, target, (value,))

@@ -1,84 +1,375 @@
-"""What else does the program do with what a line stores?"""
+"""What else the program does with what a line stores."""
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+from dataclasses import dataclass
 
 from leakscope.findings.source.names import key_of, last_name
+from leakscope.findings.source.parsed import Scope
 from leakscope.findings.source.sources import Sources
 from leakscope.findings.source.stores import How, Store
 
-_OF_NUMBERS = ("tensor", "as_tensor", "save")
-"""Functions of torch that take numbers as they take tensors."""
-_THROUGH = ("enumerate", "zip", "reversed", "sorted", "list", "tuple", "iter")
-_COMPREHENSIONS = (ast.ListComp, ast.GeneratorExp, ast.SetComp, ast.DictComp)
+_NUMBERS_OF = (
+    "float",
+    "int",
+    "bool",
+    "len",
+    "sum",
+    "max",
+    "min",
+    "abs",
+    "round",
+    "print",
+    "str",
+    "repr",
+    "format",
+    "id",
+)
+"""Builtins that take a number as they take a tensor of one element."""
+_THROUGH = (
+    "enumerate",
+    "zip",
+    "reversed",
+    "sorted",
+    "list",
+    "tuple",
+    "iter",
+    "dict",
+    "set",
+    "deque",
+    "values",
+    "items",
+)
+"""Calls that give the items of what they are given."""
+_OF_NUMBERS = (
+    "tensor",
+    "as_tensor",
+    "save",
+    "mean",
+    "fmean",
+    "median",
+    "std",
+    "array",
+    "asarray",
+    "dump",
+    "dumps",
+    "plot",
+)
+"""Functions of torch, numpy, statistics, json, pickle and matplotlib that take lists of numbers."""
+_OF_THEM = ("torch", "np", "numpy", "statistics", "json", "pickle", "math", "plt", "ax", "logging", "logger", "log")
+_CHANGES = (
+    *("append", "extend", "insert", "clear", "pop", "popleft", "popitem", "appendleft", "remove", "sort", "reverse"),
+    *("setdefault", "update", "keys", "put", "get", "add", "discard", "index", "count", "copy"),
+)
+"""Methods of containers, which do nothing with an item but hand it on."""
+_DIFFERENTIATES = ("backward", "grad")
+_DEEPEST = 3
+"""Calls into functions of the kept files that a value is followed through: a helper that calls a helper."""
 
 Path = tuple[str, ...]
 """The last name of an expression, and the keys behind it: `('history', "['loss']")`."""
 
 
+@dataclass(frozen=True, eq=False)
+class _Read:
+    """One expression that gives what is stored, or a container of it."""
+
+    node: ast.expr
+    tree: ast.AST
+    """The function or module in which it stands."""
+    is_item: bool
+    """It may be one item: what a loop's variable or a subscript gives."""
+
+
 class Uses:
-    """The places of the sources that name what a line stores in: for a local those of its function, else all."""
+    """The places of the sources that name what a line stores in, by any name that it is bound to: for a local those of
+    its function, else all, and those of the functions that it is handed to.
+    """
 
     def __init__(self, store: Store, sources: Sources) -> None:
         self.path = path_of(store.target)
-        self.of_items = store.how == How.ADDS
+        self._sources = sources
+        self._adds = store.how == How.ADDS
+        self._stored = store.found.statement
         name = self.path[0]
         owner = store.found.scope.owner(name) if _is_variable(store.target) else None
-        if not name:
-            self._trees: list[ast.AST] = []
-        elif owner is not None and owner.name:
-            self._trees = [owner.node]
-        else:
-            self._trees = [parsed.module.node for parsed in sources.containing(name)]
+        self._starts: list[tuple[ast.AST, str]] = []
+        """Functions and modules that name it, each with the name."""
+        if name and owner is not None and owner.name:
+            self._starts = [(owner.node, name), *self._given(name, owner, _DEEPEST)]
+        elif name:
+            self._starts = [(parsed.module.node, name) for parsed in sources.containing(name)]
+        self._reads: list[_Read] | None = None
+        self._followed: set[tuple[int, str]] = set()
+        self._returned: set[int] = set()
+        self._parents: dict[int, dict[ast.AST, ast.AST]] = {}
 
     def as_object(self) -> bool:
-        """Whether the program does with what is stored what a number or a text cannot do: it reads an attribute of it,
-        or hands it to a function of torch.
+        """Whether the program may do with what is stored what a number or a text cannot do: everything but what is
+        known to take numbers counts, such as a call of a function that is not followed.
         """
-        return not self._trees or any(self._needs_object(node) for node in self._nodes())
+        return not self._starts or any(self._needs_object(read) for read in self._all())
+
+    def as_text(self) -> bool:
+        """Whether all that the program does with it is what a text can do as well as an exception: it is counted,
+        printed or formatted.
+        """
+        return bool(self._starts) and all(self._is_printed(read) for read in self._all())
 
     def raised(self) -> bool:
         """Whether what is stored is raised again."""
-        parts = (part for node in self._nodes() if isinstance(node, ast.Raise) for part in (node.exc, node.cause))
-        return any(part is not None and path_of(part)[0] == self.path[0] for part in parts)
-
-    def differentiated(self) -> bool:
-        """Whether the program calls backward on what is stored: then its graph is needed."""
         return any(
-            isinstance(node, ast.Call)
-            and isinstance(node.func, ast.Attribute)
-            and node.func.attr in ("backward", "grad")
-            and any(path_of(part) == self.path for one in (node.func.value, *node.args) for part in _expressions(one))
-            for node in self._nodes()
+            any(isinstance(above, ast.Raise) for above in self._above(read.node, read.tree)) for read in self._all()
         )
 
-    def _nodes(self) -> Iterator[ast.AST]:
-        return (node for tree in self._trees for node in ast.walk(tree))
+    def differentiated(self) -> bool:
+        """Whether backward may be called on what is stored, or on what is computed of it: then its graph is needed."""
+        return any(self._is_differentiated(read) for read in self._all())
 
-    def _needs_object(self, node: ast.AST) -> bool:
-        if isinstance(node, ast.Attribute):
-            return self._is_stored(node.value)
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr not in _OF_NUMBERS:
-            of_torch = isinstance(node.func.value, ast.Name) and node.func.value.id in ("torch", "F")
-            return of_torch and any(path_of(given) == self.path for given in node.args)
-        if not self.of_items:
-            return False
-        if isinstance(node, (ast.For, ast.AsyncFor)):
-            return self._goes_through(node.iter) and _reads(node.target, node.body)
-        loops = node.generators if isinstance(node, _COMPREHENSIONS) else []
-        return any(self._goes_through(loop.iter) and _reads(loop.target, [node]) for loop in loops)
+    def only_asked_for(self, key: str) -> bool:
+        """Whether a dict is only asked for one key, and whether it has that: its other entries are never looked at."""
+        for read in self._all():
+            above = next(iter(self._above(read.node, read.tree)), None)
+            item = isinstance(above, ast.Subscript) and above.value is read.node and ast.unparse(above.slice) == key
+            asked = isinstance(above, ast.Compare) and isinstance(above.ops[0], (ast.In, ast.NotIn))
+            if not (item and isinstance(getattr(above, "ctx", None), (ast.Load, ast.Store))) and not asked:
+                return False
+        return bool(self._starts)
 
-    def _is_stored(self, node: ast.expr) -> bool:
-        """Whether an expression gives what is stored: an item of the target, or the target itself."""
-        if self.of_items:
-            return isinstance(node, ast.Subscript) and path_of(node.value) == self.path
-        return path_of(node) == self.path
+    def looks_back(self) -> int | None:
+        """How many of the last items are read at most, `x[-1]` and `x[-9:]`; None where others may be."""
+        most = 0
+        for read in self._all():
+            if self._is_written(read):
+                continue
+            above = next(iter(self._above(read.node, read.tree)), None)
+            back = _back(above) if isinstance(above, ast.Subscript) and above.value is read.node else None
+            if back is None or not isinstance(getattr(above, "ctx", None), ast.Load):
+                return None
+            most = max(most, back)
+        return most if self._starts else None
 
-    def _goes_through(self, through: ast.expr) -> bool:
-        parts = through.args if isinstance(through, ast.Call) and last_name(through.func) in _THROUGH else [through]
-        return any(path_of(part) == self.path for part in parts)
+    def _all(self) -> list[_Read]:
+        """Every expression that may give it, or what it is stored in."""
+        if self._reads is None:
+            self._reads = []
+            for tree, name in self._starts:
+                self._follow(tree, name, _DEEPEST, not self._adds)
+        return self._reads
+
+    def _given(self, name: str, owner: Scope, deep: int) -> Iterator[tuple[ast.AST, str]]:
+        """What calls hand a function for one of its parameters: the names of the callers for it."""
+        if not deep or name not in (*owner.parameters, *owner.keywords):
+            return
+        called = owner.name.rpartition(".")[2]
+        if called == "__init__" and owner.outer is not None:
+            called = owner.outer.name.rpartition(".")[2]
+        for parsed in self._sources.containing(called):
+            for one in parsed.found:
+                if not isinstance(one.node, ast.Call) or last_name(one.node.func) != called:
+                    continue
+                for given in (*one.node.args, *(keyword.value for keyword in one.node.keywords)):
+                    if _parameter(one.node, given, owner) != name or not isinstance(given, (ast.Name, ast.Attribute)):
+                        continue
+                    around = one.scope.owner(given.id) if isinstance(given, ast.Name) else None
+                    yield (parsed.module.node if around is None else around.node), last_name(given)
+                    if isinstance(given, ast.Name) and around is not None:
+                        yield from self._given(given.id, around, deep - 1)
+
+    def _follow(self, tree: ast.AST, first: str, deep: int, is_item: bool) -> None:
+        """Note the expressions in a function that give it under a name, and under what that is bound to."""
+        assert self._reads is not None
+        if (id(tree), first) in self._followed:
+            return
+        self._followed.add((id(tree), first))
+        known = {first: is_item}
+        waiting = [first]
+        while waiting:
+            name = waiting.pop()
+            for node in ast.walk(tree):
+                if not isinstance(node, (ast.Name, ast.Attribute)) or last_name(node) != name:
+                    continue
+                if not isinstance(node.ctx, ast.Load) or (isinstance(node, ast.Attribute) and name != first):
+                    continue
+                if name == self.path[0] and not self._is_of_path(node, tree):
+                    continue
+                self._note(_Read(node, tree, known[name]), known, waiting, deep)
+
+    def _note(self, read: _Read, known: dict[str, bool], waiting: list[str], deep: int) -> None:
+        """Note one expression, the names in its function that are bound to it, and where it goes from there."""
+        assert self._reads is not None
+        self._reads.append(read)
+        for other, item in self._bound(read):
+            if other.startswith("."):
+                for parsed in self._sources.containing(other[1:]) if deep else ():
+                    self._follow(parsed.module.node, other[1:], deep - 1, item)
+            elif other not in known:
+                known[other] = item
+                waiting.append(other)
+        self._hand_on(read, deep)
+        if deep and any(isinstance(above, ast.Return) for above in self._above(read.node, read.tree)):
+            self._hand_back(read, deep - 1)
+
+    def _hand_back(self, read: _Read, deep: int) -> None:
+        """Follow it to the calls of the function that returns it, or something computed of it."""
+        function = next((up for up in self._above(read.node, read.tree) if isinstance(up, ast.FunctionDef)), read.tree)
+        called = getattr(function, "name", "")
+        for parsed in self._sources.containing(called) if called and id(function) not in self._returned else ():
+            self._returned.add(id(function))
+            for one in parsed.found:
+                if isinstance(one.node, ast.Call) and last_name(one.node.func) == called:
+                    again = _Read(one.node, one.scope.node, read.is_item)
+                    known: dict[str, bool] = {}
+                    waiting: list[str] = []
+                    self._note(again, known, waiting, deep)
+                    for name, is_item in known.items():
+                        self._follow(one.scope.node, name, deep, is_item)
+
+    def _is_of_path(self, node: ast.expr, tree: ast.AST) -> bool:
+        """Whether keys behind a name, where the source shows them, are those of the path."""
+        keys = []
+        for above in self._above(node, tree):
+            if not isinstance(above, ast.Subscript) or above.value is not node:
+                break
+            keys.append(key_of(above.slice) or "")
+            node = above
+        return all(a == b or not a or not b for a, b in zip(keys, self.path[1:], strict=False))
+
+    def _bound(self, read: _Read) -> Iterator[tuple[str, bool]]:
+        """Names to which a statement binds what an expression gives, or what is computed of it, each with whether that
+        may be an item.
+        """
+        node: ast.AST = read.node
+        for above in self._above(read.node, read.tree):
+            if isinstance(above, (ast.For, ast.AsyncFor, ast.comprehension)) and node is above.iter:
+                yield from ((name, True) for name in _names(above.target))
+                return
+            if isinstance(above, ast.Assign) and node is above.value:
+                if above is not self._stored:
+                    for target in above.targets:
+                        yield from ((name, read.is_item or node is not read.node) for name in _names(target))
+                return
+            if isinstance(above, (ast.AugAssign, ast.AnnAssign, ast.NamedExpr)) and node is above.value:
+                yield from ((name, True) for name in _names(above.target))
+                return
+            if isinstance(above, ast.Call) and last_name(above.func) in ("float", "int", "item", "len", "str", "print"):
+                return
+            if isinstance(above, ast.stmt):
+                return
+            node = above
+
+    def _hand_on(self, read: _Read, deep: int) -> None:
+        """Follow it into a function of the kept files that it is handed to."""
+        call = next(iter(self._above(read.node, read.tree)), None)
+        if not deep or not isinstance(call, ast.Call) or call.func is read.node:
+            return
+        for scope in self._functions(call):
+            if name := _parameter(call, read.node, scope):
+                self._follow(scope.node, name, deep - 1, read.is_item)
+
+    def _functions(self, call: ast.Call) -> list[Scope]:
+        called = last_name(call.func)
+        found = self._sources.matching(rf"def\s+{called}\s*\(") if called.isidentifier() else []
+        return [
+            scope for parsed in found for scope in parsed.scopes if getattr(scope.node, "name", "") == called
+        ]  # fmt: skip
+
+    def _needs_object(self, read: _Read) -> bool:
+        node: ast.AST = read.node
+        for above in self._above(read.node, read.tree):
+            if isinstance(above, ast.Subscript) and node is above.value:
+                node = above
+                continue
+            if isinstance(above, ast.Attribute):
+                item = read.is_item or isinstance(node, ast.Subscript)
+                return above.attr not in _CHANGES or (item and not self._is_container_of(node))
+            if isinstance(above, ast.Call):
+                name = last_name(above.func)
+                if node is above.func:
+                    return False
+                if isinstance(above.func, ast.Name) and name in (*_NUMBERS_OF, *_THROUGH):
+                    return False
+                if isinstance(above.func, ast.Attribute) and name in _OF_NUMBERS and _root(above.func) in _OF_THEM:
+                    return not (name in ("tensor", "as_tensor", "save") or _root(above.func) != "torch")
+                if isinstance(above.func, ast.Attribute) and name in _CHANGES:
+                    return False
+                return not self._functions(above)  # what is followed is looked at there
+            return isinstance(above, (ast.Return, ast.Yield, ast.YieldFrom, ast.Raise)) and read.is_item
+        return False
+
+    def _is_container_of(self, node: ast.AST) -> bool:
+        """Whether a subscript gives a container, not an item: as many keys as those of the path."""
+        depth = 0
+        while isinstance(node, ast.Subscript):
+            depth, node = depth + 1, node.value
+        return self._adds and depth < len(self.path) and depth > 0
+
+    def _is_printed(self, read: _Read) -> bool:
+        for above in self._above(read.node, read.tree):
+            if isinstance(above, (ast.FormattedValue, ast.Delete)):
+                return True
+            if isinstance(above, ast.Call):
+                name = last_name(above.func)
+                if isinstance(above.func, ast.Name) and name in ("print", "len", "str", "repr", "bool"):
+                    return True
+                if read.node in above.args and self._functions(above):
+                    return True  # what it does there is looked at there
+                return isinstance(above.func, ast.Attribute) and (
+                    name in _CHANGES or _root(above.func) in ("logging", "logger", "log")
+                )
+            if isinstance(above, ast.Attribute):
+                if above.attr not in _CHANGES or read.is_item:
+                    return False
+            elif isinstance(above, ast.Subscript):
+                continue
+            elif isinstance(above, ast.stmt):
+                return isinstance(above, (ast.Expr, ast.If, ast.While, ast.Assign, ast.For))
+        return False
+
+    def _is_differentiated(self, read: _Read) -> bool:
+        node: ast.AST = read.node
+        for above in self._above(read.node, read.tree):
+            if isinstance(above, ast.Call) and last_name(above.func) in _DIFFERENTIATES:
+                return True
+            if isinstance(above, ast.Attribute) and above.attr in _DIFFERENTIATES:
+                return read.is_item or node is not read.node or not self._adds
+            if isinstance(above, ast.Call) and last_name(above.func) in (
+                "float",
+                "int",
+                "item",
+                "len",
+                "detach",
+                "append",
+            ):
+                return False
+            if isinstance(above, ast.stmt):
+                return False
+            node = above
+        return False
+
+    def _is_written(self, read: _Read) -> bool:
+        """Whether an expression stands in the line that stores, or in one that only adds or begins."""
+        for above in self._above(read.node, read.tree):
+            if above is self._stored:
+                return True
+            if isinstance(above, ast.Attribute) and above.attr in ("append", "extend", "appendleft", "add", "put"):
+                call = next((up for up in self._above(above, read.tree)), None)
+                parent = next((up for up in self._above(call, read.tree)), None) if call is not None else None
+                return isinstance(call, ast.Call) and isinstance(parent, ast.Expr)
+            if isinstance(above, ast.stmt):
+                return False
+        return False
+
+    def _above(self, node: ast.AST, tree: ast.AST) -> Iterator[ast.AST]:
+        parents = self._parents.get(id(tree))
+        if parents is None:
+            parents = {child: each for each in ast.walk(tree) for child in ast.iter_child_nodes(each)}
+            self._parents[id(tree)] = parents
+        while node in parents and node is not tree:
+            node = parents[node]
+            yield node
 
 
 def path_of(node: ast.expr) -> Path:
@@ -90,21 +381,43 @@ def path_of(node: ast.expr) -> Path:
     return (last_name(node), *reversed(keys))
 
 
+def _root(node: ast.expr) -> str:
+    while isinstance(node, ast.Attribute):
+        node = node.value
+    return node.id if isinstance(node, ast.Name) else ""
+
+
+def _names(target: ast.AST) -> list[str]:
+    """The names that a target binds, those of attributes with a dot before them."""
+    bound = (node for node in ast.walk(target) if isinstance(getattr(node, "ctx", None), ast.Store))
+    return [
+        node.id if isinstance(node, ast.Name) else f".{node.attr}"
+        for node in bound
+        if isinstance(node, (ast.Name, ast.Attribute))
+    ]
+
+
+def _parameter(call: ast.Call, given: ast.expr, scope: Scope) -> str:
+    """The parameter of a function that a call gives an expression for."""
+    named = next((keyword.arg for keyword in call.keywords if keyword.value is given), None)
+    if named:
+        return named if named in (*scope.parameters, *scope.keywords) else ""
+    if given not in call.args:
+        return ""
+    own = isinstance(call.func, ast.Attribute) and scope.outer is not None and scope.outer.is_class
+    place = call.args.index(given) + own
+    return scope.parameters[place] if place < len(scope.parameters) else ""
+
+
+def _back(node: ast.Subscript) -> int | None:
+    """1 of `x[-1]`, 9 of `x[-9:]`."""
+    bound = node.slice.lower if isinstance(node.slice, ast.Slice) and node.slice.upper is None else node.slice
+    if isinstance(bound, ast.UnaryOp) and isinstance(bound.op, ast.USub) and isinstance(bound.operand, ast.Constant):
+        return bound.operand.value if isinstance(bound.operand.value, int) else None
+    return None
+
+
 def _is_variable(node: ast.expr) -> bool:
     while isinstance(node, ast.Subscript):
         node = node.value
     return isinstance(node, ast.Name)
-
-
-def _reads(target: ast.expr, inside: Sequence[ast.AST]) -> bool:
-    """Whether an attribute of a loop's variable is read."""
-    names = {node.id for node in ast.walk(target) if isinstance(node, ast.Name)}
-    return any(
-        isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in names
-        for one in inside
-        for node in ast.walk(one)
-    )
-
-
-def _expressions(node: ast.expr) -> Iterator[ast.expr]:
-    return (part for part in ast.walk(node) if isinstance(part, ast.expr))

@@ -46,6 +46,9 @@ def _carried(store: Store, value: ast.expr) -> ast.expr | None:
     if isinstance(store.found.node, ast.AugAssign):
         adds = isinstance(store.found.node.op, _SUMS)
         return _factor(_branch(value, store.found)) if adds else None
+    node = store.found.node
+    if isinstance(node, ast.Assign) and value is node.value and not any(store.target is one for one in node.targets):
+        return None  # `out, state = net(x)`: what is unpacked has no method of a tensor's
     if not mentions(value, store.target):
         return _branch(value, store.found)
     if isinstance(value, ast.BinOp) and isinstance(value.op, _SUMS):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from leakscope.findings.facts import Bounded, CameToRest, FollowsInput
+from leakscope.findings.facts import Bounded, CameToRest, EmptiedLater, FollowsInput
 from leakscope.findings.kinds import FreedBy, Origin, RuleName, Severity
 from leakscope.findings.known.suppressed import suppression_of
 from leakscope.findings.ledger import LedgerInterval, Line, LineKind, RestedKind
@@ -99,6 +99,6 @@ def _kind(finding: Finding) -> LineKind:
         return LineKind.RESTED
     if isinstance(finding.settled_by, FollowsInput):
         return LineKind.FOLLOWS
-    if isinstance(finding.settled_by, Bounded) or finding.facts.is_bounded:
+    if isinstance(finding.settled_by, (Bounded, EmptiedLater)) or finding.facts.is_bounded:
         return LineKind.BOUND
     return LineKind.GARBAGE if finding.freed_by == FreedBy.GC else LineKind.SLOW

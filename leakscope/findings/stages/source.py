@@ -5,20 +5,26 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from leakscope.findings.facts import Facts
 from leakscope.findings.model import CutReference, Finding, Hop, Unjudged
 from leakscope.findings.naming.place import file_at
 from leakscope.findings.ownership.known_leaks import TYPES
 from leakscope.findings.pipeline.see import see
+from leakscope.findings.rules.immortal_cycle import ClosedBy, ImmortalFacts
+from leakscope.findings.rules.retained_graph import GraphFacts
 from leakscope.findings.rules.rule import because
 from leakscope.findings.source.edits import suggested
+from leakscope.findings.source.filling import while_it_fills
 from leakscope.findings.source.lines import stores_for
 from leakscope.findings.source.sources import Sources
 from leakscope.findings.source.stores import Store
+from leakscope.findings.source.uses import Uses
 from leakscope.findings.source.written import as_in_source
 from leakscope.findings.stages.case import Case, RankCase
 from leakscope.findings.why import UnjudgedReason
 from leakscope.graph.model import ObjectKind
 from leakscope.record.kinds import Direction
+from leakscope.record.model import Run
 from leakscope.record.read.operations import column
 
 _WRITTEN = (ObjectKind.FUNCTION, ObjectKind.FRAME, ObjectKind.GENERATOR, ObjectKind.CLASS)
@@ -30,7 +36,7 @@ def find_lines(case: Case) -> Case:
     sources, found, unjudged = Sources(case.run.sources), [], []
     for finding in case.findings:
         try:
-            found.append(with_lines(finding, sources))
+            found.append(with_lines(finding, sources, case.run))
         except Exception as error:  # noqa: BLE001 - source of a form that was not foreseen must not cost the verdict
             found.append(finding)
             why = because(UnjudgedReason.NO_SOURCE, error)
@@ -64,12 +70,17 @@ def _with_one_line_each(trace: Sequence[Hop]) -> tuple[Hop, ...]:
     )
 
 
-def with_lines(finding: Finding, sources: Sources) -> Finding:
-    """The finding with those lines at each reference of its cut; as it is where the sources show none."""
+def with_lines(finding: Finding, sources: Sources, run: Run | None = None) -> Finding:
+    """The finding with those lines at each reference of its cut; as it is where the sources show none.
+
+    A note where the source empties what gains, as far as the `run` has not seen that.
+    """
     if finding.cut is None:
         return finding
     found = [stores_for(finding, reference, sources) for reference in finding.cut.references]
-    suggestion = suggested(finding, found, sources)
+    told = replace(finding, facts=_in_source(finding.facts, found, sources))
+    told = told if run is None else while_it_fills(told, found, run, sources)
+    suggestion = suggested(finding, found, sources) if told.settled_by is None else None
     references = tuple(
         _with_added(
             reference, tuple(dict.fromkeys(store.where for store in stores)), _puts_tensor(finding, reference, stores)
@@ -82,12 +93,25 @@ def with_lines(finding: Finding, sources: Sources) -> Finding:
     trace = tuple(_at_its_line(hop, finding.cut.references, references) for hop in finding.trace)
     is_cut = finding.subject == finding.cut.written
     return replace(
-        finding,
+        told,
         trace=trace,
         cut=replace(finding.cut, references=references),
         subject=references[0].written if is_cut else finding.subject,
         suggestion=suggestion,
     )
+
+
+def _in_source(facts: Facts, found: Sequence[Sequence[Store]], sources: Sources) -> Facts:
+    """What a rule knows, corrected by the source: whether a graph is needed, and whether there is a pack hook where a
+    saved tensor closes a cycle.
+    """
+    if isinstance(facts, GraphFacts) and not facts.of_gradient:
+        needed = any(Uses(store, sources).differentiated() for stores in found for store in stores)
+        return replace(facts, is_differentiated=needed)
+    if isinstance(facts, ImmortalFacts) and facts.closed_by == ClosedBy.PACK_HOOK:
+        there = not sources.names or sources.containing("saved_tensors_hooks")
+        return facts if there else replace(facts, closed_by=ClosedBy.OTHER)
+    return facts
 
 
 def _at_its_line(hop: Hop, before: Sequence[CutReference], after: Sequence[CutReference]) -> Hop:

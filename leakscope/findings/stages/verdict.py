@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from leakscope.findings.facts import EmptiedLater
 from leakscope.findings.kinds import NOT_JUDGED, Severity
 from leakscope.findings.known.suppressed import unused
 from leakscope.findings.memory.gc_advice import gc_advice
@@ -12,6 +13,7 @@ from leakscope.findings.memory.oom import out_of_memory
 from leakscope.findings.model import Finding, Findings
 from leakscope.findings.stages.case import Case
 from leakscope.findings.verdict import verdict_of, verdicts_of_ranks
+from leakscope.findings.why import Reason, Why
 from leakscope.record.model import Run
 from leakscope.verdict import Verdict
 
@@ -26,6 +28,7 @@ def give_verdict(case: Case) -> Case:
     open_cases = [written[f.fingerprint] for f in shown if f.fingerprint in written]
     garbage = sum(rank.garbage for rank in case.ranks)
     verdict, why = verdict_of(run, shown, apart, case.unjudged, open_cases, case.ledgers, garbage)
+    verdict, why = while_filling(verdict, why, shown)
     over = avoidable_over(shown, case.fail_on_avoidable)
     judged = Findings(
         verdict=verdict,
@@ -56,6 +59,29 @@ def give_verdict(case: Case) -> Case:
     )
     status = NOT_JUDGED if judged.unjudged_fails and over is None else case.leak_exit_code
     return replace(case, judged=replace(judged, exit_status=status if judged.failed else 0))
+
+
+_CLEAN = (Reason.NOTHING_GREW, Reason.LITTLE_GREW, Reason.BALANCED)
+
+
+def while_filling(verdict: Verdict, why: Why, shown: Sequence[Finding]) -> tuple[Verdict, Why]:
+    """A clean verdict that names what grows until a line of the source empties it; inconclusive where that line may
+    never do so.
+    """
+    filling = [(f, f.settled_by) for f in shown if isinstance(f.settled_by, EmptiedLater)]
+    if verdict != Verdict.CLEAN or not filling:
+        return verdict, why
+    most, emptied = min(filling, key=lambda each: (each[1].is_decided, -each[0].bytes_per_step))
+    if emptied.is_decided and why.reason not in _CLEAN:
+        return verdict, why
+    told = replace(
+        why,
+        reason=Reason.FILLING,
+        detail=most.cut.written if most.cut is not None else most.subject,
+        bytes_per_step=most.bytes_per_step,
+        emptied=emptied,
+    )
+    return (Verdict.CLEAN if emptied.is_decided else Verdict.INCONCLUSIVE), told
 
 
 def as_known(finding: Finding, run: Run) -> Finding:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from leakscope.findings.facts import Bounded, CameToRest, FollowsInput, HeldByCall, TooLarge
+from leakscope.findings.facts import Bounded, CameToRest, EmptiedLater, FollowsInput, HeldByCall, TooLarge
 from leakscope.findings.memory.scattered import ScatteredFacts
 from leakscope.findings.model import Finding
 from leakscope.findings.rules.retained_graph import GraphFacts
@@ -52,6 +52,8 @@ def end_text(finding: Finding) -> str:
         return f", {finding.too_large.bound.items} of at most {finding.too_large.bound.bound} so far"
     if isinstance(finding.settled_by, Bounded):
         return " up to its bound"
+    if isinstance(finding.settled_by, EmptiedLater):
+        return f", filling: {emptied_text(finding.settled_by)}"
     return ", but not to the end" if isinstance(finding.settled_by, CameToRest) else " and lets none go"
 
 
@@ -111,8 +113,31 @@ def _cache_advice(finding: Finding, facts: GrowthFacts) -> str:
     return f"{clear} bound it with lru_cache(maxsize=...): {new}."
 
 
-def settled_advice(settled_by: Bounded | CameToRest | FollowsInput | HeldByCall) -> str:
+def emptied_text(emptied: EmptiedLater) -> str:
+    """`cleared at epoch.py:13 above 64 items`."""
+    when = ""
+    if emptied.bound is not None:
+        when = f" above {emptied.bound:,} items"
+    elif emptied.every is not None:
+        when = f" every {emptied.every:,} steps"
+    return f"cleared at {emptied.where}{when}"
+
+
+def would_show(emptied: EmptiedLater) -> str:
+    """What run would show whether it is emptied, as a sentence."""
+    if emptied.seen:
+        return f"The last snapshot, at step {emptied.seen:,}, was taken before that."
+    if emptied.steps is not None:
+        return f"A run of {emptied.steps:,} steps shows whether it is."
+    return f"A run that goes on past {emptied.where} shows whether it is."
+
+
+def settled_advice(settled_by: Bounded | CameToRest | EmptiedLater | FollowsInput | HeldByCall) -> str:
     """Why a growth is no leak."""
+    if isinstance(settled_by, EmptiedLater):
+        full = f"; it holds {bytes_text(settled_by.full_bytes)} by then" if settled_by.full_bytes is not None else ""
+        sure = "" if settled_by.is_decided else ", under a condition whose outcome the source does not show"
+        return f"It is {emptied_text(settled_by)}{sure}{full}. {would_show(settled_by)}"
     if isinstance(settled_by, Bounded):
         full = f"when it is full it holds {bytes_text(settled_by.full_bytes)}"
         items = f"{settled_by.items} of {settled_by.bound} items are in it"

@@ -103,6 +103,17 @@ def graph_advice(finding: Finding, facts: GraphFacts) -> str:
             "each step: backward(create_graph=True) gives gradients a graph of their own, and what is added to them "
             "goes on adding to it. torch.autograd.grad stores none."
         )
+    if any(hop.type == "functools._lru_cache_wrapper" for hop in finding.trace):
+        return (
+            f"The key of {finding.subject} holds the arguments of the call, for a method its self, and with them the "
+            "graph: a result that is detached changes nothing. Cache it on the object (functools.cached_property), "
+            "cache a function that is given no tensor or module, or call cache_clear() after each step."
+        )
+    if facts.is_differentiated:
+        return (
+            f"The program calls backward on what {finding.subject} holds, so it cannot be detached: take each "
+            f"{finding.noun} out (pop, clear) once backward has run, or once it is known that it never will."
+        )
     through = f" (through {' of '.join(facts.saved)})" if facts.saved else ""
     return (
         f"Store {finding.subject} detached: use .item() for a number or .detach() for a {finding.noun} before keeping "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -172,7 +173,7 @@ def test_a_view_is_copied(kind: str, line: str, after: str | None) -> None:
 
 def test_plain_tensors_have_no_edit_that_keeps_the_meaning() -> None:
     trace = "frame main train.py:2 -> local kept\nlist -> [i]\ntensor float32[4] -> storage\nstorage s"
-    assert edit(finding(trace, 0), train=loop("kept = []", "kept.append(out)")) is None
+    assert edit(finding(trace, 0), train=loop("kept = []", "kept.append(out)", "print(kept)")) is None
 
 
 HOOKS = """
@@ -279,3 +280,125 @@ def test_an_edit_stands_on_one_line() -> None:
     text = "def main():\n    losses = []\n    losses.append(\n        net(x)\n    )\n    losses.append(net(\n    x))"
     found = edit(finding(LOSSES, 0), train=text)
     assert found is not None and (found.where, found.before, found.after) == ("train.py:4", "net(x)", "net(x).item()")
+
+
+HELPERS = """def main():
+    losses = []
+    for step in range(9):
+        loss = net(step)
+        losses.append(loss)
+    {use}
+
+def show(values):
+    {body}
+"""
+
+
+@pytest.mark.parametrize(
+    ("use", "body", "method"),
+    [
+        ("show(losses)", "return torch.stack(values).mean().item()", "detach"),
+        ("show(losses)", "print(sum(values) / len(values))", "item"),
+        ("kept = losses; show(kept)", "print(values[0].shape)", "detach"),
+        ("unknown(losses)", "pass", "detach"),
+        ("worst = max(losses[-2:], key=float); worst.backward()", "pass", None),
+        ("for one in losses: one.backward()", "pass", None),
+        ("show(losses)", "(sum(values) / 9).backward()", None),
+        ("a = sum(losses); b = a * 2; b.backward()", "pass", None),
+        ("total = torch.stack(losses).sum()\n    total.backward()", "pass", None),
+        ("return losses", "sum(main()).backward()", None),
+    ],
+)
+def test_every_use_under_any_name_decides_the_edit(use: str, body: str, method: str | None) -> None:
+    found = edit(finding(LOSSES, 0), train=HELPERS.format(use=use, body=body))
+    assert (found.after if found else None) == (method and f"losses.append(loss.{method}())")
+
+
+def test_items_of_other_kinds_make_the_edit_test_the_type() -> None:
+    found = finding(LOSSES, 0)
+    mixed = replace(found, trace=(found.trace[0], replace(found.trace[1], others=3), *found.trace[2:]))
+    text = "import torch\n" + loop("losses = []", "losses.append(loss)")
+    told = edit(mixed, train=text)
+    assert told is not None
+    assert told.after == "losses.append(loss.detach() if isinstance(loss, torch.Tensor) else loss)"
+    assert edit(mixed, train=text.removeprefix("import torch\n")) is None
+    assert edit(mixed, train=text.replace("append(loss)", "append(net(step))")) is None
+    sometimes = text.replace("losses.append", "if step: loss = None\n        losses.append")
+    of_source = edit(found, train=sometimes)
+    assert of_source is not None and of_source.after == told.after
+
+
+def test_what_is_unpacked_has_no_edit() -> None:
+    trace = TOTAL.replace("local total", "local out")
+    assert edit(finding(trace, 0), train=loop("out = None", "out, _ = net(step)")) is None
+
+
+def test_what_backward_reads_of_ctx_is_edited_with_it() -> None:
+    trace = "node*0 KeepsBackward train.py:5 -> .made\ntensor*1 float32[4] -> .grad_fn\nnode*0 KeepsBackward train.py:5"
+    text = CTX.format(line="ctx.made = made", returned="made") + (
+        "    @staticmethod\n    def backward(context, grad):\n        return context.made * grad\n"
+    )
+    found = edit(finding(trace, 0, freed_by=FreedBy.GC), train=text)
+    assert found is not None
+    assert "ctx.save_for_backward(made)" in found.after
+    assert "return context.saved_tensors[0] * grad" in found.after
+    assert "context.made" not in found.after
+    sets = text.replace("return context.made", "context.made = None; return context.made")
+    assert edit(finding(trace, 0, freed_by=FreedBy.GC), train=sets) is None
+
+
+@pytest.mark.parametrize(
+    ("use", "edited"),
+    [
+        ("print([error.args for error in given.values()])", "error.with_traceback(None)"),
+        ("print(len(given))", "str(error)"),
+        ("return {type(error) for error in given.values()}", "error.with_traceback(None)"),
+    ],
+)
+def test_what_a_caller_does_with_an_error_decides_its_edit(use: str, edited: str) -> None:
+    text = CATCH.format(line="errors.append(error)", after="show(errors)") + f"\ndef show(given):\n    {use}\n"
+    found = edit(finding(ERRORS, 0), train=text)
+    assert found is not None and found.after == f"errors.append({edited})"
+
+
+KEPT = "frame main train.py:2 -> local kept\nlist -> [i]\ntensor float32[4] -> storage\nstorage s"
+CACHE = KEPT.replace("list", "dict")
+
+
+@pytest.mark.parametrize(
+    ("line", "after", "edited"),
+    [
+        ("kept.append(out)", "pass", "kept.append(out)\ndel kept[:-1]"),
+        ("kept += [out]", "pass", "kept += [out]\ndel kept[:-1]"),
+        ("kept.append(out)", "print(kept[-1])", "kept.append(out)\ndel kept[:-1]"),
+        ("kept.append(out)", "print(kept[-9:])", "kept.append(out)\ndel kept[:-9]"),
+        ("kept.append(out)", "print(kept[0])", None),
+        ("kept.append(out)", "print(len(kept))", None),
+        ("kept.append(out)", "return kept", None),
+        ("kept.append(out)", "print(locals())", None),
+        ("if step: kept.append(out)", "pass", None),
+    ],
+)
+def test_a_list_of_which_the_last_items_are_read_keeps_those(line: str, after: str, edited: str | None) -> None:
+    found = edit(finding(KEPT, 0), train=loop("kept = []", line, after))
+    assert (found.after if found else None) == edited
+
+
+@pytest.mark.parametrize(
+    ("test", "after", "edited"),
+    [
+        ("if step not in kept:", "kept[step].sum()", True),
+        ("if step not in kept:", "kept[0].sum()", False),
+        ("if step not in kept:", "list(kept.values())", False),
+        ("if other not in kept:", "kept[step].sum()", False),
+    ],
+)
+def test_a_cache_whose_entries_are_made_anew_takes_out_the_oldest(test: str, after: str, edited: bool) -> None:
+    text = (
+        f"def main():\n    kept = {{}}\n    for step in data:\n        {test}\n"
+        f"            kept[step] = make(step)\n        {after}\n"
+    )
+    found = edit(finding(CACHE, 0), train=text)
+    assert (found is not None) == edited
+    evict = "if len(kept) >= 32: kept.pop(next(iter(kept)))\nkept[step] = make(step)"
+    assert found is None or found.after == evict

@@ -30,6 +30,28 @@ def test_hooks_are_told_where_they_are_registered() -> None:
     assert told(finding(trace, 1), train=text) == ["net.register_forward_hook(hook)"]
 
 
+def test_the_hook_in_a_decorator_of_a_librarys_is_the_users_own() -> None:
+    trace = """
+        frame main train.py:2 -> local net
+        nn __main__.Net train.py:4 -> ._forward_hooks
+        dict -> [i]
+        function context_decorator.<locals>.decorate_context <torch/utils/_contextlib.py>:113 -> .__wrapped__
+        function watch.<locals>.hook train.py:4 -> closure seen
+        tensor float32[4]
+    """
+    text = """
+        def watch(net, seen):
+            @torch.no_grad()
+            def hook(*_):
+                return seen
+            net.register_forward_hook(hook)
+
+        def other(net):
+            net.register_forward_hook(print)
+    """
+    assert told(finding(trace, 1), train=text) == ["net.register_forward_hook(hook)"]
+
+
 def test_hooks_that_a_factory_makes_are_told_where_it_is_called() -> None:
     trace = """
         frame main train.py:2 -> local weight

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from findings.source.traces import finding, kept, told
 from hypothesis import example, given, settings
@@ -37,6 +39,15 @@ LIST_OF_OBJECT = """
         "history = history + [loss]",
         "history = [*history, loss]",
         "history[len(history):] = history + [loss]",
+        "history[len(history):] = [loss]",
+        "heapq.heappush(history, (x, loss))",
+        "bisect.insort(history, loss)",
+        "operator.iadd(history, [loss])",
+        "list.append(history, loss)",
+        "add = history.append; add(loss)",
+        "loop.call_later(1, history.append, loss)",
+        "deque(map(history.append, net(x)), maxlen=0)",
+        "[history.append(y) for y in loss]",
     ],
 )
 def test_what_is_added_to_a_local_of_the_function(line: str) -> None:
@@ -66,6 +77,9 @@ def test_what_is_added_to_a_local_of_the_function(line: str) -> None:
         "self.history |= {x}",
         "self.history.update({self.step: x})",
         "getattr(self, 'history').append(x)",
+        "operator.setitem(self.history, self.step, x)",
+        "dict.__setitem__(self.history, self.step, x)",
+        "self.history.__setitem__(self.step, x)",
     ],
 )
 def test_what_is_added_to_an_attribute_in_the_methods_of_its_class(line: str) -> None:
@@ -295,3 +309,35 @@ def test_no_text_of_a_source_fails(text: str) -> None:
         assert found.cut is not None
         stores_for(found, found.cut.references[0], Sources({"train.py": text.split("\n")}))
         assert with_lines(found, Sources({"train.py": text.split("\n")})).fingerprint == found.fingerprint
+
+
+def test_another_cell_of_a_notebook_shares_the_globals() -> None:
+    trace = """
+        module __main__ In[1]:1 -> .history
+        list -> [i]
+        tensor float32[8] -> storage
+        storage s
+    """
+    found = finding(trace, 0)
+    found = replace(found, trace=(replace(found.trace[0], where="In[1]:1"), *found.trace[1:]))
+    cells = {"In[1]": ("history = []",), "In[4]": ("for x in data:", "    history.append(net(x))")}
+    assert found.cut is not None
+    assert [store.where for store in stores_for(found, found.cut.references[0], Sources(cells))] == ["In[4]:2"]
+
+
+@pytest.mark.parametrize(
+    ("holder", "line"),
+    [
+        ("object weakref.finalize._Info", "weakref.finalize(owner, forget, batch)"),
+        ("object asyncio.events.TimerHandle", "loop.call_later(60, forget, batch)"),
+        ("object atexit", "atexit.register(forget, batch)"),
+    ],
+)
+def test_what_is_handed_to_a_registry_of_pythons_own_is_told_where_it_is_handed_on(holder: str, line: str) -> None:
+    trace = f"module registry -> .entries\ndict -> [i]\n{holder} -> .args\ntuple -> [i]\ntensor float32[8] -> storage"
+    text = f"""
+        def step(owner, loop, batch):
+            batch = batch * 2
+            {line}
+    """
+    assert told(finding(trace + "\nstorage s", 0), train=text) == [line]

@@ -16,6 +16,7 @@ from leakscope.report.cleaning import cleaned, one_line
 from leakscope.report.wording.comm import deadlock_text
 from leakscope.report.wording.cycles import without_a_cut
 from leakscope.report.wording.ended import error_text, is_hung, was_text
+from leakscope.report.wording.growth import would_show
 from leakscope.report.wording.held import also_text, cut_name, line_to_edit, would_be_freed
 from leakscope.report.wording.numbers import listed_numbers, plural
 from leakscope.report.wording.sections import (
@@ -113,33 +114,38 @@ def _would_end(finding: Finding) -> str:
 
 def _to_judge(run: Run, findings: Findings) -> str:
     """What would tell a leak from what is none."""
-    reason = findings.why.reason if isinstance(findings.why, Why) else None
-    longer = max(10, 2 * steps_of(run))
-    if reason == Reason.RECORDING_ENDED:
-        return (
-            f"Mend what ended the recording, then {again_text(run)}; if it was nothing of yours, it is a fault "
-            "of leakscope's to be reported. The script was not touched by it."
-        )
-    if reason == Reason.NEW_SHAPES:
-        full = isinstance(findings.why, Why) and findings.why.steps
-        until = f", or for {full:,} steps, when those caches are full" if full else ""
-        return (
-            "Run it with fixed shapes, or with ONEDNN_PRIMITIVE_CACHE_CAPACITY=1 and LRU_CACHE_CAPACITY=1"
-            f"{until}: does it still grow?"
-        )
-    if reason == Reason.DAMAGED:
-        return "Record it again, in a folder that nothing else writes to."
-    if reason == Reason.HIDDEN:
-        return "Run it with a torch that leakscope knows better; the notes say what this one lacks."
-    if isinstance(findings.why, Why) and reason == Reason.TOO_FEW_STEPS and not findings.why.is_only_rank:
-        return f"Let rank {findings.why.rank} run at least {findings.why.steps} steps."
-    if reason == Reason.NO_LOOKS:
-        return "Mend what kept leakscope from looking, in the notes below; the counters of the steps are all there is."
-    if reason in (Reason.UNBALANCED, Reason.TOO_FEW_LOOKS):
-        return f"Run at least {longer} steps: more looks tell what keeps it, or that it comes to rest."
+    why = findings.why if isinstance(findings.why, Why) else None
+    known = "" if why is None else _to_judge_by(why, run)
+    if known:
+        return known
     listed = any(is_worth_telling(item) for item in findings.unjudged)
     mend = ", or mend what kept the rules from judging, listed below" if listed else ""
-    return f"Run it for longer (at least {longer} steps){mend}."
+    return f"Run it for longer (at least {_longer(run)} steps){mend}."
+
+
+def _longer(run: Run) -> int:
+    return max(10, 2 * steps_of(run))
+
+
+def _to_judge_by(why: Why, run: Run) -> str:
+    """The same where the reason says it; "" where it does not."""
+    if why.reason == Reason.TOO_FEW_STEPS and not why.is_only_rank:
+        return f"Let rank {why.rank} run at least {why.steps} steps."
+    more = f"Run at least {_longer(run)} steps: more looks tell what keeps it, or that it comes to rest."
+    until = f", or for {why.steps:,} steps, when those caches are full" if why.steps else ""
+    return {
+        Reason.RECORDING_ENDED: f"Mend what ended the recording, then {again_text(run)}; if it was nothing of yours, it "
+        "is a fault of leakscope's to be reported. The script was not touched by it.",
+        Reason.FILLING: "" if why.emptied is None else would_show(why.emptied),
+        Reason.NEW_SHAPES: "Run it with fixed shapes, or with ONEDNN_PRIMITIVE_CACHE_CAPACITY=1 and "
+        f"LRU_CACHE_CAPACITY=1{until}: does it still grow?",
+        Reason.DAMAGED: "Record it again, in a folder that nothing else writes to.",
+        Reason.HIDDEN: "Run it with a torch that leakscope knows better; the notes say what this one lacks.",
+        Reason.NO_LOOKS: "Mend what kept leakscope from looking, in the notes below; the counters of the steps are all "
+        "there is.",
+        Reason.UNBALANCED: more,
+        Reason.TOO_FEW_LOOKS: more,
+    }.get(why.reason, "")
 
 
 def _after_out_of_memory(run: Run, rank: Rank, told: tuple[Finding, ...]) -> str:

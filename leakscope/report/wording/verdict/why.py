@@ -9,6 +9,7 @@ from leakscope.findings.model import Findings, Unjudged
 from leakscope.findings.thresholds import COUNTED, SHARE_OF_MEMORY
 from leakscope.findings.why import Reason, UnjudgedReason, Why, WhyUnjudged
 from leakscope.report.wording.ended import cut_short_text
+from leakscope.report.wording.growth import emptied_text, would_show
 from leakscope.report.wording.numbers import plural
 from leakscope.report.wording.verdict.ledger import lines_text, rose_text
 from leakscope.report.wording.verdict.no_step import NO_STEP_REASONS, no_step_text
@@ -67,6 +68,7 @@ def _why(why: Why, held: str) -> str:
         "to tell",
         Reason.NOTHING_GREW: f"{_hardly(why)}{notes}",
         Reason.LITTLE_GREW: f"{_little(why)}{notes}",
+        Reason.FILLING: f"{_filling(why)}{notes}",
         Reason.BALANCED: f"{_so_far(why)}{notes}",
     }[why.reason]
 
@@ -79,6 +81,16 @@ def _little(why: Why) -> str:
     if not why.horizon:
         return "nothing grew enough to be a leak"
     return f"what grew reaches less than {SHARE_OF_MEMORY:.0%} of memory in {why.horizon:,} steps"
+
+
+def _filling(why: Why) -> str:
+    """`history grows by 64.00 KiB a step and is filling, cleared at train.py:31 above 64 items: ...`."""
+    if why.emptied is None:
+        return _so_far(why)
+    until = emptied_text(why.emptied)
+    grows = f"{why.detail} grows by {bytes_text(round(why.bytes_per_step))} a step and is filling, {until}"
+    shown = would_show(why.emptied).rstrip(".")
+    return f"{grows}: {shown[0].lower()}{shown[1:]}"
 
 
 def _damaged(why: Why) -> str:
