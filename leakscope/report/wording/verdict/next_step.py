@@ -134,8 +134,8 @@ def _to_judge_by(why: Why, run: Run) -> str:
     more = f"Run at least {_longer(run)} steps: more looks tell what keeps it, or that it comes to rest."
     until = f", or for {why.steps:,} steps, when those caches are full" if why.steps else ""
     return {
-        Reason.RECORDING_ENDED: f"Mend what ended the recording, then {again_text(run)}; if it was nothing of yours, it "
-        "is a fault of leakscope's to be reported. The script was not touched by it.",
+        Reason.RECORDING_ENDED: f"Mend what ended the recording, then {again_text(run)}; if it was nothing of yours, "
+        "it is a fault of leakscope's to be reported. The script was not touched by it.",
         Reason.FILLING: "" if why.emptied is None else would_show(why.emptied),
         Reason.NEW_SHAPES: "Run it with fixed shapes, or with ONEDNN_PRIMITIVE_CACHE_CAPACITY=1 and "
         f"LRU_CACHE_CAPACITY=1{until}: does it still grow?",
