@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
-
 from leakscope.capture.device.monitor import DeviceMemory
 from leakscope.capture.lifetimes.allocation_sites import AllocationSites
 from leakscope.capture.lifetimes.tracker import LifetimeTracker
@@ -36,7 +34,7 @@ class WatchedSteps:
             return
         if self._options.lifetimes:
             self._lifetimes.install(patches, comm=comm)
-        patches.call_before(torch, "compile", self._before_compile)
+        patches.call_before_tracing(self._before_compile)
         guard = patches.guard
         guard.at_end += [lambda _: guard.later.append(self.leave), lambda _: guard.try_again()]
 

@@ -30,8 +30,8 @@ stretches of 0.75 to 1.5 times the median; at 0.5 a stretch with one collection 
 ended after the third stretch counts as steady.
 """
 _TO_AND_FRO = 0.5
-"""Share of the rate by which the levels of few steps must have risen. What comes and goes has 0, a growth 0.8 to 1.2
-times its rate; at 0.25 noise of a quarter of the rate is growth, at 1 half of the real growths are dropped.
+"""Share of the rate by which the levels of few steps must have risen. Heuristic: what comes and goes has 0, a growth
+about 1; at 0.25 noise of a quarter of the rate is growth, at 1 half of the real growths are dropped.
 """
 _AROUND = (-1, 0, 1)
 """Steps around a watched one whose rises are ours: the step before it is watched as well, and the records of both are
@@ -44,12 +44,12 @@ _EACH_STEP = (0.5, 0.75)
 them, one at every second step half of them.
 """
 _TIMED = 20
-"""Steps at each end whose median time is compared: a median of three moves by a tenth on a busy machine, of twenty by
-less, and of two hundred it would mix the steps of a run in which each is slower than the one before.
+"""Steps at each end whose median time is compared. Heuristic: a median of three moves on a busy machine, and one of two
+hundred mixes the steps of a run in which each is slower than the one before.
 """
 _SLOWER = 1.25
-"""How many times longer the last steps must have taken for it to be said. Medians of a steady script on two busy cores
-differed by up to 1.15; three hooks more in each step of a small net double its time in 200 steps.
+"""How many times longer the last steps must have taken for it to be said. Heuristic: at 1.1 a busy machine says it, at
+2 a pile of hooks goes unmentioned until it has doubled the time of a step.
 """
 
 

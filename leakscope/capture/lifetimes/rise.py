@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
-import torch
-
 from leakscope.capture.heap.look import inspect
 from leakscope.capture.heap.native.storages import storage_object
 from leakscope.capture.lifetimes.dispatch_mode import why_not
@@ -72,7 +70,7 @@ class RiseWatch(LifetimeTracker):
         """Watch what this thread runs from here on; the sentence that says why that would change what runs, else ""."""
         reason = why_not(self.compile_called or compiles())
         if not reason:
-            self._patches.call_before(torch, "compile", lambda *_, **__: self.script_compiles())
+            self._patches.call_before_tracing(lambda *_, **__: self.script_compiles())
             self._watch(lambda: "cpu")  # which is every device
             self._start, self._there = self._table.live, list(self._table.records)
         return reason

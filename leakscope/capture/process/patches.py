@@ -6,6 +6,7 @@ What is put in through here goes through the guard: an error of ours in it never
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -128,6 +129,14 @@ class Patches:
     def call_before(self, owner: Any, name: str, before: Callable[..., object]) -> None:
         """Call `before` with the same arguments ahead of the function or method `owner.name`, whose results stay."""
         self.wrap(owner, name, functools.partial(calling_before, self.guard, name_of(owner, name), before))
+
+    def call_before_tracing(self, before: Callable[..., object]) -> None:
+        """Call `before` ahead of what has dynamo trace: it traces global hooks of modules into what it compiles, and
+        raises where it is to export them.
+        """
+        torch = sys.modules["torch"]
+        self.call_before(torch, "compile", before)
+        self.call_before(torch.export, "export", before)
 
     def call_after(self, owner: Any, name: str, after: Callable[..., object]) -> None:
         """Call `after` with what the function or method `owner.name` returned, and with the same arguments."""

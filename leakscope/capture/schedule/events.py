@@ -47,10 +47,9 @@ class StepEvents:
         if not lacks(Part.CALLS):
             self._calls.hook("module call hook", register_module_forward_hook, self._after_call, self._step_ended)
         patches.guard.at_end.append(lambda _: patches.guard.later.append(self._calls.take_out))
-        patches.call_before(torch, "compile", self._no_calls_any_more)
+        patches.call_before_tracing(self._no_calls_any_more)
 
     def _no_calls_any_more(self, *_: Any, **__: Any) -> None:
-        # dynamo traces global hooks into what it compiles, and warns of them
         self._calls.take_out()
 
     def _before_optimizer_is_made(self, optimizer: Any, *_: Any, **__: Any) -> None:

@@ -14,6 +14,10 @@ from leakscope.capture.schedule.modules import is_outermost
 from leakscope.capture.torch_private import without_functions
 from leakscope.originals import _thread
 
+_ALL, _EVERY = 16, 8
+"""Steps whose inputs are all noted, and of how many later ones one is. A global hook takes some 10 us for each module
+of a call: a fifth of the time of a step of a small net of 240 modules, of one step in eight a fortieth.
+"""
 _MOST_CALLS = 64
 """Outermost calls of one step that are noted. A GAN has three to six, a pipeline some for each microbatch; a loop that
 calls a module a thousand times in a step costs no more than this."""
@@ -38,29 +42,45 @@ class StepInputs:
         self._calls = self._elements = self._new = 0
         self._shapes: set[int] = set()
         """Hashes of a module's type and the shapes it was given."""
-        self._installed = Patches()
+        self._steps = 0
+        self._installed: Patches | None = None
+        """None before `install` and after `leave`."""
 
     def install(self, patches: Patches) -> None:
-        """Begin to listen, until the script compiles: dynamo traces global hooks into what it compiles."""
-        from torch.nn.modules.module import register_module_forward_hook
-
+        """Begin to listen, until the script compiles or exports: dynamo traces global hooks into what it compiles."""
         if lacks(Part.CALLS):
             return
         self._installed = patches.part()
-        register = partial(register_module_forward_hook, with_kwargs=True)
-        self._installed.hook("module inputs hook", register, self._after_call)
-        patches.call_before(torch, "compile", self.leave)
+        self._listen(self._installed, on=True)
+        patches.call_before_tracing(self.leave)
         patches.guard.at_end.append(lambda _: patches.guard.later.append(self.leave))
 
     def leave(self, *_: Any, **__: Any) -> None:
         """Listen no more."""
-        self._installed.take_out()
+        installed, self._installed = self._installed, None
+        if installed is not None:
+            installed.take_out()
+
+    def _listen(self, installed: Patches, *, on: bool) -> None:
+        """Have the hook in, or out, for the next step."""
+        from torch.nn.modules.module import register_module_forward_hook
+
+        if on and not installed.names:
+            register = partial(register_module_forward_hook, with_kwargs=True)
+            installed.hook("module inputs hook", register, self._after_call)
+        elif not on:
+            installed.take_out()
 
     def taken(self) -> tuple[int | None, int]:
-        """(elements of the step's inputs, shapes among them that are new); None where no module was called."""
+        """(elements of the step's inputs, shapes among them that are new); None where no module was called, or where
+        the step is none of those that are noted.
+        """
         elements = self._elements if self._calls else None
         new, self._calls, self._elements, self._new = self._new, 0, 0, 0
         self._home = _thread.get_ident()
+        self._steps += 1
+        if self._installed is not None:
+            self._listen(self._installed, on=self._steps < _ALL or self._steps % _EVERY == 0)
         return elements, new
 
     def _after_call(self, module: Any, args: Any, kwargs: Any, _output: Any) -> None:

@@ -111,8 +111,8 @@ def follows_input(rank: Rank, line: Series, counts: Collection[int]) -> FollowsI
 
     What accumulates is larger whatever comes in; a new tensor that is made from the last one is judged by the source.
     """
-    elements = {step.number: step.input_elements for step in rank.steps}
-    given = [elements.get(step) or 0 for step in line.steps]
+    noted = [(step.number, step.input_elements) for step in rank.steps if step.input_elements]
+    given = [next((size for number, size in reversed(noted) if number <= step), 0) for step in line.steps]
     if len(set(counts)) > 1 or not all(given) or not all(line.bytes):
         return None
     rises = [

@@ -23,9 +23,9 @@ from leakscope.record.model import Look, Rank
 GAP = fingerprint(("native-hold", "gap"))
 """Of growth that nothing explains."""
 OVERHEAD = 0.1
-"""Leaked tensors take their grad nodes, dicts and frames along, which the allocator counts and no storage explains:
-0.02 to 0.08 of their bytes were measured. At 0.05 lists of small graphs have a gap beside them, at 0.2 a leak of a C
-extension a fifth as fast as another leak is missed.
+"""Leaked tensors take their grad nodes, dicts and frames along, which the allocator counts and no storage explains.
+Heuristic: at half of that, lists of small graphs have a gap beside them; at twice that, a leak of a C extension a fifth
+as fast as another leak is missed.
 """
 
 _MOST_A_SHAPE = 4 << 20
@@ -33,12 +33,12 @@ _MOST_A_SHAPE = 4 << 20
 bfloat16. At half of that such a net is accused, at twice that a leak of several MiB a step is taken for a cache.
 """
 _MOST_NEW = 0.25
-"""Share of the steps that must have had a shape that was new. Images of random sizes have 0.9 to 1; of sentences of 60
-lengths at most 0.37 of the steps are new after the first 60, and 0.13 after 120, when the caches hardly grow.
+"""Share of the steps that must have had a shape that was new. Images of random sizes have nearly 1; of sentences of 60
+lengths, drawn evenly, (1 - 1/60)**60 or 0.37 of the steps are new after 60, and 0.13 after 120.
 """
 CACHED_SHAPES = 1024
 """Shapes that oneDNN and ideep keep kernels for, unless ONEDNN_PRIMITIVE_CACHE_CAPACITY and LRU_CACHE_CAPACITY say
-otherwise (oneDNN, src/common/primitive_cache.cpp; ideep, include/ideep/lru_cache.hpp).
+otherwise (oneDNN, developer guide, "Primitive Cache"; ideep, lru_cache.hpp).
 """
 
 _CLASSES = 3
