@@ -28,7 +28,7 @@ _MOST_SHAPES = 1 << 16
 _DEEPEST = 2
 """Containers in containers that are looked into: a dict of tensors within the arguments, a pair of them within that."""
 _TENSORS = (torch.Tensor, torch.nn.Parameter)
-_TRACING = torch._C._get_tracing_state
+_is_tracing = torch.jit.is_tracing
 
 
 class StepInputs:
@@ -48,7 +48,7 @@ class StepInputs:
 
     def install(self, patches: Patches) -> None:
         """Begin to listen, until the script compiles or exports: dynamo traces global hooks into what it compiles."""
-        if lacks(Part.CALLS):
+        if lacks(Part.CALLS) or lacks(Part.LOOKS):
             return
         self._installed = patches.part()
         self._listen(self._installed, on=True)
@@ -86,7 +86,7 @@ class StepInputs:
     def _after_call(self, module: Any, args: Any, kwargs: Any, _output: Any) -> None:
         if self._calls >= _MOST_CALLS or _thread.get_ident() != self._home or not is_outermost():
             return
-        if _TRACING() is not None:
+        if _is_tracing():
             return  # the tracer would note that sizes were read
         shapes = []
         with without_functions():
