@@ -11,8 +11,8 @@ from leakscope_cli.run import record_and_report
 from leakscope_cli.targets import RUNS
 from leakscope_cli.telling import note
 
-from leakscope.findings.kinds import Returned
 from leakscope.options import Options
+from leakscope.verdict import Returned
 
 STEPS = 12
 """Two to warm up, and six looks at the rest: what the README asks for."""

@@ -25,9 +25,9 @@ from leakscope_cli.targets import RUNS, check_module, check_script, join_folder
 from leakscope_cli.telling import note, tell
 
 from leakscope.errors import LeakscopeError, check_python
-from leakscope.findings.kinds import Returned
 from leakscope.options import Options
 from leakscope.report.formats import format_named
+from leakscope.verdict import Returned
 
 if TYPE_CHECKING:
     from leakscope.findings.model import Findings
@@ -155,7 +155,7 @@ def record_and_report(options: Options, outside: Outside | None = None, returned
             note(others)
         keep_suppressions(options.folder, (*known.suppress, *known.baseline))
         if not options.quiet:
-            note(_begins(options))
+            note(_begins(options), "[leakscope]")
     if outside is not None:
         outcome = launch_inside(options, outside)
     else:

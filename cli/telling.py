@@ -59,11 +59,11 @@ def settle() -> None:
             _forget(number)
 
 
-def note(text: str) -> None:
+def note(text: str, prefix: str = "leakscope:") -> None:
     """A note on stderr, one line, where somebody can read it; a path in it may hold what moves a cursor."""
     try:
         line = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
-        click.echo(f"leakscope: {in_encoding_of(sys.stderr, line)}", err=True)
+        click.echo(f"{prefix} {in_encoding_of(sys.stderr, line)}", err=True)
     except OSError:
         _forget(_STDERR)
 

@@ -16,11 +16,11 @@ from leakscope_cli.targets import newest_run
 from leakscope_cli.telling import note, tell_or_fail
 
 from leakscope.errors import LeakscopeError
-from leakscope.findings.kinds import Returned
 from leakscope.options import OFFERED, Options
 from leakscope.report.formats import PICTURES
 from leakscope.report.text.lines import WIDTH
 from leakscope.report.wording import ranks_text
+from leakscope.verdict import Returned
 
 if TYPE_CHECKING:
     from leakscope.findings.model import Findings

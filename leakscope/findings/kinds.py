@@ -40,17 +40,6 @@ NOT_JUDGED = 2
 """Exit status of what could not be judged, where that is a failure: as of leakscope's other commands."""
 
 
-class Returned(StrEnum):
-    """Whether the command that prints the findings ends with their exit status."""
-
-    OWN = "own"
-    """It does."""
-    SCRIPTS = "script's"
-    """It does, and with the script's whatever is found: another launcher started it."""
-    NOT = "not"
-    """It ends with another one, or there is no command."""
-
-
 class FreedBy(StrEnum):
     """Who lets the memory go."""
 

@@ -23,14 +23,14 @@ from leakscope.findings.facts import (
     TooLarge,
     Upstream,
 )
-from leakscope.findings.kinds import FreedBy, HopStatus, Origin, Returned, Severity
+from leakscope.findings.kinds import FreedBy, HopStatus, Origin, Severity
 from leakscope.findings.ledger import LedgerInterval
 from leakscope.findings.why import HopReason, Why, WhyUnjudged
 from leakscope.findings.workers.ledger import LoaderMemory
 from leakscope.graph.model import ObjectKind
 from leakscope.record.suppression import Suppression
 from leakscope.units import bytes_text
-from leakscope.verdict import Verdict
+from leakscope.verdict import Returned, Verdict
 
 
 @dataclass(frozen=True)

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 from leakscope.errors import LeakscopeError
 from leakscope.findings.judge import LEAKS_FOUND
 from leakscope.findings.judge import judge as findings_of
-from leakscope.findings.kinds import Returned
 from leakscope.findings.model import Findings
 from leakscope.originals import Path, os
+from leakscope.verdict import Returned
 
 if TYPE_CHECKING:
     from leakscope.record.model import Run

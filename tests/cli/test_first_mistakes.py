@@ -13,9 +13,9 @@ from click.testing import CliRunner, Result
 from leakscope_cli import main
 from leakscope_cli.script_source import Takes, missing_step_function, takes_arguments
 
-from leakscope.findings.kinds import Returned
 from leakscope.launch import Outside
 from leakscope.options import Options
+from leakscope.verdict import Returned
 
 pytestmark = pytest.mark.unit
 

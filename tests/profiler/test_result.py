@@ -11,12 +11,12 @@ import pytest
 from support import examples
 
 from leakscope.errors import LeakscopeError
-from leakscope.findings.kinds import Returned
 from leakscope.findings.model import Findings
 from leakscope.profiler.result import Result, judge
 from leakscope.record.kinds import MadeBy
 from leakscope.record.reading import read_run
 from leakscope.report import FORMATS
+from leakscope.verdict import Returned
 
 
 def result(name: str) -> Result:

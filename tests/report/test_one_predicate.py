@@ -12,13 +12,13 @@ import pytest
 from support import ROOT, examples
 
 from leakscope.findings.judge import judge
-from leakscope.findings.kinds import Origin, Returned, Severity
+from leakscope.findings.kinds import Origin, Severity
 from leakscope.findings.model import Findings
 from leakscope.record.model import Run
 from leakscope.record.reading import read_run
 from leakscope.report import FORMATS
 from leakscope.report.notebook.cell import render as in_notebook
-from leakscope.verdict import Verdict
+from leakscope.verdict import Returned, Verdict
 
 pytestmark = pytest.mark.process  # graphviz draws on the page
 

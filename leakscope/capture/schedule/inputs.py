@@ -28,7 +28,7 @@ _MOST_SHAPES = 1 << 16
 _DEEPEST = 2
 """Containers in containers that are looked into: a dict of tensors within the arguments, a pair of them within that."""
 _TENSORS = (torch.Tensor, torch.nn.Parameter)
-_is_tracing: Any = torch.jit.is_tracing
+_is_tracing: Any = torch.jit.is_tracing  # type: ignore[attr-defined]  # torch lists it nowhere
 
 
 class StepInputs:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from leakscope.findings.kinds import NOT_JUDGED, Origin, Returned, Severity
+from leakscope.findings.kinds import NOT_JUDGED, Origin, Severity
 from leakscope.findings.model import Finding, Findings, Unjudged
 from leakscope.findings.why import UnjudgedReason, WhyUnjudged
 from leakscope.record.kinds import EndKind, MadeBy
 from leakscope.record.model import Run
 from leakscope.report.wording.numbers import plural
-from leakscope.verdict import Verdict
+from leakscope.verdict import Returned, Verdict
 
 
 def leaks(findings: Findings) -> tuple[Finding, ...]:
