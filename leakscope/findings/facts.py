@@ -187,9 +187,7 @@ class Upstream:
 
 @dataclass(frozen=True)
 class OpenContextsFacts(Facts):
-    """Contexts that nobody has left."""
-
-    SUMMED = ("count",)
+    """Contexts that nobody has left; each is on all the workers that took part, and is counted once."""
 
     count: int
     issued_at: tuple[str, ...]

@@ -105,7 +105,7 @@ def test_what_two_ranks_found_is_summed() -> None:
     assert (both.before_bytes, both.host_bytes, both.counted_bytes, both.count) == (10, 12, 14, 2 * one.count)
     assert both.beside == (Beside(111, "numpy array"), Beside(1, "bytes object"))
     assert both.comm_buffers == CommBuffers(4, 2 * MIB, 2, (BufferKind(4, "send", 1, 0, "train.py:4"),))
-    assert both.facts == OpenContextsFacts(6, ())
+    assert both.facts == OpenContextsFacts(3, ())
     assert (both.settled_by, both.keeps_graphs, both.cut_in) == (None, True, one.cut_in)
     assert both.made_at == ("train.py:2", "train.py:1"), "the larger one's first"
     assert merge_findings([one, one]).settled_by == CameToRest(9)

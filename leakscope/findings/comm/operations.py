@@ -203,13 +203,15 @@ def with_contexts(findings: Sequence[Finding], run: Run) -> list[Finding]:
     opened them.
     """
     mine = [f for f in findings if f.rule == RuleName.DIST_AUTOGRAD_CONTEXT and f.trace]
+    # the memory of grad nodes is estimated, and next to nothing beside the gradients that a context keeps
+    told = [f for f in mine if not f.keeps_graphs] or mine
     if not mine:
         return list(findings)
     places, workers = _opened(run)
     functions = tuple(dict.fromkeys(_function(place) for place in places))
     together = [
-        merge_findings([f for f in mine if rank in f.storages])
-        for rank in sorted({r for f in mine for r in f.storages})
+        merge_findings([f for f in told if rank in f.storages])
+        for rank in sorted({r for f in told for r in f.storages})
     ]
     merged = []
     for finding in together:

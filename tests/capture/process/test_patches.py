@@ -80,11 +80,11 @@ print(json.dumps({"names": names, "most": max(most, key=len), "left": recorder.p
 
 ONCE = [
     "gc.callbacks", "optimizer step hook", "Optimizer.__init__", "Optimizer.__setstate__", "Variable._execution_engine",
-    "module call hook", "torch.compile", "BaseProcess.start", "Popen.__init__", "skipped folder of dynamo",
+    "module call hook", "module inputs hook", "BaseProcess.start", "Popen.__init__", "skipped folder of dynamo",
     "Future.wait", "Future.done", "Future.then", "torch.utils.swap_tensors", "contexts opened", "context.__enter__",
     "records of comm operations", "file for stacks", "stack on SIGTERM", "stack on SIGINT", "stack on SIGUSR1",
     "faulthandler.register", "faulthandler.unregister", "watchdog thread",
-    "optimizer phase begins", "optimizer phase ends", "torch.compile",
+    "optimizer phase begins", "optimizer phase ends", *3 * ["torch.compile", "torch.export.export"],
     "_MultiProcessingDataLoaderIter.__init__", "_MultiProcessingDataLoaderIter.__init__", "BaseProcess.start",
     "_MultiProcessingDataLoaderIter._shutdown_workers",
 ]  # fmt: skip
