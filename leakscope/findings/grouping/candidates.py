@@ -175,9 +175,10 @@ def _by_chance(rank: Rank, line: Series, rate: float, at: Mapping[int, tuple[Loo
 
 def _to_the_end(rank: Rank, line: Series, ended: int, size: int) -> Series | None:
     """The same series with the end of the main code as a last point, where it grows by that and the counters bear it
-    out: what began late was seen to grow at too few looks. None where it does not.
+    out: what began late was seen to grow at too few looks. None where it does not, or where the looks are too few to
+    tell that it began late.
     """
-    if line.total <= 0 or line.steps[-1] >= ended or size <= line.bytes[-1]:
+    if len(line.steps) < MIN_LOOKS or line.total <= 0 or line.steps[-1] >= ended or size <= line.bytes[-1]:
         return None
     counted = {step.number: step.counted_bytes for step in rank.steps if step.counted_bytes is not None}
     more = size - line.bytes[-1]
