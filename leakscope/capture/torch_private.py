@@ -198,6 +198,8 @@ graph_task = bind("torch._C._current_graph_task_id", Part.BACKWARDS, works=lambd
 """The number of the backward that this thread runs, also on a thread of the engine's; `NO_TASK` for none."""
 NO_TASK = -1
 call_of_module = bind("torch.nn.Module._call_impl", Part.CALLS, works=lambda call: call.__code__)
+HOOKS_WITH_KWARGS = bind("torch.nn.modules.module._global_forward_hooks_with_kwargs", Part.CALLS)
+"""Which global hooks of modules take keyword arguments, by the number of the hook."""
 STEP_OF_OPTIMIZER = "Optimizer.profile_hook_step.<locals>.wrapper"
 """Qualified name of the function around every optimizer's step."""
 

@@ -71,4 +71,5 @@ def test_of_later_steps_every_eighth_is_noted(inputs: StepInputs) -> None:
         if inputs.taken()[0] is not None:
             noted.append(step)
     assert noted == [*range(1, 18), 25, 33, 41]
-    assert not torch.nn.modules.module._global_forward_hooks
+    hooks = torch.nn.modules.module
+    assert not hooks._global_forward_hooks and not hooks._global_forward_hooks_with_kwargs
