@@ -91,7 +91,8 @@ def of_node(node: Any) -> State:
         for at in words(id(node), type(node).__basicsize__ // 8)[2:]:
             found = words(at, 45)
             if id(node) in found[:20]:
-                return found[found.index(id(node)) - 3 :]
+                place = found.index(id(node))
+                return found[place - 3 : place + 20]  # what stands behind a small node is of somebody else
     raise AssertionError("no Node was found")
 
 
