@@ -34,6 +34,11 @@ class Collection:
     freed_bytes: Signed | None
     """Fall of the counted bytes across the collection; None where nothing counts them."""
 
+    @property
+    def is_full(self) -> bool:
+        """Whether it took in CPython's oldest generation, and so all."""
+        return self.generation == 2  # noqa: PLR2004 - `gc.collect`'s argument
+
 
 @dataclass(frozen=True)
 class Step:

@@ -23,9 +23,6 @@ from leakscope.report.wording import (
 )
 from leakscope.units import bytes_text, seconds_text
 
-_OLDEST = 2
-"""The generation of a full collection (gc.get_count)."""
-
 
 @dataclass(frozen=True)
 class RankStory:
@@ -173,7 +170,7 @@ def _own_collections(rank: Rank) -> str:
     collections = [c for step in rank.steps for c in step.collections]
     if not collections:
         return ""
-    full = sum(c.generation == _OLDEST for c in collections)
+    full = sum(c.is_full for c in collections)
     freed = sum(c.freed_bytes or 0 for c in collections)
     cost = seconds_text(sum(c.seconds for c in collections))
     count = plural(len(collections), "collection")

@@ -20,6 +20,7 @@ from leakscope.findings.model import Findings
 from leakscope.findings.why import Reason, Why
 from leakscope.record.kinds import EndKind, Occasion
 from leakscope.record.model import Collection, Ended, Look, Rank, Run, Step
+from leakscope.record.rows.host import MemoryThere
 from leakscope.report import FORMATS
 from leakscope.report.wording import held_text, next_text, why_text
 from leakscope.units import parse_bytes
@@ -328,3 +329,13 @@ def test_a_damaged_look_matters_where_those_left_are_too_few(looked_at: tuple[in
 def test_a_leak_has_grown_by_its_threshold_at_each_step_between_its_looks(last: int, leaks: bool) -> None:
     line = Series((3, 5, 7, 9), (0, 20, 40, last))
     assert (line.per_step, line.floor(10), line.is_leak(10)) == (10, 60, leaks)
+
+
+def test_what_leaks_hold_at_the_end_and_when_memory_is_full_are_forecast() -> None:
+    run = history([Part("list", 1 << 20)], (3, 5, 7, 9), 60)
+    (one,) = run.ranks
+    room = [MemoryThere("the host's memory", BASE + (size << 20)) for size in (100, 2000)]
+    near, far = (judge(replace(run, ranks=(replace(one, host_memory=(there,)),))).why for there in room)
+    assert isinstance(near, Why) and isinstance(far, Why)
+    assert (near.bytes, near.bytes_at_end, near.full_at_step) == (9 << 20, 60 << 20, 100)
+    assert (far.bytes_at_end, far.full_at_step) == (60 << 20, 0)  # more than 20 times as far as was seen

@@ -14,8 +14,8 @@ from leakscope.capture.torch_private import HOOKS_WITH_KWARGS, without_functions
 from leakscope.originals import _thread
 
 _ALL, _EVERY = 16, 8
-"""Steps whose inputs are all noted, and of how many later ones one is. A global hook takes some 10 us for each module
-of a call: a fifth of the time of a step of a small net of 240 modules, of one step in eight a fortieth.
+"""Steps whose inputs are all noted, and of how many later ones one is: a global hook takes a fifth of the time of a
+step of a small net of 281 modules, of one step in eight a fiftieth (`benchmarks/step_inputs.py`).
 """
 _MOST_CALLS = 64
 """Outermost calls of one step that are noted. A GAN has three to six, a pipeline some for each microbatch; a loop that

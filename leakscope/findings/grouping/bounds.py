@@ -111,9 +111,11 @@ def follows_input(rank: Rank, line: Series, counts: Collection[int]) -> FollowsI
 
     What accumulates is larger whatever comes in; a new tensor that is made from the last one is judged by the source.
     """
+    if len(set(counts)) > 1 or not all(line.bytes):
+        return None
     noted = [(step.number, step.input_elements) for step in rank.steps if step.input_elements]
     given = [next((size for number, size in reversed(noted) if number <= step), 0) for step in line.steps]
-    if len(set(counts)) > 1 or not all(given) or not all(line.bytes):
+    if not all(given):
         return None
     rises = [
         (b - a, after - before) for (a, b), (before, after) in zip(pairwise(line.bytes), pairwise(given), strict=True)

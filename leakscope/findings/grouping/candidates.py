@@ -22,8 +22,6 @@ from leakscope.record.model import Collection, Look, Rank
 
 _RESTED = 3
 """Steps after the last judged look over which what has not grown at all is taken to have come to rest; chosen."""
-_OLDEST = 2
-"""CPython's oldest generation, whose collection is a full one."""
 _COLLECTED = 0.9
 """Share of the bytes that a collection frees of what it collects; the rest may be in use, or of something else.
 Heuristic: half would take what only shares its storages with garbage for garbage.
@@ -143,7 +141,7 @@ def _outlived(rank: Rank, line: Series, collections: int) -> bool:
     looks = zip(line.steps, line.bytes, strict=True)
     for (before, had), (after, held) in pairwise(looks):
         between = [c for _, c in _collections(rank, before, after)]
-        full = sum(c.generation == _OLDEST for c in between)
+        full = sum(c.is_full for c in between)
         freed = [c.freed_bytes for c in between if c.freed_bytes is not None]
         known = len(freed) == len(between)
         if had and held >= had and full >= collections and known and sum(freed) <= (1 - _COLLECTED) * had:
@@ -243,7 +241,7 @@ def _rate(rank: Rank, line: Series, group: Group, garbage: Mapping[int, int]) ->
     for (before, had), (after, held) in pairwise(looks):
         share = held / garbage[after] if garbage[after] else 0.0
         freed = sum(c.freed_bytes or 0 for _, c in _collections(rank, before, after))
-        full = [step for step, c in _collections(rank, before, after) if c.generation == _OLDEST]
+        full = [step for step, c in _collections(rank, before, after) if c.is_full]
         if held == had and freed and not full:
             continue  # old, and what went was not it; or as much came as went
         come = max(held - had + share * freed, 0.0) / (after - before) if full or held != had else 0.0

@@ -178,7 +178,7 @@ def _young_suffices(rank: int, diff: GcDiff) -> list[RunFacts]:
 def _freeze(rank: Rank, own: Sequence[Collection]) -> list[RunFacts]:
     """Whether gc.freeze() after warm-up would make full collections cheap."""
     looks = [look for look in rank.looks if look.objects]
-    full = [c for c in own if c.generation == FULL]
+    full = [c for c in own if c.is_full]
     seconds = sum(c.seconds for c in full)
     running = sum(step.seconds for step in rank.steps)
     wanted = bool(full) and running > 0 and seconds >= COSTLY_SHARE * running

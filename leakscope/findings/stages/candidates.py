@@ -14,8 +14,8 @@ from leakscope.findings.stages.case import RankCase
 
 _COUNTED = 0.5
 """Share of the rate of grad nodes that the counters of all steps have to show where no container was seen to gain them.
-The graph of one step that is larger at each snapshot by chance adds 0, graphs that are kept about
-their rate.
+The graph of one step that is larger at each snapshot by chance adds 0, graphs that are
+kept about their rate.
 """
 
 

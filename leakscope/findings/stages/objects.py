@@ -28,12 +28,12 @@ def find_objects(case: RankCase) -> RankCase:
     looks = judged_looks(rank, case.warmup)
     # whatever is asked for, caches of Python and of libraries fill by a little
     thresholds = replace(case.thresholds, noise=NO_GROWTH)
-    growing = (
-        replace(c, is_of_container=True, counted=counted_series(c, looks))
-        for c in candidates_of(rank, looks)
-        if not c.group.freed
-    )
-    candidates = [c for c in growing if c.per_step >= _SMALL * thresholds.of_data() or collects_hooks(c)]
+    growing = (replace(c, is_of_container=True) for c in candidates_of(rank, looks) if not c.group.freed)
+    candidates = [
+        replace(c, counted=counted_series(c, looks))
+        for c in growing
+        if c.per_step >= _SMALL * thresholds.of_data() or collects_hooks(c)
+    ]
     findings = [of_objects(build_finding(c, thresholds), c, looks) for c in candidates]
     told = [downgraded(finding, candidate) for finding, candidate in zip(findings, candidates, strict=True)]
     open_cases = [

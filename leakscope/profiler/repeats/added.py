@@ -10,16 +10,13 @@ from leakscope.findings.model import Finding, Findings
 from leakscope.findings.why import Reason, Why
 from leakscope.record.model import Step
 
-_FULL = 2
-"""The generation that a full collection is of."""
-
 
 def only_added(findings: Findings, before: int, steps: Sequence[Step]) -> Findings:
     """Each finding's bytes without those that were there at the look `before` the first judged call.
 
     `steps` are the judged calls: garbage of before is gone where gc has freed all garbage meanwhile.
     """
-    collected = any(collection.generation == _FULL for step in steps for collection in step.collections)
+    collected = any(collection.is_full for step in steps for collection in step.collections)
     added = tuple(_added(finding, before, collected) for finding in findings.findings)
     leaks = [finding for finding in added if finding.is_leak]
     why = findings.why

@@ -23,8 +23,6 @@ LOOKS = 16
 """Looks at the most, chosen, that are dots to be read, spread over all: each is a stop of the Tab key."""
 LAYERS = 4
 """Lines of a ledger, chosen, that are drawn one by one, the largest; the others are one."""
-OLDEST = 2
-"""The generation that a full collection collects (CPython `gc.collect()`)."""
 _STEP_ENDS = (Occasion.STEP, Occasion.LAST)
 
 Points = tuple[tuple[int, float], ...]
@@ -153,7 +151,7 @@ def memory_of(run: Run, rank: Rank, findings: Findings, absolute: bool, ranks: S
         begins=begins,
         would_be=would if len(would) > 1 else (),
         cuts=len(leaking),
-        collections=tuple(s.number for s in rank.steps if any(c.generation == OLDEST for c in s.collections)),
+        collections=tuple(s.number for s in rank.steps if any(c.is_full for c in s.collections)),
         full=full_at(rank, run.warmup_of(rank)) if absolute else None,
     )
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
 from leakscope.capture.process.child_processes import OwnProcesses
-from leakscope.capture.schedule.no_step import _PATIENCE_S, NoStepYet, say_on_stderr
+from leakscope.capture.schedule.no_step import _PATIENCE_S, NoStepYet, say_on_stderr, what_was_not_heard
+from leakscope.capture.schedule.steps import StepClock
 
 
 @pytest.mark.parametrize(
@@ -43,3 +45,21 @@ def test_it_goes_to_stderr_whatever_the_script_has_put_there(
     monkeypatch.setattr("sys.stderr", None)
     say_on_stderr("no step")
     assert capfd.readouterr().err == "leakscope: no step\n"
+
+
+class CallsItself(torch.nn.Module):
+    """Calls that no global hook hears, as gpytorch's and botorch's models have them."""
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        return x + 1
+
+
+def test_what_ends_no_step_is_named_with_what_to_give_to_step_function() -> None:
+    clock = StepClock()
+    (calls,) = what_was_not_heard(clock)
+    assert f"--step-function {__name__}.CallsItself.__call__" in calls
+    clock.optimizer_made(torch.optim.SGD([torch.ones(2, requires_grad=True)], 0.1))
+    for _ in range(3):
+        clock.backward_began()
+        clock.backward_ended()
+    assert len(what_was_not_heard(clock)) == 2 and what_was_not_heard(None) == ()
