@@ -14,6 +14,7 @@ from types import ModuleType
 from typing import Any
 
 from leakscope.capture.process.guard import Guard
+from leakscope.capture.torch_private import HOOKS_WITH_KWARGS
 from leakscope.stand_ins import by_name, put_everywhere, stand_in
 
 _ABSENT = object()
@@ -108,6 +109,10 @@ class Patches:
         # one call, which nothing interrupts between the registration and the note of its handle
         handles.extend(map(register, [self.guard.guarded(name, function, then)]))
 
+    def hook_with_kwargs(self, name: str, function: Callable[..., Any]) -> None:
+        """Have torch call `function` after every forward call of a module, with its keyword arguments too."""
+        self.hook(name, _register_with_kwargs, function)
+
     def listen(self, name: str, listeners: list[Any], function: Callable[..., object]) -> None:
         """Add a function to a list of those that Python calls."""
         heard = self.guard.callback(name, function)
@@ -160,6 +165,25 @@ class Patches:
                 with suppress(ValueError):  # another thread has
                     self._entries.remove(entry)
         return not self.names
+
+
+class _HandleWithKwargs:
+    """Removes a global hook with all that torch notes of it: `handle.remove()` leaves the note that it takes keyword
+    arguments (torch 2.13, torch/nn/modules/module.py, register_module_forward_hook).
+    """
+
+    def __init__(self, handle: Any) -> None:
+        self._handle = handle
+
+    def remove(self) -> None:
+        self._handle.remove()
+        dict.pop(HOOKS_WITH_KWARGS, self._handle.id, None)
+
+
+def _register_with_kwargs(hook: Callable[..., Any]) -> _HandleWithKwargs:
+    from torch.nn.modules.module import register_module_forward_hook
+
+    return _HandleWithKwargs(register_module_forward_hook(hook, with_kwargs=True))
 
 
 def name_of(owner: Any, name: str) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -10,7 +10,7 @@ import torch
 from leakscope.capture.private_names import Part, lacks
 from leakscope.capture.process.patches import Patches
 from leakscope.capture.schedule.modules import is_outermost
-from leakscope.capture.torch_private import HOOKS_WITH_KWARGS, without_functions
+from leakscope.capture.torch_private import without_functions
 from leakscope.originals import _thread
 
 _ALL, _EVERY = 16, 8
@@ -28,25 +28,6 @@ _DEEPEST = 2
 """Containers in containers that are looked into: a dict of tensors within the arguments, a pair of them within that."""
 _TENSORS = (torch.Tensor, torch.nn.Parameter)
 _is_tracing: Any = torch.jit.is_tracing  # type: ignore[attr-defined]  # torch lists it nowhere
-
-
-def _register(hook: Callable[..., Any]) -> _Handle:
-    from torch.nn.modules.module import register_module_forward_hook
-
-    return _Handle(register_module_forward_hook(hook, with_kwargs=True))
-
-
-class _Handle:
-    """Removes a global hook with all that torch notes of it: `handle.remove()` leaves the note that it takes keyword
-    arguments (torch 2.13, torch/nn/modules/module.py, register_module_forward_hook).
-    """
-
-    def __init__(self, handle: Any) -> None:
-        self._handle = handle
-
-    def remove(self) -> None:
-        self._handle.remove()
-        dict.pop(HOOKS_WITH_KWARGS, self._handle.id, None)
 
 
 class StepInputs:
@@ -82,7 +63,7 @@ class StepInputs:
     def _listen(self, installed: Patches, *, on: bool) -> None:
         """Have the hook in, or out, for the next step."""
         if on and not installed.names:
-            installed.hook("module inputs hook", _register, self._after_call)
+            installed.hook_with_kwargs("module inputs hook", self._after_call)
         elif not on:
             installed.take_out()
 
