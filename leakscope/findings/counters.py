@@ -100,6 +100,11 @@ def rose_each_step(rank: Rank, first: int, last: int, rate: float) -> bool:
     return len(rises) >= _FEW and sum(rise >= _EACH_STEP[0] * rate for rise in rises) >= _EACH_STEP[1] * len(rises)
 
 
+def disturbed_steps(rank: Rank) -> set[int]:
+    """Steps whose rises are of our own records, or of the garbage of the start that the first full collection frees."""
+    return {number + more for number in _watched(rank) for more in _AROUND} | {_first_collection(rank, 0)}
+
+
 def step_times(rank: Rank, warmup: int) -> tuple[float, float] | None:
     """(seconds of a step at first, at the end), medians of undisturbed steps after warm-up; None where the last steps
     took no longer.
