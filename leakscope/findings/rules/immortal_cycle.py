@@ -10,7 +10,9 @@ from leakscope.findings.grouping.candidate import Candidate
 from leakscope.findings.kinds import RuleName
 from leakscope.findings.rules.rule import OwnRule, ToCut
 from leakscope.findings.rules.tensor_cycle import CutAt, cycle_of, kinds_of_cut
-from leakscope.graph.model import IMMORTAL, ObjectKind, ReferenceKind
+from leakscope.graph.model import IMMORTAL, HeapGraph, ObjectKind, Reference, ReferenceKind
+
+_TENSORS = (ObjectKind.TENSOR, ObjectKind.PARAMETER)
 
 
 class ClosedBy(StrEnum):
@@ -54,14 +56,23 @@ def _hidden(candidate: Candidate) -> tuple[str, str] | None:
     return None
 
 
+def _is_packed(graph: HeapGraph, saved: Reference) -> bool:
+    """Whether a pack hook made a saved tensor, which is that tensor itself: its node then holds the unpack hook too.
+
+    Torch saves the output of an operator without its graph, so what it saves by itself closes no cycle alone.
+    """
+    if saved.kind != ReferenceKind.SAVED or graph.object(saved.held).kind not in _TENSORS:
+        return False
+    return any(graph.reference(r).name == f"unpack hook of {saved.name}" for r in graph.out_of(saved.holder).tolist())
+
+
 def _closed_by(candidate: Candidate) -> ClosedBy:
     cycle = cycle_of(candidate)
-    tensors = (ObjectKind.TENSOR, ObjectKind.PARAMETER)
     if any(r.name == "metadata" for r in cycle):
         return ClosedBy.METADATA
     if any(r.name == ".grad" for r in cycle):
         return ClosedBy.GRADIENT
-    if any(r.kind == ReferenceKind.SAVED and candidate.graph.object(r.held).kind in tensors for r in cycle):
+    if any(_is_packed(candidate.graph, r) for r in cycle):
         return ClosedBy.PACK_HOOK
     return ClosedBy.HOOK if any(r.kind == ReferenceKind.HOOK for r in cycle) else ClosedBy.OTHER
 
