@@ -53,17 +53,13 @@ class Gradients:
         before, self._parameter = self._parameter, None
         with without_functions():
             for optimizer in self._optimizers.each():
-                first = next((p for p in parameters(optimizer) if type(p) in _PLAIN), None)
+                first = next(
+                    (p for p in parameters(optimizer) if type(p) in _PLAIN and p.layout is torch.strided), None
+                )
                 if first is not None:
                     self._parameter = weakref.ref(first), first.data_ptr(), version_of(first)
-                    break
-            else:
-                return False
-        return (
-            before is not None
-            and before[0]() is first
-            and (before[1], before[2]) != (self._parameter[1], self._parameter[2])
-        )
+                    return before is not None and before[0]() is first and before[1:] != self._parameter[1:]
+        return False
 
     def were_used(self) -> bool:
         """Whether the gradient that the last backward left is gone or changed now."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -56,14 +57,17 @@ def _hidden(candidate: Candidate) -> tuple[str, str] | None:
     return None
 
 
-def _is_packed(graph: HeapGraph, saved: Reference) -> bool:
-    """Whether a pack hook made a saved tensor, which is that tensor itself: its node then holds the unpack hook too.
+def _is_packed(graph: HeapGraph, cycle: Sequence[Reference]) -> bool:
+    """Whether a pack hook gave back the tensor itself, so that a saved tensor leads back to the node that saved it.
 
-    Torch saves the output of an operator without its graph, so what it saves by itself closes no cycle alone.
+    Torch saves the output of an operator without its graph, so autograd's own references close no cycle without such a
+    hook. On a cycle with others, a hook's or an attribute's, the node must hold the unpack hook.
     """
-    if saved.kind != ReferenceKind.SAVED or graph.object(saved.held).kind not in _TENSORS:
-        return False
-    return any(graph.reference(r).name == f"unpack hook of {saved.name}" for r in graph.out_of(saved.holder).tolist())
+    saved = [r for r in cycle if r.kind == ReferenceKind.SAVED and graph.object(r.held).kind in _TENSORS]
+    if saved and all(r.kind in (ReferenceKind.SAVED, ReferenceKind.GRAD_GRAPH) for r in cycle):
+        return True
+    hooks = ((f"unpack hook of {r.name}", graph.out_of(r.holder).tolist()) for r in saved)
+    return any(graph.reference(held).name == name for name, references in hooks for held in references)
 
 
 def _closed_by(candidate: Candidate) -> ClosedBy:
@@ -72,7 +76,7 @@ def _closed_by(candidate: Candidate) -> ClosedBy:
         return ClosedBy.METADATA
     if any(r.name == ".grad" for r in cycle):
         return ClosedBy.GRADIENT
-    if any(_is_packed(candidate.graph, r) for r in cycle):
+    if _is_packed(candidate.graph, cycle):
         return ClosedBy.PACK_HOOK
     return ClosedBy.HOOK if any(r.kind == ReferenceKind.HOOK for r in cycle) else ClosedBy.OTHER
 

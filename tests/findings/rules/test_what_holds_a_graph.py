@@ -23,27 +23,33 @@ def found_in(one: str) -> Finding:
     return finding
 
 
-PACKED = "node N# -> unpack hook of saved result -> function unpack#\n"
 SAVED = """
 tensor t# freed=never -> .grad_fn -> node N# freed=never
 node N# -> saved result -> tensor t#
 tensor t# -> storage -> storage s# 1048576 freed=never
 """
-HOOKED = """
+KEPT_ON_CTX = """
 tensor t# freed=never -> .grad_fn -> node N# freed=never
-node N# -> hook clear -> object S# freed=never
-object S# -> .memo -> node M# freed=never
+node N# -> .owner -> object S# freed=never
+object S# -> .last -> node M# freed=never
 node M# -> saved result -> tensor t#
 tensor t# -> storage -> storage s# 1048576 freed=never
 """
+PACKED = "node M# -> unpack hook of saved result -> function unpack#\n"
+HOOKED = KEPT_ON_CTX.replace(".owner", "hook clear")
 
 
 @pytest.mark.parametrize(
     ("cycle", "closed_by"),
-    [(SAVED + PACKED, ClosedBy.PACK_HOOK), (HOOKED, ClosedBy.HOOK), (SAVED, ClosedBy.OTHER)],
-    ids=["packed", "hooked", "of another kind"],
+    [
+        (SAVED, ClosedBy.PACK_HOOK),
+        (KEPT_ON_CTX + PACKED, ClosedBy.PACK_HOOK),
+        (KEPT_ON_CTX, ClosedBy.OTHER),
+        (HOOKED, ClosedBy.HOOK),
+    ],
+    ids=["autograd alone", "with an unpack hook", "an attribute", "a hook"],
 )
-def test_a_pack_hook_closes_a_cycle_only_where_the_node_has_one(cycle: str, closed_by: ClosedBy) -> None:
+def test_a_pack_hook_closes_a_cycle_where_nothing_else_can_or_the_node_has_one(cycle: str, closed_by: ClosedBy) -> None:
     facts = found_in(cycle).facts
     assert isinstance(facts, ImmortalFacts) and facts.closed_by == closed_by
 
