@@ -69,6 +69,7 @@ class StepEvents:
 
     def _after_registration(self, module: Any, *_: object) -> None:
         """Listen to the calls of a class whose `__call__` runs no global hooks, as gpytorch's models have it."""
+        self._clock.module_made(module)
         owner = own_call_of(module)
         if owner is not None:
             self._calls.wrap(owner, "__call__", lambda called: calling_then(called, self._own_call_ended))

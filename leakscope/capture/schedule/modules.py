@@ -8,7 +8,7 @@ from collections.abc import Callable
 from types import CodeType, FrameType, FunctionType
 from typing import Any
 
-from leakscope.capture.heap.raw_types import instance_dict, mro, type_dict
+from leakscope.capture.heap.raw_types import instance_dict, mro, type_dict, type_name
 from leakscope.capture.schedule.callers import LibraryCalls
 from leakscope.capture.schedule.optimizers import MAX_CALLS_IN_A_STEP
 from leakscope.capture.torch_private import MODULES, PARAMETERS, call_of_module
@@ -16,11 +16,15 @@ from leakscope.capture.torch_private import MODULES, PARAMETERS, call_of_module
 CALLS_WITHOUT_BACKWARD = 8
 """Calls that build a graph, chosen, after which no backward is waited for any more: a GAN's first step makes three, a
 pipeline's one for each microbatch. Where grad mode is off none can come."""
+_MOST_MADE = 1 << 12
+"""Modules that are remembered until the next step: more than a model of a step is likely to have."""
 
 
 class ModuleClock:
     """A step goes from one call to the next of one module that has parameters: the first, until it is gone or silent.
 
+    A search makes a new one of the same type for each trial, and may keep the old ones: what was made since the last
+    call takes its place.
     A loss or a transform has none, and belongs to the running step.
     """
 
@@ -30,6 +34,13 @@ class ModuleClock:
         self._others = 0
         """Calls of other modules since the clock's last."""
         self._solver = LibraryCalls()
+        self._made: list[weakref.ref[Any]] = []
+        """Modules that were made since the clock's last call."""
+
+    def made(self, module: Any) -> None:
+        """A module has been given a parameter or another module."""
+        if len(self._made) < _MOST_MADE and not (self._made and self._made[-1]() is module):
+            self._made.append(weakref.ref(module))
 
     def ends_with(self, module: Any, builds_graph: bool, frame: FrameType | None) -> bool:
         """Does this module's call, an outermost one that is just ending below `frame`, end a step?"""
@@ -38,10 +49,13 @@ class ModuleClock:
             if not has_parameters(module):
                 return False
             self._others += 1
-            if clock is not None and self._others <= MAX_CALLS_IN_A_STEP:
+            alike = clock is not None and type_name(type(clock)) == type_name(type(module))
+            made = alike and any(one() is module for one in self._made)
+            if clock is not None and self._others <= MAX_CALLS_IN_A_STEP and not made:
                 return False
             self._clock = weakref.ref(module)
         self._others = 0
+        self._made.clear()
         if not self._solver.is_first(frame):
             return False
         self._waiting -= builds_graph and self._waiting > 0

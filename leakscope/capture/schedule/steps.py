@@ -90,6 +90,10 @@ class StepClock:
         ends = self._solver.is_first(frame) and self._step_alone()
         return Tick(ClockKind.BACKWARD, "") if ends else None
 
+    def module_made(self, module: Any) -> None:
+        """A module has been given a parameter or another module."""
+        self._modules.made(module)
+
     def module_called(self, module: Any, builds_graph: bool, frame: FrameType | None = None) -> Tick | None:
         """A module's outermost call is just ending, in grad mode or not, which was called below `frame`."""
         ends = not in_optimizer_step() and self._modules.ends_with(module, builds_graph, frame) and self._step_alone()

@@ -108,6 +108,19 @@ def test_a_call_that_a_class_defines_itself_ends_a_step_once(heard: Heard, kind:
     assert kind.__call__ is own
 
 
+def test_a_model_for_each_trial_ends_steps_though_the_old_ones_are_kept_and_an_ensemble_ends_one(heard: Heard) -> None:
+    kept, x = [], torch.ones(2, WIDTH)
+    with torch.no_grad():
+        for _ in range(STEPS):
+            kept.append(Named(a_net()))
+            kept[-1](x)
+        assert heard.by(ClockKind.CALL) == STEPS
+        for _ in range(2):
+            for net in kept[-5:]:
+                net(x)
+    assert heard.by(ClockKind.CALL) == STEPS + 2
+
+
 LIBRARY = """
 def solve(field, x):
     x = field(x)
