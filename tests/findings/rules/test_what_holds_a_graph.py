@@ -75,3 +75,11 @@ tensor t# -> storage -> storage s# 1048576
 def test_a_graph_that_the_key_of_a_cache_holds_is_no_result(by: str, by_arguments: bool) -> None:
     facts = found_in(f"module train -> .size -> {CACHE}\n{by}{KEPT}").facts
     assert isinstance(facts, GraphFacts) and facts.by_arguments is by_arguments
+
+
+@pytest.mark.parametrize(("freed", "never"), [("never", 1 << 20), ("1", 0)])
+def test_what_gc_never_frees_is_told_from_garbage_where_no_step_was_seen(freed: str, never: int) -> None:
+    heap = heap_from(SAVED.replace("freed=never", f"freed={freed}"))
+    rank = Rank(0, (), (Look(0, "end", heap, None, 0),), Ended("finished", 0, 0))
+    (alive,) = judge(Run(("train.py",), (rank,), 1, "cpu", "2.13.0", "0")).listed
+    assert (alive.categories["leaked"], alive.uncollectable_bytes) == (1 << 20, never)
