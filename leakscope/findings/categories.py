@@ -11,7 +11,7 @@ from leakscope.findings.facts import AliveAtEnd
 from leakscope.findings.grouping.candidate import Candidate
 from leakscope.findings.model import RankSummary
 from leakscope.findings.peak.late_release import avoidable_peak_bytes
-from leakscope.graph.model import REFERENCE_KINDS, ROOTS, HeapGraph, ObjectKind, ReferenceKind, RootKind
+from leakscope.graph.model import IMMORTAL, REFERENCE_KINDS, ROOTS, HeapGraph, ObjectKind, ReferenceKind, RootKind
 from leakscope.graph.reach import Mask, reachable
 from leakscope.record.kinds import Occasion
 from leakscope.record.model import Look, Rank
@@ -159,7 +159,11 @@ def garbage_of(rank: Rank) -> int:
 def alive_at_end(rank: Rank) -> tuple[AliveAtEnd, ...]:
     """What was alive when the main code had returned, by category; shown, never judged."""
     return tuple(
-        AliveAtEnd(rank.number, {name: size for name, size in categories(look.heap).items() if size})
+        AliveAtEnd(
+            rank.number,
+            {name: size for name, size in categories(look.heap).items() if size},
+            int(look.heap.bytes[look.heap.freed == IMMORTAL].sum()),
+        )
         for look in rank.looks
         if look.occasion == Occasion.END and not rank.steps
     )

@@ -41,6 +41,10 @@ _EACH_STEP = (0.5, 0.75)
 """Share of the rate that a step rises by, and share of the steps that do, in a growth at every step: it has all of
 them, one at every second step half of them.
 """
+_IN_A_ROW = 0.5
+"""Share of two such steps in a row at which both rise: none where it comes at every second step, though three of the
+four steps that are left to tell by may be those of a rise.
+"""
 _TIMED = 20
 """Steps at each end whose median time is compared. Heuristic: a median of three moves on a busy machine, and one of two
 hundred mixes the steps of a run in which each is slower than the one before.
@@ -96,8 +100,15 @@ def rose_each_step(rank: Rank, first: int, last: int, rate: float) -> bool:
 
     Where they did, what grew is no growth with a period of several steps.
     """
-    rises = [rise for number, rise in _undisturbed(rank, first).items() if number <= last]
-    return len(rises) >= _FEW and sum(rise >= _EACH_STEP[0] * rate for rise in rises) >= _EACH_STEP[1] * len(rises)
+    rose = {n: rise >= _EACH_STEP[0] * rate for n, rise in _undisturbed(rank, first).items() if n <= last}
+    in_a_row = [rose[n] and rose[n - 1] for n in rose if n - 1 in rose]
+    often = len(rose) >= _FEW and sum(rose.values()) >= _EACH_STEP[1] * len(rose)
+    return often and sum(in_a_row) >= _IN_A_ROW * len(in_a_row)
+
+
+def disturbed_steps(rank: Rank) -> set[int]:
+    """Steps whose rises are of our own records, or of the garbage of the start that the first full collection frees."""
+    return {number + more for number in _watched(rank) for more in _AROUND} | {_first_collection(rank, 0)}
 
 
 def step_times(rank: Rank, warmup: int) -> tuple[float, float] | None:

@@ -51,6 +51,8 @@ class AliveAtEnd:
     rank: int
     categories: Mapping[str, int]
     """Bytes by what they are for."""
+    uncollectable_bytes: int = 0
+    """Of those that nothing of the program's holds, what gc never frees, by the counts of references."""
 
 
 @dataclass(frozen=True)

@@ -98,6 +98,8 @@ REFERENCE_KINDS = tuple(ReferenceKind)
 _KEPT = 1 << 14
 """Objects, and references, of one graph that are kept once they were made; chosen: some megabytes."""
 
+CACHED_ARGUMENTS = "cached arguments"
+"""Name of the reference by which an `lru_cache` holds the key of a result: its arguments, a method's self first."""
 IMMORTAL = -1
 """In `HeapGraph.freed`: held by nothing that runs, and never freed by any number of collections."""
 

@@ -18,7 +18,7 @@ _KINDS = {
     "module": "namespace", "list": "container", "dict": "container", "tensor": "tensor", "storage": "storage",
     "node": "grad node", "function": "function", "frame": "frame", "object": "instance", "method": "method",
     "callback": "frame", "native": "tensor", "exception": "exception", "network": "nn.Module", "parameter": "parameter",
-    "class": "class",
+    "class": "class", "functools._lru_cache_wrapper": "container",
 }  # fmt: skip
 _ROOTS = {"module": "module", "frame": "frame", "callback": "callback", "native": "native"}
 
@@ -58,9 +58,14 @@ def _reference_kind(name: str) -> str:
         return "memory"
     if name.startswith("["):
         return "item"
-    return {"closure": "closure", "local": "local", "saved": "saved", "hook": "hook", ".grad_fn": "grad graph"}.get(
-        first, "attribute"
-    )
+    return {
+        "closure": "closure",
+        "local": "local",
+        "saved": "saved",
+        "hook": "hook",
+        ".grad_fn": "grad graph",
+        "cached": "item",
+    }.get(first, "attribute")
 
 
 def way_text(graph: HeapGraph, start: int, way: list[int]) -> str:

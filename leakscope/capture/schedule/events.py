@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -10,7 +11,7 @@ import torch
 from leakscope.capture.private_names import Part, lacks
 from leakscope.capture.process.patches import Patches
 from leakscope.capture.process.unheard import call_heard, unheard
-from leakscope.capture.schedule.modules import is_outermost
+from leakscope.capture.schedule.modules import calling_then, outermost_call, own_call_of
 from leakscope.capture.schedule.steps import StepClock, Tick
 from leakscope.capture.torch_private import ENGINE, NO_TASK, graph_task
 from leakscope.originals import _thread
@@ -31,14 +32,18 @@ class StepEvents:
 
     def install(self, patches: Patches) -> None:
         """Begin to listen."""
-        from torch.nn.modules.module import register_module_forward_hook
+        from torch.nn.modules.module import (
+            register_module_forward_hook,
+            register_module_module_registration_hook,
+            register_module_parameter_registration_hook,
+        )
         from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
 
         patches.hook("optimizer step hook", register_optimizer_step_post_hook, self._after_optimizer, self._step_ended)
         for name in ("__init__", "__setstate__"):
             patches.call_before(Optimizer, name, self._before_optimizer_is_made)
         begins = patches.guard.guarded("beginning of a backward", self._before_backward)
-        ended = patches.guard.guarded("end of a backward", self._clock.backward_ended, self._step_ended)
+        ended = patches.guard.guarded("end of a backward", self._after_backward, self._step_ended)
         if lacks(Part.BACKWARDS):  # a module's call ends a step only where no backward does
             return
         owner, name = ENGINE
@@ -46,6 +51,9 @@ class StepEvents:
         self._calls = patches.part()
         if not lacks(Part.CALLS):
             self._calls.hook("module call hook", register_module_forward_hook, self._after_call, self._step_ended)
+            self._own_call_ended = patches.guard.guarded("call of a module", self._after_call, self._step_ended)
+            for register in (register_module_module_registration_hook, register_module_parameter_registration_hook):
+                self._calls.hook("module registration hook", register, self._after_registration)
         patches.guard.at_end.append(lambda _: patches.guard.later.append(self._calls.take_out))
         patches.call_before_tracing(self._no_calls_any_more)
 
@@ -59,14 +67,27 @@ class StepEvents:
     def _after_optimizer(self, optimizer: object, *_: object) -> Tick | None:
         return self._clock.optimizer_stepped(optimizer)
 
-    def _before_backward(self) -> None:
+    def _after_registration(self, module: Any, *_: object) -> None:
+        """Listen to the calls of a class whose `__call__` runs no global hooks, as gpytorch's models have it."""
+        self._clock.module_made(module)
+        owner = own_call_of(module)
+        if owner is not None:
+            self._calls.wrap(owner, "__call__", lambda called: calling_then(called, self._own_call_ended))
+
+    def _before_backward(self, accumulates: bool) -> None:
         self._calls.take_out()
-        self._clock.backward_began()
+        self._clock.backward_began(accumulates)
+
+    def _after_backward(self) -> Tick | None:
+        return self._clock.backward_ended(sys._getframe(1))
 
     def _after_call(self, module: Any, *_: object) -> Tick | None:
-        if _thread.get_ident() != self._home or not is_outermost():
+        if _thread.get_ident() != self._home:
             return None
-        return self._clock.module_called(module, torch.is_grad_enabled())
+        call = outermost_call()
+        if call is None:
+            return None
+        return self._clock.module_called(module, torch.is_grad_enabled(), call.f_back)
 
 
 class _Engine:
@@ -76,7 +97,7 @@ class _Engine:
     written by hand (torch/autograd/graph.py).
     """
 
-    def __init__(self, engine: Any, begins: Callable[[], None], ended: Callable[[], None]) -> None:
+    def __init__(self, engine: Any, begins: Callable[[bool], None], ended: Callable[[], None]) -> None:
         self._engine, self._begins, self._ended = engine, begins, ended
 
     def __getattr__(self, name: str) -> Any:
@@ -87,7 +108,7 @@ class _Engine:
         """As the engine's own, which calls the script's hooks."""
         if graph_task() != NO_TASK:  # a backward within another, which may run on a thread of the engine's
             return call_heard(self._engine.run_backward, *args, **kwargs)
-        self._begins()
+        self._begins(kwargs.get("accumulate_grad", True) is not False)
         result = call_heard(self._engine.run_backward, *args, **kwargs)
         del args, kwargs
         self._ended()

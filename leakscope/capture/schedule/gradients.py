@@ -12,6 +12,8 @@ from leakscope.capture.private_names import Part, lacks
 from leakscope.capture.schedule.optimizers import OptimizerClock, parameters
 from leakscope.capture.torch_private import grad_of, version_of, without_functions
 
+_PLAIN = (torch.Tensor, torch.nn.Parameter)
+
 
 class Gradients:
     """Were the optimizers' gradients dealt with between two backwards, while no optimizer stepped?
@@ -23,6 +25,8 @@ class Gradients:
         self._optimizers = optimizers
         self._seen: tuple[weakref.ref[Any], int, int] | None = None
         """A parameter, the address of its gradient, and the gradient's version."""
+        self._parameter: tuple[weakref.ref[Any], int, int] | None = None
+        """A parameter, the address of its memory, and its version."""
 
     def backward_ended(self) -> None:
         """Note a gradient that is there now."""
@@ -39,6 +43,23 @@ class Gradients:
                 if gradient is not None:
                     return weakref.ref(parameter), id(gradient), version_of(gradient)
         return None
+
+    def parameters_changed(self) -> bool:
+        """Whether the optimizers' first parameter has other values than at the last call: an update by hand, where
+        torch.autograd.grad gives gradients that no parameter has.
+        """
+        if lacks(Part.BY_HAND):
+            return False
+        before, self._parameter = self._parameter, None
+        with without_functions():
+            for optimizer in self._optimizers.each():
+                first = next(
+                    (p for p in parameters(optimizer) if type(p) in _PLAIN and p.layout is torch.strided), None
+                )
+                if first is not None:
+                    self._parameter = weakref.ref(first), first.data_ptr(), version_of(first)
+                    return before is not None and before[0]() is first and before[1:] != self._parameter[1:]
+        return False
 
     def were_used(self) -> bool:
         """Whether the gradient that the last backward left is gone or changed now."""

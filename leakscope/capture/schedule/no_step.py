@@ -28,6 +28,10 @@ def what_was_not_heard(clock: StepClock | None) -> tuple[str, ...]:
     if clock is None:
         return ()
     sentences = []
+    named = clock.calls.step_functions()
+    what = f"try --step-function {' or '.join(named[:_MOST_NAMED])}" if named else (
+        "put what one step does into a function of its own and name it with --step-function"
+    )  # fmt: skip
     if calls := _own_calls():
         sentences.append(
             f"calls of a module that defines __call__ itself are not seen: try --step-function {' or '.join(calls)}"
@@ -35,8 +39,7 @@ def what_was_not_heard(clock: StepClock | None) -> tuple[str, ...]:
     if clock.backwards:
         sentences.append(
             f"{clock.backwards} backward passes ran while an optimizer was alive that never stepped, as where "
-            "torch.autograd.grad is used and the parameters are replaced: name the function that makes one update with "
-            "--step-function"
+            f"torch.autograd.grad is used: {what}"
         )
     return tuple(sentences)
 

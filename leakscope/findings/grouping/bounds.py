@@ -5,11 +5,13 @@ it grow.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
-from itertools import pairwise
+from enum import StrEnum
+from itertools import accumulate, pairwise
 from statistics import median
 
+from leakscope.findings.counters import disturbed_steps
 from leakscope.findings.facts import Bounded, CameToRest, FollowsInput, HeldByCall, TooLarge
 from leakscope.findings.grouping.candidate import Candidate
 from leakscope.findings.grouping.groups import Group
@@ -44,14 +46,30 @@ _IN_STEP = 0.1
 """Share of its rate by which the counted bytes still rise at a median step once it has."""
 
 
-def went_on(rank: Rank, line: Series, rate: float, growing: Sequence[Series] = (), rested: bool = False) -> bool:
-    """False where the counted bytes say that it did not: after the last look they rose far less than by `rate` a step,
-    or
-    fell once by all that was `growing`.
+class Course(StrEnum):
+    """What the counted bytes say of something after the last snapshot that saw it grow."""
 
-    A fall of more than it can hold by then, and not of all together, is of something else, and left out; so is a
-    single one of less than it holds. Where a look at the end saw that it `rested`, counted bytes that are too few to
-    tell it alone bear that out.
+    WENT_ON = "went on"
+    """It grew on, or they do not tell."""
+    STOPPED = "stopped"
+    """They stayed still step for step, or fell by all that it held, or never came higher."""
+    SLOWER = "slower"
+    """They rose by far less than it would have, which another release of memory may explain as well."""
+
+
+def went_on(rank: Rank, line: Series, rate: float) -> bool:
+    """Whether nothing that was counted after the last snapshot speaks against growth without a holder."""
+    return course(rank, line, rate) == Course.WENT_ON
+
+
+def course(rank: Rank, line: Series, rate: float, growing: Sequence[Series] = (), rested: bool = False) -> Course:
+    """What the counted bytes say of growth by `rate` a step after its last snapshot; `growing` is all that grew.
+
+    A counter acquits only what it positively saw stop or go. A mere shortfall leaves the case open, for what else was
+    released meanwhile is counted too. Rises and falls of our own watched steps are left out, and so is the first
+    collection, which frees the garbage of the start. A fall of more than it can hold by then, and not of all together,
+    is of something else, and left out; so is a single one of less than it holds. Where a look at the end saw that it
+    `rested`, counted bytes that are too few to tell it alone bear that out.
     """
     counted = {s.number: s for s in rank.steps if s.counted_bytes is not None}
     first, last = line.steps[0], line.steps[-1]
@@ -62,28 +80,39 @@ def went_on(rank: Rank, line: Series, rate: float, growing: Sequence[Series] = (
         or len(later) <= 1
         or counted[first].counted_on != counted[later[-1]].counted_on
     ):
-        return True
+        return Course.WENT_ON
+    ours = disturbed_steps(rank)
 
     def rose(start: int, end: int) -> int:
         return (counted[end].counted_bytes or 0) - (counted[start].counted_bytes or 0)
 
     if rose(first, last) < _COUNTED * line.total:
-        return True
-    if _was_let_go(later, rose, last, growing):
-        return False
-    if _came_to_rest(
-        [rose(a, b) for a, b in pairwise(n for n in counted if first <= n <= last)],
-        [rose(a, b) for a, b in pairwise(later)],
-        line,
-        rate,
-    ):
-        return False
-    expected = rate * (later[-1] - later[0])
+        return Course.WENT_ON
+    rises = [(after, 0 if after in ours else rose(before, after)) for before, after in pairwise([last, *later])]
+    if _was_let_go(rises, last, growing):
+        return Course.STOPPED
+    plain = [rise for after, rise in rises[1:] if after not in ours]
+    seen = [rose(a, b) for a, b in pairwise(n for n in counted if first <= n <= last)]
+    if _came_to_rest(seen, plain, line, rate):
+        return Course.STOPPED
+    quiet = sum(after in ours for after, _ in rises[1:])
+    expected = rate * (later[-1] - later[0] - quiet)
     if expected < (0 if rested else _TELLING) or later[-1] - later[0] < last - first:
-        return True
-    rises = [(rose(before, after), line.bytes[-1] + rate * (after - last)) for before, after in pairwise(later)]
-    own = [(rise, held) for rise, held in rises if -rise <= held]
-    return sum(rise for rise, _ in own) - _of_others(own) >= WENT_ON * expected
+        return Course.WENT_ON
+    held = [(rise, line.bytes[-1] + rate * (after - 1 - last)) for after, rise in rises[1:]]
+    own = [(rise, most) for rise, most in held if -rise <= most]
+    if sum(rise for rise, _ in own) - _of_others(own) >= WENT_ON * expected:
+        return Course.WENT_ON
+    return Course.SLOWER if _comes_higher([rise for rise, _ in own], line.bytes[-1]) else Course.STOPPED
+
+
+def _comes_higher(rises: Sequence[float], held: float) -> bool:
+    """Whether what was held at first rises to new heights in the later half of the steps: it is not full, nor emptied
+    again and again.
+    """
+    levels = list(accumulate(rises, initial=held))
+    half = len(levels) // 2
+    return max(levels[half:]) > (1 + _OTHERS) * max(levels[:half])
 
 
 def _came_to_rest(seen: Sequence[int], later: Sequence[int], line: Series, rate: float) -> bool:
@@ -127,13 +156,16 @@ def follows_input(rank: Rank, line: Series, counts: Collection[int]) -> FollowsI
     return FollowsInput((given[0], given[-1]))
 
 
-def _was_let_go(later: Sequence[int], rose: Callable[[int, int], int], last: int, growing: Sequence[Series]) -> bool:
-    """Whether the counted bytes fell once by about all that was growing, and did not come straight back."""
+def _was_let_go(rises: Sequence[tuple[int, float]], last: int, growing: Sequence[Series]) -> bool:
+    """Whether the counted bytes fell once by about all that was growing, did not come straight back, and have not come
+    higher since: what fell may have been something else of that size.
+    """
     held, rate = sum(line.bytes[-1] for line in growing), sum(line.per_step for line in growing)
-    for before, here, after in zip([last, *later], later, later[1:], strict=False):
-        everything = held + rate * (before - last)
-        if abs(-rose(before, here) - everything) <= _OTHERS * everything and everything >= _MIN_FALL:
-            return rose(here, after) < _COUNTED * everything
+    for place, (after, rise) in enumerate(rises[:-1]):
+        everything = held + rate * (after - 1 - last)
+        if abs(-rise - everything) <= _OTHERS * everything and everything >= _MIN_FALL:
+            since = list(accumulate(more for _, more in rises[place + 1 :]))
+            return since[0] < _COUNTED * everything and max(since) <= (1 + _OTHERS) * everything
     return False
 
 

@@ -50,7 +50,9 @@ class Candidate:
     ended: bool = False
     """The counted bytes of the later steps did not go on as it grew."""
     stopped: bool = False
-    """It grew at every step, and no more at the last look: no pause of what comes every few steps."""
+    """It grew at every step and no more at the last look, so that is no pause of what comes every few steps; or the
+    counted bytes rose by far less after it, which something else that was released may explain as well.
+    """
     follows: FollowsInput | None = None
     """Its tensors were as many at each look, and larger where what the model was given was larger."""
     gaining: int = -1

@@ -11,7 +11,7 @@ from statistics import median
 import numpy as np
 
 from leakscope.findings.counters import counted_rate, rose_each_step
-from leakscope.findings.grouping.bounds import WENT_ON, bound_on, follows_input, gaining, too_large, went_on
+from leakscope.findings.grouping.bounds import WENT_ON, Course, bound_on, course, follows_input, gaining, too_large
 from leakscope.findings.grouping.candidate import Candidate
 from leakscope.findings.grouping.groups import Group, Key
 from leakscope.findings.grouping.growth import MIN_LOOKS, Series
@@ -77,6 +77,9 @@ def _candidate(
     )
     live = group.freed == 0 and look.occasion != Occasion.BLOCK
     doubtful = live and not confirmed and _is_counted(look, group)
+    later = course(rank, line, rate, growing, rested) if doubtful else Course.WENT_ON
+    stopped = later == Course.STOPPED or (rested and later == Course.SLOWER)
+    ended = doubtful and (stopped or _by_chance(rank, line, rate, at))
     places = gaining(at) if live and look is at[max(at)][0] else []
     candidate = Candidate(
         rank.number,
@@ -90,8 +93,9 @@ def _candidate(
         roots=tuple(at[there][1].roots for there in sorted(at)),
         made_at=made_at((there.heap, other.storages) for there, other in at.values()),
         confirmed=confirmed,
-        stopped=live and _has_stopped(rank, line, rate) and _is_counted(look, group),
-        ended=doubtful and (not went_on(rank, line, rate, growing, rested) or _by_chance(rank, line, rate, at)),
+        stopped=(live and _has_stopped(rank, line, rate) and _is_counted(look, group))
+        or (later == Course.SLOWER and not ended),
+        ended=ended,
         follows=follows_input(rank, line, [len(other.storages) for _, other in at.values()]) if live else None,
         gaining=places[-1] if places else -1,
         look=telling,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -10,7 +11,9 @@ from leakscope.findings.grouping.candidate import Candidate
 from leakscope.findings.kinds import RuleName
 from leakscope.findings.rules.rule import OwnRule, ToCut
 from leakscope.findings.rules.tensor_cycle import CutAt, cycle_of, kinds_of_cut
-from leakscope.graph.model import IMMORTAL, ObjectKind, ReferenceKind
+from leakscope.graph.model import IMMORTAL, HeapGraph, ObjectKind, Reference, ReferenceKind
+
+_TENSORS = (ObjectKind.TENSOR, ObjectKind.PARAMETER)
 
 
 class ClosedBy(StrEnum):
@@ -54,14 +57,26 @@ def _hidden(candidate: Candidate) -> tuple[str, str] | None:
     return None
 
 
+def _is_packed(graph: HeapGraph, cycle: Sequence[Reference]) -> bool:
+    """Whether a pack hook gave back the tensor itself, so that a saved tensor leads back to the node that saved it.
+
+    Torch saves the output of an operator without its graph, so autograd's own references close no cycle without such a
+    hook. On a cycle with others, a hook's or an attribute's, the node must hold the unpack hook.
+    """
+    saved = [r for r in cycle if r.kind == ReferenceKind.SAVED and graph.object(r.held).kind in _TENSORS]
+    if saved and all(r.kind in (ReferenceKind.SAVED, ReferenceKind.GRAD_GRAPH) for r in cycle):
+        return True
+    hooks = ((f"unpack hook of {r.name}", graph.out_of(r.holder).tolist()) for r in saved)
+    return any(graph.reference(held).name == name for name, references in hooks for held in references)
+
+
 def _closed_by(candidate: Candidate) -> ClosedBy:
     cycle = cycle_of(candidate)
-    tensors = (ObjectKind.TENSOR, ObjectKind.PARAMETER)
     if any(r.name == "metadata" for r in cycle):
         return ClosedBy.METADATA
     if any(r.name == ".grad" for r in cycle):
         return ClosedBy.GRADIENT
-    if any(r.kind == ReferenceKind.SAVED and candidate.graph.object(r.held).kind in tensors for r in cycle):
+    if _is_packed(candidate.graph, cycle):
         return ClosedBy.PACK_HOOK
     return ClosedBy.HOOK if any(r.kind == ReferenceKind.HOOK for r in cycle) else ClosedBy.OTHER
 

@@ -8,8 +8,9 @@ from enum import StrEnum
 from leakscope.findings.facts import Facts
 from leakscope.findings.grouping.candidate import Candidate
 from leakscope.findings.kinds import RuleName
+from leakscope.findings.naming.expressions import is_lru_cache
 from leakscope.findings.rules.rule import OwnRule, ToCut
-from leakscope.graph.model import ObjectKind, ReferenceKind
+from leakscope.graph.model import CACHED_ARGUMENTS, ObjectKind, ReferenceKind
 
 
 class KeptOfGraph(StrEnum):
@@ -37,6 +38,8 @@ class GraphFacts(Facts):
     nodes_per_step: float = 0.0
     is_differentiated: bool = False
     """The source calls backward on what is kept, so that its graph is needed."""
+    by_arguments: bool = False
+    """The key of an `lru_cache` keeps it, which holds the arguments of a call."""
     gathers: bool = False
     """No container gains tensors: one tensor's graph goes back through all steps."""
 
@@ -53,6 +56,13 @@ def _kept(candidate: Candidate) -> KeptOfGraph:
     return KeptOfGraph.LEAVES if any(o.name.endswith("AccumulateGrad") for o in nodes) else KeptOfGraph.GRAPH
 
 
+def _by_arguments(candidate: Candidate) -> bool:
+    """Whether an `lru_cache` on the path keeps it by a key, not as a result; one without a bound has a dict of them."""
+    names = [r.name for r in candidate.references]
+    caches = [k for k, o in enumerate(candidate.objects[: len(names)]) if is_lru_cache(o)]
+    return any(names[k] == CACHED_ARGUMENTS or (k + 1 < len(names) and names[k + 1].startswith("key ")) for k in caches)
+
+
 def _facts(candidate: Candidate, _cut: ToCut) -> GraphFacts:
     at = candidate.tensor_at
     saved = candidate.reference_through(ReferenceKind.SAVED)
@@ -61,6 +71,7 @@ def _facts(candidate: Candidate, _cut: ToCut) -> GraphFacts:
         of_gradient=any(r.name == ".grad" for r in candidate.references[at : at + 1]),
         kept=_kept(candidate),
         saved=(saved.name, candidate.graph.object(saved.holder).label) if saved else None,
+        by_arguments=_by_arguments(candidate),
     )
 
 

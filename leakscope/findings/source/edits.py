@@ -130,7 +130,9 @@ def _of_value(case: Case) -> Suggestion | None:
     if case.held.kind == ObjectKind.EXCEPTION:
         return _without_traceback(case)
     if case.finding.rule == RuleName.VIEW_HOLD:
-        return _copied(case)
+        # a copy of a tensor has the graph of its own; a number has neither that nor the storage
+        number = case.finding.keeps_graphs and case.held.object.endswith("[]")
+        return _without_graph(case) if number else None if case.finding.keeps_graphs else _copied(case)
     if case.held.kind in _TENSORS and (case.held.reference == ".grad_fn" or case.finding.keeps_graphs):
         return _without_graph(case)
     return _evicting(case) or _of_the_last(case) if case.finding.rule == RuleName.STEP_GROWTH else None

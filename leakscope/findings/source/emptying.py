@@ -17,6 +17,7 @@ from leakscope.findings.source.parsed import Found, Scope, pairs
 from leakscope.findings.source.sources import Sources
 from leakscope.findings.source.stores import Store, mentions
 from leakscope.graph.model import ObjectKind
+from leakscope.graph.ownership import is_library_line
 
 _ALL = ("clear", "cache_clear")
 """Methods that take out everything."""
@@ -395,19 +396,24 @@ class _Search:
         return number_of(over.args[0], scope, self._sources)
 
     def _returned(self) -> Iterator[Emptying]:
-        """The return of the function whose local it is, where a loop calls that function."""
+        """The return of the function whose local it is, where a loop calls that function; undecided where more than
+        that local leads to the object of a class which has it.
+        """
         root = self._meaning.trace[0] if self._meaning.trace else None
         if root is None or root.kind != ObjectKind.FRAME or not root.reference.startswith("local "):
             return
+        between = [hop for hop in self._meaning.trace[1 : self._place + 1] if hop.kind != ObjectKind.CONTAINER]
+        if any(not hop.where or is_library_line(hop.where) for hop in between):
+            return  # a library may keep what it hands out, for every call to share
+        shared = bool(between) and root.frees_bytes == 0
         name = root.reference.removeprefix("local ")
         for scope in self._scopes(root, name):
             if name in (*scope.parameters, *scope.keywords) or _is_handed_out(scope, name):
                 continue
             calls = self._calls.of(scope)
             if calls and all(loops_of(way) for call in calls for way in self._calls.ways(call)):
-                yield Emptying(
-                    calls[0].scope.file + f":{calls[0].statement.lineno}", every=self._length_of_adding_loop()
-                )
+                where = calls[0].scope.file + f":{calls[0].statement.lineno}"
+                yield Emptying(where, every=self._length_of_adding_loop(), is_decided=not shared)
 
     def _scopes(self, root: Hop, name: str) -> Iterator[Scope]:
         for parsed in self._files:

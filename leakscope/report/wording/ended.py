@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from leakscope.findings.comm.matching import first_to_fail
 from leakscope.findings.facts import AliveAtEnd
@@ -26,6 +26,7 @@ _PASSIVE = ("killed", "stopped", "ended")
 """First words that follow `it was`."""
 GARBAGE = "garbage that waits for gc"
 """What is lost to the program, and known to be no more than that: nothing was found to leak."""
+UNCOLLECTABLE = "cycles that gc never frees"
 
 
 def status_text(status: int) -> str:
@@ -183,18 +184,23 @@ def _was(text: str) -> str:
     return f"was {text}" if text.startswith(_PASSIVE) else text
 
 
+def _named(alive: AliveAtEnd) -> Iterator[tuple[str, int]]:
+    """Categories with their bytes; what nothing holds by whether gc frees it."""
+    for name, size in alive.categories.items():
+        if name != "leaked":
+            yield name, size
+            continue
+        never = min(alive.uncollectable_bytes, size)
+        yield from ((what, part) for what, part in ((GARBAGE, size - never), (UNCOLLECTABLE, never)) if part)
+
+
 def listed_texts(alive: Iterable[AliveAtEnd], groups: Sequence[Sequence[int]] = ()) -> tuple[str, ...]:
-    """What was alive when the main code had returned, on one rank of each group; what is leaked there is garbage."""
+    """What was alive when the main code had returned, on one rank of each group."""
     listed = list(alive)
     told = one_of_each((each.rank for each in listed), groups)
     return tuple(
         f"{like_text(each.rank, told[each.rank])}: "
-        + (
-            ", ".join(
-                f"{GARBAGE if name == 'leaked' else name} {bytes_text(size)}" for name, size in each.categories.items()
-            )
-            or "no tensor memory"
-        )
+        + (", ".join(f"{name} {bytes_text(size)}" for name, size in _named(each)) or "no tensor memory")
         for each in listed
         if each.rank in told
     )

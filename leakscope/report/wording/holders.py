@@ -103,7 +103,7 @@ def graph_advice(finding: Finding, facts: GraphFacts) -> str:
             "each step: backward(create_graph=True) gives gradients a graph of their own, and what is added to them "
             "goes on adding to it. torch.autograd.grad stores none."
         )
-    if any(hop.type == "functools._lru_cache_wrapper" for hop in finding.trace):
+    if facts.by_arguments:
         return (
             f"The key of {finding.subject} holds the arguments of the call, for a method its self, and with them the "
             "graph: a result that is detached changes nothing. Cache it on the object (functools.cached_property), "

@@ -16,7 +16,7 @@ from torch.optim import SGD, Adam, Optimizer
 from leakscope.capture.process.guard import Guard
 from leakscope.capture.process.patches import Patches
 from leakscope.capture.schedule.events import StepEvents
-from leakscope.capture.schedule.steps import BACKWARDS_BY_HAND, StepClock
+from leakscope.capture.schedule.steps import BACKWARDS_BY_HAND, UPDATES_BY_HAND, StepClock
 from leakscope.record.kinds import ClockKind
 
 
@@ -186,6 +186,34 @@ def test_an_optimizer_that_never_steps_while_its_gradients_are_used_gives_way(he
                 assert parameter.grad is not None
                 parameter.sub_(0.1 * parameter.grad)
     assert heard.ticks == [(ClockKind.BACKWARD, "")] * (STEPS - BACKWARDS_BY_HAND)
+
+
+def _gradients(net: nn.Linear) -> tuple[torch.Tensor, ...]:
+    return torch.autograd.grad(net(torch.ones(2, WIDTH)).sum(), list(net.parameters()))
+
+
+def test_updates_by_hand_from_gradients_that_no_parameter_has_end_steps(heard: Heard) -> None:
+    """As meta-learning makes them: three for the task, one for the update."""
+    net = a_net()
+    optimizer = SGD(net.parameters(), 0.1)
+    for _ in range(3 * STEPS):
+        for _ in range(3):
+            _gradients(net)
+        for parameter, gradient in zip(net.parameters(), _gradients(net), strict=True):
+            with torch.no_grad():
+                parameter.sub_(0.1 * gradient)
+    assert heard.ticks == [(ClockKind.BACKWARD, "")] * (3 * STEPS - UPDATES_BY_HAND)
+    del optimizer
+
+
+def test_gradients_of_an_inner_loop_end_no_step_before_the_optimizer_does(heard: Heard) -> None:
+    net = a_net()
+    optimizer = SGD(net.parameters(), 0.1)
+    for _ in range(STEPS):
+        for _ in range(3 * UPDATES_BY_HAND):
+            _gradients(net)
+        _train(net, optimizer)
+    assert heard.ticks == [(ClockKind.OPTIMIZER, "SGD")] * STEPS
 
 
 def test_gradients_that_are_accumulated_end_no_step_before_the_optimizer_does(heard: Heard) -> None:

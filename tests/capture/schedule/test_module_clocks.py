@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from typing import Any
 
 import pytest
 import torch
@@ -78,3 +79,68 @@ def test_calls_of_other_threads_end_none(heard: Heard) -> None:
         thread.start()
         thread.join()
     assert heard.ticks == []
+
+
+class OwnCall(nn.Linear):
+    """Calls that run no global hooks, as those of gpytorch's models."""
+
+    def __call__(self, x: torch.Tensor) -> Any:
+        return self.forward(x)
+
+
+class PassesOn(nn.Linear):
+    """Calls that go on to torch's."""
+
+    def __call__(self, x: torch.Tensor) -> Any:
+        return super().__call__(x)
+
+
+@pytest.mark.parametrize("kind", [OwnCall, PassesOn])
+def test_a_call_that_a_class_defines_itself_ends_a_step_once(heard: Heard, kind: type[nn.Linear]) -> None:
+    own, inner = kind.__call__, kind(WIDTH, WIDTH)
+    net = Named(inner)
+    with torch.no_grad():
+        for _ in range(STEPS):
+            inner(torch.ones(2, WIDTH))
+            net(torch.ones(2, WIDTH))
+    assert heard.ticks == [(ClockKind.CALL, kind.__name__)] * STEPS
+    SGD(net.parameters(), 0.1)
+    assert kind.__call__ is own
+
+
+def test_a_model_for_each_trial_ends_steps_though_the_old_ones_are_kept_and_an_ensemble_ends_one(heard: Heard) -> None:
+    kept, x = [], torch.ones(2, WIDTH)
+    with torch.no_grad():
+        for _ in range(STEPS):
+            kept.append(Named(a_net()))
+            kept[-1](x)
+        assert heard.by(ClockKind.CALL) == STEPS
+        for _ in range(2):
+            for net in kept[-5:]:
+                net(x)
+    assert heard.by(ClockKind.CALL) == STEPS + 2
+
+
+LIBRARY = """
+def solve(field, x):
+    x = field(x)
+    for _ in range(5):
+        x = field(x)
+    return x
+
+def predict(net, batches):
+    return [net(x) for x in batches]
+"""
+
+
+@pytest.mark.parametrize(("name", "steps"), [("solve", STEPS), ("predict", 3 * STEPS)])
+def test_of_the_calls_that_one_call_of_a_library_makes_the_first_ends_a_step(
+    heard: Heard, name: str, steps: int
+) -> None:
+    library: dict[str, Any] = {}
+    exec(compile(LIBRARY, "/lib/site-packages/solver.py", "exec"), library)
+    net, x = a_net(), torch.ones(2, WIDTH)
+    with torch.no_grad():
+        for _ in range(STEPS):
+            library[name](net, x if name == "solve" else [x, x, x])
+    assert heard.by(ClockKind.CALL) == steps

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from support.step_clocks import Heard
 
 from leakscope.capture.process.child_processes import OwnProcesses
 from leakscope.capture.schedule.no_step import _PATIENCE_S, NoStepYet, say_on_stderr, what_was_not_heard
@@ -54,10 +55,30 @@ class CallsItself(torch.nn.Module):
         return x + 1
 
 
-def test_what_ends_no_step_is_named_with_what_to_give_to_step_function() -> None:
+def task(net: torch.nn.Linear) -> None:
+    """One step of a script whose optimizer never steps."""
+
+    def inner() -> None:
+        torch.autograd.grad(net(torch.ones(2)).sum(), net.weight)
+
+    for _ in range(2):
+        inner()
+
+
+def test_the_function_that_the_outermost_loop_of_the_script_calls_is_named(heard: Heard) -> None:
+    net = torch.nn.Linear(2, 2)
+    optimizer = torch.optim.SGD(net.parameters(), 0.1)
+    for _ in range(3):
+        task(net)
+    assert heard.clock.calls.step_functions() == (f"{__name__}.task",) and heard.ticks == []
+    del optimizer
+
+
+def test_what_ends_no_step_is_named_with_what_to_give_to_step_function(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("leakscope.capture.schedule.no_step._MOST_NAMED", 100)  # other tests have such modules too
     clock = StepClock()
     (calls,) = what_was_not_heard(clock)
-    assert f"--step-function {__name__}.CallsItself.__call__" in calls
+    assert "--step-function" in calls and f"{__name__}.CallsItself.__call__" in calls
     clock.optimizer_made(torch.optim.SGD([torch.ones(2, requires_grad=True)], 0.1))
     for _ in range(3):
         clock.backward_began()

@@ -12,8 +12,9 @@ from leakscope.findings.cut.multi_cut import those_needed
 from leakscope.findings.grouping.growth import series
 from leakscope.findings.judge import judge
 from leakscope.findings.model import Findings
-from leakscope.record.model import Ended, Look, Rank, Run, Step
+from leakscope.record.model import Collection, Ended, Look, Rank, Run, Step
 from leakscope.record.rows.host import MemoryThere
+from leakscope.record.rows.lifetimes import LifetimesUnjudged
 from leakscope.report.wording import advice, next_text, title, why_text
 
 STEPS = (3, 5, 7, 9)
@@ -144,6 +145,9 @@ def test_ever_more_bounded_containers_are_not_bounded() -> None:
         (lambda step: 400 + step - 300 * (step > 40), "leaks"),  # something larger was let go of
         (lambda step: 400 + step - 45 * (step > 60), "leaks"),  # something smaller was
         (lambda step: 400 + step - 60 * (step > 60), "clean"),  # as much as it held by then
+        (lambda step: 400 + step - 22 * (step > 20), "leaks"),  # what fell at 20 was not all: it came far higher since
+        (lambda step: 400 + min(step, 9) + max(step - 9, 0) / 3, "inconclusive"),  # more slowly, or beside a release
+        (lambda step: 400 + min(step, 9) + max(step - 9, 0) / 2, "leaks"),
         (lambda step: 100, "leaks"),  # memory that is not counted, as shared memory is
         (lambda step: None, "leaks"),
     ],
@@ -173,6 +177,22 @@ def test_little_memory_that_came_to_rest_is_no_leak(counted: Callable[[int], flo
         )
 
     assert judge(run_of(heap, counted, steps=(3, 5, 7, 9, 11, 12), end=26)).verdict == verdict
+
+
+@pytest.mark.parametrize(("ours", "verdict"), [("", "clean"), ("watched", "leaks"), ("collected", "leaks")])
+def test_a_fall_that_is_our_own_or_of_the_garbage_of_the_start_acquits_nothing(ours: str, verdict: str) -> None:
+    """As much falls at step 61 as was held by then."""
+    run = run_of(
+        lambda step: f"module train -> .rows -> list rows {step}\n" + rows("list rows", step),
+        lambda step: 400 + step - 60 * (step > 60),
+    )
+    (rank,) = run.ranks
+    if ours == "collected":
+        full = Collection(2, 0.01, 9, 60 * TENSOR)
+        rank = replace(rank, steps=tuple(replace(s, collections=(full,)) if s.number == 61 else s for s in rank.steps))
+    elif ours:
+        rank = replace(rank, lifetimes=(LifetimesUnjudged(60, "no tensor was made"),))
+    assert judge(replace(run, ranks=(rank,))).verdict == verdict
 
 
 def test_what_is_in_host_memory_is_not_acquitted_by_what_the_device_counts() -> None:

@@ -171,6 +171,14 @@ def test_a_view_is_copied(kind: str, line: str, after: str | None) -> None:
     assert (found.after if found else None) == after
 
 
+@pytest.mark.parametrize(("shape", "after"), [("", "kept.append(out.item())"), ("4", None)])
+def test_a_copy_of_a_view_with_a_graph_would_keep_that(shape: str, after: str | None) -> None:
+    found = edit(
+        view(f"tensor float32[{shape}] -> storage", keeps_graphs=True), train=loop("kept = []", "kept.append(out)")
+    )
+    assert (found.after if found else None) == after
+
+
 def test_plain_tensors_have_no_edit_that_keeps_the_meaning() -> None:
     trace = "frame main train.py:2 -> local kept\nlist -> [i]\ntensor float32[4] -> storage\nstorage s"
     assert edit(finding(trace, 0), train=loop("kept = []", "kept.append(out)", "print(kept)")) is None

@@ -19,6 +19,7 @@ from typing import Any
 from leakscope.capture.heap.python import code_referents as code
 from leakscope.capture.heap.python.named import ATTRIBUTE, ITEM, Named, Reader, c_fields, key_text
 from leakscope.capture.heap.raw_types import made_in_python, mro, type_name
+from leakscope.graph.model import CACHED_ARGUMENTS
 from leakscope.originals import gc
 
 
@@ -121,17 +122,25 @@ def proxy(obj: Any) -> Iterator[Named]:
         yield ATTRIBUTE, ".__mapping__", held
 
 
-LRU_CACHE: Any = type(functools.lru_cache(lambda: None))
+_SAMPLE: Any = functools.lru_cache(lambda of: of)
+_SAMPLE(())
+LRU_CACHE: Any = type(_SAMPLE)
 """Type of what `functools.lru_cache` makes of a function."""
+_ENTRY = next((kind for kind in gc.get_referents(_SAMPLE)[1:] if type(kind) is type), None)
+"""Type of an entry of a bounded cache, which gc is shown after the key and the result of each (CPython,
+Modules/_functoolsmodule.c, lru_cache_tp_traverse).
+"""
 
 
 def closed(obj: Any) -> Iterator[Named]:
-    """functools.lru_cache: CPython shows the cached results and the wrapped function, not the keys' names."""
+    """functools.lru_cache: CPython shows the keys, which hold the arguments, the results and the wrapped function."""
     wrapped = obj.__wrapped__
     yield ATTRIBUTE, ".__wrapped__", wrapped
-    for held in gc.get_referents(obj):
+    referents = gc.get_referents(obj)
+    for held, *after in itertools.zip_longest(referents, referents[1:], referents[2:]):
         if held is not wrapped and type(held) is not type:
-            yield ITEM, "cached result", held
+            is_key = _ENTRY is not None and after[1] is _ENTRY
+            yield ITEM, CACHED_ARGUMENTS if is_key else "cached result", held
 
 
 _DICT: dict[Any, Any] = {}

@@ -24,7 +24,7 @@ KINDS: dict[LineKind, str] = {
     LineKind.LIBRARY: "closed or held by a library",
     LineKind.BOUND: "filling a declared bound",
     LineKind.GARBAGE: "waiting for gc",
-    LineKind.SLOW: "grows too little to be a leak",
+    LineKind.SLOW: "grows, not judged a leak",
     LineKind.RESTED: "came to rest, or comes and goes",
     LineKind.FOLLOWS: "follows the size of the input",
     LineKind.APART: "suppressed or known before",

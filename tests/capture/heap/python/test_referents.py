@@ -416,3 +416,15 @@ def test_a_key_is_shown_without_asking_it() -> None:
     assert key_text(("a", Shy())) == "('a', <Shy>)"
     assert key_text("x" * 100) == repr("x" * 37 + "...")
     assert key_text(tuple(range(9))) == "(...)"
+
+
+def test_a_cache_tells_the_arguments_of_a_call_from_its_result() -> None:
+    @functools.lru_cache(maxsize=8)
+    def kept(first: object, second: object) -> tuple[object, object]:
+        return second, first
+
+    held, results = (Thing(), Thing()), [kept(Thing, 1), kept(2, None)]
+    results.append(kept(*held))
+    named = [(name, one) for _, name, one in reader_of(type(kept))(kept)]  # type: ignore[misc]
+    assert [one for name, one in named if name == "cached arguments"] == [(Thing, 1), (2, None), held]
+    assert [one for name, one in named if name == "cached result" and type(one) is tuple] == results
