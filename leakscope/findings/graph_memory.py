@@ -47,7 +47,7 @@ def with_graphs(
         if place is None:
             if graph.severity == Severity.LEAK or isinstance(graph.facts, GraphFacts):
                 others.append(graph)  # a few nodes that hang on no tensor are no remark
-        elif graph.bytes_per_step >= _TELLING * told[place].bytes_per_step:
+        elif graph.bytes_per_step >= _TELLING * told[place].bytes_per_step or _decides(graph, told[place]):
             told[place] = _with(_by_its_graph(told[place], candidates[place], graph), graph)
     return told, others
 
@@ -59,6 +59,11 @@ def _is_same(tensors: Finding, of_tensors: Candidate, graph: Finding, of_graph: 
     mine, other = tensors.cut, graph.cut
     by_cut = (mine and (mine.written, mine.where, mine.also)) == (other and (other.written, other.where, other.also))
     return of_tensors.group.key == of_graph.group.key or (mine is not None and by_cut)
+
+
+def _decides(graph: Finding, finding: Finding) -> bool:
+    """Whether it is the graph that makes a leak of what is too small for one by its tensors, however little it is."""
+    return graph.severity == Severity.LEAK and finding.severity != Severity.LEAK and finding.settled_by is None
 
 
 def _by_its_graph(finding: Finding, candidate: Candidate, graph: Finding) -> Finding:
