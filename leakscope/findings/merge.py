@@ -65,7 +65,9 @@ def _is_part(finding: Finding, other: Finding) -> bool:
     """
     if finding.freed_by != other.freed_by or not _count_of_cut(finding) < _count_of_cut(other):
         return False
-    if finding.freed_by == FreedBy.NEVER or (finding.freed_by == FreedBy.PROGRAM and finding.severity != other.severity):
+    if finding.freed_by == FreedBy.NEVER or (
+        finding.freed_by == FreedBy.PROGRAM and finding.severity != other.severity
+    ):
         return False
     return bool(finding.cut_in) and finding.cut_in <= other.cut_in
 
