@@ -47,8 +47,8 @@ def with_graphs(
         if place is None:
             if graph.severity == Severity.LEAK or isinstance(graph.facts, GraphFacts):
                 others.append(graph)  # a few nodes that hang on no tensor are no remark
-        elif graph.bytes_per_step >= _TELLING * told[place].bytes_per_step:
-            told[place] = _with(told[place], graph)
+        elif graph.bytes_per_step >= _TELLING * told[place].bytes_per_step or _decides(graph, told[place]):
+            told[place] = _with(_by_its_graph(told[place], candidates[place], graph), graph)
     return told, others
 
 
@@ -59,6 +59,23 @@ def _is_same(tensors: Finding, of_tensors: Candidate, graph: Finding, of_graph: 
     mine, other = tensors.cut, graph.cut
     by_cut = (mine and (mine.written, mine.where, mine.also)) == (other and (other.written, other.where, other.also))
     return of_tensors.group.key == of_graph.group.key or (mine is not None and by_cut)
+
+
+def _decides(graph: Finding, finding: Finding) -> bool:
+    """Whether it is the graph that makes a leak of what is too small for one by its tensors, however little it is."""
+    return graph.severity == Severity.LEAK and finding.severity != Severity.LEAK and finding.settled_by is None
+
+
+def _by_its_graph(finding: Finding, candidate: Candidate, graph: Finding) -> Finding:
+    """The finding of tensors, in the words of their graph where that is all that gains: `ema = 0.9 * ema + 0.1 * p`
+    has a weight of its own, far larger than the factors that its graph saves.
+    """
+    if candidate.gaining >= 0 or not isinstance(graph.facts, GraphFacts) or isinstance(finding.facts, GraphFacts):
+        return finding
+    cut = graph.cut and replace(graph.cut, frees_bytes=finding.cut.frees_bytes if finding.cut else 0)
+    return replace(
+        finding, rule=graph.rule, facts=graph.facts, trace=graph.trace, subject=graph.subject, noun=graph.noun, cut=cut
+    )
 
 
 def _with(finding: Finding, graph: Finding) -> Finding:

@@ -45,8 +45,8 @@ def with_one_cut(findings: Findings) -> list[tuple[int, ...]]:
 
 
 def _with_what_hangs_above(findings: Findings, one: Sequence[tuple[int, ...]]) -> list[tuple[int, ...]]:
-    """A cycle all of whose cut is part of what is cut for a cycle below it joins that one: a module with hooks of its
-    own that has a child with such hooks.
+    """What a part of the cut of another mends joins that one: a module with hooks of its own that has a child with such
+    hooks, the state of parameters that an optimizer has in its groups as well.
     """
     joined: list[tuple[int, ...]] = []
     for places in sorted(one, key=lambda places: by_weight(findings[places[0]])):
@@ -60,10 +60,14 @@ def _with_what_hangs_above(findings: Findings, one: Sequence[tuple[int, ...]]) -
 
 
 def _is_part(finding: Finding, other: Finding) -> bool:
-    """Whether the references to cut for the other free the garbage of this one too, as they are more and those of this
-    one among them.
+    """Whether the references to cut for the other let go of this one too, as they are more and those of this one among
+    them.
     """
-    if {finding.freed_by, other.freed_by} != {FreedBy.GC} or not _count_of_cut(finding) < _count_of_cut(other):
+    if finding.freed_by != other.freed_by or not _count_of_cut(finding) < _count_of_cut(other):
+        return False
+    if finding.freed_by == FreedBy.NEVER or (
+        finding.freed_by == FreedBy.PROGRAM and finding.severity != other.severity
+    ):
         return False
     return bool(finding.cut_in) and finding.cut_in <= other.cut_in
 

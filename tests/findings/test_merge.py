@@ -68,6 +68,29 @@ def test_parents_of_which_only_some_have_a_child_are_a_leak_of_their_own() -> No
     assert large.cut is not None and len(large.cut.references) == 1 and large.cut.frees_bytes == 20 * MIB
 
 
+def registered(step: int) -> str:
+    """Parameters that an optimizer has in its groups and in its state, and what it keeps of each."""
+    text = f"module train -> .state -> dict state {step}\nmodule train -> .groups -> list groups {step}\n"
+    for k in range(step):
+        text += f"""
+            dict state -> [{k}] -> dict of-{k}
+            dict of-{k} -> ['average'] -> tensor average-{k}
+            tensor average-{k} -> storage -> storage average-{k} {2 * MIB}
+            dict state -> key {k} -> parameter p{k}
+            list groups -> [{k}] -> parameter p{k}
+            parameter p{k} -> storage -> storage p{k} {MIB}
+        """
+    return text
+
+
+def test_what_a_part_of_anothers_cut_lets_go_of_is_the_same_leak() -> None:
+    (finding,) = found_in(registered)
+    assert finding.cut is not None
+    assert {r.written for r in finding.cut.references} == {"train.state", "train.groups"}
+    assert finding.cut.frees_bytes == finding.retained_bytes == 10 * 3 * MIB
+    assert finding.bytes_per_step == 3 * MIB
+
+
 def test_what_a_leak_frees_does_not_count_what_only_a_note_would_free() -> None:
     leak, note = sorted(found_in(lambda count: parents(count, MIB, 1024)), key=lambda f: -f.retained_bytes)
     assert [leak.severity, note.severity] == ["leak", "note"]

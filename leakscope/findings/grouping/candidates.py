@@ -30,6 +30,18 @@ _AS_FAST = 0.5
 """Share of its rate at which something has grown on. At 0.25 a cache that fills ever more slowly has, at 0.8 a list
 whose items are smaller in the last batches of an epoch has not.
 """
+_SEVERAL = 4
+"""Storages that what began late has at the only look that saw it, heuristic: at 2 the copy of a layer that a program
+makes once is taken for growth, at 8 validations that are few and far apart are not.
+"""
+_STEPS_OF_HALF = 8
+"""Steps over which the counters have to rise for each half of what that look did not see. At 4 an optimizer that is
+made late is such growth, at 16 a leak in a run of 40 steps is none.
+"""
+_PART = 0.25
+"""Share of what the counters rose by before that look that it has. At 0.1 what was made once is taken for the growth of
+another, at 0.5 the tensors of a graph are not found beside its nodes.
+"""
 _MISSED = 2
 """Items that something must have missed by the end to have come to rest. At 1 what comes every 20 steps is at rest in
 any 20 steps that end just before the next; at 4 a list that was full for three steps is not.
@@ -61,6 +73,8 @@ def _candidate(
     look, group = at[telling]
     began_late = by_program(group) and not line.grows
     longer = _to_the_end(rank, line, ended, at_the_end.get(key, 0)) if began_late else None
+    if began_late and longer is None:
+        longer = _by_counters(rank, line, len(group.storages))
     rate, recreated = _rate(rank, longer or line, group, groups.garbage)
     if look.occasion == Occasion.BLOCK:  # one look after a block of code: whatever it left unreachable is its own
         rate = float(group.bytes) if group.freed else 0.0
@@ -189,6 +203,38 @@ def _to_the_end(rank: Rank, line: Series, ended: int, size: int) -> Series | Non
         return None
     longer = Series((*line.steps, ended), (*line.bytes, size))
     return longer if longer.grew_lately else None
+
+
+def _by_counters(rank: Rank, line: Series, items: int) -> Series | None:
+    """The same series with the last step as a last point, where the last look alone saw it grow, by many items, and the
+    counters rose as fast in each half of the steps before that look and of those after it. None where they did not.
+
+    Looks at short steps are a hundred steps apart: what is kept by each validation may be seen by one of them, and is
+    let go of with the function that has it before the main code returns.
+    """
+    rises = [b > a for a, b in pairwise(line.bytes)]
+    counted = {step.number: step.counted_bytes for step in rank.steps if step.counted_bytes is not None}
+    if len(line.steps) < MIN_LOOKS or rises[-1:] != [True] or any(rises[:-1]) or items < _SEVERAL:
+        return None
+    before, last = line.steps[-2:]
+    more, end = line.bytes[-1] - line.bytes[-2], max(counted, default=0)
+    if before not in counted or last not in counted:
+        return None
+    numbers = sorted(counted)
+    places = [numbers.index(step) for step in (before, last, end)]
+    halves = [
+        pair
+        for first, second in pairwise(places)
+        for pair in pairwise(numbers[k] for k in (first, (first + second) // 2, second))
+    ]
+    rate = more / (last - before)
+    rose = [((counted[b] or 0) - (counted[a] or 0), b - a) for a, b in halves]
+    if any(steps < _STEPS_OF_HALF or size < _AS_FAST * rate * steps for size, steps in rose):
+        return None
+    seen = rose[0][0] + rose[1][0]
+    if more < _PART * seen:
+        return None
+    return Series((*line.steps, end), (*line.bytes, line.bytes[-1] + round(rate * (end - last))))
 
 
 def _would_have_grown(line: Series, group: Group, steps: int) -> bool:

@@ -4,6 +4,7 @@ cache, the names of classes made at run time. What they tell apart is one group.
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -27,6 +28,10 @@ _KEYS = 8
 """Keys of one dict that a program writes out, heuristic: twice as many would make a finding each of the layers of a
 small network, half as many would make one of the losses, metrics and counts of a usual history.
 """
+_OF_PARAMETER = re.compile(r"[.'\"](weight|bias)(_\w+)?['\"]\]$")
+"""A key that is a parameter's name, as `named_parameters()` gives it: `['0.weight']`, `['rnn.weight_ih_l0']`."""
+_OF_MODULE = 2
+"""Keys like that from which on a dict has the parameters of a module: one layer has a weight and a bias."""
 _SIBLINGS = 4
 """Names at one look that differ by a number alone from which on they are counted, heuristic: a network may have two or
 three encoders with a cycle each.
@@ -54,8 +59,8 @@ class DataKeys:
 def data_keys(keys_at: Sequence[Collection[Key]]) -> DataKeys:
     """Which dicts' keys are data, by the keys of the groups of live storages at each look.
 
-    Those of a dict that gains keys look after look, or has more than a program writes out: the keys of `history` are
-    `train` and `val` throughout.
+    Those of a dict that gains keys look after look, has more than a program writes out, or has a module's parameters by
+    their names, as an average of weights does: the keys of `history` are `train` and `val` throughout.
     """
     known = DataKeys()
     literal = [{key for key in keys if any(map(is_literal_key, key[1:]))} for keys in keys_at]
@@ -72,6 +77,8 @@ def data_keys(keys_at: Sequence[Collection[Key]]) -> DataKeys:
 def _are_data(names_at: Sequence[set[str]]) -> bool:
     names = set().union(*names_at)
     if len(names) > _KEYS or _keep_coming(names_at):
+        return True
+    if sum(_OF_PARAMETER.search(name.rpartition(" ")[0]) is not None for name in names) >= _OF_MODULE:
         return True
     return len(names_at) < MIN_LOOKS and len({numberless(name) for name in names}) < len(names)
 

@@ -170,3 +170,16 @@ def test_classes_made_by_each_step_are_one_leak_of_what_collects_them() -> None:
 )
 def test_what_is_a_names_in_one_run_alone_is_masked(name: str, masked: str) -> None:
     assert without_ids(name) == masked
+
+
+@pytest.mark.parametrize(
+    ("keys", "told"),
+    [
+        (("weight", "bias"), ["train.history"]),
+        (("rnn.weight_ih_l0", "rnn.bias_ih_l0", "scale"), ["train.history"]),
+        (("weight", "loss"), ["train.history['loss']", "train.history['weight']"]),
+        (("class_weight", "bias_error"), ["train.history['bias_error']", "train.history['class_weight']"]),
+    ],
+)
+def test_the_names_of_a_modules_parameters_are_data(keys: Sequence[str], told: list[str]) -> None:
+    assert cuts(judged(tensors(lambda _: keys, lambda step: step * TENSOR))) == told

@@ -27,14 +27,20 @@ def chain(tensor: str, first: int, count: int) -> str:
     return text + "node accumulate -> .variable -> tensor weight\n"
 
 
-def judged(heap: Callable[[int], str], nodes: int, counts: bool = True, a_step: int | None = None) -> Findings:
+def judged(
+    heap: Callable[[int], str],
+    nodes: int,
+    counts: bool = True,
+    a_step: int | None = None,
+    min_bytes: int | None = 4096,
+) -> Findings:
     """What is said of heaps in which each step adds so many nodes, and `a_step` bytes to what is counted at steps."""
     looks = tuple(
         Look(s, "step", heap_from(heap(s)), (1 << 20) + s * nodes * A_NODE if counts else None, 4100) for s in STEPS
     )
     steps = tuple(Step(n, 0.1, None if a_step is None else (1 << 20) + n * a_step, None) for n in range(1, 21))
     run = Run(
-        ("train.py",), (Rank(0, steps, looks, Ended("finished", 0, 20)),), 1, "cpu", "2.13.0", "0", min_bytes=4096
+        ("train.py",), (Rank(0, steps, looks, Ended("finished", 0, 20)),), 1, "cpu", "2.13.0", "0", min_bytes=min_bytes
     )
     return judge(run)
 
@@ -116,3 +122,32 @@ def test_nodes_that_are_little_beside_what_the_tensors_hold_are_in_no_figure() -
 
     (finding,) = judged(heap, 3, counts=False).findings
     assert not finding.keeps_graphs and finding.bytes_per_step == 1_000_000
+
+
+def test_an_average_of_weights_is_one_leak_told_by_its_graphs() -> None:
+    def heap(step: int) -> str:
+        text = WEIGHT + "module train -> .shadow -> dict shadow 4\n"
+        for name in ("0.weight", "0.bias", "2.weight", "2.bias"):
+            text += f"dict shadow -> ['{name}'] -> tensor {name}\ntensor {name} -> storage -> storage {name} 4096\n"
+            text += f"tensor {name} -> .grad_fn -> node {name}0\n"
+            for k in range(4 * step):
+                text += f"node {name}{k} -> .next_functions[0] -> node {name}{k + 1}\n"
+                text += f"node {name}{k} -> saved other -> tensor {name}of{k}\n"
+                text += f"tensor {name}of{k} -> storage -> storage {name}of{k} 8\n"
+        return text
+
+    (finding,) = judged(heap, 16).findings
+    assert (finding.rule, finding.severity, finding.subject) == ("retained-graph", "leak", "train.shadow")
+    assert finding.bytes_per_step == pytest.approx(16 * (A_NODE + 8), rel=0.02)
+
+
+def test_a_graph_makes_a_leak_of_tensors_that_are_too_little_for_one() -> None:
+    def heap(step: int) -> str:
+        tensors = WEIGHT + f"module train -> .outputs -> list outputs {step // 2}\n"
+        for k in range(step // 2):
+            tensors += f"list outputs -> [{k}] -> tensor o{k}\ntensor o{k} -> storage -> storage o{k} 2000\n"
+            tensors += chain(f"o{k}", 10 * k, 1)
+        return tensors
+
+    (finding,) = judged(heap, 1, counts=False, min_bytes=None).findings
+    assert (finding.subject, finding.severity, finding.keeps_graphs) == ("train.outputs", "leak", True)
