@@ -1,17 +1,18 @@
-"""Which edit of one place would mend it?"""
+"""The edit that would mend a leak."""
 
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from leakscope.findings.kinds import RuleName
-from leakscope.findings.model import Finding, Hop, Suggestion
+from leakscope.findings.model import CutReference, Finding, Hop, Suggestion
 from leakscope.findings.source.closures import PACK, is_hooks, runs_hook
 from leakscope.findings.source.lines import CACHE, on_trace
-from leakscope.findings.source.names import key_of, last_name
+from leakscope.findings.source.names import is_cell, key_of, last_name
 from leakscope.findings.source.parsed import ParsedFile
 from leakscope.findings.source.rewriting import (
     text_of,
@@ -20,6 +21,7 @@ from leakscope.findings.source.rewriting import (
     with_method,
     with_text,
     with_texts,
+    without,
 )
 from leakscope.findings.source.sources import Sources
 from leakscope.findings.source.stores import How, Store
@@ -30,7 +32,7 @@ from leakscope.graph.model import ObjectKind
 _TENSORS = (ObjectKind.TENSOR, ObjectKind.PARAMETER)
 _ENTRIES = 32
 """Entries of a cache in an edit, chosen: few enough that a run of some dozen steps shows the bound."""
-_BY_NAME = frozenset(("globals", "locals", "vars", "getattr", "__dict__", "eval", "exec"))
+_BY_NAME = frozenset(("globals", "locals", "vars", "getattr", "__dict__", "eval", "exec", "pickle", "asdict"))
 _EXPANDING = ("expand", "expand_as", "broadcast_to")
 """Views that show a few numbers many times: their copy is larger than what they keep."""
 
@@ -98,16 +100,41 @@ class Case:
 
 
 def suggested(finding: Finding, found: Sequence[Sequence[Store]], sources: Sources) -> Suggestion | None:
-    """The edit of the first line that admits one; None where none is sure to keep what the line means."""
+    """The edit of what stores each reference of the cut; None where one of them has none that is sure to keep what its
+    lines mean.
+    """
     references = finding.cut.references if finding.cut is not None else ()
+    edits: dict[Suggestion, None] = {}
     for reference, stores in zip(references, found, strict=True):
-        place, trace = on_trace(finding, reference)
-        for store in stores if place is not None else ():
-            parsed = sources.file(store.found.scope.file)
-            edit = _edit(Case(finding, trace, place or 0, store, parsed, sources)) if parsed is not None else None
-            if edit is not None and edit.before != edit.after:
-                return edit
-    return None
+        of_reference = _of_reference(finding, reference, stores, sources)
+        if not of_reference:
+            return None
+        edits |= dict.fromkeys(place for edit in of_reference for place in edit.places)
+    if not edits or len({edit.where for edit in edits}) < len(edits):  # two edits of one line
+        return None
+    first, *others = edits
+    return replace(first, also=tuple(others))
+
+
+def _of_reference(
+    finding: Finding, reference: CutReference, stores: Sequence[Store], sources: Sources
+) -> list[Suggestion]:
+    """The edits of the lines that store one reference: of all that add to what gains, else of the first that admits
+    one.
+    """
+    place, trace = on_trace(finding, reference)
+    edits: list[Suggestion] = []
+    for store in stores if place is not None else ():
+        parsed = sources.file(store.found.scope.file)
+        edit = _edit(Case(finding, trace, place or 0, store, parsed, sources)) if parsed is not None else None
+        is_edit = edit is not None and any(one.before != one.after for one in edit.places)
+        if edit is not None and is_edit:
+            edits.append(edit)
+            if store.gains is None:
+                break
+        elif store.gains is not None:
+            return []
+    return edits
 
 
 def _edit(case: Case) -> Suggestion | None:
@@ -133,12 +160,119 @@ def _of_value(case: Case) -> Suggestion | None:
         return _copied(case)
     if case.held.kind in _TENSORS and (case.held.reference == ".grad_fn" or case.finding.keeps_graphs):
         return _without_graph(case)
-    return _evicting(case) or _of_the_last(case) if case.finding.rule == RuleName.STEP_GROWTH else None
+    if case.held.kind == ObjectKind.WORK:
+        return _dropped_when_waited_for(case)
+    if case.finding.rule == RuleName.TENSOR_CYCLE:
+        return _not_kept(case) if case.store.how == How.BINDS else None
+    growth = case.finding.rule == RuleName.STEP_GROWTH
+    return _not_kept(case) or _evicting(case) or _of_the_last(case) if growth else None
+
+
+def _not_kept(case: Case) -> Suggestion | None:
+    """The statement that stores it taken out, where nothing reads what it is stored in; what it calls stays."""
+    store, statement = case.store, case.store.found.statement
+    if not _is_a_store(store) or _may_be_read_elsewhere(case):
+        return None
+    if store.name == "setattr":
+        if case.held.kind not in _TENSORS[:1] or not _is_never_named(case):
+            return None
+    elif not case.uses.never_read():
+        return None
+    calls = [call for value in store.values for call in _effects(value)]
+    if len(calls) > 1:
+        return None
+    text = text_of(case.parsed, calls[0]) if calls else ""
+    return without(case.parsed, statement, text) if text or not calls else None
+
+
+def _is_a_store(store: Store) -> bool:
+    """Whether all that a statement does is to store a value in one place."""
+    statement, node = store.found.statement, store.found.node
+    if isinstance(statement, ast.Expr):
+        return statement.value is node and isinstance(node, ast.Call) and bool(store.values)
+    if isinstance(statement, ast.Assign):
+        whole = store.values[:1] == (statement.value,)
+        return node is statement and len(statement.targets) == 1 and whole
+    return isinstance(statement, ast.AugAssign) and node is statement
+
+
+def _may_be_read_elsewhere(case: Case) -> bool:
+    """Whether what a line stores in may be read by what the kept files do not show: a cell of a notebook to come, a
+    library whose class it is an attribute of, what reads variables without their names.
+    """
+    if is_cell(case.parsed.name) or _reads_by_name(case.parsed):
+        return True
+    around = case.store.found.scope.outer
+    bases = case.sources.bases(around.name.rpartition(".")[2]) if around is not None and around.is_class else set()
+    return any(not case.sources.has_class(base) and base not in _PLAIN_BASES for base in bases)
+
+
+def _is_never_named(case: Case) -> bool:
+    """Whether the beginning of a name that a program makes up, `dbg_` of `f"dbg_{step}"`, stands nowhere else in it."""
+    key = case.store.key
+    if isinstance(key, ast.BinOp):
+        key = key.left
+    first = key.values[0] if isinstance(key, ast.JoinedStr) and key.values else key
+    text = first.value if isinstance(first, ast.Constant) and isinstance(first.value, str) else ""
+    prefix = text.partition("%")[0].partition("{")[0]
+    if not re.fullmatch(r"\w{2,}", prefix):
+        return False
+    files = case.sources.matching(re.escape(prefix))
+    return sum("\n".join(parsed.lines).count(prefix) for parsed in files) == 1
+
+
+def _effects(value: ast.expr) -> list[ast.expr]:
+    """The outermost calls in an expression of which it is not known that they do nothing but give a value."""
+    if isinstance(value, ast.Call):
+        name = last_name(value.func)
+        inside = value.func.value if isinstance(value.func, ast.Attribute) else None
+        of_torch = isinstance(inside, ast.Name) and inside.id in ("torch", "np", "numpy")
+        known = name in (_OF_TORCH if of_torch else _PURE if inside is not None else _PURE_BUILTINS)
+        if not known:
+            return [value]
+        parts = [*value.args, *(keyword.value for keyword in value.keywords)]
+        return [call for part in ([inside] if inside is not None else []) + parts for call in _effects(part)]
+    if isinstance(value, (ast.Await, ast.Yield, ast.YieldFrom, ast.NamedExpr)):
+        return [value]
+    return [call for part in ast.iter_child_nodes(value) if isinstance(part, ast.expr) for call in _effects(part)]
+
+
+_PURE = frozenset(
+    "detach clone cpu item float double half bool long int mean sum max min std var norm square abs sqrt exp log view "
+    "reshape flatten unsqueeze squeeze repeat expand transpose permute t numpy tolist to contiguous size dim numel "
+    "argmax argmin softmax sigmoid tanh copy flip".split()
+)
+"""Methods of tensors and arrays that change nothing and draw no random numbers."""
+_PURE_BUILTINS = frozenset("float int str bool len list tuple dict set round abs sum max min type repr".split())
+_OF_TORCH = frozenset("cat concat stack hstack vstack concatenate mean sum abs square sqrt zeros ones empty".split())
+_PLAIN_BASES = frozenset("Module object Dataset IterableDataset ABC Generic Protocol Enum NamedTuple Function".split())
+"""Classes that read no attribute of what is derived from them but their own."""
+
+
+def _dropped_when_waited_for(case: Case) -> Suggestion | None:
+    """The container emptied behind the loop that waits for all that is in it."""
+    loop = case.uses.waited_for()
+    parsed = case.sources.file(case.store.found.scope.file)
+    if loop is None or parsed is None or _reads_by_name(case.parsed):
+        return None
+    parsed = next((one for one in case.sources.containing("wait") if _contains(one, loop)), None)
+    gone = next((node for node in ast.walk(loop) if isinstance(node, (ast.For, ast.comprehension))), None)
+    if parsed is None or gone is None:
+        return None
+    container = gone.iter.value if isinstance(gone.iter, ast.Subscript) else gone.iter
+    text = text_of(parsed, container)
+    return with_lines_around(parsed, loop, loop, "", f"{text}.clear()") if text else None
+
+
+def _contains(parsed: ParsedFile, node: ast.AST) -> bool:
+    return next(parsed.above(node), None) is not None
 
 
 def _of_the_last(case: Case) -> Suggestion | None:
     """`del rows[:-1]` behind the line that adds to a list of which no more than the last items are ever read."""
     store, statement = case.store, case.store.found.statement
+    if store.name not in ("", "append", "extend"):
+        return None  # the last item is not the last one that was put there
     gains = case.trace[store.gains] if store.gains is not None else None
     adds = isinstance(statement, ast.AugAssign) or (
         isinstance(statement, ast.Expr) and statement.value is store.found.node
@@ -147,9 +281,7 @@ def _of_the_last(case: Case) -> Suggestion | None:
         return None
     back = case.uses.looks_back()
     text = text_of(case.parsed, store.target)
-    if back is None or not text:
-        return None
-    return with_lines_after(case.parsed, statement, "", f"del {text}[:-{max(back, 1)}]")
+    return with_lines_after(case.parsed, statement, "", f"del {text}[:-{back}]") if back and text else None
 
 
 def _evicting(case: Case) -> Suggestion | None:
@@ -191,7 +323,7 @@ def _without_graph(case: Case) -> Suggestion | None:
     if store.how == How.BINDS and _is_mention(value, store.target):
         return with_method(case.parsed, value, "detach") if _steps_in_loop(store) else None
     if case.uses.differentiated():
-        return None
+        return _of_the_last(case)
     if case.holds_others:
         return _guarded(case, value)
     scalar = case.held.object.endswith("[]")

@@ -10,6 +10,7 @@ from leakscope.findings.model import CutReference, Finding, Hop, Unjudged
 from leakscope.findings.naming.place import file_at
 from leakscope.findings.ownership.known_leaks import TYPES
 from leakscope.findings.pipeline.see import see
+from leakscope.findings.rules.frame_hold import FrameFacts, Keeper
 from leakscope.findings.rules.immortal_cycle import ClosedBy, ImmortalFacts
 from leakscope.findings.rules.retained_graph import GraphFacts
 from leakscope.findings.rules.rule import because
@@ -102,12 +103,15 @@ def with_lines(finding: Finding, sources: Sources, run: Run | None = None) -> Fi
 
 
 def _in_source(facts: Facts, found: Sequence[Sequence[Store]], sources: Sources) -> Facts:
-    """What a rule knows, corrected by the source: whether a graph is needed, and whether there is a pack hook where a
-    saved tensor closes a cycle.
+    """What a rule knows, corrected by the source: whether a graph is needed, whether an exception is more than its
+    text, and whether there is a pack hook where a saved tensor closes a cycle.
     """
     if isinstance(facts, GraphFacts) and not facts.of_gradient:
         needed = any(Uses(store, sources).differentiated() for stores in found for store in stores)
         return replace(facts, is_differentiated=needed)
+    if isinstance(facts, FrameFacts) and facts.keeper == Keeper.EXCEPTION:
+        stored = [store for stores in found for store in stores]
+        return replace(facts, is_text=bool(stored) and all(Uses(store, sources).as_text() for store in stored))
     if isinstance(facts, ImmortalFacts) and facts.closed_by == ClosedBy.PACK_HOOK:
         there = not sources.names or sources.containing("saved_tensors_hooks")
         return facts if there else replace(facts, closed_by=ClosedBy.OTHER)
