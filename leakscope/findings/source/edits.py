@@ -11,13 +11,16 @@ from functools import cached_property
 from leakscope.findings.kinds import RuleName
 from leakscope.findings.model import CutReference, Finding, Hop, Suggestion
 from leakscope.findings.source.closures import PACK, is_hooks, runs_hook
-from leakscope.findings.source.lines import CACHE, on_trace
+from leakscope.findings.source.lines import CACHE, on_trace, stores_for
 from leakscope.findings.source.names import is_cell, key_of, last_name
-from leakscope.findings.source.parsed import ParsedFile
+from leakscope.findings.source.parsed import Found, ParsedFile
 from leakscope.findings.source.rewriting import (
     text_of,
     with_lines_after,
     with_lines_around,
+    with_lines_before,
+    with_lines_behind,
+    with_lines_inside,
     with_method,
     with_text,
     with_texts,
@@ -126,7 +129,10 @@ def _of_reference(
     edits: list[Suggestion] = []
     for store in stores if place is not None else ():
         parsed = sources.file(store.found.scope.file)
-        edit = _edit(Case(finding, trace, place or 0, store, parsed, sources)) if parsed is not None else None
+        case = Case(finding, trace, place or 0, store, parsed, sources) if parsed is not None else None
+        if case is not None and _is_mended(case):
+            continue
+        edit = _edit(case) if case is not None else None
         is_edit = edit is not None and any(one.before != one.after for one in edit.places)
         if edit is not None and is_edit:
             edits.append(edit)
@@ -134,7 +140,102 @@ def _of_reference(
                 break
         elif store.gains is not None:
             return []
-    return edits
+    return edits if edits or place is None else _otherwise(finding, trace, place, stores, sources)
+
+
+def _otherwise(
+    finding: Finding, trace: tuple[Hop, ...], place: int, stores: Sequence[Store], sources: Sources
+) -> list[Suggestion]:
+    """The edit of another place than the lines that store: of what updates a tensor in place, or of another reference
+    of a cycle.
+    """
+    edit = None
+    if not stores and finding.keeps_graphs and trace[place + 1].kind in _TENSORS:
+        edit = _without_grad(trace[: place + 1], sources)
+    elif finding.rule == RuleName.TENSOR_CYCLE and finding.cut is not None and len(finding.cut.references) == 1:
+        edit = _of_cycle(finding, trace, place, sources)
+    return [edit] if edit is not None else []
+
+
+def _of_cycle(finding: Finding, trace: tuple[Hop, ...], place: int, sources: Sources) -> Suggestion | None:
+    """The statement taken out that closes a cycle by another reference than the cut, where nothing reads that."""
+    again = next(
+        (k for k in range(1, len(trace)) if trace[k].index is not None and trace[k].index == trace[0].index), 0
+    )
+    for other in range(again):
+        hop = trace[other]
+        if other == place or not hop.reference.startswith(".") or hop.kind != ObjectKind.INSTANCE:
+            continue
+        stores = stores_for(finding, CutReference(hop.reference, hop.where, trace=other), sources)
+        parsed = sources.file(stores[0].found.scope.file) if len(stores) == 1 else None
+        if parsed is None or stores[0].how != How.BINDS:
+            continue
+        if (edit := _not_kept(Case(finding, trace, other, stores[0], parsed, sources))) is not None:
+            return edit
+    return None
+
+
+def _without_grad(above: Sequence[Hop], sources: Sources) -> Suggestion | None:
+    """`with torch.no_grad():` around the one statement of the kept files, or the loop of nothing but such, that updates
+    parameters, or what the references above a tensor name, in place and records that for backward; None where the
+    program may differentiate through updates.
+    """
+    named = {word for hop in above for word in re.findall(r"\w+", hop.reference)} | set(_PARAMETERS)
+    if sources.matching(r"\b(create_graph|retain_graph|functional_call)\b"):
+        return None
+    found = [
+        (parsed, one)
+        for parsed in sources.matching(r"\.(mul|add|sub|div|lerp|copy|addcmul)_\(")
+        for one in parsed.found
+        if isinstance(one.node, ast.Call) and last_name(one.node.func) in _IN_PLACE and _is_recorded(parsed, one, named)
+    ]
+    if len({id(one.statement) for _, one in found}) != 1:
+        return None
+    parsed, one = found[0]
+    statement = one.statement
+    around = next(parsed.above(statement), None)
+    if isinstance(around, ast.For) and not around.orelse and around.body == [statement]:
+        statement = around
+    has_torch = parsed.module.imported.get("torch") == "torch"
+    return with_lines_inside(parsed, statement, "with torch.no_grad():") if has_torch else None
+
+
+_PARAMETERS = ("parameters", "named_parameters", "state_dict", "buffers", "named_buffers")
+_IN_PLACE = ("mul_", "add_", "sub_", "div_", "lerp_", "copy_", "addcmul_")
+
+
+def _is_recorded(parsed: ParsedFile, one: Found, named: set[str]) -> bool:
+    """Whether autograd records a statement of nothing but updates in place of what has one of some names, or is an item
+    of that, as far as the source shows.
+    """
+    if not isinstance(one.statement, ast.Expr) or not isinstance(one.statement.value, ast.Call):
+        return False
+    above = list(parsed.above(one.statement))
+    updated: ast.expr = one.statement.value
+    while isinstance(updated, (ast.Call, ast.Subscript)) or (
+        isinstance(updated, ast.Attribute) and updated.attr in _IN_PLACE
+    ):
+        updated = updated.func if isinstance(updated, ast.Call) else updated.value
+    of_loop = [node for up in above if isinstance(up, ast.For) for node in ast.walk(up.iter)]
+    item = isinstance(updated, ast.Name) and any(last_name(n) in named for n in of_loop if isinstance(n, ast.expr))
+    if not item and last_name(updated) not in named:
+        return False
+    heads = [item.context_expr for up in above if isinstance(up, ast.With) for item in up.items]
+    heads += [each for up in above for each in getattr(up, "decorator_list", ())]
+    off = {"no_grad", "inference_mode", "set_grad_enabled"}
+    names = {last_name(node) for head in heads for node in ast.walk(head) if isinstance(node, ast.expr)}
+    inside = {last_name(node) for node in ast.walk(one.statement) if isinstance(node, ast.expr)}
+    return names.isdisjoint(off) and inside.isdisjoint(("data", "detach", "item", "grad"))
+
+
+def _is_mended(case: Case) -> bool:
+    """Whether a line stores a copy, or a value without graph or traceback, where that is what the edit would write."""
+    value = case.value
+    if not isinstance(value, ast.Call):
+        return False
+    if case.finding.rule == RuleName.VIEW_HOLD:
+        return last_name(value.func) in ("clone", "copy")
+    return case.held.reference == ".grad_fn" and last_name(value.func) in ("detach", "item", "float", "tolist")
 
 
 def _edit(case: Case) -> Suggestion | None:
@@ -144,7 +245,7 @@ def _edit(case: Case) -> Suggestion | None:
     if case.store.name == PACK:
         return _packed_detached(case)
     if is_hooks(case.holder.reference):
-        return _with_handle(case)
+        return _with_handle(case) or _with_handles(case)
     return _of_value(case)
 
 
@@ -234,18 +335,29 @@ def _effects(value: ast.expr) -> list[ast.expr]:
         return [call for part in ([inside] if inside is not None else []) + parts for call in _effects(part)]
     if isinstance(value, (ast.Await, ast.Yield, ast.YieldFrom, ast.NamedExpr)):
         return [value]
+    if isinstance(value, (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)):
+        return [value] if any(isinstance(node, ast.Call) for node in ast.walk(value)) else []
     return [call for part in ast.iter_child_nodes(value) if isinstance(part, ast.expr) for call in _effects(part)]
 
 
-_PURE = frozenset(
-    "detach clone cpu item float double half bool long int mean sum max min std var norm square abs sqrt exp log view "
-    "reshape flatten unsqueeze squeeze repeat expand transpose permute t numpy tolist to contiguous size dim numel "
-    "argmax argmin softmax sigmoid tanh copy flip".split()
-)
+_PURE = frozenset({
+    "detach", "clone", "cpu", "item", "float", "double", "half", "bool", "long", "int", "mean", "sum", "max", "min",
+    "std", "var", "norm", "square", "abs", "sqrt", "exp", "log", "view", "reshape", "flatten", "unsqueeze",
+    "squeeze", "repeat", "expand", "transpose", "permute", "t", "numpy", "tolist", "to", "contiguous", "size", "dim",
+    "numel", "argmax", "argmin", "softmax", "sigmoid", "tanh", "copy", "flip",
+})  # fmt: skip
 """Methods of tensors and arrays that change nothing and draw no random numbers."""
-_PURE_BUILTINS = frozenset("float int str bool len list tuple dict set round abs sum max min type repr".split())
-_OF_TORCH = frozenset("cat concat stack hstack vstack concatenate mean sum abs square sqrt zeros ones empty".split())
-_PLAIN_BASES = frozenset("Module object Dataset IterableDataset ABC Generic Protocol Enum NamedTuple Function".split())
+_PURE_BUILTINS = frozenset({
+    "float", "int", "str", "bool", "len", "list", "tuple", "dict", "set", "round", "abs", "sum", "max", "min",
+    "type", "repr",
+})  # fmt: skip
+_OF_TORCH = frozenset({
+    "cat", "concat", "stack", "hstack", "vstack", "concatenate", "mean", "sum", "abs", "square", "sqrt", "zeros",
+    "ones", "empty",
+})  # fmt: skip
+_PLAIN_BASES = frozenset({
+    "Module", "object", "Dataset", "IterableDataset", "ABC", "Generic", "Protocol", "Enum", "NamedTuple", "Function",
+})  # fmt: skip
 """Classes that read no attribute of what is derived from them but their own."""
 
 
@@ -277,11 +389,31 @@ def _of_the_last(case: Case) -> Suggestion | None:
     adds = isinstance(statement, ast.AugAssign) or (
         isinstance(statement, ast.Expr) and statement.value is store.found.node
     )
-    if gains is None or not gains.object.startswith("list") or not adds or _reads_by_name(case.parsed):
+    if gains is None or not adds or _reads_by_name(case.parsed):
         return None
     back = case.uses.looks_back()
+    if back and gains.object.startswith("deque"):
+        return _with_maxlen(case, back)
+    if not gains.object.startswith("list"):
+        return None
     text = text_of(case.parsed, store.target)
     return with_lines_after(case.parsed, statement, "", f"del {text}[:-{back}]") if back and text else None
+
+
+def _with_maxlen(case: Case, back: int) -> Suggestion | None:
+    """`deque(maxlen=1)` where a deque begins of which no more than the last items are ever read."""
+    target = case.store.target
+    if isinstance(target, ast.Name):
+        owner = case.store.found.scope.owner(target.id)
+        values = [bound.value for bound in owner.bound.get(target.id, ())] if owner is not None else []
+    else:
+        own = case.store.found.scope.outer
+        name = target.attr if isinstance(target, ast.Attribute) else ""
+        values = [value for _, value in case.parsed.stored_in_self.get((own, name), ())] if own is not None else []
+    begun = values[0] if len(values) == 1 else None
+    if not isinstance(begun, ast.Call) or last_name(begun.func) != "deque" or begun.args or begun.keywords:
+        return None
+    return with_text(case.parsed, begun, f"{text_of(case.parsed, begun.func)}(maxlen={back})")
 
 
 def _evicting(case: Case) -> Suggestion | None:
@@ -320,6 +452,8 @@ def _without_graph(case: Case) -> Suggestion | None:
     value, store = case.value, case.store
     if value is None:
         return None
+    if case.finding.rule == RuleName.STEP_GROWTH and _is_piled_up(case):
+        return _not_kept(case) or _of_the_last(case)
     if store.how == How.BINDS and _is_mention(value, store.target):
         return with_method(case.parsed, value, "detach") if _steps_in_loop(store) else None
     if case.uses.differentiated():
@@ -329,6 +463,13 @@ def _without_graph(case: Case) -> Suggestion | None:
     scalar = case.held.object.endswith("[]")
     as_number = scalar and not case.uses.as_object()
     return with_method(case.parsed, value, "item" if as_number else "detach")
+
+
+def _is_piled_up(case: Case) -> bool:
+    """Whether the tensors themselves are what grows, one more at each step: without their graphs they still do."""
+    gains = case.store.gains
+    piled = gains is not None and case.trace[gains].reference == "[i]"
+    return piled and case.held.reference == "storage" and not case.held.object.endswith("[]")
 
 
 def _guarded(case: Case, value: ast.expr) -> Suggestion | None:
@@ -403,6 +544,30 @@ def _with_handle(case: Case) -> Suggestion | None:
     if any(isinstance(node, _LEAVES) for statement in span for node in ast.walk(statement)):
         return None
     return with_lines_around(case.parsed, one.statement, span[-1], "handle = ", "handle.remove()")
+
+
+def _with_handles(case: Case) -> Suggestion | None:
+    """The handles of hooks that a loop registers are kept in a list, and removed behind what runs the hooks."""
+    one, store, parsed = case.store.found, case.store, case.parsed
+    is_alone = isinstance(one.statement, ast.Expr) and one.statement.value is one.node
+    above = next((up for up in parsed.above(one.statement) if not isinstance(up, ast.If)), None)
+    if not is_alone or not isinstance(above, ast.For) or "handles" in one.scope.bound:
+        return None
+    over = [node for node in ast.walk(above.iter) if isinstance(node, (ast.Name, ast.Attribute))]
+    rest = _behind(above, one.scope.node)
+    running = [at for at, statement in enumerate(rest) if any(runs_hook(statement, store.name, of) for of in over)]
+    span = rest[: running[-1] + 1] if running else []
+    if not span or any(isinstance(node, _LEAVES) for statement in (above, *span) for node in ast.walk(statement)):
+        return None
+    text = text_of(parsed, store.found.node) if isinstance(store.found.node, ast.expr) else ""
+    kept = with_text(parsed, one.statement, f"handles.append({text})") if text else None
+    removed = with_lines_behind(parsed, span[-1], "for handle in handles:", "    handle.remove()")
+    begun = with_lines_before(parsed, above, "handles = []")
+    if kept is None or removed is None or begun is None:
+        return None
+    if kept.where == begun.where:
+        return replace(begun, after=f"handles = []\n{kept.after}", also=(removed,))
+    return replace(begun, also=(kept, removed))
 
 
 def _packed_detached(case: Case) -> Suggestion | None:

@@ -70,6 +70,34 @@ def with_lines_after(parsed: ParsedFile, node: ast.AST, prefix: str, *more: str)
     return _suggestion(parsed, start, "\n".join((prefix + line.strip(), *more)))
 
 
+def with_lines_before(parsed: ParsedFile, statement: ast.stmt, *more: str) -> Suggestion | None:
+    """The first line of a statement with further lines before it; None where another statement begins that line."""
+    line = parsed.lines[statement.lineno - 1]
+    if line.encode()[: statement.col_offset].strip():
+        return None
+    return _suggestion(parsed, statement.lineno, "\n".join((*more, line.strip())))
+
+
+def with_lines_behind(parsed: ParsedFile, statement: ast.stmt, *more: str) -> Suggestion | None:
+    """The last lines of a statement with further lines behind them, those of its block; None where the line is that of
+    a block's head as well.
+    """
+    above = next(parsed.above(statement), parsed.module.node)
+    same_line = getattr(above, "lineno", 0) == statement.lineno
+    block = [s for name in ("body", "orelse", "finalbody") for s in getattr(above, name, ()) or ()]
+    last, blocks = statement, block if statement in block else []
+    while after := next((s for s in blocks if s.lineno == last.end_lineno and s.col_offset > last.col_offset), None):
+        last = after
+    first = next((s for s in blocks if s.lineno == statement.lineno), statement)
+    return None if same_line else with_lines_around(parsed, first, last, "", *more)
+
+
+def with_lines_inside(parsed: ParsedFile, statement: ast.stmt, head: str) -> Suggestion | None:
+    """The lines of a statement, one level deeper, behind the head of a block."""
+    edit = with_lines_around(parsed, statement, statement, "")
+    return edit and Suggestion(edit.where, edit.before, f"{head}\n{textwrap.indent(edit.before, '    ')}")
+
+
 def with_lines_around(
     parsed: ParsedFile, first: ast.stmt, last: ast.stmt, prefix: str, *more: str
 ) -> Suggestion | None:

@@ -67,6 +67,8 @@ _CHANGES = (
 _PUTS = ("append", "extend", "appendleft", "add", "put", "put_nowait", "clear")
 """Methods of containers that read nothing of them."""
 _DIFFERENTIATES = ("backward", "grad")
+_ENDS_GRAPH = ("float", "int", "item", "len", "str", "print", "detach", "tolist")
+"""Calls whose result has no graph."""
 _DEEPEST = 3
 """Calls into functions of the kept files that a value is followed through: a helper that calls a helper."""
 
@@ -279,7 +281,7 @@ class Uses:
             if isinstance(above, (ast.AugAssign, ast.AnnAssign, ast.NamedExpr)) and node is above.value:
                 yield from ((name, True) for name in _names(above.target))
                 return
-            if isinstance(above, ast.Call) and last_name(above.func) in ("float", "int", "item", "len", "str", "print"):
+            if isinstance(above, ast.Call) and last_name(above.func) in _ENDS_GRAPH:
                 return
             if isinstance(above, ast.stmt):
                 return
@@ -409,10 +411,10 @@ def path_of(node: ast.expr) -> Path:
 
 def of_default(target: ast.expr) -> ast.expr:
     """`x[key]` of `x.setdefault(key, [])`."""
-    if isinstance(target, ast.Call) and isinstance(target.func, ast.Attribute) and target.args:
-        if target.func.attr == "setdefault":
-            return ast.Subscript(target.func.value, target.args[0], ast.Load())
-    return target
+    called = target.func if isinstance(target, ast.Call) else None
+    if not isinstance(target, ast.Call) or not isinstance(called, ast.Attribute) or called.attr != "setdefault":
+        return target
+    return ast.Subscript(called.value, target.args[0], ast.Load()) if target.args else target
 
 
 def _waiting(node: ast.AST, above: Sequence[ast.AST]) -> ast.stmt | None:
