@@ -11,8 +11,9 @@ from functools import cached_property
 from leakscope.findings.kinds import RuleName
 from leakscope.findings.model import CutReference, Finding, Hop, Suggestion
 from leakscope.findings.source.closures import PACK, is_hooks, runs_hook
+from leakscope.findings.source.emptying import QUEUES
 from leakscope.findings.source.lines import CACHE, on_trace, stores_for
-from leakscope.findings.source.names import is_cell, key_of, last_name
+from leakscope.findings.source.names import class_of, is_cell, key_of, last_name
 from leakscope.findings.source.parsed import Found, ParsedFile
 from leakscope.findings.source.rewriting import (
     text_of,
@@ -28,7 +29,7 @@ from leakscope.findings.source.rewriting import (
 )
 from leakscope.findings.source.sources import Sources
 from leakscope.findings.source.stores import How, Store
-from leakscope.findings.source.uses import Uses
+from leakscope.findings.source.uses import Uses, of_default
 from leakscope.findings.source.values import stored_value
 from leakscope.graph.model import ObjectKind
 
@@ -216,8 +217,14 @@ def _is_recorded(parsed: ParsedFile, one: Found, named: set[str]) -> bool:
         isinstance(updated, ast.Attribute) and updated.attr in _IN_PLACE
     ):
         updated = updated.func if isinstance(updated, ast.Call) else updated.value
-    of_loop = [node for up in above if isinstance(up, ast.For) for node in ast.walk(up.iter)]
-    item = isinstance(updated, ast.Name) and any(last_name(n) in named for n in of_loop if isinstance(n, ast.expr))
+    loops = [
+        up
+        for up in above
+        if isinstance(up, ast.For)
+        and any(isinstance(n, ast.Name) and n.id == last_name(updated) for n in ast.walk(up.target))
+    ]
+    over = {last_name(node) for up in loops for node in ast.walk(up.iter) if isinstance(node, ast.expr)}
+    item = isinstance(updated, ast.Name) and not named.isdisjoint(over)
     if not item and last_name(updated) not in named:
         return False
     heads = [item.context_expr for up in above if isinstance(up, ast.With) for item in up.items]
@@ -264,8 +271,8 @@ def _of_value(case: Case) -> Suggestion | None:
     if case.held.kind == ObjectKind.WORK:
         return _dropped_when_waited_for(case)
     if case.finding.rule == RuleName.TENSOR_CYCLE:
-        return _not_kept(case) if case.store.how == How.BINDS else None
-    growth = case.finding.rule == RuleName.STEP_GROWTH
+        return _not_kept(case) if case.store.how == How.BINDS and case.held.kind == ObjectKind.INSTANCE else None
+    growth = case.finding.rule in (RuleName.STEP_GROWTH, RuleName.OBJECT_GROWTH)
     return _not_kept(case) or _evicting(case) or _of_the_last(case) if growth else None
 
 
@@ -303,9 +310,25 @@ def _may_be_read_elsewhere(case: Case) -> bool:
     """
     if is_cell(case.parsed.name) or _reads_by_name(case.parsed):
         return True
-    around = case.store.found.scope.outer
-    bases = case.sources.bases(around.name.rpartition(".")[2]) if around is not None and around.is_class else set()
-    return any(not case.sources.has_class(base) and base not in _PLAIN_BASES for base in bases)
+    store, target = case.store, of_default(case.store.target)
+    if store.how == How.ADDS and store.name != "setattr":
+        gains = case.trace[store.gains] if store.gains is not None else None
+        if gains is None or (gains.kind != ObjectKind.CONTAINER and gains.type.rpartition(".")[2] not in QUEUES):
+            return True  # a layer, a parameter group: what it is added to uses it
+    while isinstance(target, ast.Subscript):
+        target = target.value
+    if store.name == "setattr" or not isinstance(target, ast.Attribute):
+        return False
+    owner = next((hop for hop in case.trace if hop.reference == f".{target.attr}"), None)
+    if owner is None or target.attr in _CALLED_BY_TORCH:
+        return True
+    return owner.kind != ObjectKind.NAMESPACE and not _is_plain(class_of(owner), case.sources)
+
+
+def _is_plain(name: str, sources: Sources) -> bool:
+    """Whether a class is the user's, and none above it a library's that reads attributes of what is derived from it."""
+    bases = sources.bases(name)
+    return sources.has_class(name) and all(sources.has_class(base) or base in _PLAIN_BASES for base in bases)
 
 
 def _is_never_named(case: Case) -> bool:
@@ -355,6 +378,8 @@ _OF_TORCH = frozenset({
     "cat", "concat", "stack", "hstack", "vstack", "concatenate", "mean", "sum", "abs", "square", "sqrt", "zeros",
     "ones", "empty",
 })  # fmt: skip
+_CALLED_BY_TORCH = ("forward", "step", "train", "eval", "zero_grad", "grad", "data", "weight", "bias")
+"""Attributes that torch reads of modules, parameters and optimizers."""
 _PLAIN_BASES = frozenset({
     "Module", "object", "Dataset", "IterableDataset", "ABC", "Generic", "Protocol", "Enum", "NamedTuple", "Function",
 })  # fmt: skip

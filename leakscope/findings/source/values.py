@@ -28,6 +28,8 @@ def stored_value(store: Store, between: Sequence[Hop]) -> ast.expr | None:
     if not store.values:
         return None
     value, found = store.values[0], store.found
+    if isinstance(value, ast.Starred):
+        return None
     if store.how == How.BINDS:
         bound = _carried(store, value)
         return bound if not between else None

@@ -6,10 +6,13 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from findings.source.traces import edit, finding, hops
+from findings.source.traces import edit, finding, hops, kept
 
 from leakscope.findings.kinds import FreedBy, RuleName
 from leakscope.findings.model import CutReference
+from leakscope.findings.rules.frame_hold import FrameFacts, Keeper
+from leakscope.findings.source.sources import Sources
+from leakscope.findings.stages.source import with_lines
 
 LOSSES = """
     frame main train.py:2 -> local losses
@@ -363,6 +366,9 @@ def test_what_a_caller_does_with_an_error_decides_its_edit(use: str, edited: str
     text = CATCH.format(line="errors.append(error)", after="show(errors)") + f"\ndef show(given):\n    {use}\n"
     found = edit(finding(ERRORS, 0), train=text)
     assert found is not None and found.after == f"errors.append({edited})"
+    facts = FrameFacts(Keeper.EXCEPTION, "ValueError exception", 1, False, "", "", "errors")
+    told = with_lines(finding(ERRORS, 0, facts=facts), Sources(kept(train=text))).facts
+    assert isinstance(told, FrameFacts) and told.is_text == (edited == "str(error)")
 
 
 KEPT = "frame main train.py:2 -> local kept\nlist -> [i]\ntensor float32[4] -> storage\nstorage s"
@@ -421,7 +427,7 @@ def test_a_cache_whose_entries_are_made_anew_takes_out_the_oldest(test: str, aft
         ("kept = []", "kept.append((step, torch.randn(9)))", "torch.randn(9)"),
         ("kept = []", "kept.append((net(step), net(step)))", None),
         ("kept = []", "if step: kept.append(out)", "if step: pass"),
-        ("kept = []", "out = 1; kept.append(out); out = 2", "out = 1; out = 2"),
+        ("kept = []", "a = 1; kept.append(out); b = 2", "a = 1; b = 2"),
         ("kept = []", "if kept: kept.append(out)", None),
         ("kept = []", "print(kept.append(out))", None),
         ("kept = []", "kept.append(out); print(vars())", None),
@@ -436,7 +442,7 @@ def test_what_nothing_reads_is_not_kept(begin: str, line: str, edited: str | Non
         trace = KEPT.replace("list -> [i]", "dict -> ['a']\nlist -> [i]")
     if "(step," in line:
         trace = KEPT.replace("list -> [i]", "list -> [i]\ntuple -> [i]")
-    found = edit(finding(trace, 0), train=loop(begin, line))
+    found = edit(finding(trace, int("Queue" in begin)), train=loop(begin, line))
     assert (found.after if found else None) == edited
 
 
