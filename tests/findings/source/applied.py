@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tempfile
 import textwrap
+from dataclasses import replace
 from pathlib import Path
 
 from leakscope.findings.judge import judge
@@ -63,8 +64,8 @@ def recorded(script: Path, folder: Path) -> tuple[int, str, dict[str, Suggestion
     return status, alone.stdout if alone is not None else "", leaks
 
 
-def faults(script: Path) -> tuple[int, list[str]]:
-    """(edits that are offered for a script, what is wrong with them)."""
+def faults(script: Path, at_once: bool = False) -> tuple[int, list[str]]:
+    """(edits that are offered for a script, what is wrong with each, or with all of them at once)."""
     found = []
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(shutil.copy(script, Path(folder) / script.name))
@@ -73,6 +74,9 @@ def faults(script: Path) -> tuple[int, list[str]]:
         for fingerprint, edit in edits.items():
             if edit is not None:
                 same.setdefault(edit, set()).add(fingerprint)
+        if at_once and same:
+            first, *others = dict.fromkeys(place for edit in same for place in edit.places)
+            same = {replace(first, also=tuple(others)): set().union(*same.values())}
         for number, (edit, mended) in enumerate(same.items()):
             copy.write_text(applied(script.read_text(encoding="utf-8"), edit), encoding="utf-8")
             after = recorded(copy, Path(folder) / f"after_{number}")
