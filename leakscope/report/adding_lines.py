@@ -34,7 +34,10 @@ def edit_text(finding: Finding) -> str:
     edit = finding.suggestion
     if edit is None:
         return ""
-    each = (f"at {one.where}, `{_in_a_line(one.before)}` -> `{_in_a_line(one.after)}`" for one in edit.places)
+    each = (
+        f"at {one.where}, `{_in_a_line(one.before)}` -> {f'`{_in_a_line(one.after)}`' if one.after else 'nothing'}"
+        for one in edit.places
+    )
     return f"{SUGGESTION} {'; and '.join(each)}"
 
 

@@ -495,7 +495,8 @@ def _parameter(call: ast.Call, given: ast.expr, scope: Scope) -> str:
 
 def _back(node: ast.Subscript) -> int | None:
     """1 of `x[-1]`, 9 of `x[-9:]`."""
-    bound = node.slice.lower if isinstance(node.slice, ast.Slice) and node.slice.upper is None else node.slice
+    ends = isinstance(node.slice, ast.Slice) and node.slice.upper is None and node.slice.step is None
+    bound = node.slice.lower if isinstance(node.slice, ast.Slice) and ends else node.slice
     if isinstance(bound, ast.UnaryOp) and isinstance(bound.op, ast.USub) and isinstance(bound.operand, ast.Constant):
         return bound.operand.value if isinstance(bound.operand.value, int) else None
     return None

@@ -1,4 +1,6 @@
-"""Apply the edits that a run offers for a script, and run that: `python -m findings.source.applied SCRIPT...`.
+"""Apply the edits that a run offers for a script, and run that.
+
+`python -m findings.source.applied [--at-once] SCRIPT...` tries each edit by itself, or all those of a script together.
 
 Every edit has to leave a script that ends as before, with the same output and losses, and without that leak.
 """
@@ -15,7 +17,7 @@ from pathlib import Path
 
 from leakscope.findings.judge import judge
 from leakscope.findings.kinds import Severity
-from leakscope.findings.model import Suggestion
+from leakscope.findings.model import Finding, Suggestion
 from leakscope.record.reading import read_run
 
 _SECONDS = 300
@@ -46,8 +48,8 @@ def applied(text: str, edit: Suggestion) -> str:
     return "\n".join(lines)
 
 
-def recorded(script: Path, folder: Path) -> tuple[int, str, dict[str, Suggestion | None]]:
-    """(exit status of the script itself, its output with its losses, the edit of each leak by its fingerprint)."""
+def recorded(script: Path, folder: Path) -> tuple[int, str, dict[str, Finding]]:
+    """(exit status of the script itself, its output with its losses, its leaks by their fingerprints)."""
     ranks = ["--ranks", "2"] if "torchrun" in script.read_text(encoding="utf-8") else []
     options = ["-f", "-o", str(folder), "--leak-exit-code", "0", "--steps", str(_STEPS), *ranks]
     done = subprocess.run(
@@ -59,7 +61,7 @@ def recorded(script: Path, folder: Path) -> tuple[int, str, dict[str, Suggestion
         cwd=script.parent, capture_output=True, text=True, timeout=_SECONDS, check=False,
     )  # fmt: skip
     found = judge(read_run(folder)).findings
-    leaks = {finding.fingerprint: finding.suggestion for finding in found if finding.severity == Severity.LEAK}
+    leaks = {finding.fingerprint: finding for finding in found if finding.severity == Severity.LEAK}
     status = done.returncode or (alone.returncode if alone is not None else 0)
     return status, alone.stdout if alone is not None else "", leaks
 
@@ -69,11 +71,11 @@ def faults(script: Path, at_once: bool = False) -> tuple[int, list[str]]:
     found = []
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(shutil.copy(script, Path(folder) / script.name))
-        status, output, edits = recorded(copy, Path(folder) / "before")
+        status, output, leaks = recorded(copy, Path(folder) / "before")
         same: dict[Suggestion, set[str]] = {}
-        for fingerprint, edit in edits.items():
-            if edit is not None:
-                same.setdefault(edit, set()).add(fingerprint)
+        for fingerprint, leak in leaks.items():
+            if leak.suggestion is not None:
+                same.setdefault(leak.suggestion, set()).add(fingerprint)
         if at_once and same:
             first, *others = dict.fromkeys(place for edit in same for place in edit.places)
             same = {replace(first, also=tuple(others)): set().union(*same.values())}
@@ -84,16 +86,15 @@ def faults(script: Path, at_once: bool = False) -> tuple[int, list[str]]:
                 found.append(f"{edit.after}: exit status {after[0]}")
             if after[1] != output:
                 found.append(f"{edit.after}: other output")
-            if mended & set(after[2]):
-                found.append(f"{edit.after}: still a leak")
-    return sum(edit is not None for edit in edits.values()), found
+            found += [f"{edit.after}: {after[2][left].subject} is still a leak" for left in mended & set(after[2])]
+    return sum(leak.suggestion is not None for leak in leaks.values()), found
 
 
 def main() -> int:
     """Print the faults of some scripts; 1 where there are any."""
-    wrong = False
-    for script in sys.argv[1:]:
-        offered, found = faults(Path(script))
+    wrong, at_once = False, "--at-once" in sys.argv
+    for script in (given for given in sys.argv[1:] if given != "--at-once"):
+        offered, found = faults(Path(script), at_once)
         wrong = wrong or bool(found)
         print(script, f"{offered} edits:", "; ".join(found) or "right", flush=True)
     return int(wrong)

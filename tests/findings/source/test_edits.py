@@ -380,6 +380,7 @@ CACHE = KEPT.replace("list", "dict")
     [
         ("kept.append(out)", "print(kept[-1])", "kept.append(out)\ndel kept[:-1]"),
         ("kept.append(out)", "print(kept[-9:])", "kept.append(out)\ndel kept[:-9]"),
+        ("kept.append(out)", "print(kept[-1::-1])", None),
         ("kept.append(out)", "print(kept[0])", None),
         ("kept.append(out)", "print(len(kept))", None),
         ("kept.append(out)", "return kept", None),
