@@ -30,6 +30,7 @@ def told(self, *args, **kwargs):
     print("loss", self.detach().double().sum().item().hex(), flush=True)
     return backward(self, *args, **kwargs)
 torch.Tensor.backward = told
+torch.manual_seed(0)
 sys.argv = sys.argv[1:]
 sys.path[0] = ""
 runpy.run_path(sys.argv[0], run_name="__main__")
