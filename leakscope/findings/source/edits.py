@@ -128,6 +128,8 @@ def _of_reference(
     """
     place, trace = on_trace(finding, reference)
     edits: list[Suggestion] = []
+    if finding.keeps_graphs:  # a tensor that is bound once grows by what updates it in place
+        stores = [store for store in stores if not _is_bound_once(store)]
     for store in stores if place is not None else ():
         parsed = sources.file(store.found.scope.file)
         case = Case(finding, trace, place or 0, store, parsed, sources) if parsed is not None else None
@@ -142,6 +144,12 @@ def _of_reference(
         elif store.gains is not None:
             return []
     return edits if edits or place is None else _otherwise(finding, trace, place, stores, sources)
+
+
+def _is_bound_once(store: Store) -> bool:
+    """Whether a line binds a name or an attribute where that begins: outside of all loops of a module or `__init__`."""
+    begins = store.found.scope.outer is None or store.found.scope.name.endswith("__init__")
+    return store.how == How.BINDS and begins and not store.found.loops
 
 
 def _otherwise(
@@ -242,7 +250,8 @@ def _is_mended(case: Case) -> bool:
         return False
     if case.finding.rule == RuleName.VIEW_HOLD:
         return last_name(value.func) in ("clone", "copy")
-    return case.held.reference == ".grad_fn" and last_name(value.func) in ("detach", "item", "float", "tolist")
+    graph = case.held.reference == ".grad_fn" or case.finding.keeps_graphs
+    return graph and last_name(value.func) in ("detach", "item", "float", "tolist")
 
 
 def _edit(case: Case) -> Suggestion | None:

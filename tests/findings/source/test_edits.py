@@ -547,6 +547,15 @@ def test_updates_in_place_are_made_without_grad(line: str, after: str, edited: b
     assert edit(finding(trace, 1), train=UPDATE.format(line=line, after=after)) is None
 
 
+def test_where_a_tensor_begins_is_not_where_it_gains_a_graph() -> None:
+    trace = "module __main__ train.py:2 -> .average\ntensor float32[4] -> storage\nstorage s"
+    text = "import torch\naverage = torch.zeros(4)\nfor x in data:\n    average.mul_(0.9).add_(net(x))\n    print(x)\n"
+    found = edit(finding(trace, 0, keeps_graphs=True), train=text)
+    assert found is not None and (found.where, found.before) == ("train.py:4", "average.mul_(0.9).add_(net(x))")
+    assert found.after == "with torch.no_grad():\n    average.mul_(0.9).add_(net(x))"
+    assert edit(finding(trace, 0, keeps_graphs=True), train=text.replace("average.mul_", "x.mul_")) is None
+
+
 def test_tensors_that_pile_up_are_not_mended_by_taking_their_graphs() -> None:
     text = loop("kept = []", "kept.append(loss)", "print(torch.stack(kept))")
     assert edit(finding(KEPT, 0, keeps_graphs=True), train=text) is None
