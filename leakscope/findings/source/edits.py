@@ -243,6 +243,15 @@ def _is_recorded(parsed: ParsedFile, one: Found, named: set[str]) -> bool:
     return names.isdisjoint(off) and inside.isdisjoint(("data", "detach", "item", "grad"))
 
 
+def _chain(value: ast.expr) -> set[str]:
+    """The calls of which the last one gives a value: `detach` and `clone` of `x.detach().clone()`."""
+    names = set()
+    while isinstance(value, ast.Call):
+        names.add(last_name(value.func))
+        value = value.func.value if isinstance(value.func, ast.Attribute) else value.func
+    return names
+
+
 def _is_mended(case: Case) -> bool:
     """Whether a line stores a copy, or a value without graph or traceback, where that is what the edit would write."""
     value = case.value
@@ -251,7 +260,7 @@ def _is_mended(case: Case) -> bool:
     if case.finding.rule == RuleName.VIEW_HOLD:
         return last_name(value.func) in ("clone", "copy")
     graph = case.held.reference == ".grad_fn" or case.finding.keeps_graphs
-    return graph and last_name(value.func) in ("detach", "item", "float", "tolist")
+    return graph and not {"detach", "item", "float", "tolist", "zeros", "ones", "empty"}.isdisjoint(_chain(value))
 
 
 def _edit(case: Case) -> Suggestion | None:
