@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import NamedTuple
 
@@ -83,7 +83,7 @@ class CutReference:
 
 @dataclass(frozen=True)
 class Suggestion:
-    """The smallest edit of one place that would mend a leak; advice, nobody has tried it."""
+    """The smallest edit that would mend a leak, of one place or of several; advice, nobody has tried it."""
 
     where: str
     """Its first line: `train.py:31`."""
@@ -91,6 +91,13 @@ class Suggestion:
     """Its lines as they stand, without the indentation of the first."""
     after: str
     """As they would be; "" where the line is to go."""
+    also: tuple[Suggestion, ...] = ()
+    """Edits of further places, without which this one does not mend it."""
+
+    @property
+    def places(self) -> tuple[Suggestion, ...]:
+        """The edit of each place, in the order in which they are told."""
+        return (replace(self, also=()), *self.also)
 
 
 @dataclass(frozen=True)

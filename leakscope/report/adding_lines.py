@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from difflib import ndiff
 from itertools import zip_longest
 
@@ -17,10 +18,15 @@ SUGGESTION = "suggestion (advice, not tried):"
 
 def edit_lines(suggestion: Suggestion) -> tuple[str, ...]:
     """The edit as `diff` writes it: lines that go after a `-`, lines that come after a `+`, those that stay after
-    neither.
+    neither, and `@@` with the place before those of a further place.
     """
-    compared = ndiff(suggestion.before.splitlines(), suggestion.after.splitlines())
-    return tuple(line.rstrip() for line in compared if not line.startswith("?"))
+    first, *others = suggestion.places
+    return (*_compared(first), *(line for one in others for line in (f"@@ {one.where}", *_compared(one))))
+
+
+def _compared(edit: Suggestion) -> Iterator[str]:
+    compared = ndiff(edit.before.splitlines(), edit.after.splitlines())
+    return (line.rstrip() for line in compared if not line.startswith("?"))
 
 
 def edit_text(finding: Finding) -> str:
@@ -28,8 +34,11 @@ def edit_text(finding: Finding) -> str:
     edit = finding.suggestion
     if edit is None:
         return ""
-    before, after = (_in_a_line(text) for text in (edit.before, edit.after))
-    return f"{SUGGESTION} at {edit.where}, `{before}` -> `{after}`"
+    each = (
+        f"at {one.where}, `{_in_a_line(one.before)}` -> {f'`{_in_a_line(one.after)}`' if one.after else 'nothing'}"
+        for one in edit.places
+    )
+    return f"{SUGGESTION} {'; and '.join(each)}"
 
 
 def _in_a_line(text: str) -> str:

@@ -71,7 +71,7 @@ def _marked_places(run: Run, finding: Finding) -> Iterator[tuple[str, LineMark]]
     for where, _ in adding_lines(run, finding):
         yield where, LineMark.ADDS
     if finding.suggestion is not None:
-        yield finding.suggestion.where, LineMark.EDIT
+        yield from ((one.where, LineMark.EDIT) for one in finding.suggestion.places)
     if finding.cut is not None and cut_in_library(finding):
         yield line_to_edit(finding), LineMark.HOLDS
 

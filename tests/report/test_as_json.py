@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from support import examples
 
-from leakscope.findings.model import Findings, RankSummary
+from leakscope.findings.model import Findings, RankSummary, Suggestion
 from leakscope.report import FORMATS
 
 TOP = {
@@ -70,6 +71,17 @@ def test_keys_are_exactly_those_promised(name: str) -> None:
     assert all(set(item) == {"rule", "rank", "why"} for item in data["unjudged"])
     assert all(set(interval) == INTERVAL for intervals in data["ledger"].values() for interval in intervals)
     assert all(set(rank) == RANK for rank in data["ranks"].values())
+
+
+def test_an_edit_of_several_places_lists_each() -> None:
+    run, findings = examples.leaking()
+    edit = Suggestion("train.py:3", "a", "b", also=(Suggestion("train.py:9", "c", ""),))
+    told = json.loads(
+        FORMATS["json"](run, replace(findings, findings=(replace(findings.findings[0], suggestion=edit),)))
+    )
+    place = {"where": "train.py:3", "before": "a", "after": "b"}
+    also = [{"where": "train.py:9", "before": "c", "after": ""}]
+    assert told["findings"][0]["suggestion"] == place | {"also": also}
 
 
 def test_what_is_unknown_is_null() -> None:

@@ -59,6 +59,8 @@ class FrameFacts(Facts):
     """The function whose local it is."""
     collector: str
     """What collects objects like it, as the user would write it; "" where that is the cut."""
+    is_text: bool = False
+    """All that the program does with a kept exception is to print or to count it."""
 
 
 @dataclass(frozen=True)

@@ -1,36 +1,42 @@
-"""Which edit of one place would mend it?"""
+"""The edit that would mend a leak."""
 
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from leakscope.findings.kinds import RuleName
-from leakscope.findings.model import Finding, Hop, Suggestion
+from leakscope.findings.model import CutReference, Finding, Hop, Suggestion
 from leakscope.findings.source.closures import PACK, is_hooks, runs_hook
-from leakscope.findings.source.lines import CACHE, on_trace
-from leakscope.findings.source.names import key_of, last_name
-from leakscope.findings.source.parsed import ParsedFile
+from leakscope.findings.source.emptying import QUEUES
+from leakscope.findings.source.lines import CACHE, on_trace, stores_for
+from leakscope.findings.source.names import class_of, is_cell, key_of, last_name
+from leakscope.findings.source.parsed import Found, ParsedFile
 from leakscope.findings.source.rewriting import (
     text_of,
     with_lines_after,
     with_lines_around,
+    with_lines_before,
+    with_lines_behind,
+    with_lines_inside,
     with_method,
     with_text,
     with_texts,
+    without,
 )
 from leakscope.findings.source.sources import Sources
 from leakscope.findings.source.stores import How, Store
-from leakscope.findings.source.uses import Uses
+from leakscope.findings.source.uses import Uses, of_default
 from leakscope.findings.source.values import stored_value
 from leakscope.graph.model import ObjectKind
 
 _TENSORS = (ObjectKind.TENSOR, ObjectKind.PARAMETER)
 _ENTRIES = 32
 """Entries of a cache in an edit, chosen: few enough that a run of some dozen steps shows the bound."""
-_BY_NAME = frozenset(("globals", "locals", "vars", "getattr", "__dict__", "eval", "exec"))
+_BY_NAME = frozenset(("globals", "locals", "vars", "getattr", "__dict__", "eval", "exec", "pickle", "asdict"))
 _EXPANDING = ("expand", "expand_as", "broadcast_to")
 """Views that show a few numbers many times: their copy is larger than what they keep."""
 
@@ -98,16 +104,163 @@ class Case:
 
 
 def suggested(finding: Finding, found: Sequence[Sequence[Store]], sources: Sources) -> Suggestion | None:
-    """The edit of the first line that admits one; None where none is sure to keep what the line means."""
+    """The edit of what stores each reference of the cut; None where one of them has none that is sure to keep what its
+    lines mean.
+    """
     references = finding.cut.references if finding.cut is not None else ()
+    edits: dict[Suggestion, None] = {}
     for reference, stores in zip(references, found, strict=True):
-        place, trace = on_trace(finding, reference)
-        for store in stores if place is not None else ():
-            parsed = sources.file(store.found.scope.file)
-            edit = _edit(Case(finding, trace, place or 0, store, parsed, sources)) if parsed is not None else None
-            if edit is not None and edit.before != edit.after:
-                return edit
+        of_reference = _of_reference(finding, reference, stores, sources)
+        if not of_reference:
+            return None
+        edits |= dict.fromkeys(place for edit in of_reference for place in edit.places)
+    if not edits or len({edit.where for edit in edits}) < len(edits):  # two edits of one line
+        return None
+    first, *others = edits
+    return replace(first, also=tuple(others))
+
+
+def _of_reference(
+    finding: Finding, reference: CutReference, stores: Sequence[Store], sources: Sources
+) -> list[Suggestion]:
+    """The edits of the lines that store one reference: of all that add to what gains, else of the first that admits
+    one.
+    """
+    place, trace = on_trace(finding, reference)
+    edits: list[Suggestion] = []
+    if finding.keeps_graphs:  # a tensor that is bound once grows by what updates it in place
+        stores = [store for store in stores if not _is_bound_once(store)]
+    for store in stores if place is not None else ():
+        parsed = sources.file(store.found.scope.file)
+        case = Case(finding, trace, place or 0, store, parsed, sources) if parsed is not None else None
+        if case is not None and _is_mended(case):
+            continue
+        edit = _edit(case) if case is not None else None
+        is_edit = edit is not None and any(one.before != one.after for one in edit.places)
+        if edit is not None and is_edit:
+            edits.append(edit)
+            if store.gains is None:
+                break
+        elif store.gains is not None:
+            return []
+    return edits if edits or place is None else _otherwise(finding, trace, place, stores, sources)
+
+
+def _is_bound_once(store: Store) -> bool:
+    """Whether a line binds a name or an attribute where that begins: outside of all loops of a module or `__init__`."""
+    begins = store.found.scope.outer is None or store.found.scope.name.endswith("__init__")
+    return store.how == How.BINDS and begins and not store.found.loops
+
+
+def _otherwise(
+    finding: Finding, trace: tuple[Hop, ...], place: int, stores: Sequence[Store], sources: Sources
+) -> list[Suggestion]:
+    """The edit of another place than the lines that store: of what updates a tensor in place, or of another reference
+    of a cycle.
+    """
+    edit = None
+    if not stores and finding.keeps_graphs and trace[place + 1].kind in _TENSORS:
+        edit = _without_grad(trace[: place + 1], sources)
+    elif finding.rule == RuleName.TENSOR_CYCLE and finding.cut is not None and len(finding.cut.references) == 1:
+        edit = _of_cycle(finding, trace, place, sources)
+    return [edit] if edit is not None else []
+
+
+def _of_cycle(finding: Finding, trace: tuple[Hop, ...], place: int, sources: Sources) -> Suggestion | None:
+    """The statement taken out that closes a cycle by another reference than the cut, where nothing reads that."""
+    again = next(
+        (k for k in range(1, len(trace)) if trace[k].index is not None and trace[k].index == trace[0].index), 0
+    )
+    for other in range(again):
+        hop = trace[other]
+        if other == place or not hop.reference.startswith(".") or hop.kind != ObjectKind.INSTANCE:
+            continue
+        stores = stores_for(finding, CutReference(hop.reference, hop.where, trace=other), sources)
+        parsed = sources.file(stores[0].found.scope.file) if len(stores) == 1 else None
+        if parsed is None or stores[0].how != How.BINDS:
+            continue
+        if (edit := _not_kept(Case(finding, trace, other, stores[0], parsed, sources))) is not None:
+            return edit
     return None
+
+
+def _without_grad(above: Sequence[Hop], sources: Sources) -> Suggestion | None:
+    """`with torch.no_grad():` around the one statement of the kept files, or the loop of nothing but such, that updates
+    parameters, or what the references above a tensor name, in place and records that for backward; None where the
+    program may differentiate through updates.
+    """
+    named = {word for hop in above for word in re.findall(r"\w+", hop.reference)} | set(_PARAMETERS)
+    if sources.matching(r"\b(create_graph|retain_graph|functional_call)\b"):
+        return None
+    found = [
+        (parsed, one)
+        for parsed in sources.matching(r"\.(mul|add|sub|div|lerp|copy|addcmul)_\(")
+        for one in parsed.found
+        if isinstance(one.node, ast.Call) and last_name(one.node.func) in _IN_PLACE and _is_recorded(parsed, one, named)
+    ]
+    if len({id(one.statement) for _, one in found}) != 1:
+        return None
+    parsed, one = found[0]
+    statement = one.statement
+    around = next(parsed.above(statement), None)
+    if isinstance(around, ast.For) and not around.orelse and around.body == [statement]:
+        statement = around
+    has_torch = parsed.module.imported.get("torch") == "torch"
+    return with_lines_inside(parsed, statement, "with torch.no_grad():") if has_torch else None
+
+
+_PARAMETERS = ("parameters", "named_parameters", "state_dict", "buffers", "named_buffers")
+_IN_PLACE = ("mul_", "add_", "sub_", "div_", "lerp_", "copy_", "addcmul_")
+
+
+def _is_recorded(parsed: ParsedFile, one: Found, named: set[str]) -> bool:
+    """Whether autograd records a statement of nothing but updates in place of what has one of some names, or is an item
+    of that, as far as the source shows.
+    """
+    if not isinstance(one.statement, ast.Expr) or not isinstance(one.statement.value, ast.Call):
+        return False
+    above = list(parsed.above(one.statement))
+    updated: ast.expr = one.statement.value
+    while isinstance(updated, (ast.Call, ast.Subscript)) or (
+        isinstance(updated, ast.Attribute) and updated.attr in _IN_PLACE
+    ):
+        updated = updated.func if isinstance(updated, ast.Call) else updated.value
+    loops = [
+        up
+        for up in above
+        if isinstance(up, ast.For)
+        and any(isinstance(n, ast.Name) and n.id == last_name(updated) for n in ast.walk(up.target))
+    ]
+    over = {last_name(node) for up in loops for node in ast.walk(up.iter) if isinstance(node, ast.expr)}
+    item = isinstance(updated, ast.Name) and not named.isdisjoint(over)
+    if not item and last_name(updated) not in named:
+        return False
+    heads = [item.context_expr for up in above if isinstance(up, ast.With) for item in up.items]
+    heads += [each for up in above for each in getattr(up, "decorator_list", ())]
+    off = {"no_grad", "inference_mode", "set_grad_enabled"}
+    names = {last_name(node) for head in heads for node in ast.walk(head) if isinstance(node, ast.expr)}
+    inside = {last_name(node) for node in ast.walk(one.statement) if isinstance(node, ast.expr)}
+    return names.isdisjoint(off) and inside.isdisjoint(("data", "detach", "item", "grad"))
+
+
+def _chain(value: ast.expr) -> set[str]:
+    """The calls of which the last one gives a value: `detach` and `clone` of `x.detach().clone()`."""
+    names = set()
+    while isinstance(value, ast.Call):
+        names.add(last_name(value.func))
+        value = value.func.value if isinstance(value.func, ast.Attribute) else value.func
+    return names
+
+
+def _is_mended(case: Case) -> bool:
+    """Whether a line stores a copy, or a value without graph or traceback, where that is what the edit would write."""
+    value = case.value
+    if not isinstance(value, ast.Call):
+        return False
+    if case.finding.rule == RuleName.VIEW_HOLD:
+        return last_name(value.func) in ("clone", "copy")
+    graph = case.held.reference == ".grad_fn" or case.finding.keeps_graphs
+    return graph and not {"detach", "item", "float", "tolist", "zeros", "ones", "empty"}.isdisjoint(_chain(value))
 
 
 def _edit(case: Case) -> Suggestion | None:
@@ -117,7 +270,7 @@ def _edit(case: Case) -> Suggestion | None:
     if case.store.name == PACK:
         return _packed_detached(case)
     if is_hooks(case.holder.reference):
-        return _with_handle(case)
+        return _with_handle(case) or _with_handles(case)
     return _of_value(case)
 
 
@@ -135,23 +288,177 @@ def _of_value(case: Case) -> Suggestion | None:
         return _without_graph(case) if number else None if case.finding.keeps_graphs else _copied(case)
     if case.held.kind in _TENSORS and (case.held.reference == ".grad_fn" or case.finding.keeps_graphs):
         return _without_graph(case)
-    return _evicting(case) or _of_the_last(case) if case.finding.rule == RuleName.STEP_GROWTH else None
+    if case.held.kind == ObjectKind.WORK:
+        return _dropped_when_waited_for(case)
+    if case.finding.rule == RuleName.TENSOR_CYCLE:
+        return _not_kept(case) if case.store.how == How.BINDS and case.held.kind == ObjectKind.INSTANCE else None
+    growth = case.finding.rule in (RuleName.STEP_GROWTH, RuleName.OBJECT_GROWTH)
+    return _not_kept(case) or _evicting(case) or _of_the_last(case) if growth else None
+
+
+def _not_kept(case: Case) -> Suggestion | None:
+    """The statement that stores it taken out, where nothing reads what it is stored in; what it calls stays."""
+    store, statement = case.store, case.store.found.statement
+    if not _is_a_store(store) or _may_be_read_elsewhere(case):
+        return None
+    if store.name == "setattr":
+        if case.held.kind not in _TENSORS[:1] or not _is_never_named(case):
+            return None
+    elif not case.uses.never_read():
+        return None
+    calls = [call for value in store.values for call in _effects(value)]
+    if len(calls) > 1:
+        return None
+    text = text_of(case.parsed, calls[0]) if calls else ""
+    return without(case.parsed, statement, text) if text or not calls else None
+
+
+def _is_a_store(store: Store) -> bool:
+    """Whether all that a statement does is to store a value in one place."""
+    statement, node = store.found.statement, store.found.node
+    if isinstance(statement, ast.Expr):
+        return statement.value is node and isinstance(node, ast.Call) and bool(store.values)
+    if isinstance(statement, ast.Assign):
+        whole = store.values[:1] == (statement.value,)
+        return node is statement and len(statement.targets) == 1 and whole
+    return isinstance(statement, ast.AugAssign) and node is statement
+
+
+def _may_be_read_elsewhere(case: Case) -> bool:
+    """Whether what a line stores in may be read by what the kept files do not show: a cell of a notebook to come, a
+    library whose class it is an attribute of, what reads variables without their names.
+    """
+    if is_cell(case.parsed.name) or _reads_by_name(case.parsed):
+        return True
+    store, target = case.store, of_default(case.store.target)
+    if store.how == How.ADDS and store.name != "setattr":
+        gains = case.trace[store.gains] if store.gains is not None else None
+        if gains is None or (gains.kind != ObjectKind.CONTAINER and gains.type.rpartition(".")[2] not in QUEUES):
+            return True  # a layer, a parameter group: what it is added to uses it
+    while isinstance(target, ast.Subscript):
+        target = target.value
+    if store.name == "setattr" or not isinstance(target, ast.Attribute):
+        return False
+    owner = next((hop for hop in case.trace if hop.reference == f".{target.attr}"), None)
+    if owner is None or target.attr in _CALLED_BY_TORCH:
+        return True
+    return owner.kind != ObjectKind.NAMESPACE and not _is_plain(class_of(owner), case.sources)
+
+
+def _is_plain(name: str, sources: Sources) -> bool:
+    """Whether a class is the user's, and none above it a library's that reads attributes of what is derived from it."""
+    bases = sources.bases(name)
+    return sources.has_class(name) and all(sources.has_class(base) or base in _PLAIN_BASES for base in bases)
+
+
+def _is_never_named(case: Case) -> bool:
+    """Whether the beginning of a name that a program makes up, `dbg_` of `f"dbg_{step}"`, stands nowhere else in it."""
+    key = case.store.key
+    if isinstance(key, ast.BinOp):
+        key = key.left
+    first = key.values[0] if isinstance(key, ast.JoinedStr) and key.values else key
+    text = first.value if isinstance(first, ast.Constant) and isinstance(first.value, str) else ""
+    prefix = text.partition("%")[0].partition("{")[0]
+    if not re.fullmatch(r"\w{2,}", prefix):
+        return False
+    files = case.sources.matching(re.escape(prefix))
+    return sum("\n".join(parsed.lines).count(prefix) for parsed in files) == 1
+
+
+def _effects(value: ast.expr) -> list[ast.expr]:
+    """The outermost calls in an expression of which it is not known that they do nothing but give a value."""
+    if isinstance(value, ast.Call):
+        name = last_name(value.func)
+        inside = value.func.value if isinstance(value.func, ast.Attribute) else None
+        of_torch = isinstance(inside, ast.Name) and inside.id in ("torch", "np", "numpy")
+        known = name in (_OF_TORCH if of_torch else _PURE if inside is not None else _PURE_BUILTINS)
+        if not known:
+            return [value]
+        parts = [*value.args, *(keyword.value for keyword in value.keywords)]
+        return [call for part in ([inside] if inside is not None else []) + parts for call in _effects(part)]
+    if isinstance(value, (ast.Await, ast.Yield, ast.YieldFrom, ast.NamedExpr)):
+        return [value]
+    if isinstance(value, (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)):
+        return [value] if any(isinstance(node, ast.Call) for node in ast.walk(value)) else []
+    return [call for part in ast.iter_child_nodes(value) if isinstance(part, ast.expr) for call in _effects(part)]
+
+
+_PURE = frozenset({
+    "detach", "clone", "cpu", "item", "float", "double", "half", "bool", "long", "int", "mean", "sum", "max", "min",
+    "std", "var", "norm", "square", "abs", "sqrt", "exp", "log", "view", "reshape", "flatten", "unsqueeze",
+    "squeeze", "repeat", "expand", "transpose", "permute", "t", "numpy", "tolist", "to", "contiguous", "size", "dim",
+    "numel", "argmax", "argmin", "softmax", "sigmoid", "tanh", "copy", "flip",
+})  # fmt: skip
+"""Methods of tensors and arrays that change nothing and draw no random numbers."""
+_PURE_BUILTINS = frozenset({
+    "float", "int", "str", "bool", "len", "list", "tuple", "dict", "set", "round", "abs", "sum", "max", "min",
+    "type", "repr",
+})  # fmt: skip
+_OF_TORCH = frozenset({
+    "cat", "concat", "stack", "hstack", "vstack", "concatenate", "mean", "sum", "abs", "square", "sqrt", "zeros",
+    "ones", "empty",
+})  # fmt: skip
+_CALLED_BY_TORCH = ("forward", "step", "train", "eval", "zero_grad", "grad", "data", "weight", "bias")
+"""Attributes that torch reads of modules, parameters and optimizers."""
+_PLAIN_BASES = frozenset({
+    "Module", "object", "Dataset", "IterableDataset", "ABC", "Generic", "Protocol", "Enum", "NamedTuple", "Function",
+})  # fmt: skip
+"""Classes that read no attribute of what is derived from them but their own."""
+
+
+def _dropped_when_waited_for(case: Case) -> Suggestion | None:
+    """The container emptied behind the loop that waits for all that is in it."""
+    loop = case.uses.waited_for()
+    parsed = case.sources.file(case.store.found.scope.file)
+    if loop is None or parsed is None or _reads_by_name(case.parsed):
+        return None
+    parsed = next((one for one in case.sources.containing("wait") if _contains(one, loop)), None)
+    gone = next((node for node in ast.walk(loop) if isinstance(node, (ast.For, ast.comprehension))), None)
+    if parsed is None or gone is None:
+        return None
+    container = gone.iter.value if isinstance(gone.iter, ast.Subscript) else gone.iter
+    text = text_of(parsed, container)
+    return with_lines_around(parsed, loop, loop, "", f"{text}.clear()") if text else None
+
+
+def _contains(parsed: ParsedFile, node: ast.AST) -> bool:
+    return next(parsed.above(node), None) is not None
 
 
 def _of_the_last(case: Case) -> Suggestion | None:
     """`del rows[:-1]` behind the line that adds to a list of which no more than the last items are ever read."""
     store, statement = case.store, case.store.found.statement
+    if store.name not in ("", "append", "extend"):
+        return None  # the last item is not the last one that was put there
     gains = case.trace[store.gains] if store.gains is not None else None
     adds = isinstance(statement, ast.AugAssign) or (
         isinstance(statement, ast.Expr) and statement.value is store.found.node
     )
-    if gains is None or not gains.object.startswith("list") or not adds or _reads_by_name(case.parsed):
+    if gains is None or not adds or _reads_by_name(case.parsed):
         return None
     back = case.uses.looks_back()
-    text = text_of(case.parsed, store.target)
-    if back is None or not text:
+    if back and gains.object.startswith("deque"):
+        return _with_maxlen(case, back)
+    if not gains.object.startswith("list"):
         return None
-    return with_lines_after(case.parsed, statement, "", f"del {text}[:-{max(back, 1)}]")
+    text = text_of(case.parsed, store.target)
+    return with_lines_after(case.parsed, statement, "", f"del {text}[:-{back}]") if back and text else None
+
+
+def _with_maxlen(case: Case, back: int) -> Suggestion | None:
+    """`deque(maxlen=1)` where a deque begins of which no more than the last items are ever read."""
+    target = case.store.target
+    if isinstance(target, ast.Name):
+        owner = case.store.found.scope.owner(target.id)
+        values = [bound.value for bound in owner.bound.get(target.id, ())] if owner is not None else []
+    else:
+        own = case.store.found.scope.outer
+        name = target.attr if isinstance(target, ast.Attribute) else ""
+        values = [value for _, value in case.parsed.stored_in_self.get((own, name), ())] if own is not None else []
+    begun = values[0] if len(values) == 1 else None
+    if not isinstance(begun, ast.Call) or last_name(begun.func) != "deque" or begun.args or begun.keywords:
+        return None
+    return with_text(case.parsed, begun, f"{text_of(case.parsed, begun.func)}(maxlen={back})")
 
 
 def _evicting(case: Case) -> Suggestion | None:
@@ -190,15 +497,24 @@ def _without_graph(case: Case) -> Suggestion | None:
     value, store = case.value, case.store
     if value is None:
         return None
+    if case.finding.rule == RuleName.STEP_GROWTH and _is_piled_up(case):
+        return _not_kept(case) or _of_the_last(case)
     if store.how == How.BINDS and _is_mention(value, store.target):
         return with_method(case.parsed, value, "detach") if _steps_in_loop(store) else None
     if case.uses.differentiated():
-        return None
+        return _of_the_last(case)
     if case.holds_others:
         return _guarded(case, value)
     scalar = case.held.object.endswith("[]")
     as_number = scalar and not case.uses.as_object()
     return with_method(case.parsed, value, "item" if as_number else "detach")
+
+
+def _is_piled_up(case: Case) -> bool:
+    """Whether the tensors themselves are what grows, one more at each step: without their graphs they still do."""
+    gains = case.store.gains
+    piled = gains is not None and case.trace[gains].reference == "[i]"
+    return piled and case.held.reference == "storage" and not case.held.object.endswith("[]")
 
 
 def _guarded(case: Case, value: ast.expr) -> Suggestion | None:
@@ -273,6 +589,30 @@ def _with_handle(case: Case) -> Suggestion | None:
     if any(isinstance(node, _LEAVES) for statement in span for node in ast.walk(statement)):
         return None
     return with_lines_around(case.parsed, one.statement, span[-1], "handle = ", "handle.remove()")
+
+
+def _with_handles(case: Case) -> Suggestion | None:
+    """The handles of hooks that a loop registers are kept in a list, and removed behind what runs the hooks."""
+    one, store, parsed = case.store.found, case.store, case.parsed
+    is_alone = isinstance(one.statement, ast.Expr) and one.statement.value is one.node
+    above = next((up for up in parsed.above(one.statement) if not isinstance(up, ast.If)), None)
+    if not is_alone or not isinstance(above, ast.For) or "handles" in one.scope.bound:
+        return None
+    over = [node for node in ast.walk(above.iter) if isinstance(node, (ast.Name, ast.Attribute))]
+    rest = _behind(above, one.scope.node)
+    running = [at for at, statement in enumerate(rest) if any(runs_hook(statement, store.name, of) for of in over)]
+    span = rest[: running[-1] + 1] if running else []
+    if not span or any(isinstance(node, _LEAVES) for statement in (above, *span) for node in ast.walk(statement)):
+        return None
+    text = text_of(parsed, store.found.node) if isinstance(store.found.node, ast.expr) else ""
+    kept = with_text(parsed, one.statement, f"handles.append({text})") if text else None
+    removed = with_lines_behind(parsed, span[-1], "for handle in handles:", "    handle.remove()")
+    begun = with_lines_before(parsed, above, "handles = []")
+    if kept is None or removed is None or begun is None:
+        return None
+    if kept.where == begun.where:
+        return replace(begun, after=f"handles = []\n{kept.after}", also=(removed,))
+    return replace(begun, also=(kept, removed))
 
 
 def _packed_detached(case: Case) -> Suggestion | None:

@@ -23,7 +23,7 @@ _ALL = ("clear", "cache_clear")
 """Methods that take out everything."""
 _ONE = ("pop", "popitem", "popleft", "remove", "discard", "get", "get_nowait", "task_done")
 """Methods that take out one item; `get` does of a queue alone."""
-_QUEUES = ("Queue", "LifoQueue", "PriorityQueue", "SimpleQueue", "JoinableQueue")
+QUEUES = ("Queue", "LifoQueue", "PriorityQueue", "SimpleQueue", "JoinableQueue")
 _LENGTHS = ("len", "qsize", "currsize", "__len__", "full")
 _BEGINS = ("__init__", "__new__", "__post_init__", "__set_name__", "setup")
 """Methods that run before an object gains anything."""
@@ -248,7 +248,7 @@ class _Search:
 
     def _is_queue(self) -> bool:
         near = self._meaning.trace[max(self._place - 1, 0) : self._place + 2]
-        return any(hop.type.rpartition(".")[2] in _QUEUES for hop in near)
+        return any(hop.type.rpartition(".")[2] in QUEUES for hop in near)
 
     def _left(self, cut: ast.Slice, one: Found) -> int | None:
         """Items that `del x[cut]` leaves; None where it does not tell."""

@@ -18,15 +18,19 @@ _MOST_LINES = 12
 
 
 def with_method(parsed: ParsedFile, value: ast.expr, method: str) -> Suggestion | None:
-    """The line with `.detach()` or the like behind one of its expressions."""
-    text = _text(parsed, value)
+    """The line with `.detach()` or the like behind one of its expressions; the last line of one that has several."""
+    text, end = _text(parsed, value), value.end_lineno
     if text is None:
-        return None
+        if not isinstance(value, (ast.Call, ast.Subscript)) or end is None or end > len(parsed.lines):
+            return None
+        line = parsed.lines[end - 1].encode()
+        after = line[: value.end_col_offset] + f".{method}()".encode() + line[value.end_col_offset :]
+        return _suggestion(parsed, end, after.decode(errors="replace").strip())
     bare = isinstance(value, _ATOMS) and not (isinstance(value, ast.Tuple) and not text.startswith("("))
     return with_text(parsed, value, f"{text if bare else f'({text})'}.{method}()")
 
 
-def with_text(parsed: ParsedFile, value: ast.expr, new: str) -> Suggestion | None:
+def with_text(parsed: ParsedFile, value: ast.expr | ast.stmt, new: str) -> Suggestion | None:
     """The line with other text for one of its expressions; None where that does not stand on one line."""
     if _text(parsed, value) is None or value.end_col_offset is None:
         return None
@@ -66,6 +70,34 @@ def with_lines_after(parsed: ParsedFile, node: ast.AST, prefix: str, *more: str)
     return _suggestion(parsed, start, "\n".join((prefix + line.strip(), *more)))
 
 
+def with_lines_before(parsed: ParsedFile, statement: ast.stmt, *more: str) -> Suggestion | None:
+    """The first line of a statement with further lines before it; None where another statement begins that line."""
+    line = parsed.lines[statement.lineno - 1]
+    if line.encode()[: statement.col_offset].strip():
+        return None
+    return _suggestion(parsed, statement.lineno, "\n".join((*more, line.strip())))
+
+
+def with_lines_behind(parsed: ParsedFile, statement: ast.stmt, *more: str) -> Suggestion | None:
+    """The last lines of a statement with further lines behind them, those of its block; None where the line is that of
+    a block's head as well.
+    """
+    above = next(parsed.above(statement), parsed.module.node)
+    same_line = getattr(above, "lineno", 0) == statement.lineno
+    block = [s for name in ("body", "orelse", "finalbody") for s in getattr(above, name, ()) or ()]
+    last, blocks = statement, block if statement in block else []
+    while after := next((s for s in blocks if s.lineno == last.end_lineno and s.col_offset > last.col_offset), None):
+        last = after
+    first = next((s for s in blocks if s.lineno == statement.lineno), statement)
+    return None if same_line else with_lines_around(parsed, first, last, "", *more)
+
+
+def with_lines_inside(parsed: ParsedFile, statement: ast.stmt, head: str) -> Suggestion | None:
+    """The lines of a statement, one level deeper, behind the head of a block."""
+    edit = with_lines_around(parsed, statement, statement, "")
+    return edit and Suggestion(edit.where, edit.before, f"{head}\n{textwrap.indent(edit.before, '    ')}")
+
+
 def with_lines_around(
     parsed: ParsedFile, first: ast.stmt, last: ast.stmt, prefix: str, *more: str
 ) -> Suggestion | None:
@@ -79,6 +111,34 @@ def with_lines_around(
     return Suggestion(f"{parsed.name}:{first.lineno}", before, "\n".join((prefix + before, *more)))
 
 
+def without(parsed: ParsedFile, statement: ast.stmt, rest: str = "") -> Suggestion | None:
+    """The lines of a statement without it, or with what is left of it: `pass` where its block has no other; None where
+    it shares its lines with another one and does not stand on one line.
+    """
+    above = next(parsed.above(statement), parsed.module.node)
+    fields = (getattr(above, name, None) for name in ("body", "orelse", "finalbody"))
+    block = next((block for block in fields if isinstance(block, list) and statement in block), [])
+    rest = rest or ("pass" if len(block) <= 1 else "")
+    first, last = statement.lineno, statement.end_lineno or statement.lineno
+    neighbours = [s for s in block if s is not statement and s.lineno <= last and (s.end_lineno or 0) >= first]
+    line = parsed.lines[first - 1].encode()
+    starts, ends = not line[: statement.col_offset].strip(), statement.end_col_offset or 0
+    if not neighbours and starts and last - first < _MOST_LINES:
+        before = textwrap.dedent("\n".join(parsed.lines[first - 1 : last])).strip()
+        comment = parsed.lines[last - 1].encode()[ends:].decode(errors="replace") if rest not in ("", "pass") else ""
+        return Suggestion(f"{parsed.name}:{first}", before, (rest + comment).rstrip())
+    if first != last:
+        return None
+    if rest or not neighbours:
+        return with_text(parsed, statement, rest or "pass")
+    after, at = line[ends:], line[: statement.col_offset].rstrip()
+    if after.lstrip().startswith(b";"):
+        text = line[: statement.col_offset] + after.lstrip()[1:].lstrip()
+    else:
+        text = at.removesuffix(b";") + after
+    return _suggestion(parsed, first, text.decode(errors="replace").strip())
+
+
 def text_of(parsed: ParsedFile, value: ast.expr) -> str:
     """An expression as it is written, "" where it does not stand on one line."""
     return _text(parsed, value) or ""
@@ -88,11 +148,11 @@ def _suggestion(parsed: ParsedFile, number: int, after: str) -> Suggestion:
     return Suggestion(f"{parsed.name}:{number}", parsed.lines[number - 1].strip(), after)
 
 
-def _text(parsed: ParsedFile, value: ast.expr) -> str | None:
+def _text(parsed: ParsedFile, value: ast.expr | ast.stmt) -> str | None:
     if value.lineno != value.end_lineno or not 0 < value.lineno <= len(parsed.lines):
         return None
     return _line(parsed, value).encode()[value.col_offset : value.end_col_offset].decode(errors="replace")
 
 
-def _line(parsed: ParsedFile, value: ast.expr) -> str:
+def _line(parsed: ParsedFile, value: ast.expr | ast.stmt) -> str:
     return parsed.lines[value.lineno - 1]

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from leakscope.findings.source.names import key_of, last_name
-from leakscope.findings.source.parsed import Scope
+from leakscope.findings.source.parsed import Scope, pairs
 from leakscope.findings.source.sources import Sources
 from leakscope.findings.source.stores import How, Store
 
@@ -64,7 +64,11 @@ _CHANGES = (
     *("setdefault", "update", "keys", "put", "get", "add", "discard", "index", "count", "copy"),
 )
 """Methods of containers, which do nothing with an item but hand it on."""
+_PUTS = ("append", "extend", "appendleft", "add", "put", "put_nowait", "clear")
+"""Methods of containers that read nothing of them."""
 _DIFFERENTIATES = ("backward", "grad")
+_ENDS_GRAPH = ("float", "int", "item", "len", "str", "print", "detach", "tolist")
+"""Calls whose result has no graph."""
 _DEEPEST = 3
 """Calls into functions of the kept files that a value is followed through: a helper that calls a helper."""
 
@@ -89,12 +93,13 @@ class Uses:
     """
 
     def __init__(self, store: Store, sources: Sources) -> None:
-        self.path = path_of(store.target)
+        target = of_default(store.target)
+        self.path = path_of(target)
         self._sources = sources
         self._adds = store.how == How.ADDS
         self._stored = store.found.statement
         name = self.path[0]
-        owner = store.found.scope.owner(name) if _is_variable(store.target) else None
+        owner = store.found.scope.owner(name) if _is_variable(target) else None
         self._starts: list[tuple[ast.AST, str]] = []
         """Functions and modules that name it, each with the name."""
         if name and owner is not None and owner.name:
@@ -138,10 +143,32 @@ class Uses:
                 return False
         return bool(self._starts)
 
+    def never_read(self) -> bool:
+        """Whether all that the program does with it is to put more there."""
+        return bool(self._starts) and all(self._is_written(read) for read in self._all())
+
+    def waited_for(self) -> ast.stmt | None:
+        """The one statement that goes through the container and waits for each of its items, where nothing else is
+        done with it but to count its items, for a slice of what that goes through.
+        """
+        found: dict[int, ast.stmt] = {}
+        for read in self._containers():
+            above = list(self._above(read.node, read.tree))
+            if self._is_written(read) or _is_counted_for_a_slice(read.node, above):
+                continue
+            waits = _waiting(read.node, above)
+            if waits is None:
+                return None
+            found[id(waits)] = waits
+        return next(iter(found.values())) if len(found) == 1 else None
+
+    def _containers(self) -> Iterator[_Read]:
+        return (read for read in self._all() if not read.is_item)
+
     def looks_back(self) -> int | None:
         """How many of the last items are read at most, `x[-1]` and `x[-9:]`; None where others may be."""
         most = 0
-        for read in self._all():
+        for read in self._containers():
             if self._is_written(read):
                 continue
             above = next(iter(self._above(read.node, read.tree)), None)
@@ -254,7 +281,7 @@ class Uses:
             if isinstance(above, (ast.AugAssign, ast.AnnAssign, ast.NamedExpr)) and node is above.value:
                 yield from ((name, True) for name in _names(above.target))
                 return
-            if isinstance(above, ast.Call) and last_name(above.func) in ("float", "int", "item", "len", "str", "print"):
+            if isinstance(above, ast.Call) and last_name(above.func) in _ENDS_GRAPH:
                 return
             if isinstance(above, ast.stmt):
                 return
@@ -354,7 +381,7 @@ class Uses:
         for above in self._above(read.node, read.tree):
             if above is self._stored:
                 return True
-            if isinstance(above, ast.Attribute) and above.attr in ("append", "extend", "appendleft", "add", "put"):
+            if isinstance(above, ast.Attribute) and above.attr in _PUTS:
                 call = next((up for up in self._above(above, read.tree)), None)
                 parent = next((up for up in self._above(call, read.tree)), None) if call is not None else None
                 return isinstance(call, ast.Call) and isinstance(parent, ast.Expr)
@@ -375,10 +402,67 @@ class Uses:
 def path_of(node: ast.expr) -> Path:
     """Of `self.history['loss']` the last name, and the keys that the source shows."""
     keys: list[str] = []
+    node = of_default(node)
     while isinstance(node, ast.Subscript):
         keys.append(key_of(node.slice) or "")
         node = node.value
     return (last_name(node), *reversed(keys))
+
+
+def of_default(target: ast.expr) -> ast.expr:
+    """`x[key]` of `x.setdefault(key, [])`."""
+    called = target.func if isinstance(target, ast.Call) else None
+    if not isinstance(target, ast.Call) or not isinstance(called, ast.Attribute) or called.attr != "setdefault":
+        return target
+    return ast.Subscript(called.value, target.args[0], ast.Load()) if target.args else target
+
+
+def _waiting(node: ast.AST, above: Sequence[ast.AST]) -> ast.stmt | None:
+    """The loop over a container, or a slice of it, that calls `wait` on each item, and does nothing else with it."""
+    for up in above:
+        if isinstance(up, ast.Subscript) and up.value is node and isinstance(up.slice, ast.Slice):
+            node = up
+        elif isinstance(up, ast.comprehension) and up.iter is node:
+            around = [a for a in above if isinstance(a, (ast.ListComp, ast.stmt))]
+            ends = len(around) > 1 and isinstance(around[1], ast.Expr) and isinstance(around[0], ast.ListComp)
+            return around[1] if ends and not up.ifs and _only_waits(up.target, around[0]) else None  # type: ignore[return-value]
+        elif isinstance(up, ast.For) and up.iter is node:
+            leaves = any(isinstance(inner, (ast.Break, ast.Return, ast.Continue)) for inner in ast.walk(up))
+            return up if not leaves and not up.orelse and _only_waits(up.target, up) else None
+        else:
+            return None
+    return None
+
+
+def _only_waits(target: ast.expr, inside: ast.AST) -> bool:
+    """Whether the only use of a loop's variable is a `wait` that runs for each item."""
+    if not isinstance(target, ast.Name):
+        return False
+    reads = [n for n in ast.walk(inside) if isinstance(n, ast.Name) and n.id == target.id and n is not target]
+    calls = [n.func for n in ast.walk(inside) if isinstance(n, ast.Call) and isinstance(n.func, ast.Attribute)]
+    waits = [func for func in calls if func.attr == "wait" and func.value in reads]
+    is_tested = any(isinstance(n, (ast.If, ast.IfExp, ast.Try)) for n in ast.walk(inside))
+    return len(reads) == len(waits) == 1 and not is_tested
+
+
+def _is_counted_for_a_slice(node: ast.AST, above: Sequence[ast.AST]) -> bool:
+    """`first = len(works)`, where `works[first:]` is all that is made of it."""
+    call = above[0] if above else None
+    counts = isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id == "len"
+    statement = next((up for up in above if isinstance(up, ast.stmt)), None)
+    function = next((up for up in above if isinstance(up, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Module))), None)
+    if not counts or not isinstance(statement, ast.Assign) or function is None or not isinstance(node, ast.expr):
+        return False
+    name = next((t.id for target, value in pairs(statement) if value is call and isinstance(t := target, ast.Name)), "")
+    reads = {n for n in ast.walk(function) if isinstance(n, ast.Name) and n.id == name and isinstance(n.ctx, ast.Load)}
+    text = ast.unparse(node)
+    bounds = {
+        n.slice.lower
+        for n in ast.walk(function)
+        if isinstance(n, ast.Subscript) and isinstance(n.slice, ast.Slice) and n.slice.upper is None
+        if ast.unparse(n.value) == text
+    }
+    return bool(name) and reads <= bounds
 
 
 def _root(node: ast.expr) -> str:
@@ -411,7 +495,8 @@ def _parameter(call: ast.Call, given: ast.expr, scope: Scope) -> str:
 
 def _back(node: ast.Subscript) -> int | None:
     """1 of `x[-1]`, 9 of `x[-9:]`."""
-    bound = node.slice.lower if isinstance(node.slice, ast.Slice) and node.slice.upper is None else node.slice
+    ends = isinstance(node.slice, ast.Slice) and node.slice.upper is None and node.slice.step is None
+    bound = node.slice.lower if isinstance(node.slice, ast.Slice) and ends else node.slice
     if isinstance(bound, ast.UnaryOp) and isinstance(bound.op, ast.USub) and isinstance(bound.operand, ast.Constant):
         return bound.operand.value if isinstance(bound.operand.value, int) else None
     return None

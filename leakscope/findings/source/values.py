@@ -6,7 +6,7 @@ import ast
 from collections.abc import Sequence
 
 from leakscope.findings.model import Hop
-from leakscope.findings.source.names import key_of
+from leakscope.findings.source.names import key_of, last_name
 from leakscope.findings.source.parsed import Found
 from leakscope.findings.source.stores import How, Store, may_hold, mentions, mentions_of
 
@@ -14,6 +14,8 @@ _DISPLAYS = (ast.List, ast.Tuple, ast.Set)
 _OF_MANY = ("extend", "extendleft", "update")
 _SUMS = (ast.Add, ast.Sub)
 _PRODUCTS = (ast.Mult, ast.Div)
+_JOINS = ("cat", "concat", "concatenate", "hstack", "vstack", "dstack")
+_CUTS_OFF = ("with_traceback", "detach", "clone", "copy")
 
 
 def stored_value(store: Store, between: Sequence[Hop]) -> ast.expr | None:
@@ -26,6 +28,8 @@ def stored_value(store: Store, between: Sequence[Hop]) -> ast.expr | None:
     if not store.values:
         return None
     value, found = store.values[0], store.found
+    if isinstance(value, ast.Starred):
+        return None
     if store.how == How.BINDS:
         bound = _carried(store, value)
         return bound if not between else None
@@ -55,6 +59,9 @@ def _carried(store: Store, value: ast.expr) -> ast.expr | None:
         others = [term for term in _terms(value) if not mentions(term, store.target)]
         return _factor(_branch(others[0], store.found)) if len(others) == 1 else None
     if isinstance(value, ast.Call):
+        if last_name(value.func) in _JOINS and value.args and isinstance(value.args[0], (ast.List, ast.Tuple)):
+            others = [part for part in value.args[0].elts if not mentions(part, store.target)]
+            return others[0] if len(others) == 1 and len(value.args[0].elts) > 1 else None
         carried = list(mentions_of(value, store.target))
         return carried[0] if len(carried) == 1 else None
     return None
@@ -107,10 +114,15 @@ def _is_count(value: ast.expr, found: Found) -> bool:
     )
 
 
+def _is_cut_off(value: ast.expr) -> bool:
+    """Whether an expression gives a value without its graph, its base or its traceback."""
+    return isinstance(value, ast.Call) and last_name(value.func) in _CUTS_OFF
+
+
 def _branch(value: ast.expr, found: Found) -> ast.expr | None:
     """Of `a if test else b` the branch that may hold memory."""
     while isinstance(value, ast.IfExp):
-        parts = [part for part in (value.body, value.orelse) if may_hold(part, found)]
+        parts = [part for part in (value.body, value.orelse) if may_hold(part, found) and not _is_cut_off(part)]
         if len(parts) != 1:
             return None
         value = parts[0]

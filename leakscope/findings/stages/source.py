@@ -10,6 +10,7 @@ from leakscope.findings.model import CutReference, Finding, Hop, Unjudged
 from leakscope.findings.naming.place import file_at
 from leakscope.findings.ownership.known_leaks import TYPES
 from leakscope.findings.pipeline.see import see
+from leakscope.findings.rules.frame_hold import FrameFacts, Keeper
 from leakscope.findings.rules.retained_graph import GraphFacts
 from leakscope.findings.rules.rule import because
 from leakscope.findings.source.edits import suggested
@@ -101,10 +102,15 @@ def with_lines(finding: Finding, sources: Sources, run: Run | None = None) -> Fi
 
 
 def _in_source(facts: Facts, found: Sequence[Sequence[Store]], sources: Sources) -> Facts:
-    """What a rule knows, corrected by the source: whether a graph is needed."""
+    """What a rule knows, corrected by the source: whether a graph is needed, and whether an exception is more than its
+    text.
+    """
     if isinstance(facts, GraphFacts) and not facts.of_gradient:
         needed = any(Uses(store, sources).differentiated() for stores in found for store in stores)
         return replace(facts, is_differentiated=needed)
+    if isinstance(facts, FrameFacts) and facts.keeper == Keeper.EXCEPTION:
+        stored = [store for stores in found for store in stores]
+        return replace(facts, is_text=bool(stored) and all(Uses(store, sources).as_text() for store in stored))
     return facts
 
 

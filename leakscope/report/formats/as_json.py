@@ -8,7 +8,7 @@ from typing import Any
 
 from leakscope.findings.counts.growth import AlsoGrows
 from leakscope.findings.ledger import LedgerInterval, by_kind
-from leakscope.findings.model import Cut, Finding, Findings, Hop, RankSummary
+from leakscope.findings.model import Cut, Finding, Findings, Hop, RankSummary, Suggestion
 from leakscope.findings.workers.ledger import LoaderMemory, WorkerLine
 from leakscope.record.ends import as_written
 from leakscope.record.model import Run
@@ -104,12 +104,17 @@ def _finding(finding: Finding) -> dict[str, Any]:
             {"holder": reference.holder, "reference": reference.name, "held": reference.held}
             for reference in finding.cycle
         ],
-        "suggestion": None if finding.suggestion is None else asdict(finding.suggestion),
+        "suggestion": None if finding.suggestion is None else _suggestion(finding.suggestion),
         "advice": advice(finding),
         "suppressed_by": None if finding.suppressed_by is None else _suppression(finding.suppressed_by),
         "see": [] if finding.see is None else [finding.see.function],
         "see_lines": [] if finding.see is None else list(finding.see.lines),
     }
+
+
+def _suggestion(suggestion: Suggestion) -> dict[str, Any]:
+    told = {"where": suggestion.where, "before": suggestion.before, "after": suggestion.after}
+    return told | ({"also": [_suggestion(one) for one in suggestion.also]} if suggestion.also else {})
 
 
 def _suppression(suppression: Suppression) -> dict[str, Any]:

@@ -112,10 +112,11 @@ def _edit(run: Run, finding: Finding, quoted: bool) -> Iterator[Line]:
     if finding.suggestion is not None:
         lines = edit_lines(finding.suggestion)
         stays = "".join(line[0] for line in lines).strip(" -")
-        told = f"{'at' if ' ' in stays else _how(lines)} {finding.suggestion.where}, advice, not tried:"
+        whole = " " in stays or "@" in stays
+        told = f"{'at' if whole else _how(lines)} {finding.suggestion.where}, advice, not tried:"
         yield from field_lines("edit", told, INDENT, COLUMN)
         added = [line for line in lines if line.startswith("+")]
-        for line in added if quoted and added and " " not in stays else lines:  # what goes, or stays, is quoted above
+        for line in added if quoted and added and not whole else lines:  # what goes, or stays, is quoted above
             yield Paragraph(line[1:], f"{INDENT}{' ' * COLUMN}{line[0]}", f"{INDENT}{' ' * COLUMN}    ")
 
 

@@ -30,9 +30,10 @@ def frame_title(finding: Finding, facts: FrameFacts) -> str:
 def frame_advice(finding: Finding, facts: FrameFacts) -> str:
     """What to keep instead, by what keeps the locals."""
     collector = facts.collector or finding.subject
+    instead = "str(error) or traceback.format_exc()" if facts.is_text else "error.with_traceback(None)"
     return {
-        Keeper.EXCEPTION: f"Keep str(error) or traceback.format_exc() in {collector}, not the exception: its traceback "
-        "holds every frame it went through and all their locals. Or clear it with error.with_traceback(None).",
+        Keeper.EXCEPTION: f"Keep {instead} in {collector}, not the exception as it is: its traceback holds every frame "
+        "it went through and all their locals.",
         Keeper.GENERATOR: f"Run the generator to its end or close() it, and drop it from {collector}: suspended, it "
         "holds all its locals.",
         Keeper.TASK: "Let these tasks end or cancel() them, or start fewer: a task that waits keeps all locals of its "

@@ -1,4 +1,4 @@
-"""Does the suggested edit keep all of a line but what leaks, and is there none where it may not fit?"""
+"""The suggested edit keeps all of a line but what leaks, and there is none where it may not fit."""
 
 from __future__ import annotations
 
@@ -6,9 +6,13 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from findings.source.traces import edit, finding
+from findings.source.traces import edit, finding, hops, kept
 
 from leakscope.findings.kinds import FreedBy, RuleName
+from leakscope.findings.model import CutReference
+from leakscope.findings.rules.frame_hold import FrameFacts, Keeper
+from leakscope.findings.source.sources import Sources
+from leakscope.findings.stages.source import with_lines
 
 LOSSES = """
     frame main train.py:2 -> local losses
@@ -284,10 +288,14 @@ def test_a_function_that_refers_to_itself_is_forgotten_behind_its_last_call(
     assert (found.after if found else None) == edited
 
 
-def test_an_edit_stands_on_one_line() -> None:
+def test_of_a_call_of_several_lines_the_last_one_is_edited() -> None:
     text = "def main():\n    losses = []\n    losses.append(\n        net(x)\n    )\n    losses.append(net(\n    x))"
     found = edit(finding(LOSSES, 0), train=text)
-    assert found is not None and (found.where, found.before, found.after) == ("train.py:4", "net(x)", "net(x).item()")
+    assert found is not None
+    assert [(one.where, one.before, one.after) for one in found.places] == [
+        ("train.py:4", "net(x)", "net(x).item()"),
+        ("train.py:7", "x))", "x).item())"),
+    ]
 
 
 HELPERS = """def main():
@@ -309,7 +317,6 @@ def show(values):
         ("show(losses)", "print(sum(values) / len(values))", "item"),
         ("kept = losses; show(kept)", "print(values[0].shape)", "detach"),
         ("unknown(losses)", "pass", "detach"),
-        ("worst = max(losses[-2:], key=float); worst.backward()", "pass", None),
         ("for one in losses: one.backward()", "pass", None),
         ("show(losses)", "(sum(values) / 9).backward()", None),
         ("a = sum(losses); b = a * 2; b.backward()", "pass", None),
@@ -367,6 +374,9 @@ def test_what_a_caller_does_with_an_error_decides_its_edit(use: str, edited: str
     text = CATCH.format(line="errors.append(error)", after="show(errors)") + f"\ndef show(given):\n    {use}\n"
     found = edit(finding(ERRORS, 0), train=text)
     assert found is not None and found.after == f"errors.append({edited})"
+    facts = FrameFacts(Keeper.EXCEPTION, "ValueError exception", 1, False, "", "", "errors")
+    told = with_lines(finding(ERRORS, 0, facts=facts), Sources(kept(train=text))).facts
+    assert isinstance(told, FrameFacts) and told.is_text == (edited == "str(error)")
 
 
 KEPT = "frame main train.py:2 -> local kept\nlist -> [i]\ntensor float32[4] -> storage\nstorage s"
@@ -376,15 +386,14 @@ CACHE = KEPT.replace("list", "dict")
 @pytest.mark.parametrize(
     ("line", "after", "edited"),
     [
-        ("kept.append(out)", "pass", "kept.append(out)\ndel kept[:-1]"),
-        ("kept += [out]", "pass", "kept += [out]\ndel kept[:-1]"),
         ("kept.append(out)", "print(kept[-1])", "kept.append(out)\ndel kept[:-1]"),
         ("kept.append(out)", "print(kept[-9:])", "kept.append(out)\ndel kept[:-9]"),
+        ("kept.append(out)", "print(kept[-1::-1])", None),
         ("kept.append(out)", "print(kept[0])", None),
         ("kept.append(out)", "print(len(kept))", None),
         ("kept.append(out)", "return kept", None),
         ("kept.append(out)", "print(locals())", None),
-        ("if step: kept.append(out)", "pass", None),
+        ("kept.insert(0, out)", "print(kept[-1])", None),
     ],
 )
 def test_a_list_of_which_the_last_items_are_read_keeps_those(line: str, after: str, edited: str | None) -> None:
@@ -410,3 +419,202 @@ def test_a_cache_whose_entries_are_made_anew_takes_out_the_oldest(test: str, aft
     assert (found is not None) == edited
     evict = "if len(kept) >= 32: kept.pop(next(iter(kept)))\nkept[step] = make(step)"
     assert found is None or found.after == evict
+
+
+@pytest.mark.parametrize(
+    ("begin", "line", "edited"),
+    [
+        ("kept = []", "kept.append(out)", ""),
+        ("kept = []", "kept += [out.clone()]", ""),
+        ("kept = ()", "kept = kept + (out.cpu(),)", ""),
+        ("kept = []", "heapq.heappush(kept, (step, out))", ""),
+        ("kept = queue.Queue()", "kept.put(out)", ""),
+        ("kept = torch.empty(0)", "kept = torch.cat([kept, out])", ""),
+        ("kept = {}", "kept.setdefault('a', []).append(out)", ""),
+        ("kept = {}", "kept[step] = out", ""),
+        ("kept = []", "kept.append(net(step))", "net(step)"),
+        ("kept = []", "kept.append((step, torch.randn(9)))", "torch.randn(9)"),
+        ("kept = []", "kept.append((net(step), net(step)))", None),
+        ("kept = []", "if step: kept.append(out)", "if step: pass"),
+        ("kept = []", "a = 1; kept.append(out); b = 2", "a = 1; b = 2"),
+        ("kept = []", "if kept: kept.append(out)", None),
+        ("kept = []", "print(kept.append(out))", None),
+        ("kept = []", "kept.append(out); print(vars())", None),
+    ],
+)
+def test_what_nothing_reads_is_not_kept(begin: str, line: str, edited: str | None) -> None:
+    kind = {"kept = ()": "tuple", "kept = {}": "dict", "kept = queue.Queue()": "object queue.Queue -> .queue\ndeque"}
+    trace = KEPT.replace("list", kind.get(begin, "list"))
+    if "torch.empty" in begin:
+        trace = "frame main train.py:2 -> local kept\ntensor float32[4] -> storage\nstorage s"
+    if "setdefault" in line:
+        trace = KEPT.replace("list -> [i]", "dict -> ['a']\nlist -> [i]")
+    if "(step," in line:
+        trace = KEPT.replace("list -> [i]", "list -> [i]\ntuple -> [i]")
+    found = edit(finding(trace, int("Queue" in begin)), train=loop(begin, line))
+    assert (found.after if found else None) == edited
+
+
+@pytest.mark.parametrize(
+    ("base", "file", "elsewhere", "edited"),
+    [
+        ("", "train", "", True),
+        ("(nn.Module)", "train", "", True),
+        ("(LightningModule)", "train", "", False),
+        ("", "train", "print(len(tracker.rows))", False),
+        ("", "train", "rows = 1; print(rows)", False),
+    ],
+)
+def test_what_may_be_read_elsewhere_is_kept(base: str, file: str, elsewhere: str, edited: bool) -> None:
+    trace = "object Tracker train.py:1 -> .rows\nlist -> [i]\ntensor float32[4] -> storage\nstorage s"
+    text = (
+        f"class Tracker{base}:\n    def __init__(self):\n        self.rows = []\n"
+        "    def update(self, out):\n        self.rows.append(out)\n"
+    )
+    found = edit(finding(trace, 0), **{file: text, "other": elsewhere})
+    assert (found is not None and found.after == "pass") == edited
+
+
+@pytest.mark.parametrize(("other", "edited"), [("pass", ""), ("print(net.dbg_3)", None), ("print('dbg_')", None)])
+def test_an_attribute_of_a_made_up_name_is_not_set_where_nothing_has_its_beginning(
+    other: str, edited: str | None
+) -> None:
+    trace = "frame main train.py:2 -> local net\nnn Linear -> .dbg_{i}\ntensor float32[4] -> storage\nstorage s"
+    found = edit(finding(trace, 1), train=loop("net = make()", "setattr(net, f'dbg_{step}', loss)", other))
+    assert (found.after if found else None) == edited
+
+
+def test_each_of_two_holders_has_its_edit_or_there_is_none() -> None:
+    text = loop("losses, best = [], []", "losses.append(loss); k = 1\n        best.append(loss)")
+    found = finding(LOSSES, 0)
+    assert found.cut is not None
+    second = CutReference("local best", "", "best", path=hops(LOSSES.replace("losses", "best")), indexes=(7,))
+    path = (replace(second.path[0], references=(7,)), *second.path[1:])
+    both = replace(found, cut=replace(found.cut, references=(*found.cut.references, replace(second, path=path))))
+    told = edit(both, train=text)
+    assert told is not None
+    assert [one.where for one in told.places] == ["train.py:5", "train.py:6"]
+    assert [one.after for one in told.places] == ["losses.append(loss.item()); k = 1", "best.append(loss.item())"]
+    assert edit(both, train=text.replace("best.append(loss)", "best.extend(make())")) is None
+
+
+def test_each_line_that_adds_has_its_edit_or_there_is_none() -> None:
+    lines = "losses.append(loss)\n        losses.append({})"
+    told = edit(finding(LOSSES, 0), train=loop("losses = []", lines.format("net(1)")))
+    assert told is not None
+    assert [one.after for one in told.places] == ["losses.append(loss.item())", "losses.append(net(1).item())"]
+    mended = edit(finding(LOSSES, 0), train=loop("losses = []", lines.format("loss.detach()")))
+    assert mended is not None and [one.after for one in mended.places] == ["losses.append(loss.item())"]
+    assert edit(finding(LOSSES, 0), train=loop("losses = []", lines.format("*make()"))) is None
+
+
+@pytest.mark.parametrize(
+    ("use", "edited"),
+    [
+        ("for work in works: work.wait()", True),
+        ("for work in works[3:]: work.wait()", True),
+        ("[work.wait() for work in works]", True),
+        ("first = len(works); send()\n    for work in works[first:]: work.wait()", True),
+        ("for work in works:\n        if work.is_completed(): work.wait()", False),
+        ("for work in works: log(work)", False),
+        ("for work in works: work.wait()\n    print(len(works))", False),
+        ("pass", False),
+    ],
+)
+def test_works_are_dropped_when_they_have_been_waited_for(use: str, edited: bool) -> None:
+    trace = "frame main train.py:2 -> local works\nlist -> [i]\nwork Work -> send buffer\ntensor float32[4]"
+    found = edit(finding(trace, 0, rule=RuleName.P2P_BUFFER), train=loop("works = []", "works.append(send(loss))", use))
+    assert (found is not None and found.after.endswith("\nworks.clear()")) == edited
+
+
+UPDATE = """import torch
+class Ema:
+    def update(self, model):
+        for s, p in zip(self.shadow, model.parameters()):
+            {line}
+        {after}
+"""
+
+
+@pytest.mark.parametrize(
+    ("line", "after", "edited"),
+    [
+        ("s.mul_(0.9).add_(p, alpha=0.1)", "pass", True),
+        ("s.lerp_(p, 0.1)", "pass", True),
+        ("s.lerp_(p.detach(), 0.1)", "pass", False),
+        ("other.mul_(p)", "pass", False),
+        ("s.lerp_(p, 0.1)", "self.shadow[0].mul_(2)", False),
+        ("s.lerp_(p, 0.1)", "torch.autograd.grad(x, y, create_graph=True)", False),
+        ("with torch.no_grad(): s.lerp_(p, 0.1)", "pass", False),
+    ],
+)
+def test_updates_in_place_are_made_without_grad(line: str, after: str, edited: bool) -> None:
+    trace = "object Ema train.py:2 -> .shadow\nlist -> [i]\ntensor float32[4] -> storage\nstorage s"
+    found = edit(finding(trace, 1, keeps_graphs=True), train=UPDATE.format(line=line, after=after))
+    assert (found is not None and found.after.startswith("with torch.no_grad():\n    for s, p in zip")) == edited
+    assert edit(finding(trace, 1), train=UPDATE.format(line=line, after=after)) is None
+
+
+def test_where_a_tensor_begins_is_not_where_it_gains_a_graph() -> None:
+    trace = "module __main__ train.py:2 -> .average\ntensor float32[4] -> storage\nstorage s"
+    text = "import torch\naverage = torch.zeros(4)\nfor x in data:\n    average.mul_(0.9).add_(net(x))\n    print(x)\n"
+    found = edit(finding(trace, 0, keeps_graphs=True), train=text)
+    assert found is not None and (found.where, found.before) == ("train.py:4", "average.mul_(0.9).add_(net(x))")
+    assert found.after == "with torch.no_grad():\n    average.mul_(0.9).add_(net(x))"
+    assert edit(finding(trace, 0, keeps_graphs=True), train=text.replace("average.mul_", "x.mul_")) is None
+
+
+def test_tensors_that_pile_up_are_not_mended_by_taking_their_graphs() -> None:
+    text = loop("kept = []", "kept.append(loss)", "print(torch.stack(kept))")
+    assert edit(finding(KEPT, 0, keeps_graphs=True), train=text) is None
+    assert edit(
+        finding(LOSSES.replace("[]", "[4]"), 0, rule=RuleName.RETAINED_GRAPH), train=text.replace("kept", "losses")
+    )
+
+
+def test_what_is_joined_to_a_tensor_is_detached() -> None:
+    for line in ("total = torch.cat([total, loss])", "total = torch.cat((loss, total), 0)"):
+        found = edit(finding(TOTAL.replace("[]", "[9]"), 0), train=loop("total = make()", line, "print(total)"))
+        assert found is not None and found.after == line.replace("loss", "loss.detach()")
+
+
+@pytest.mark.parametrize(("begin", "edited"), [("deque()", True), ("deque([1])", False), ("deque(maxlen=99)", False)])
+def test_a_deque_of_which_the_last_item_is_read_has_a_bound(begin: str, edited: bool) -> None:
+    text = loop(f"kept = {begin}", "kept.append(loss)", "print(kept[-1])")
+    found = edit(finding(KEPT.replace("list", "deque"), 0), train=text)
+    assert (found.after if found else None) == ("kept = deque(maxlen=1)" if edited else None)
+
+
+@pytest.mark.parametrize(("reads", "edited"), [("pass", True), ("return self.trunk.net", False)])
+def test_a_cycle_is_not_closed_by_a_reference_that_nothing_reads(reads: str, edited: bool) -> None:
+    trace = (
+        "object*0 Trunk train.py:2 -> .head\nobject*1 Head train.py:6 -> .trunk\n"
+        "object*0 Trunk train.py:2 -> .out\ntensor float32[4]"
+    )
+    text = (
+        "class Trunk:\n    def __init__(self):\n        self.head = Head(self)\n    def run(self):\n"
+        "        return self.head.loss()\nclass Head:\n    def __init__(self, trunk):\n        self.trunk = trunk\n"
+        f"        self.count = 0\n    def loss(self):\n        {reads}\n"
+    )
+    found = edit(finding(trace, 0, rule=RuleName.TENSOR_CYCLE, freed_by=FreedBy.GC), train=text)
+    assert (found is not None and (found.before, found.after) == ("self.trunk = trunk", "")) == edited
+
+
+@pytest.mark.parametrize(
+    ("block", "places"),
+    [
+        (("for m in net:", "    m.register_forward_hook(note)", "out = net(x)", "return out"), 3),
+        (("for m in net: m.register_forward_hook(note)", "a = 1; net(x)", "return a"), 2),
+        (("for m in net:", "    if m: m.register_forward_hook(note)", "return net(x)"), 0),
+        (("for m in net:", "    m.register_forward_hook(note)", "other(x)"), 0),
+    ],
+)
+def test_handles_of_hooks_that_a_loop_registers_are_removed(block: tuple[str, ...], places: int) -> None:
+    trace = (
+        "frame main train.py:1 -> local net\nnn Sequential -> [i]\nnn Linear -> ._forward_hooks\ndict -> [i]\n"
+        "function note train.py:9 -> closure seen\ntensor float32[4]"
+    )
+    source = "\n".join(["def main(net, note, x):", *(f"    {line}" for line in block)])
+    found = edit(finding(trace, 2, rule=RuleName.HOOK_PILEUP), train=source)
+    assert len(found.places if found else ()) == places
+    assert found is None or found.places[-1].after.endswith("for handle in handles:\n    handle.remove()")

@@ -99,6 +99,10 @@ def test_an_edit_shows_what_goes_and_what_comes_and_that_it_is_advice() -> None:
         "- x.append(y)",
         "+ x.append(y.item())",
     )
+    both = Suggestion("train.py:3", "a", "b", also=(Suggestion("train.py:9", "c", ""),))
+    assert edit_lines(both) == ("- a", "+ b", "@@ train.py:9", "- c")
+    told = shown(leak(CutReference(".seen", "train.py:4"), suggestion=both))
+    assert "train.py:9" in told and 'data-copy="b"' not in told
     card = shown(leak(CutReference(".seen", "train.py:4"), suggestion=Suggestion("train.py:4", "a", "b")))
     assert "nobody has tried it" in card
     assert '<span class="gone"><i>-&nbsp;</i>a\n' in card and '<span class="new"><i>+&nbsp;</i>b\n' in card

@@ -97,7 +97,7 @@ class FindingOnPage:
     edit: tuple[str, ...]
     """Lines of the suggested edit as `diff` writes them; () where there is none."""
     pasted: str
-    """What is to stand there once the suggested edit is made; "" where there is none."""
+    """What is to stand there once the suggested edit is made; "" where there is none, or it is of several places."""
     made_at: tuple[tuple[str, str], ...]
     """(place, source line)"""
     made_elsewhere: tuple[str, str] | None
@@ -118,7 +118,7 @@ def finding_on_page(run: Run, finding: Finding, drawn: bool) -> FindingOnPage:
         code=code,
         unkept=_unkept(run, finding),
         edit=adding_lines.edit_lines(finding.suggestion) if finding.suggestion is not None else (),
-        pasted=finding.suggestion.after if finding.suggestion is not None else "",
+        pasted=finding.suggestion.after if finding.suggestion is not None and not finding.suggestion.also else "",
         made_at=marks.allocation_sites(run, finding),
         made_elsewhere=_made_elsewhere(run, finding, code),
         sightings=seen_together(finding),

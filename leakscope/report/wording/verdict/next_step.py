@@ -108,7 +108,7 @@ def _of_growing(run: Run, growing: Sequence[Finding]) -> str:
 
 def _would_end(finding: Finding) -> str:
     """``; `total += loss.item()` there would end it``: an edit of one line."""
-    edit = finding.suggestion.after if finding.suggestion is not None else ""
+    edit = finding.suggestion.after if finding.suggestion is not None and not finding.suggestion.also else ""
     return f"; `{one_line(cleaned(edit))}` there would end it" if edit and "\n" not in edit else ""
 
 
