@@ -49,7 +49,9 @@ def usage_as_sentences(commands: click.Group) -> Iterator[None]:
 
         raise Impossible(for_unknown_option(error, commands)) from None
     except click.UsageError as error:
-        raise Impossible(error.format_message()) from None
+        from leakscope_cli.first_mistakes import for_wrong_usage
+
+        raise Impossible(for_wrong_usage(error)) from None
 
 
 @contextmanager

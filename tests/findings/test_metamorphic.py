@@ -130,7 +130,8 @@ def _hooked(step: int, way: str) -> str:
     module of the same class.
     """
     hooks = "".join(
-        f"network Linear#{layer} -> ._forward_hooks -> dict h{layer}\ndict h{layer} -> [{k}] -> function hook#{layer}.{k}\n"
+        f"network Linear#{layer} -> ._forward_hooks -> dict h{layer}\n"
+        f"dict h{layer} -> [{k}] -> function hook#{layer}.{k}\n"
         f"function hook#{layer}.{k} -> closure out -> tensor t{layer}.{k}\n"
         f"tensor t{layer}.{k} -> storage -> storage t{layer}.{k} 100000\n"
         for layer in (0, 1)
