@@ -339,3 +339,7 @@ def test_what_leaks_hold_at_the_end_and_when_memory_is_full_are_forecast() -> No
     assert isinstance(near, Why) and isinstance(far, Why)
     assert (near.bytes, near.bytes_at_end, near.full_at_step) == (9 << 20, 60 << 20, 100)
     assert (far.bytes_at_end, far.full_at_step) == (60 << 20, 0)  # more than 20 times as far as was seen
+    (look, *_) = one.looks
+    taken = replace(room[0], used_bytes=(look.counted_bytes or 0) + (20 << 20))
+    why = judge(replace(run, ranks=(replace(one, host_memory=(taken,)),))).why
+    assert isinstance(why, Why) and why.full_at_step == 80, "other processes have 20 MiB of it"
