@@ -176,6 +176,15 @@ def for_unknown_option(error: click.NoSuchOption, groups: click.Group) -> str:
     return f"{said}; {next(_instead(name, context.command, groups))}"
 
 
+def for_wrong_usage(error: click.UsageError) -> str:
+    """What click says, and what to write where an argument is missing or one too many."""
+    said = re.sub(r"is not a valid integer( range)?", "is no whole number", error.format_message()).rstrip(".")
+    if error.ctx is None or not ("issing argument" in said or "unexpected extra" in said):
+        return said
+    pieces = error.ctx.command.collect_usage_pieces(error.ctx)
+    return f"{said}; write `{' '.join((error.ctx.command_path, *pieces))}`"
+
+
 def _instead(name: str, command: click.Command, groups: click.Group) -> Iterator[str]:
     """What to write instead of an option that a command does not have, the best first."""
     own = _options_of(command)
@@ -237,16 +246,24 @@ def check_run_folder(path: Path, command: str) -> None:
         raise LeakscopeError(f"{inside}; {_of_run(command, words)}")
     if not path.exists():
         near = _near(path, lambda folder: (folder / "run.json").exists())
-        raise LeakscopeError(f"there is no run {path}{near and f'; did you mean {near}?'}")
+        instead = f"did you mean {near}?" if near else _record(path)
+        raise LeakscopeError(f"there is no run {path}; {instead}")
     if path.is_dir():
         runs = sorted((run.parent for run in path.glob("*/run.json")), key=lambda run: run.stat().st_mtime)
         if runs:
             several = "several runs" if len(runs) > 1 else "a run"
             raise LeakscopeError(f"{path} holds {several}; {_of_run(command, [str(runs[-1])])}")
+        raise LeakscopeError(f"{path} is not a leakscope run: it has no run.json; {_record()}")
     elif path.suffix == ".py":
         raise LeakscopeError(f"{path} is a script, not a run; {_write(['leakscope', 'run', str(path)])}")
     elif path.suffix in (".pickle", ".pkl"):
         raise LeakscopeError(f"{path} is not a run; {_write(['leakscope', 'snapshot', str(path)])} for a snapshot")
+
+
+def _record(folder: Path | None = None) -> str:
+    """How a run is recorded, into this folder or one that leakscope names."""
+    output = [] if folder is None else ["-o", str(folder)]
+    return f"`{shlex.join(['leakscope', 'run', *output, 'train.py'])}` records one"
 
 
 def _of_run(command: str, words: Sequence[str]) -> str:

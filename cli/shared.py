@@ -49,7 +49,9 @@ def usage_as_sentences(commands: click.Group) -> Iterator[None]:
 
         raise Impossible(for_unknown_option(error, commands)) from None
     except click.UsageError as error:
-        raise Impossible(error.format_message()) from None
+        from leakscope_cli.first_mistakes import for_wrong_usage
+
+        raise Impossible(for_wrong_usage(error)) from None
 
 
 @contextmanager
@@ -76,6 +78,10 @@ def _last_line(error: Exception) -> str:
     return lines[-1] if lines else type(error).__name__
 
 
+MIN_BYTES = "Growth below this a step is a note, whatever it is of; as the run was told."
+HORIZON = "Growth of plain data is a leak where it reaches 1% of memory within N steps; as the run was told."
+
+
 @dataclass(frozen=True)
 class Policy:
     """What a command asks for when a run is judged; what it does not ask for is as the run was told."""
@@ -90,6 +96,13 @@ class Policy:
     fail_on_inconclusive: bool = False
     min_bytes: int | None = None
     """In place of the run's; None to keep that."""
+    horizon: int | None = None
+    """In place of the run's; None to keep that."""
+
+    def over(self, run: Run) -> Run:
+        """The run with the thresholds that are asked for in place of its own."""
+        min_bytes = run.min_bytes if self.min_bytes is None else self.min_bytes
+        return replace(run, min_bytes=min_bytes, horizon=run.horizon if self.horizon is None else self.horizon)
 
 
 def read_and_judge(folder: Path, policy: Policy = Policy()) -> tuple[Run, Findings]:
@@ -103,9 +116,7 @@ def read_and_judge(folder: Path, policy: Policy = Policy()) -> tuple[Run, Findin
     from leakscope.record.reading import open_run
 
     opened = open_run(folder, snapshots=True)
-    if policy.min_bytes is not None:
-        opened = replace(opened, run=replace(opened.run, min_bytes=policy.min_bytes))
-    run, ranks = read_each(opened, judge_rank)
+    run, ranks = read_each(replace(opened, run=policy.over(opened.run)), judge_rank)
     kept = [[one for one in run.suppressions if one.is_baseline is of_run] for of_run in (False, True)]
     asked = (policy.suppress, policy.baseline)
     known = [one for of_kind, own in zip(asked, kept, strict=True) for one in (own if of_kind is None else of_kind)]

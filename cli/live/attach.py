@@ -10,13 +10,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import click
+from leakscope_cli.shared import Size
 from leakscope_cli.targets import RUNS
 from leakscope_cli.telling import note, tell_or_fail
 
 from leakscope import errors
 from leakscope.errors import LeakscopeError, Unreadable, check_python
 from leakscope.files import read_json
-from leakscope.options import Options
+from leakscope.options import OFFERED, Options
 from leakscope.record.descriptors import write_whole
 from leakscope.record.folder import prepare_folder, who_else_may_enter
 from leakscope.record.secrets import masked
@@ -56,7 +57,9 @@ _POLL_S = 0.05
     metavar="SECONDS",
     help="How long to wait until it records (30).",
 )
-def attach(process: int, folder: Path | None, timeout: float) -> None:
+@click.option("--min-bytes", type=Size(), metavar="SIZE", help=OFFERED["min_bytes"].help)
+@click.option("--horizon", type=click.IntRange(min=1), metavar="N", help=OFFERED["horizon"].help)
+def attach(process: int, folder: Path | None, timeout: float, min_bytes: int | None, horizon: int | None) -> None:
     """Record the process with number PID from here on, without its having been started under leakscope.
 
     It takes CPython 3.14 here and there, the right to trace the process, and torch and leakscope's requirements
@@ -78,10 +81,16 @@ def attach(process: int, folder: Path | None, timeout: float) -> None:
         note(others)
     script, answer = folder / "attach.py", folder / "attached.json"
     script_word, *arguments = masked(words)
-    options = Options(folder=folder, script=script_word, arguments=tuple(arguments), quiet=True)
-    _write_run(options)
+    told = {
+        "folder": str(folder),
+        "script": script_word,
+        "arguments": list(arguments),
+        "quiet": True,
+        "min_bytes": min_bytes,
+        "horizon": Options.horizon if horizon is None else horizon,
+    }
+    _write_run(Options.of(told))
     place = str(Path(errors.__file__).resolve().parent.parent)
-    told = {"folder": str(folder), "script": options.script, "arguments": list(options.arguments), "quiet": True}
     text = _SCRIPT.format(script=str(script), place=place, answer=str(answer), options=told)
     write_whole(script, text.encode())
     try:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import click
 from leakscope_cli.first_mistakes import check_run_folder
-from leakscope_cli.shared import read_and_judge
+from leakscope_cli.shared import HORIZON, MIN_BYTES, Policy, Size, read_and_judge
 from leakscope_cli.telling import note, tell_or_fail
 
 from leakscope.errors import LeakscopeError
@@ -26,19 +27,25 @@ FORMATS = ("text", "json", "markdown", "html")
     metavar="FACTOR",
     help="A leak that grows so many times faster is worse (1.5).",
 )
+@click.option("--min-bytes", type=Size(), metavar="SIZE", help=MIN_BYTES)
+@click.option("--horizon", type=click.IntRange(min=1), metavar="N", help=HORIZON)
 @click.option("--as", "form", type=click.Choice(FORMATS), default="text", help="How to tell it (text).")
 @click.option("-o", "--output", type=click.Path(path_type=Path), metavar="FILE", help="Write to a file.")
 @click.pass_context
-def compare(ctx: click.Context, base: Path, new: Path, worse: float, form: str, output: Path | None) -> None:
+def compare(
+    ctx: click.Context, /, base: Path, new: Path, worse: float, form: str, output: Path | None, **thresholds: Any
+) -> None:
     """Say which leaks of two recorded runs are new, worse, persisting, better or fixed.
 
     A leak is the same in both where its fingerprint is; baselines and suppressions count as each run was given them.
+    --min-bytes and --horizon stand in place of those of both runs.
 
     Exit status: 23 when a leak of NEW is new or worse; 2 when one of the runs could not be judged; else 0.
     """
     check_run_folder(base, "compare")
     check_run_folder(new, "compare")
-    before, after = read_and_judge(base), read_and_judge(new)
+    policy = Policy(**thresholds)
+    before, after = read_and_judge(base, policy), read_and_judge(new, policy)
     from leakscope.findings.known.comparison import Judged
     from leakscope.findings.known.comparison import compare as compared
     from leakscope.report import compare as report

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from leakscope_cli.asked_formats import TEXT, Asked, asked_formats, check_writable, for_stdout, on_stdout, write_files
 from leakscope_cli.first_mistakes import check_run_folder
-from leakscope_cli.shared import Policy, Size, baseline_of, read_and_judge, suppressions_of
+from leakscope_cli.shared import HORIZON, MIN_BYTES, Policy, Size, baseline_of, read_and_judge, suppressions_of
 from leakscope_cli.targets import newest_run
 from leakscope_cli.telling import note, tell_or_fail
 
@@ -43,9 +43,8 @@ _AS = (
     metavar="ID",
     help="Which finding --as dot, svg or png draws: its fingerprint, the beginning of that, or its place in the list.",
 )
-@click.option(
-    "--min-bytes", type=Size(), metavar="SIZE", help="Growth below this a step is a note; as the run was told."
-)
+@click.option("--min-bytes", type=Size(), metavar="SIZE", help=MIN_BYTES)
+@click.option("--horizon", type=click.IntRange(min=1), metavar="N", help=HORIZON)
 @click.option("--leak-exit-code", type=int, metavar="N", help="Exit status when the run has leaks (0).")
 @click.option("--fail-on-avoidable", type=Size(), metavar="SIZE", help=OFFERED["fail_on_avoidable"].help)
 @click.option("--fail-on-inconclusive", is_flag=True, help=OFFERED["fail_on_inconclusive"].help)
@@ -71,7 +70,7 @@ def report(
 ) -> None:
     """Judge a recorded RUN again and tell its story; without RUN that of the newest one below leakscope_runs.
 
-    --baseline, --suppress and --min-bytes stand in place of those that the run was given.
+    --baseline, --suppress, --min-bytes and --horizon stand in place of those that the run was given.
 
     Exit status: 0 whatever is found, unless --leak-exit-code or --fail-on-inconclusive asks for another.
     """

@@ -138,14 +138,14 @@ class Looks:
         watched: Watched = []
         self.counts.now(step)
         context = replace(self._context(), gains=self._gains)
+        least = None if self._limit_told else self.limits.least()
         look = look_at_heap(step, occasion, context, watched=watched if collect else None)
         del context
         self._folder.look(look)
         if not self._limit_told:
             self._limit_told = True
-            least = self.limits.least()
             if least is not None:
-                self._folder.append(MemoryThere(least.limit, least.limit_bytes))
+                self._folder.append(MemoryThere(least.limit, least.limit_bytes, least.used_bytes))
         if occasion == Occasion.LAST and self._options.prove and not lacks(Part.COLLECTED):
             self._prove(step)
         if collect:

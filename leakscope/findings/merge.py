@@ -105,9 +105,9 @@ def _is_growth(finding: Finding, candidate: Candidate) -> bool:
     return not finding.facts.is_bounded and downgraded(large, candidate).severity == Severity.LEAK
 
 
-def merge_findings(same: Findings) -> Finding:
-    """Findings that are one, each field as `MERGED` says."""
-    in_order = sorted(same, key=by_weight)
+def merge_findings(same: Findings, order: Callable[[Finding], Any] = by_weight) -> Finding:
+    """Findings that are one, each field as `MERGED` says, that which comes first by `order` lending its words."""
+    in_order = sorted(same, key=order)
     if len(same) == 1:
         return in_order[0]
     merged = replace(in_order[0], **{name: merge(name, in_order) for name, merge in MERGED.items()})

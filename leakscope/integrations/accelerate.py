@@ -36,6 +36,8 @@ class LeakTracker(Watching, GeneralTracker):  # type: ignore[misc]  # untyped wh
         budget: share of the training's time that looking may take; 0.02 is 2%.
         min_bytes: growth a step, in bytes or like `"64 KiB"`, below which it is a note; None where its kind and size
             decide.
+        horizon: steps over which growth is projected; plain data that reaches 1% of the memory there is within them is
+            a leak.
 
     Raises:
         ValueError: a size that is none, a negative warmup, or a budget that is no share between 0 and 1.
@@ -54,9 +56,10 @@ class LeakTracker(Watching, GeneralTracker):  # type: ignore[misc]  # untyped wh
         warmup: int = Options.warmup,
         budget: float = Options.budget,
         min_bytes: int | str | None = Options.min_bytes,
+        horizon: int = Options.horizon,
     ) -> None:
         GeneralTracker.__init__(self)
-        Watching.__init__(self, output, warmup=warmup, budget=budget, min_bytes=min_bytes)
+        Watching.__init__(self, output, warmup=warmup, budget=budget, min_bytes=min_bytes, horizon=horizon)
         self._clock: weakref.ref[Any] | None = None
         self._logged: int | None = None
         weak = weakref.ref(accelerator)

@@ -36,6 +36,8 @@ class LeakLoop(Watching):
         budget: share of the training's time that looking may take; 0.02 is 2%.
         min_bytes: growth a step, in bytes or like `"64 KiB"`, below which it is a note; None where its kind and size
             decide.
+        horizon: steps over which growth is projected; plain data that reaches 1% of the memory there is within them is
+            a leak.
 
     Raises:
         AttributeError: the trainer has no such method.
@@ -53,12 +55,13 @@ class LeakLoop(Watching):
         warmup: int = Options.warmup,
         budget: float = Options.budget,
         min_bytes: int | str | None = Options.min_bytes,
+        horizon: int = Options.horizon,
     ) -> None:
         if not callable(getattr(trainer, step, None)):
             raise AttributeError(
                 f"{type(trainer).__name__} has no method {step}(); name the one that runs a step: step="
             )
-        super().__init__(output, warmup=warmup, budget=budget, min_bytes=min_bytes)
+        super().__init__(output, warmup=warmup, budget=budget, min_bytes=min_bytes, horizon=horizon)
         self._trainer, self._step, self._log = weakref.ref(trainer), step, log
         self._steps = 0
 

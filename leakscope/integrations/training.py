@@ -33,6 +33,8 @@ class Training:
         budget: share of the run's time that looking may take; 0.02 is 2%.
         min_bytes: growth a step, in bytes or like `"64 KiB"`, below which it is a note; None where its kind and size
             decide.
+        horizon: steps over which growth is projected; plain data that reaches 1% of the memory there is within them is
+            a leak.
 
     Raises:
         ValueError: as `leakscope.Profiler` does.
@@ -49,8 +51,9 @@ class Training:
         warmup: int = Options.warmup,
         budget: float = Options.budget,
         min_bytes: int | str | None = Options.min_bytes,
+        horizon: int = Options.horizon,
     ) -> None:
-        self._options: dict[str, Any] = {"warmup": warmup, "budget": budget, "min_bytes": min_bytes}
+        self._options: dict[str, Any] = {"warmup": warmup, "budget": budget, "min_bytes": min_bytes, "horizon": horizon}
         self._output = output
         Profiler(output, **self._options)  # what is wrong with them is said before a training starts
         self._profiler: Profiler | None = None
@@ -112,8 +115,9 @@ class Watching:
         warmup: int = Options.warmup,
         budget: float = Options.budget,
         min_bytes: int | str | None = Options.min_bytes,
+        horizon: int = Options.horizon,
     ) -> None:
-        self._training = Training(output, warmup=warmup, budget=budget, min_bytes=min_bytes)
+        self._training = Training(output, warmup=warmup, budget=budget, min_bytes=min_bytes, horizon=horizon)
 
     @property
     def findings(self) -> Result | None:

@@ -30,6 +30,8 @@ class LeakCallback(Watching, TrainerCallback):  # type: ignore[misc]  # untyped 
         budget: share of the training's time that looking may take; 0.02 is 2%.
         min_bytes: growth a step, in bytes or like `"64 KiB"`, below which it is a note; None where its kind and size
             decide.
+        horizon: steps over which growth is projected; plain data that reaches 1% of the memory there is within them is
+            a leak.
 
     Raises:
         ValueError: a size that is none, a negative warmup, or a budget that is no share between 0 and 1.

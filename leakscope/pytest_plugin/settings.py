@@ -22,6 +22,7 @@ _FLAGS = {
     "": "judge every test: it fails when it leaves tensor memory unreachable and unfreed",
     "fixtures": "judge what the set-up and the tear-down of each test's fixtures leave, too",
     "strict": "leaks that a library closes, and errors inside leakscope, fail a test",
+    "fail-on-inconclusive": "the session fails where no test could be judged",
     "baseline-update": "write the file of --leakscope-baseline anew",
 }
 _VALUES = {
@@ -50,6 +51,8 @@ class Settings:
     """What fixtures leave is judged, too."""
     strict: bool = False
     """Leaks that a library closes fail a test, too."""
+    fail_on_inconclusive: bool = False
+    """A session that has judged no test fails."""
     ignore: tuple[str | Callable[[Finding], bool], ...] = ()
     """What fails no test."""
     baseline: Path | None = None
@@ -115,6 +118,7 @@ def read_settings(config: pytest.Config) -> Settings:
         allowance=allowance,
         fixtures=bool(_given(config, "fixtures")),
         strict=bool(_given(config, "strict")),
+        fail_on_inconclusive=bool(_given(config, "fail-on-inconclusive")),
         ignore=(*written, *said),
         baseline=baseline,
         update_baseline=update,

@@ -47,8 +47,8 @@ class Suite:
         if (data := getattr(report, CARRIED, None)) is not None:
             self._judgements[report.nodeid, report.when] = judgement_of(data)
 
-    def pytest_sessionfinish(self, exitstatus: int) -> None:
-        """Write the baseline and the report that were asked for."""
+    def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
+        """Write the baseline and the report that were asked for, and fail a session that has judged nothing."""
         settings = settings_of(self._config)
         if exitstatus in _UNFINISHED or self._config.getoption("collectonly"):
             return
@@ -56,6 +56,9 @@ class Suite:
             self._written(settings.baseline, self._write_baseline)
         if settings.report is not None:
             self._written(settings.report, self._write_report)
+        if settings.fail_on_inconclusive and exitstatus == pytest.ExitCode.OK and not self._judged():
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+            self._said.append("No test could be judged, which fails the session (--leakscope-fail-on-inconclusive).")
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         """Tell each leak once."""
@@ -87,6 +90,10 @@ class Suite:
     def _ran(self) -> frozenset[str]:
         outcomes = outcomes_of(self._all())
         return frozenset(test for test, outcome in outcomes.items() if outcome != Outcome.NOT_JUDGED)
+
+    def _judged(self) -> bool:
+        """Whether any test has a verdict."""
+        return any(outcome in (Outcome.JUDGED, Outcome.FAILED) for outcome in outcomes_of(self._all()).values())
 
     def _written(self, path: Path, write: Callable[[Path], str]) -> None:
         """Write something, and keep what is to be said of it."""

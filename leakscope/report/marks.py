@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 
 from leakscope.findings.kinds import HopStatus
-from leakscope.findings.model import Finding, Hop
+from leakscope.findings.model import CutReference, Finding, Hop
 from leakscope.findings.naming.place import place_of
 from leakscope.record.model import Run
 
@@ -52,6 +53,22 @@ def says_why(finding: Finding) -> tuple[bool, ...]:
 def closes_cycle(finding: Finding, index: int) -> bool:
     """Whether the trace is back where it began at this hop, and starts anew from the cycle at the next."""
     return index < len(finding.trace) - 1 and not finding.trace[index].reference
+
+
+def further_paths(finding: Finding) -> Iterator[tuple[int, CutReference]]:
+    """The references to cut that have a path of their own beside the trace, each with the number of its first hop: the
+    hops of those paths are numbered on from the trace's.
+    """
+    number = len(finding.trace)
+    for reference in finding.cut.references if finding.cut is not None else ():
+        if reference.path:
+            yield number, reference
+            number += len(reference.path)
+
+
+def holds_by(hop: Hop, reference: CutReference) -> bool:
+    """Whether an object of a path holds the next one by a reference to cut."""
+    return not set(hop.references).isdisjoint(reference.indexes)
 
 
 @dataclass(frozen=True)

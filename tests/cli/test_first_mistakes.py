@@ -100,6 +100,10 @@ ANSWERED = {
     "run --out x train.py": "write --output DIR",
     "run --lr 3 train.py": "after the script",
     "report --step-function x": "`leakscope run` has it",
+    "report package": "`leakscope run train.py` records one",
+    "report gone": "`leakscope run -o gone train.py` records one",
+    "compare runs/one": "write `leakscope compare [OPTIONS] BASE NEW`",
+    "run --steps 1.5 train.py": "'1.5' is no whole number",
 }
 
 

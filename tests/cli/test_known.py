@@ -46,6 +46,10 @@ def test_a_known_leak_stays_known_when_the_run_is_told_again(leakscope: Command,
     told = leakscope("report", "--leak-exit-code", "23", "--suppress", "known.txt", "base")
     assert told.returncode == 23 and "No longer suppressed: `kept*`" in _flat(told.stdout)
 
+    for options, verdict in (((), "leaks"), (("--horizon", 1), "clean"), (("--min-bytes", "1 MB"), "clean")):
+        judged = json.loads(leakscope("report", "--as", "json", *options, "base").stdout)
+        assert judged["verdict"] == verdict, "thresholds stand in place of the run's"
+
 
 def test_what_was_not_seen_is_not_fixed(leakscope: Command, script: Write, tmp_path: Path) -> None:
     script(GROW, "grow.py")
@@ -58,6 +62,8 @@ def test_what_was_not_seen_is_not_fixed(leakscope: Command, script: Write, tmp_p
         ("mended", "mended.py", 12, 0), ("faster", "faster/grow.py", 12, 23),
     ):  # fmt: skip
         assert leakscope("run", "-q", "-o", f"runs/{folder}", name, steps).returncode == status, folder
+    for options, status in (((), 23), (("--horizon", 1), 0), (("--min-bytes", "1 MB"), 0)):
+        assert leakscope("compare", *options, "runs/mended", "runs/base").returncode == status, options
     told = {
         other: leakscope("compare", "runs/base", f"runs/{other}") for other in ("short", "broken", "mended", "faster")
     }

@@ -300,7 +300,7 @@ def test_the_counters_of_all_steps_correct_what_three_looks_show() -> None:
     assert found.verdict != "leaks" and not [f for f in found.findings if f.bytes_per_step > 20 * KIB]
 
 
-@pytest.mark.parametrize(("beside", "reason"), [(NO_GROWTH, Reason.HIDDEN), (NO_GROWTH - 1, Reason.SUPPRESSED)])
+@pytest.mark.parametrize(("beside", "reason"), [(4096, Reason.HIDDEN), (4095, Reason.SUPPRESSED)])
 def test_what_torch_hides_is_asked_of_what_is_not_suppressed_alone(beside: int, reason: Reason) -> None:
     run = history([Part("list", 256 * KIB), Part("native", beside)], (3, 5, 9, 13), 16)
     (one,) = run.ranks
@@ -309,7 +309,7 @@ def test_what_torch_hides_is_asked_of_what_is_not_suppressed_alone(beside: int, 
     assert why.reason == reason
 
 
-@pytest.mark.parametrize(("size", "reason"), [(NO_GROWTH, Reason.BALANCED), (NO_GROWTH - 1, Reason.NOTHING_GREW)])
+@pytest.mark.parametrize(("size", "reason"), [(4096, Reason.BALANCED), (4095, Reason.NOTHING_GREW)])
 def test_growth_is_told_from_what_any_process_moves_by(size: int, reason: Reason) -> None:
     assert isinstance(why := judge(history([Part("native", size)], (3, 5, 9, 13), 16)).why, Why)
     assert why.reason == reason
@@ -339,3 +339,7 @@ def test_what_leaks_hold_at_the_end_and_when_memory_is_full_are_forecast() -> No
     assert isinstance(near, Why) and isinstance(far, Why)
     assert (near.bytes, near.bytes_at_end, near.full_at_step) == (9 << 20, 60 << 20, 100)
     assert (far.bytes_at_end, far.full_at_step) == (60 << 20, 0)  # more than 20 times as far as was seen
+    (look, *_) = one.looks
+    taken = replace(room[0], used_bytes=(look.counted_bytes or 0) + (20 << 20))
+    why = judge(replace(run, ranks=(replace(one, host_memory=(taken,)),))).why
+    assert isinstance(why, Why) and why.full_at_step == 80, "other processes have 20 MiB of it"

@@ -123,3 +123,36 @@ def test_a_leak_on_two_ranks_is_one_finding_of_twice_the_bytes(some: list[Leak])
     one, two = told(judged(rank_of(some))), told(judged(rank_of(some, 0), rank_of(some, 1)))
     assert one.keys() == two.keys()
     assert all(two[name][3] == 2 * one[name][3] for name in one)  # type: ignore[operator]
+
+
+def _hooked(step: int, way: str) -> str:
+    """A module of two layers with a hook more on each at each step; the variable `m` has the second layer, or another
+    module of the same class.
+    """
+    hooks = "".join(
+        f"network Linear#{layer} -> ._forward_hooks -> dict h{layer}\n"
+        f"dict h{layer} -> [{k}] -> function hook#{layer}.{k}\n"
+        f"function hook#{layer}.{k} -> closure out -> tensor t{layer}.{k}\n"
+        f"tensor t{layer}.{k} -> storage -> storage t{layer}.{k} 100000\n"
+        for layer in (0, 1)
+        for k in range(step)
+    )
+    return f"module train -> .net -> network Net\nnetwork Net -> [0] -> network Linear#0\n{way}{hooks}"
+
+
+OF_NET = "network Net -> [1] -> network Linear#1\n"
+BY_VARIABLE = "module train -> .m -> network Linear#1\n"
+
+
+def _of_hooks(way: str) -> list[tuple[str, int]]:
+    looks = tuple(Look(step, Occasion.STEP, heap_from(_hooked(step, way)), None, 0) for step in STEPS)
+    steps = tuple(Step(k, 0.1, None, None) for k in range(1, STEPS[-1] + 1))
+    findings = judged(Rank(0, steps, looks, Ended(EndKind.FINISHED, 0, STEPS[-1])))
+    return [(f.cut.written, f.cut.frees_bytes) for f in findings.findings if f.cut is not None]
+
+
+def test_the_variable_of_a_loop_over_modules_makes_no_leak_of_its_own() -> None:
+    in_all = 2 * STEPS[-1] * 100_000
+    assert _of_hooks(OF_NET) == [("train.net", in_all)]
+    assert _of_hooks(OF_NET + BY_VARIABLE) == [("train.net[i]", in_all)]
+    assert _of_hooks(BY_VARIABLE) == [("train.net[0]", in_all // 2), ("train.m", in_all // 2)]

@@ -14,6 +14,7 @@ leakscope = true
 leakscope_allowance = 1 MB
 leakscope_fixtures = true
 leakscope_strict = true
+leakscope_fail_on_inconclusive = true
 leakscope_ignore =
     torch*
     ab12cd34
@@ -32,6 +33,7 @@ def test_every_option_has_a_key_in_the_ini_file(pytester: pytest.Pytester) -> No
         allowance=1 << 20,
         fixtures=True,
         strict=True,
+        fail_on_inconclusive=True,
         ignore=("torch*", "ab12cd34"),
         baseline=pytester.path / "known.json",
         report=pytester.path / "told",

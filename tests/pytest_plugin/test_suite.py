@@ -214,3 +214,11 @@ def test_what_a_library_closes_fails_a_test_only_where_it_is_to_be_strict(
     assert "closing_library, 3.91 KiB, 1 test" in alone[1]
     strict = pytester.runpytest_subprocess(*EVERY, "--leakscope-strict", "--leakscope-ignore=closing_library")
     strict.assert_outcomes(failed=1, passed=2)
+
+
+def test_a_session_that_judged_nothing_fails_where_that_is_asked_for(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile("import pytest\n@pytest.mark.no_tensor_leaks\ndef test_marked(): pass\ndef test_plain(): pass")
+    asked = "--leakscope-fail-on-inconclusive"
+    assert pytester.inline_run(asked, "-k", "plain").ret == pytest.ExitCode.TESTS_FAILED
+    assert pytester.inline_run("-k", "plain").ret == pytest.ExitCode.OK
+    assert pytester.inline_run(asked).ret == pytest.ExitCode.OK

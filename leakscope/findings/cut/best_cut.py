@@ -99,6 +99,8 @@ def _on_path(candidate: Candidate, freed_of: FreedOf) -> tuple[Cut | None, dict[
             if generic(candidate.graph.reference(references[0]).name) != "[i]"
         ]
         return None, frees, positions[max(named, default=len(positions) - 1)]
+    if candidate.callback is not None and freed[0] >= FREED_THRESHOLD * most:
+        return _cut_of_one(candidate, positions[0], freed[0]), frees, positions[0]
     best = max(k for k, size in enumerate(freed) if size >= FREED_THRESHOLD * most)
     in_many = _in_many_places(candidate, best, most, freed_of)
     if in_many is not None:
@@ -211,7 +213,9 @@ def _with_other_owner(graph: HeapGraph, references: Sequence[int]) -> list[int]:
 
 
 def subject(candidate: Candidate, reference: int) -> str:
-    """The reference as the user would write it."""
+    """The reference as the user would write it; the callback itself where native code keeps one."""
+    if candidate.callback is not None and int(candidate.graph.holder[reference]) == candidate.group.start:
+        return candidate.callback.label
     if candidate.group.freed == 0:
         return candidate.written(reference)
     return as_part_of_holder(candidate.graph, reference, candidate.names)

@@ -21,8 +21,10 @@ from leakscope.findings.naming.trace import (
     passes_through,
     written,
 )
-from leakscope.graph.model import HeapGraph, Object, ObjectKind, Reference
+from leakscope.graph.model import HeapGraph, Object, ObjectKind, Reference, RootKind
 from leakscope.graph.paths import paths_from_roots
+
+_CALLBACKS = (ObjectKind.METHOD, ObjectKind.FUNCTION)
 
 
 @dataclass(frozen=True)
@@ -170,6 +172,12 @@ class Candidate:
     def certain(self) -> bool:
         """Whether enough looks saw it grow; garbage need not grow."""
         return self.group.freed != 0 or (self.series.certain and not self.stopped) or self.confirmed
+
+    @property
+    def callback(self) -> Object | None:
+        """The function or method that native code keeps, from which it all hangs: an exit handler, say."""
+        start = self.objects[0]
+        return start if start.root == RootKind.NATIVE and start.kind in _CALLBACKS else None
 
     @property
     def gained(self) -> Object | None:

@@ -99,6 +99,16 @@ def _since_last_look(rank: Rank, leaks: Sequence[Finding]) -> int:
     return round(max(min(by_rate, counted[max(counted)] - counted[max(seen)]), 0))
 
 
+def _used_by_others(ranks: Sequence[Rank]) -> int:
+    """Bytes of the host's memory that these ranks do not count: other processes', and their own libraries' code.
+
+    As recorded before each rank's first heap snapshot; of several ranks the last to be recorded has seen them all.
+    """
+    counted = sum(next((look.counted_bytes or 0 for look in rank.looks), 0) for rank in ranks)
+    used = max((rank.host_memory[0].used_bytes or 0 for rank in ranks if rank.host_memory), default=0)
+    return max(used - counted, 0)
+
+
 def _full_at(run: Run, leaks: Sequence[Finding]) -> int:
     ranks = [rank for rank in run.ranks if counted_steps(rank) and _rate_of(rank, leaks) > 0]
     if not ranks:
@@ -109,7 +119,7 @@ def _full_at(run: Run, leaks: Sequence[Finding]) -> int:
     on_host = [rank for rank in ranks if counted_steps(rank)[-1].counted_on == "cpu"]
     if on_host and there is not None:
         end = max(rank.steps[-1].number for rank in on_host)
-        used = sum(counted_steps(rank)[-1].counted_bytes or 0 for rank in on_host)
+        used = _used_by_others(on_host) + sum(counted_steps(rank)[-1].counted_bytes or 0 for rank in on_host)
         steps.append(_rounded(end + max(there - used, 0) / sum(_rate_of(rank, leaks) for rank in on_host)))
     first = min(steps, default=0)
     return first if first <= _FORECAST * max(rank.steps[-1].number for rank in ranks) else 0

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from leakscope.findings.facts import Facts
 from leakscope.findings.grouping.candidate import Candidate
 from leakscope.findings.kinds import RuleName
+from leakscope.findings.naming.trace import generic
 from leakscope.findings.rules.rule import OwnRule, ToCut
 from leakscope.graph.model import ObjectKind, ReferenceKind
 
@@ -35,7 +36,8 @@ def collects_hooks(candidate: Candidate) -> bool:
 
 def facts_of_objects(candidate: Candidate, item: str) -> HookFacts:
     """The facts of hooks that keep no tensor; `item` is what most of them are."""
-    place = next(k for k, r in enumerate(candidate.references) if r.name.endswith(_HOOK_DICTS))
+    place = _hooks_at(candidate)
+    assert place is not None
     owner = candidate.objects[place]
     return HookFacts(f"a hook ({item})", "", owner.label, of_node=owner.kind == ObjectKind.GRAD_NODE)
 
@@ -49,6 +51,25 @@ def _position(candidate: Candidate) -> int | None:
             if several and hook is not None and hook.kind in _HOOKS:
                 return k
     return None
+
+
+def is_of_one_like(one: Candidate, other: Candidate) -> bool:
+    """Whether the hooks of one are those of an item of the container in whose items the hooks of the other are.
+
+    The variable of a loop over modules holds the last of them, whose hooks are then found by that variable.
+    """
+    own, place = _hooks_at(one), _hooks_at(other)
+    if one.graph is not other.graph or own is None or not place:
+        return False
+    graph, item = one.graph, other.references[place - 1]
+    is_item = generic(item.name).startswith("[") and one.references[own].name == other.references[place].name
+    alike = (graph.reference(r) for r in graph.into(one.objects[own].index).tolist())
+    return is_item and any(r.holder == item.holder and generic(r.name) == generic(item.name) for r in alike)
+
+
+def _hooks_at(candidate: Candidate) -> int | None:
+    """Position of the reference to the dict of hooks; None where there is none."""
+    return next((k for k, r in enumerate(candidate.references) if r.name.endswith(_HOOK_DICTS)), None)
 
 
 def _applies(candidate: Candidate) -> bool:

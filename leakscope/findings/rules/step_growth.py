@@ -10,13 +10,12 @@ from leakscope.findings.grouping.candidate import Candidate
 from leakscope.findings.kinds import RuleName
 from leakscope.findings.naming.expressions import is_lru_cache
 from leakscope.findings.rules.rule import OwnRule, ToCut
-from leakscope.graph.model import Object, ObjectKind, RootKind
+from leakscope.graph.model import Object, ObjectKind
 from leakscope.graph.ownership import is_users
 
 _OF_OPTIMIZER = (".state", ".param_groups")
 _WEAK_KEYS = ("WeakKeyDictionary", "WeakIdKeyDictionary")
 _DEFAULTS = (".__defaults__", ".__kwdefaults__")
-_CALLBACKS = (ObjectKind.METHOD, ObjectKind.FUNCTION)
 _OWNERS = (ObjectKind.NN_MODULE, ObjectKind.OPTIMIZER, ObjectKind.PARAMETER)
 
 
@@ -153,9 +152,8 @@ def _facts(candidate: Candidate, cut: ToCut) -> GrowthFacts:
         return GrowthFacts(GrowsIn.OPTIMIZER_HISTORY, optimizer.label, tensors, pauses, is_bounded=True)
     if tensors:
         return GrowthFacts(GrowsIn.SAME_TENSORS, "", tensors, pauses)
-    start = candidate.objects[0]
-    if start.root == RootKind.NATIVE and start.kind in _CALLBACKS:
-        return GrowthFacts(GrowsIn.CALLBACK, start.label, pauses=pauses)
+    if candidate.callback is not None:
+        return GrowthFacts(GrowsIn.CALLBACK, candidate.callback.label, pauses=pauses)
     cache = _cache(candidate)
     if cache is not None:
         return GrowthFacts(GrowsIn.CACHE, cache.name, pauses=pauses, gains=_gains(candidate))

@@ -120,6 +120,18 @@ def where_handed_on(trace: Sequence[Hop], sources: Sources) -> tuple[Store, ...]
     return tuple(named or calls)
 
 
+def where_exit_handler(trace: Sequence[Hop], sources: Sources) -> tuple[Store, ...]:
+    """The calls that give `atexit` the function at the start of a trace; native code shows no other sign of it."""
+    own = trace[0].name.rpartition(".")[2] if trace else ""
+    return tuple(
+        Store(one, How.ADDS, one.node.func, tuple(_given(one.node)), "register")
+        for parsed in sources.containing("atexit")
+        for one in parsed.found
+        if isinstance(one.node, ast.Call) and last_name(one.node.func) == "register"
+        if own and any(last_name(given) == own for given in _given(one.node))
+    )
+
+
 def where_packed(sources: Sources) -> tuple[Store, ...]:
     """The lines on which the pack hook returns, and the line that sets hooks for saved tensors; () where several do,
     for the trace does not tell which it was.

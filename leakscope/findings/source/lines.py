@@ -10,9 +10,11 @@ from dataclasses import replace
 from leakscope.findings.kinds import FreedBy
 from leakscope.findings.model import CutReference, Finding, Hop
 from leakscope.findings.rules.immortal_cycle import ClosedBy, ImmortalFacts
+from leakscope.findings.rules.step_growth import GrowsIn, GrowthFacts
 from leakscope.findings.source.closures import (
     is_hooks,
     where_closed,
+    where_exit_handler,
     where_handed_on,
     where_hooked,
     where_packed,
@@ -44,6 +46,8 @@ def stores_for(finding: Finding, reference: CutReference, sources: Sources) -> t
     attribute in the methods of the class, a global in its module and where it is imported.
     """
     place, trace = on_trace(finding, reference)
+    if isinstance(finding.facts, GrowthFacts) and finding.facts.grows_in == GrowsIn.CALLBACK:
+        return where_exit_handler(trace, sources)[:LINES]
     if isinstance(finding.facts, ImmortalFacts) and finding.facts.closed_by == ClosedBy.PACK_HOOK:
         return where_packed(sources)
     if place is None:

@@ -35,6 +35,8 @@ class MemoryThere(Row):
     limit: str
     """`its control group's memory limit`: what stands in the way first."""
     limit_bytes: int
+    used_bytes: int | None = None
+    """What counted against it before the first heap snapshot, by whatever process; None where that was not recorded."""
 
 
 class MemoryShortage(Row):

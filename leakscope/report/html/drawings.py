@@ -6,10 +6,11 @@ from dataclasses import dataclass, replace
 from html import escape
 
 from leakscope.findings.kinds import HopStatus
-from leakscope.findings.model import Finding
+from leakscope.findings.model import Finding, Hop
 from leakscope.graph.model import ObjectKind
 from leakscope.report.cleaning import one_line
 from leakscope.report.html.layout import Box, Layout, column_layout, dot_layout
+from leakscope.report.marks import further_paths, holds_by
 
 LINE = 34
 """Characters of a label on one line of a box: most labels fit, and two boxes fit side by side."""
@@ -69,7 +70,7 @@ def draw(finding: Finding, use_dot: bool = True, most: int = MAX_OBJECTS) -> str
 
 def drawing_of(finding: Finding) -> Drawing:
     """The cycle, and the trace joined to it where the two share objects; the cycle alone where they do not."""
-    trace = _trace_drawing(finding)
+    trace = _trace_drawing(finding, further=not finding.cycle)
     if not finding.cycle:
         return trace
     cycle = _cycle_drawing(finding)
@@ -101,14 +102,32 @@ def _objects_of_cycle(finding: Finding) -> dict[int, str]:
     return {r.holder_index: r.holder for r in finding.cycle} | {r.held_index: r.held for r in finding.cycle}
 
 
-def _trace_drawing(finding: Finding) -> Drawing:
-    objects = tuple(DrawnObject(one_line(hop.object), hop.where, hop.status, hop.kind) for hop in finding.trace)
-    references = tuple(
+def _trace_drawing(finding: Finding, further: bool) -> Drawing:
+    """The trace and, with `further`, the paths over other references to cut, joined to it where they share objects."""
+    objects = [_drawn(hop) for hop in finding.trace]
+    references = [
         DrawnReference(index, index + 1, one_line(hop.reference), index == finding.cut_position, index)
         for index, hop in enumerate(finding.trace[:-1])
         if hop.reference
-    )
-    return Drawing(objects, references)
+    ]
+    box_of = {hop.index: box for box, hop in reversed([*enumerate(finding.trace)]) if hop.index is not None}
+    drawn = {(r.holder, r.held, r.name) for r in references}
+    for first, cut in further_paths(finding) if further else ():
+        boxes = []
+        for hop in cut.path:
+            if hop.index is None or hop.index not in box_of:
+                objects.append(_drawn(hop))
+            boxes.append(len(objects) - 1 if hop.index is None else box_of.setdefault(hop.index, len(objects) - 1))
+        for place, hop in enumerate(cut.path[:-1]):
+            arrow = boxes[place], boxes[place + 1], one_line(hop.reference)
+            if hop.reference and arrow not in drawn:
+                drawn.add(arrow)
+                references.append(DrawnReference(*arrow, holds_by(hop, cut), first + place))
+    return Drawing(tuple(objects), tuple(references))
+
+
+def _drawn(hop: Hop) -> DrawnObject:
+    return DrawnObject(one_line(hop.object), hop.where, hop.status, hop.kind)
 
 
 def _cycle_drawing(finding: Finding) -> Drawing:

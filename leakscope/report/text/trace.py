@@ -10,7 +10,7 @@ from leakscope.findings.kinds import RuleName
 from leakscope.findings.model import Finding, Hop
 from leakscope.report.cleaning import one_line
 from leakscope.report.excerpt import folded_trace
-from leakscope.report.marks import NO_TRACE, closes_cycle, suspects
+from leakscope.report.marks import NO_TRACE, closes_cycle, further_paths, holds_by, suspects
 from leakscope.report.text.lines import Line, Paragraph, cells, wrapped
 from leakscope.report.wording import also_text, cut_frees_text, new_reasons, status_word
 from leakscope.units import bytes_text
@@ -47,9 +47,7 @@ def trace_lines(finding: Finding, least: int = 0) -> Iterator[Line]:
 
 def further_path_lines(finding: Finding) -> Iterator[Line]:
     """The reference paths over the references to cut that the trace does not lead over."""
-    for reference in finding.cut.references if finding.cut is not None else ():
-        if not reference.path:
-            continue
+    for _, reference in further_paths(finding):
         yield ""
         yield "   held as well by:"
         last = len(reference.path) - 1
@@ -59,7 +57,7 @@ def further_path_lines(finding: Finding) -> Iterator[Line]:
             stem = "        " if index == last else "   │    "
             yield from wrapped(f"{one_line(hop.object)}{place}", f"   {branch}", stem)
             if index < last:
-                is_cut = not set(hop.references).isdisjoint(reference.indexes)
+                is_cut = holds_by(hop, reference)
                 yield _Reference(one_line(hop.reference), stem, "   <- cut here, too" if is_cut else "", is_cut)
 
 

@@ -11,6 +11,7 @@ import pytest
 from support import examples
 
 from leakscope.findings.model import Cut, CutReference, CycleReference, Hop
+from leakscope.report.html.cards.card import finding_on_page
 from leakscope.report.html.drawings import draw, drawing_of
 from leakscope.report.html.layout import Box, column_layout, dot_layout
 
@@ -83,6 +84,55 @@ def test_objects_of_one_label_stay_apart() -> None:
 def test_exactly_one_arrow_is_cut() -> None:
     for finding in (examples.cycle_finding(), examples.growth_finding()):
         assert sum(r.cut for r in drawing_of(finding).references) == 1
+
+
+def held_twice() -> examples.Finding:
+    """One tensor in two lists, both of which are to be cut."""
+    tensor, memory = ("Tensor float32[8]", "torch.Tensor", "tensor", ""), ("memory", "storage", "storage", "")
+    below = (Hop(*tensor, "leaked", "storage", index=3, references=(12,)), Hop(*memory, "leaked", "", index=4))
+
+    def over(name: str, root: int) -> tuple[Hop, ...]:
+        box = (f"list {name}", "list", "container", "")
+        main = Hop("module", "module", "namespace", "", "expected", f".{name}", index=0, references=(root,))
+        return main, Hop(*box, "leaked", "[i]", index=root, references=(root + 4,)), *below
+
+    cut = Cut(
+        (
+            CutReference(".kept", written="kept", indexes=(1,), trace=0),
+            CutReference(".seen", written="seen", indexes=(2,), path=over("seen", 2)),
+        ),
+        32,
+    )
+    return replace(examples.growth_finding(), trace=over("kept", 1), cut=cut)
+
+
+def test_both_holders_of_one_tensor_are_drawn() -> None:
+    drawing = drawing_of(held_twice())
+    assert [drawn.label for drawn in drawing.objects] == [
+        "module",
+        "list kept",
+        "Tensor float32[8]",
+        "memory",
+        "list seen",
+    ]
+    assert [(r.holder, r.held, r.name, r.cut, r.hop) for r in drawing.references] == [
+        (0, 1, ".kept", True, 0),
+        (1, 2, "[i]", False, 1),
+        (2, 3, "storage", False, 2),
+        (0, 4, ".seen", True, 4),
+        (4, 2, "[i]", False, 5),
+    ]
+
+
+def test_the_card_lists_the_path_of_each_holder() -> None:
+    item = finding_on_page(examples.leaking()[0], held_twice(), drawn=False)
+    (path,) = item.further_paths
+    assert [(hop.position, hop.hop.object, hop.cut) for hop in path] == [
+        (4, "module", True),
+        (5, "list seen", False),
+        (6, "Tensor float32[8]", False),
+        (7, "memory", False),
+    ]
 
 
 @pytest.mark.process

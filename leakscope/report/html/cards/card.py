@@ -48,6 +48,8 @@ class HopOnPage:
     """The cycle is closed here."""
     last: bool
     """Nothing comes after it: the memory."""
+    further: bool = False
+    """It is of a path beside the trace."""
 
 
 @dataclass(frozen=True)
@@ -87,6 +89,8 @@ class FindingOnPage:
     """Nothing that the reader must mend: a note, or a library's."""
     spark: Markup | None
     stretches: tuple[StretchOnPage, ...]
+    further_paths: tuple[tuple[HopOnPage, ...], ...]
+    """The paths over references to cut that the trace does not lead over."""
     no_trace: bool
     """Nothing is known to lead to it; of a late release the holders are known, and many."""
     drawing: Markup | None
@@ -113,6 +117,7 @@ def finding_on_page(run: Run, finding: Finding, drawn: bool) -> FindingOnPage:
         faint=finding.severity != Severity.LEAK or finding.origin == Origin.LIBRARY,
         spark=as_drawing(sparkline(bytes_by_step(finding.sightings))),
         stretches=_stretches(finding),
+        further_paths=_further_paths(finding),
         no_trace=not finding.trace and finding.rule != RuleName.LATE_RELEASE,
         drawing=as_drawing(draw(finding) if drawn else ""),
         code=code,
@@ -168,14 +173,38 @@ def _stretches(finding: Finding) -> tuple[StretchOnPage, ...]:
     )
 
 
+def _further_paths(finding: Finding) -> tuple[tuple[HopOnPage, ...], ...]:
+    return tuple(
+        tuple(
+            HopOnPage(
+                hop=hop,
+                position=first + index,
+                colour=_colour(finding, hop),
+                reason="",
+                suspect=marks.holds_by(hop, reference),
+                cut=marks.holds_by(hop, reference),
+                closed=False,
+                last=index == len(reference.path) - 1,
+                further=True,
+            )
+            for index, hop in enumerate(reference.path)
+        )
+        for first, reference in marks.further_paths(finding)
+    )
+
+
+def _colour(finding: Finding, hop: Hop) -> HopStatus:
+    blames = finding.severity == Severity.LEAK
+    return hop.status if blames or hop.status == HopStatus.EXPECTED else HopStatus.UNKNOWN
+
+
 def _hops(finding: Finding) -> tuple[HopOnPage, ...]:
     at_fault, reasons = marks.suspects(finding), wording.new_reasons(finding)
-    blames = finding.severity == Severity.LEAK
     return tuple(
         HopOnPage(
             hop=hop,
             position=index,
-            colour=hop.status if blames or hop.status == HopStatus.EXPECTED else HopStatus.UNKNOWN,
+            colour=_colour(finding, hop),
             reason=reasons[index],
             suspect=index in at_fault,
             cut=index == finding.cut_position,

@@ -36,6 +36,10 @@ KINDS: dict[LineKind, str] = {
 """What each line of the ledger is."""
 NO_HOLDER = (LineKind.UNATTRIBUTED, LineKind.GRAD_NODES, LineKind.BLOCKS)
 """Lines that are a leak where nothing else is known of one."""
+FREED = "from before, freed since"
+"""What is unattributed where it is less than nothing: what was there at the first judged snapshot, as the records of a
+watched step or what imports leave, and is gone.
+"""
 _SAID = 4
 """Lines that one sentence lists; chosen."""
 _SHARE = 0.01
@@ -46,6 +50,8 @@ def line_text(line: Line) -> str:
     """`leak: losses in main()`, `optimizer state that came to rest`."""
     if line.kind == LineKind.RESTED and line.rested not in (None, RestedKind.OTHER):
         return f"{line.rested} that came to rest"
+    if line.kind == LineKind.UNATTRIBUTED and line.bytes < 0:
+        return FREED
     if line.kind in NO_HOLDER and line.fingerprint and not line.holder:
         return f"{KINDS[line.kind]}: a leak whose holder is not known"
     return f"{KINDS[line.kind]}: {line.holder}" if line.holder else KINDS[line.kind]
@@ -77,9 +83,13 @@ def lines_text(lines: Iterable[Line]) -> str:
     """`optimizer state that came to rest 1.10 MiB, unattributed 96.00 KiB`: the largest lines of a growth."""
     told = sorted(lines, key=lambda line: -abs(line.bytes))
     moved = sum(abs(line.bytes) for line in told)
-    return ", ".join(
-        f"{line_text(line)} {bytes_text(line.bytes)}" for line in told[:_SAID] if abs(line.bytes) >= _SHARE * moved
-    )
+    return ", ".join(_moved_text(line) for line in told[:_SAID] if abs(line.bytes) >= _SHARE * moved)
+
+
+def _moved_text(line: Line) -> str:
+    """`optimizer state that came to rest 1.10 MiB`; of what shrank, that it was freed."""
+    words = line_text(line)
+    return f"{words} {bytes_text(line.bytes)}" if line.bytes >= 0 else _kind_text(line.bytes, words)
 
 
 def kinds_text(lines: Iterable[Line]) -> str:
@@ -98,7 +108,7 @@ def _kind_text(size: int, words: str) -> str:
     if size >= 0:
         return f"{bytes_text(size)} {words}"
     freed = f"{bytes_text(-size)} from before was freed"
-    return freed if words == KINDS[LineKind.UNATTRIBUTED] else f"{freed} ({words})"
+    return freed if words in (KINDS[LineKind.UNATTRIBUTED], FREED) else f"{freed} ({words})"
 
 
 def ledger_table(

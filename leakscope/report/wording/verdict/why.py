@@ -107,7 +107,7 @@ def _leaks(why: Why, held: str) -> str:
     size = f"{bytes_text(why.bytes)} {held}"
     if why.bytes_at_end >= _MORE_AT_END * why.bytes:
         size += f" at the last look, {bytes_text(why.bytes_at_end)} at the end of the run (extrapolated)"
-    full = f", memory full by step {why.full_at_step:,}" if why.full_at_step else ""
+    full = f", memory full by step {why.full_at_step:,} (extrapolated)" if why.full_at_step else ""
     return f"{many}: {size}{speed}{full}{late}"
 
 
