@@ -113,8 +113,12 @@ def _finding(finding: Finding) -> dict[str, Any]:
 
 
 def _suggestion(suggestion: Suggestion) -> dict[str, Any]:
-    told = {"where": suggestion.where, "before": suggestion.before, "after": suggestion.after}
-    return told | ({"also": [_suggestion(one) for one in suggestion.also]} if suggestion.also else {})
+    return _edit(suggestion) | {"also": [_edit(one) for one in suggestion.also]}
+
+
+def _edit(one: Suggestion) -> dict[str, Any]:
+    return {"where": one.where, "before": one.before, "after": one.after}
+
 
 
 def _suppression(suppression: Suppression) -> dict[str, Any]:

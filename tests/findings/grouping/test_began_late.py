@@ -9,6 +9,7 @@ from support.heap_text import heap_from
 
 from leakscope.findings.judge import judge
 from leakscope.findings.model import Findings
+from leakscope.findings.why import Why
 from leakscope.record.model import Ended, Look, Rank, Run, Step
 
 ITEM, EVERY = 64 << 10, 10
@@ -51,3 +52,31 @@ def test_what_one_snapshot_saw_is_no_leak_where_they_did_not(rose: Callable[[int
     assert not any(
         finding.severity == "leak" and finding.subject == "train.log" for finding in judged(rose, items).findings
     )
+
+
+def after_the_snapshots(rose: Callable[[int], int]) -> Findings:
+    """What is said where the last snapshot was taken at step 9 of 300."""
+    looks = tuple(Look(step, "step", heap_from(kept(0)), None, 0) for step in (3, 5, 7, 9))
+    steps = tuple(Step(n, 0.1, (1 << 24) + rose(n), None) for n in range(1, 301))
+    return judge(Run(("train.py",), (Rank(0, steps, looks, Ended("finished", 0, 300)),), 1, "cpu", "2.13.0", "0"))
+
+
+def test_growth_that_began_after_the_last_snapshot_is_not_called_clean() -> None:
+    findings = after_the_snapshots(lambda step: max(step - 150, 0) * 3300)
+    assert findings.verdict == "inconclusive"
+    assert isinstance(findings.why, Why) and findings.why.grown is not None
+    assert findings.why.grown.per_step == 3300 and findings.why.grown.from_step > 150
+
+
+@pytest.mark.parametrize(
+    "rose",
+    [
+        lambda step: max(step - 150, 0) * 500,
+        lambda step: 64 * 3300 if step > 200 else 0,
+        lambda step: max(min(step, 250) - 150, 0) * 3300,
+        lambda step: (step % 7) * 3300,
+    ],
+    ids=["few bytes", "once", "it stopped", "comes and goes"],
+)
+def test_what_does_not_grow_on_after_the_last_snapshot_is_clean(rose: Callable[[int], int]) -> None:
+    assert after_the_snapshots(rose).verdict == "clean"
