@@ -14,7 +14,6 @@ from types import ModuleType
 from typing import Any
 
 from leakscope.capture.process.guard import Guard
-from leakscope.capture.torch_private import HOOKS_WITH_KWARGS
 from leakscope.stand_ins import by_name, put_everywhere, stand_in
 
 _ABSENT = object()
@@ -176,6 +175,8 @@ class _HandleWithKwargs:
         self._handle = handle
 
     def remove(self) -> None:
+        from leakscope.capture.torch_private import HOOKS_WITH_KWARGS
+
         self._handle.remove()
         dict.pop(HOOKS_WITH_KWARGS, self._handle.id, None)
 
