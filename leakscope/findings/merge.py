@@ -122,7 +122,10 @@ def merge_by_fingerprint(findings: Findings) -> list[Finding]:
         same[finding.fingerprint].append(finding)
     return sorted(
         map(merge_findings, same.values()),
-        key=lambda f: (f.severity != Severity.LEAK, f.origin == Origin.LIBRARY, -f.bytes_per_step, -f.retained_bytes),
+        key=lambda f: (
+            *(f.severity != Severity.LEAK, f.origin == Origin.LIBRARY, -f.bytes_per_step, -f.retained_bytes),
+            *(f.rule, f.subject, f.fingerprint),  # the order in which the heap lists objects is no order
+        ),
     )
 
 
