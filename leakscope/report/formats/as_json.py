@@ -120,7 +120,6 @@ def _edit(one: Suggestion) -> dict[str, Any]:
     return {"where": one.where, "before": one.before, "after": one.after}
 
 
-
 def _suppression(suppression: Suppression) -> dict[str, Any]:
     return {
         "pattern": suppression.pattern,
