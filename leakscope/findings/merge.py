@@ -65,10 +65,10 @@ def _is_part(finding: Finding, other: Finding) -> bool:
     """
     if finding.freed_by != other.freed_by or not _count_of_cut(finding) < _count_of_cut(other):
         return False
-    if finding.freed_by == FreedBy.NEVER or (
-        finding.freed_by == FreedBy.PROGRAM and finding.severity != other.severity
-    ):
+    if finding.freed_by == FreedBy.NEVER:
         return False
+    if finding.freed_by == FreedBy.PROGRAM and (finding.rule, finding.severity) != (other.rule, other.severity):
+        return False  # each rule has advice of its own
     return bool(finding.cut_in) and finding.cut_in <= other.cut_in
 
 
