@@ -233,12 +233,18 @@ class _Search:
         return any(True for _ in self._tests(one))
 
     def _begins(self, one: Found, target: ast.expr) -> bool:
-        """Whether a binding is the first of its name: in `__init__`, in a class's body, or before all loops."""
+        """Whether a binding is the first of its name: in `__init__`, in a class's body, before all loops, or under a
+        test that there is nothing yet: `if not hasattr(module, "seen"): module.seen = []`.
+        """
         if one.scope.is_class or one.scope.name.rpartition(".")[2] in _BEGINS:
             return not one.loops
         if isinstance(target, ast.Name) and target.id not in one.scope.elsewhere:
             return not one.loops
-        return False
+        return any(
+            _is_absent(target, node.test, below in node.body)
+            for below, node in pairwise(self._parents(one))
+            if isinstance(node, ast.If) and below is not node.test
+        )
 
     def _is_bound(self, target: ast.expr, one: Found) -> bool:
         return bool(self._meaning.bound_by(target, one.scope) & self._named)
@@ -442,6 +448,32 @@ def _is_handed_out(scope: Scope, name: str) -> bool:
         if isinstance(value, (ast.Name, ast.Tuple))
         for part in ast.walk(value)
     )
+
+
+def _is_absent(target: ast.expr, test: ast.expr, holds: bool) -> bool:
+    """Whether a test says of a target, where it `holds` or fails, that it is not bound, None or empty."""
+    if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+        return _is_absent(target, test.operand, not holds)
+    if isinstance(test, ast.BoolOp):  # `a or b` fails as a whole, `a and b` holds as a whole
+        whole = holds == isinstance(test.op, ast.And)
+        return (any if whole else all)(_is_absent(target, part, holds) for part in test.values)
+    if isinstance(test, ast.Compare) and len(test.ops) == 1:
+        is_none = isinstance(test.comparators[0], ast.Constant) and test.comparators[0].value is None
+        tells = isinstance(test.ops[0], (ast.Is, ast.Eq) if holds else (ast.IsNot, ast.NotEq))
+        if is_none and tells:
+            return _is_absent(target, test.left, False)
+        return isinstance(test.ops[0], ast.NotIn if holds else ast.In) and _names(target, test.left)
+    if holds:
+        return False
+    if isinstance(test, ast.Call) and last_name(test.func) in ("hasattr", "getattr") and len(test.args) > 1:
+        return _names(target, test.args[1])
+    return ast.unparse(test) == ast.unparse(target)
+
+
+def _names(target: ast.expr, word: ast.expr) -> bool:
+    """Whether a text is the name of a target: `"seen"` of `module.seen`."""
+    name = target.attr if isinstance(target, ast.Attribute) else target.id if isinstance(target, ast.Name) else None
+    return isinstance(word, ast.Constant) and word.value == name is not None
 
 
 def _is_zero(node: ast.expr) -> bool:

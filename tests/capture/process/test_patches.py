@@ -86,7 +86,7 @@ ONCE = [
     "faulthandler.register", "faulthandler.unregister", "watchdog thread",
     "optimizer phase begins", "optimizer phase ends", *3 * ["torch.compile", "torch.export.export"],
     "_MultiProcessingDataLoaderIter.__init__", "_MultiProcessingDataLoaderIter.__init__", "BaseProcess.start",
-    "_MultiProcessingDataLoaderIter._shutdown_workers",
+    "_MultiProcessingDataLoaderIter._shutdown_workers", "module registration hook", "module registration hook",
 ]  # fmt: skip
 """What the list has from the start of a run of two, besides what torch.distributed's classes and operators get."""
 TWO_STEPS = [

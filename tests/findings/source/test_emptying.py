@@ -91,6 +91,24 @@ def test_what_a_method_empties_at_the_end_of_an_epoch_has_the_epochs_length(line
     assert trainer(end=line, epoch="self.finish()") == [(line, None, 50, True)]
 
 
+@pytest.mark.parametrize(
+    ("test", "empties"),
+    [
+        ('not hasattr(self, "rows")', False),
+        ('getattr(self, "rows", None) is None', False),
+        ("self.rows is None", False),
+        ("not self.rows", False),
+        ('"rows" not in self.__dict__', False),
+        ("self.rows is not None", True),
+        ('hasattr(self, "rows")', True),
+        ("x is None", True),
+        ('not hasattr(self, "others")', True),
+    ],
+)
+def test_what_binds_a_name_that_is_not_there_yet_empties_nothing(test: str, empties: bool) -> None:
+    assert bool(trainer(before=f"if {test}: self.rows = []")) == empties
+
+
 def test_what_a_helper_empties_is_followed_through_its_argument() -> None:
     text = TRAINER.format(before="pass", after="pass", end="pass", epoch="drop(self.rows)", name="finish")
     assert emptied(OF_OBJECT, 1, text + "\ndef drop(them):\n    them.clear()\n") == [("them.clear()", None, 50, True)]
