@@ -110,6 +110,7 @@ def test_what_no_command_can_help_is_one_sentence(
     def fail(*_: object, **__: object) -> None:
         raise error
 
+    (tmp_path / "run.json").write_text("{}")
     monkeypatch.setattr("leakscope.record.reading.open_run", fail)
     with pytest.raises(SystemExit) as end:
         main(["report", str(tmp_path)], prog_name="leakscope")
