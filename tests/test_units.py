@@ -12,7 +12,7 @@ UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
 @pytest.mark.unit
-@pytest.mark.parametrize(("power", "units"), enumerate(pairwise(UNITS), 1))
+@pytest.mark.parametrize(("power", "units"), list(enumerate(pairwise(UNITS), 1)))
 @pytest.mark.parametrize("sign", [1, -1])
 def test_a_size_just_below_a_unit_is_written_in_that_unit(power: int, units: tuple[str, str], sign: int) -> None:
     border = 1024**power
