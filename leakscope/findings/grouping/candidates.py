@@ -10,7 +10,7 @@ from statistics import median
 
 import numpy as np
 
-from leakscope.findings.counters import counted_rate, rose_each_step
+from leakscope.findings.counters import counted_rate, counted_steps, rose_each_step
 from leakscope.findings.grouping.bounds import WENT_ON, Course, bound_on, course, follows_input, gaining, too_large
 from leakscope.findings.grouping.candidate import Candidate
 from leakscope.findings.grouping.groups import Group, Key
@@ -196,7 +196,7 @@ def _to_the_end(rank: Rank, line: Series, ended: int, size: int) -> Series | Non
     """
     if len(line.steps) < MIN_LOOKS or line.total <= 0 or line.steps[-1] >= ended or size <= line.bytes[-1]:
         return None
-    counted = {step.number: step.counted_bytes for step in rank.steps if step.counted_bytes is not None}
+    counted = {step.number: step.counted_bytes or 0 for step in counted_steps(rank)}
     more = size - line.bytes[-1]
     before, after = counted.get(line.steps[-1]), counted.get(max(counted, default=0))
     if before is None or after is None or after - before < _AS_FAST * more:
@@ -213,7 +213,7 @@ def _by_counters(rank: Rank, line: Series, items: int) -> Series | None:
     let go of with the function that has it before the main code returns.
     """
     rises = [b > a for a, b in pairwise(line.bytes)]
-    counted = {step.number: step.counted_bytes for step in rank.steps if step.counted_bytes is not None}
+    counted = {step.number: step.counted_bytes or 0 for step in counted_steps(rank)}
     if len(line.steps) < MIN_LOOKS or rises[-1:] != [True] or any(rises[:-1]) or items < _SEVERAL:
         return None
     before, last = line.steps[-2:]
@@ -228,7 +228,7 @@ def _by_counters(rank: Rank, line: Series, items: int) -> Series | None:
         for pair in pairwise(numbers[k] for k in (first, (first + second) // 2, second))
     ]
     rate = more / (last - before)
-    rose = [((counted[b] or 0) - (counted[a] or 0), b - a) for a, b in halves]
+    rose = [(counted[b] - counted[a], b - a) for a, b in halves]
     if any(steps < _STEPS_OF_HALF or size < _AS_FAST * rate * steps for size, steps in rose):
         return None
     seen = rose[0][0] + rose[1][0]
