@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, Phase, example, given, settings
 from hypothesis import strategies as st
 from support.heap_text import heap_from
 
-from leakscope.findings.counters import counted_rate
+from leakscope.findings.counters import counted_rate, rate_at_end
 from leakscope.findings.grouping.growth import MIN_LOOKS, Series
 from leakscope.findings.judge import judge
 from leakscope.findings.ledger import NO_GROWTH, LineKind, by_kind, grown_of, totals
@@ -21,6 +21,7 @@ from leakscope.findings.why import Reason, Why
 from leakscope.record.kinds import EndKind, Occasion
 from leakscope.record.model import Collection, Ended, Look, Rank, Run, Step
 from leakscope.record.rows.host import MemoryThere
+from leakscope.record.rows.lifetimes import LifetimesUnjudged
 from leakscope.report import FORMATS
 from leakscope.report.wording import held_text, next_text, why_text
 from leakscope.units import parse_bytes
@@ -298,6 +299,22 @@ def test_the_counters_of_all_steps_correct_what_three_looks_show() -> None:
     looks = tuple(replace(look, counted_bytes=(look.counted_bytes or 0) + look.step * 600 * KIB) for look in rank.looks)
     found = judge(replace(run, ranks=(replace(rank, looks=looks),)))
     assert found.verdict != "leaks" and not [f for f in found.findings if f.bytes_per_step > 20 * KIB]
+
+
+@pytest.mark.parametrize("looked_at", [(3, 5, 7, 9), (3, 4, 5, 7)])
+@pytest.mark.parametrize("each", [0, 256])
+def test_levels_that_another_thread_moves_are_no_growth_that_the_snapshots_do_not_see(
+    looked_at: tuple[int, ...], each: int
+) -> None:
+    """A thread releases 228 KiB before or after the end of a step; three rises of ten steps are undisturbed."""
+    run = history([Part("native", each * KIB)], looked_at, 10, [k * KIB for k in (300, 228, 0, 0, 0, 0, 0, 0, 90, 180)])
+    (one,) = run.ranks
+    watched = tuple(LifetimesUnjudged(step=step, why="") for step in (5, 6))
+    looks = tuple(replace(look, counted_bytes=BASE + each * look.step * KIB) for look in one.looks)
+    rank = replace(one, looks=looks, lifetimes=watched)
+    assert (rate_at_end(rank, WARMUP) or 0) >= FLOOR
+    is_clean = not each and looked_at[-1] == 9
+    assert (judge(replace(run, ranks=(rank,))).verdict == "clean") == is_clean
 
 
 @pytest.mark.parametrize(("beside", "reason"), [(4096, Reason.HIDDEN), (4095, Reason.SUPPRESSED)])
